@@ -237,6 +237,9 @@ class Feature:
             `run.prove.judgement.Judgement`.
         run_elsewhere: takes the workspace, the name of a toolchain and a package; loads and runs it
             on that toolchain's runtime, and returns by method what this refuses.
+        ask_device: takes the workspace, the name of a device, and the `.pte` and `.ptd` files of a
+            package; returns by method what the device's runtime lacks of it, as sentences. Raises
+            PipelineError where there is no such device, or it can't be asked.
         package_pages: renders pages of a package by file name; takes its report, texts of the files
             that this quotes, and what is delegated less than before, as `report.render.render`.
         page_files: the names of those of a package.
@@ -316,6 +319,7 @@ class Feature:
     locate_on_device: str = _moment("measure")
     judge: str = _moment("report")
     run_elsewhere: str = _moment("")
+    ask_device: str = _moment("")
     package_pages: str = _moment("report")
     page_files: tuple[str, ...] = ()
     find_histories: str = _moment("")

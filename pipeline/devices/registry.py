@@ -35,8 +35,8 @@ class Registry:
         """Register a device by the function that makes it, or by its class.
 
         Args:
-            name: it has no colon, unless at its end: then it is that of a family, such as `qemu:`,
-                whose function takes what follows it.
+            name: it has no colon, unless it is that of a family, such as `qemu:<cpu>`, whose
+                function takes what stands in place of the brackets.
             origin: where it is from, for messages.
 
         Raises:
@@ -59,8 +59,9 @@ class Registry:
         """Return the device of a name. Raises PipelineError if there is none, or if it cannot be
         made."""
         family, colon, rest = name.partition(":")
-        known = family + colon
-        if known not in self._factories:
+        prefixes = {known.partition("<")[0]: known for known in self._factories}
+        known = prefixes.get(family + colon)
+        if known is None:
             raise PipelineError(
                 f"no device '{name}'; {did_you_mean(name, self.names())}"
             )

@@ -406,7 +406,7 @@ def test_its_device_is_there_by_name(site):
         from pipeline.store.errors import PipelineError
         assert devices().names() == [
             "acme", "acme-delegate.executorch", "executorch", "interpreter", "native",
-                "qemu:",
+                "qemu:<cpu>",
         ]
         assert "torch" not in sys.modules and "acme_backend" not in sys.modules
         assert devices().get("acme").methods(None) == ["features"]

@@ -17,6 +17,7 @@ from pipeline.compile.lower import lower
 from pipeline.compile.objects import MethodObject, make_object
 from pipeline.config.emission import EmitConfig
 from pipeline.features.inspection.contents import describe_contents
+from pipeline.features.inspection.link import _named_keys
 from pipeline.report.package_records import ContentsRecord
 from pipeline.store.store import Store
 
@@ -63,7 +64,7 @@ def linked(
     return Packed(
         paths,
         {name: each.constants for name, each in methods.items()},
-        {name: each.method.named_keys(name) for name, each in methods.items()},
+        {name: _named_keys(each.method.to_json(), name) for name, each in methods.items()},
     )
 
 

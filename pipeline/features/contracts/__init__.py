@@ -11,12 +11,15 @@ CONTRACT = Command(
     "[package ...]",
     {
         "all": "one contract for all of them, as for one app; it is left in build/ too",
+        "on DEVICE": "ask a device's runtime whether it has all that the packages need: native, "
+        "qemu:<cpu>, a board, or a device that a plugin brings",
         "of-runtime": "write what this machine's runtime holds to targets/<name>.yaml",
     },
     "Without a name, all packages are meant; with --of-runtime the target `wheel` is.",
     (
         ("doit contract vision", "operators, backends, memory, and CMake lines"),
         ("doit contract --all", "of one runtime for all packages"),
+        ("doit contract vision --on pi5", "asks the runtime on a board"),
         ("doit contract --of-runtime here", "writes targets/here.yaml"),
     ),
     run="pipeline.features.contracts.verb:run",

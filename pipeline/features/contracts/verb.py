@@ -11,14 +11,17 @@ from typing import Any
 from pipeline.cli.verbs import known_packages
 from pipeline.features.contracts.cmake import cmake_lines
 from pipeline.features.contracts.planning import TARGETS, target_file
+from pipeline.moments import call_all
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import link_status
 from pipeline.report.records import read_fitting
+from pipeline.run.action_log import logging_to
 from pipeline.store.errors import PipelineError, plural
 from pipeline.store.files import (
     CONTRACT,
     REPORT,
     SELECTION,
+    make_folder,
     record_bytes,
     write_atomically,
 )
@@ -29,17 +32,25 @@ _WHEEL = "wheel"  # the target that is written where none is named
 
 
 def run(
-    plan: Plan, words: Sequence[str], all: bool = False, of_runtime: bool = False
+    plan: Plan,
+    words: Sequence[str],
+    all: bool = False,
+    of_runtime: bool = False,
+    on: str = "",
 ) -> Iterator[str]:
     """Print the contract of each package with the CMake lines of its runtime, or one for all of
-    them; or write the target of this machine's runtime.
+    them; or hold the packages to the runtime of a device; or write the target of this machine's
+    runtime.
 
     Raises:
-        PipelineError: some packages are not built as they are asked for, after the others were
-            printed; one for all is of all or none.
+        PipelineError: some packages are not built as they are asked for, or a device lacks what
+            they need, after the others were printed; one for all is of all or none.
     """
     if of_runtime:
         yield from _write_target(plan, words)
+        return
+    if on:
+        yield from _ask_device(plan, words, on)
         return
     contracts = dict[str, Json]()
     refused = list[str]()
@@ -71,6 +82,32 @@ def _describe_joined(plan: Plan, contracts: Mapping[str, Json]) -> Iterator[str]
     title = plural(len(contracts), "package")
     yield from _describe(title, joined, build / SELECTION, "app")
     yield f"written: {_shown(plan, build / CONTRACT)}, {_shown(plan, build / SELECTION)}"
+
+
+def _ask_device(plan: Plan, words: Sequence[str], device: str) -> Iterator[str]:
+    """Yield a line for each package whose needs the runtime of a device meets. Raises
+    PipelineError with a line for each need that it does not."""
+    lacks = []
+    make_folder(plan.workspace.logs, plan.workspace.build)
+    for package in known_packages(plan, words):
+        contract = _read(plan, package)
+        folder = plan.workspace.package(package)
+        paths = [*folder.glob("*.pte"), *map(folder.joinpath, contract["data_files"])]
+        with logging_to(plan.workspace.logs / "contract.log"):  # libraries warn
+            answers = list(call_all("ask_device", plan.workspace, device, paths))
+        if not answers:
+            raise PipelineError(
+                "this installation has no feature that asks devices (native)"
+            )
+        for method, sentences in answers[0].items():
+            for sentence in sentences:
+                lacks.append(f"{package}/{method} on {device}: its runtime {sentence}")
+        if not answers[0]:
+            operators = plural(len(contract["operators"]), "operator")
+            backends = plural(len(contract["backends"]), "backend")
+            yield f"{package} on {device}: its runtime has the {operators} and {backends}"
+    if lacks:
+        raise PipelineError(*lacks)
 
 
 def _read(plan: Plan, package: str) -> Json:

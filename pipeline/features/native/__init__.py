@@ -95,8 +95,10 @@ FEATURE = Feature(
     describe_key="pipeline.features.native.planning:describe_key",
     devices={
         "native": "pipeline.features.native.device:make_native",
-        "qemu:": "pipeline.features.native.device:make_emulated",
+        "qemu:<cpu>": "pipeline.features.native.device:make_emulated",
     },
+    remarks="pipeline.features.native.emulator:find_remarks",
+    ask_device="pipeline.features.native.asking:find_lacks",
     measuring="pipeline.features.native.measuring:NativeMeasuring",
     sections=(Section(16, "pipeline.features.native.section:section"),),
     overview_sections=(Section(25, "pipeline.features.native.section:overview"),),

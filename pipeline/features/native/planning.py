@@ -7,10 +7,18 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.features.native.setups import NATIVE, find_boards, find_setup, is_native
+from pipeline.features.native.emulator import explain_unknown_cpu
+from pipeline.features.native.setups import (
+    EMULATED,
+    NATIVE,
+    find_boards,
+    find_emulator,
+    find_setup,
+    is_native,
+)
 from pipeline.moments import find_functions, installed_entry_points
 from pipeline.plan.planning import Files, Json, Planning
-from pipeline.store.errors import ConfigErrors, Problem, did_you_mean
+from pipeline.store.errors import ConfigErrors, Problem, did_you_mean, join
 from pipeline.store.json_diff import Difference
 
 if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
@@ -20,6 +28,14 @@ if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
 FIELD = "devices"  # of the key of a validation
 # Gates that hold a package to its baseline by running both.
 GROWTH_GATES = ("max_latency_growth", "max_memory_growth")
+# Gates that may have a limit for each device.
+DEVICE_GATES = (
+    "max_latency",
+    "max_latency_p95",
+    "max_load_time",
+    "max_peak_memory",
+    *GROWTH_GATES,
+)
 _GROUP = "pte_pipeline.devices"  # as `pipeline.devices.registry` has it
 _EXAMPLE = "qemu:cortex-a72"
 
@@ -37,9 +53,9 @@ def list_traceable(root: Path) -> list[str]:
 
 
 def summarize(config: PackageConfig, has_variables: bool) -> Mapping[str, Any] | None:
-    """Return the devices that a config names, None where it names none."""
+    """Return the devices that a config names, None where neither it nor a gate of it names one."""
     devices = find_devices(config)
-    if not devices:
+    if not devices and not any(_iter_device_limits(config)):
         return None
     summary: dict[str, Any] = {"devices": list(devices)}
     if _limits_growth(config):
@@ -49,15 +65,28 @@ def summarize(config: PackageConfig, has_variables: bool) -> Mapping[str, Any] |
 
 def _limits_growth(config: PackageConfig) -> bool:
     """Tell whether a gate compares the package with its baseline on devices."""
-    validation = config.validation
-    gates = [
-        validation.gates,
-        *(method.gates for method in validation.methods.values()),
-    ]
-    for name in GROWTH_GATES:
-        if any(getattr(held, name, None) is not None for held in gates):
-            return True
+    for gates in _find_gates(config).values():
+        for name in GROWTH_GATES:
+            if getattr(gates, name, None) is not None:
+                return True
     return False
+
+
+def _find_gates(config: PackageConfig) -> dict[str, Any]:
+    """Return the gates of a package and of its methods by their path in the config."""
+    gates: dict[str, Any] = {"validate.gates": config.validation.gates}
+    for method, limits in config.validation.methods.items():
+        gates[f"{join('validate.methods', method)}.gates"] = limits.gates
+    return gates
+
+
+def _iter_device_limits(config: PackageConfig) -> Iterator[tuple[str, str]]:
+    """Yield each limit that a gate sets for one device: its path in the config, and the device."""
+    for place, gates in _find_gates(config).items():
+        for name in DEVICE_GATES:
+            limit = getattr(gates, name, None)
+            for device in limit if isinstance(limit, Mapping) else ():
+                yield join(f"{place}.{name}", device), device
 
 
 class NativePlanning(Planning):
@@ -67,16 +96,22 @@ class NativePlanning(Planning):
         self, package: str, config: PackageConfig, document: Document
     ) -> Iterator[Problem]:
         plugins = self._plugins()
-        own_devices = [
-            name for name in find_functions("devices") if not name.endswith(":")
-        ]
         root = self.plan.workspace.root
-        known = {*own_devices, *plugins, *find_boards(root), NATIVE, _EXAMPLE}
-        for number, device in enumerate(find_devices(config)):
+        known = {*find_functions("devices"), *plugins, *list_traceable(root)}
+        devices = find_devices(config)
+        for number, device in enumerate(devices):
+            remedy = ""
+            if device.startswith(EMULATED):
+                remedy = explain_unknown_cpu(device)
             if device not in known and not is_native(device, root):
-                where = f"validate.devices[{number}]"
                 remedy = did_you_mean(device, sorted(known))
+            if remedy:
+                where = f"validate.devices[{number}]"
                 yield document.problem(where, f"no device '{device}'", remedy)
+        for where, device in _iter_device_limits(config):
+            if device not in devices:
+                fault = f"validate.devices does not name '{device}'"
+                yield document.problem(where, fault, did_you_mean(device, devices))
 
         repeats = getattr(config.validation, "device_repeats")  # noqa: B009 - as above
         for device in repeats if isinstance(repeats, Mapping) else ():
@@ -87,7 +122,8 @@ class NativePlanning(Planning):
                 yield document.problem(where, what, remedy)
 
     def problem_facts(self, package: str) -> Any:
-        return [sorted(self._plugins()), sorted(find_boards(self.plan.workspace.root))]
+        boards = sorted(find_boards(self.plan.workspace.root))
+        return [sorted(self._plugins()), boards, find_emulator()]
 
     def validate_facts(self, package: str, files: Files) -> Any:
         devices = self._describe_devices(package)

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from pipeline.cli.columns import columns
 from pipeline.cli.grammar import find_targets
+from pipeline.features.native.emulator import explain_unknown_cpu
 from pipeline.features.native.planning import find_devices, list_traceable
 from pipeline.features.native.profile_rows import ProfileRow
-from pipeline.features.native.setups import NATIVE, find_setup, is_native
+from pipeline.features.native.setups import EMULATED, NATIVE, find_setup, is_native
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import link_status
 from pipeline.run.action_log import logging_to
@@ -108,6 +109,8 @@ def _choose_device(name: str, devices: Sequence[str], root: Path) -> str:
     if not is_native(name, root):
         hint = did_you_mean(name, list_traceable(root))
         raise PipelineError(f"no device '{name}' records times; {hint}")
+    if name.startswith(EMULATED) and (remedy := explain_unknown_cpu(name)):
+        raise PipelineError(f"no device '{name}'; {remedy}")
     return name
 
 

@@ -26,7 +26,7 @@ _CPU = re.compile(r"[\w.,=+-]{1,80}")  # QEMU's names and switches: max,sme=off
 _LIBRARIES = "lib/libexecutorch*.so"
 _RUNTIME = "lib/libexecutorch.so"
 _ABI = "/usr/aarch64-linux-gnu"  # where Debian's cross compiler has its libc
-_EMULATOR, CROSS_COMPILER = "qemu-aarch64-static", "aarch64-linux-gnu-g++"
+EMULATOR, CROSS_COMPILER = "qemu-aarch64-static", "aarch64-linux-gnu-g++"
 _ARM = "aarch64"  # as `uname -m` has it
 BOARDS = "native_boards"
 _WAIT_SECONDS = 300.0
@@ -108,6 +108,11 @@ def find_setup(device: str, root: Path) -> Setup:
     return _find_board(device, settings)
 
 
+def find_emulator() -> str | None:
+    """Return the path of the emulator, None where it is not installed."""
+    return shutil.which(EMULATOR)
+
+
 def find_libraries(setup: Setup) -> list[Path]:
     """Return the libraries of an SDK, which its runner needs next to it."""
     return sorted(setup.sdk.glob(_LIBRARIES)) if setup.sdk else []
@@ -139,10 +144,10 @@ def _find_native(settings: SettingsReader) -> Setup:
 def _find_emulated(device: str, settings: SettingsReader) -> Setup:
     setup = _find_cross(device, settings)
     cpu = device.removeprefix(EMULATED)
-    emulator = shutil.which(_EMULATOR) or _EMULATOR
-    setup.emulator = [emulator, "-cpu", cpu, "-L", _ABI]
-    if not setup.problem and not shutil.which(_EMULATOR):
-        setup.problem = f"{_EMULATOR} is not installed; `apt install qemu-user-static`"
+    emulator = find_emulator()
+    setup.emulator = [emulator or EMULATOR, "-cpu", cpu, "-L", _ABI]
+    if not setup.problem and emulator is None:
+        setup.problem = f"{EMULATOR} is not installed; `apt install qemu-user-static`"
     return setup
 
 

@@ -156,21 +156,26 @@ def _find_missing_operators(
     anything is run."""
     if not isinstance(device, NativeDevice):
         return
-    try:
-        registered = set(device.list_operators(files))
-    except DeviceError:  # the calls fail for the same reason
-        return
     for name, method in methods.items():
-        plan = files.plans.get(name)
-        missing = [
-            operator
-            for operator in dict.fromkeys(plan.operators if plan else ())
-            if operator not in registered
-        ]
-        for operator in missing:
+        try:
+            operators = find_missing_operators(device, files, name)
+        except DeviceError:  # the calls fail for the same reason
+            return
+        for operator in operators:
             fault = f"its runtime has no kernel of {operator}"
             method.faults.append(("", "", fault, None))
-        method.lacks_operators = bool(missing)
+        method.lacks_operators = bool(operators)
+
+
+def find_missing_operators(
+    device: NativeDevice, files: PackageFiles, method: str
+) -> list[str]:
+    """Return the operators of a method that a device's runtime has not registered. Raises
+    DeviceError."""
+    registered = set(device.list_operators(files))
+    plan = files.plans.get(method)
+    operators = dict.fromkeys(plan.operators if plan else ())
+    return [operator for operator in operators if operator not in registered]
 
 
 def _take_turns(sequences: Sequence[list[KeptCall]]) -> list[list[KeptCall]]:

@@ -1,6 +1,7 @@
 """Contracts and targets through doit: what a package needs, and a runtime that lacks it."""
 
 import json
+import re
 
 import pytest
 
@@ -52,6 +53,16 @@ def test_the_contract_and_its_lines(built):
     assert contract["executorch"][0].startswith("1.")
     assert built.doit("contract", "pock") == 1
     assert "no package 'pock'; did you mean 'pack'?" in built.output
+
+
+def test_the_runtime_of_a_device_is_asked(built):
+    assert built.doit("contract", "--on", "interpreter") == 0, built.output
+    assert re.search(r"^pack on interpreter: its runtime has the \d+ operators", built.output)
+    assert built.doit("contract", "--on", "interpretr") == 1
+    assert "no device 'interpretr'; did you mean 'interpreter'? known: " in built.output
+    nothing = {"PTE_PIPELINE_NATIVE_SDK": "nowhere"}
+    assert built.doit("contract", "--on", "native", **nothing) == 1
+    assert "native: PTE_PIPELINE_NATIVE_SDK: " in built.output
 
 
 def test_a_missing_operator_fails_with_its_line_and_measures_nothing_again(built):

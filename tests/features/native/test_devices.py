@@ -4,7 +4,9 @@ import pytest
 import torch
 
 from pipeline.devices.registry import Registry
+from pipeline.features.gates.kinds import find_gates
 from pipeline.features.native.calls import CallLog, KeptCall
+from pipeline.features.native.planning import DEVICE_GATES
 from pipeline.features.native.section import section
 from pipeline.plan.plan import Plan
 from pipeline.store.errors import PipelineError
@@ -64,17 +66,43 @@ def test_boards_are_devices_by_the_names_of_a_setting(plan_of, tmp_path):
     assert problem.what == "no device 'pi4'" and "pi5" in str(problem)
 
 
+def test_a_gate_on_a_device_that_the_config_does_not_name_is_a_mistake(plan_of, tmp_path):
+    gates = "[native]\n  gates: {max_latency: {native: 20, natve: 30}}\n"
+    gates += "  methods: {forward: {gates: {max_peak_memory: {'qemu:max': 1MB}}}}"
+    path = tmp_path / "partition_configs" / "one.yaml"
+    text = CONFIG.format("X").replace("{devices: X}", f"\n  devices: {gates}")
+    plan_of("[]")
+    path.write_text(text)
+    package, method = Plan(open_workspace(tmp_path)).problems("one")
+    assert package.path == "validate.gates.max_latency.natve" and "one.yaml:5" in str(package)
+    assert package.what == "validate.devices does not name 'natve'"
+    assert "did you mean 'native'?" in str(package)
+    assert "qemu:max" in method.path and method.path.startswith("validate.methods.forward.gates")
+
+
+def test_gates_alone_name_a_device(plan_of, tmp_path):
+    plan_of("[]")
+    text = CONFIG.format("X").replace("devices: X", "gates: {max_load_time: {native: 9}}")
+    (tmp_path / "partition_configs" / "one.yaml").write_text(text)
+    [problem] = Plan(open_workspace(tmp_path)).problems("one")
+    assert str(problem).endswith("validate.devices does not name 'native'; known: none")
+
+
+def test_the_gates_that_take_a_limit_for_each_device():
+    assert set(DEVICE_GATES) == {gate.name for gate in find_gates() if gate.by_device}
+
+
 def test_a_package_without_devices_has_no_part(plan_of):
     assert "native" not in plan_of("[]").configs.summary("one").features
 
 
 def test_a_family_of_devices_is_given_what_follows_its_name():
     registry = Registry()
-    registry.register("board:", lambda address: address)
+    registry.register("board:<address>", lambda address: address)
     registry.register("board", lambda: "any")
     assert registry.get("board:10.0.0.1") == "10.0.0.1"
     assert registry.get("board") == "any"
-    with pytest.raises(PipelineError, match="no device 'bord:1'"):
+    with pytest.raises(PipelineError, match=r"no device 'bord:1'; .*known: board, board:<address>"):
         registry.get("bord:1")
 
 

@@ -18,6 +18,7 @@ from executorch.exir.passes import MemoryPlanningPass
 from pipeline.devices.interface import PackageFiles
 from pipeline.devices.package_data import read_package
 from pipeline.devices.session import Session
+from pipeline.features.native.asking import find_lacks
 from pipeline.features.native.build import find_command
 from pipeline.features.native.calls import CallLog, KeptCall
 from pipeline.features.native.device import NativeDevice
@@ -25,6 +26,7 @@ from pipeline.features.native.process import VALUES, RunnerProcess
 from pipeline.features.native.setups import find_setup
 from pipeline.features.native.verdicts import run_calls
 from pipeline.store.errors import DeviceError
+from pipeline.store.workspace import open_workspace
 from pipeline.validate.budget import Budget
 from pipeline.validate.runs import JudgedCall
 from tests.devices.test_bindings import (
@@ -153,6 +155,19 @@ def test_an_operator_that_the_runtime_lacks_is_named_before_anything_runs(device
     [(_, _, fault, _)] = outcomes["embed"].faults
     assert fault == "its runtime has no kernel of aten::embedding.out"
     assert outcomes["embed"].to_json("passed")["verdict"] == "failed" and not left_out
+
+
+def test_a_device_is_asked_what_its_runtime_lacks(device, tmp_path, monkeypatch):
+    workspace = open_workspace(tmp_path)
+    assert find_lacks(workspace, device.name, [package_file()]) == {}
+    registered = NativeDevice.list_operators
+
+    def list_others(self, files):
+        return [name for name in registered(self, files) if "embedding" not in name]
+
+    monkeypatch.setattr(NativeDevice, "list_operators", list_others)
+    lacks = find_lacks(workspace, device.name, [package_file()])
+    assert lacks == {"embed": ["has no kernel of aten::embedding.out"]}
 
 
 def test_an_inspector_reads_what_the_runner_records(files, tmp_path):

@@ -4,11 +4,14 @@ import platform
 
 import pytest
 
+from pipeline.features.native import emulator
 from pipeline.features.native.addresses import BoardAddress
 from pipeline.features.native.board_cache import choose_evictions
 from pipeline.features.native.setups import find_setup, is_native
+from pipeline.plan.plan import Plan
 from pipeline.store.errors import PipelineError
 from pipeline.store.file_digests import FileDigests
+from pipeline.store.workspace import open_workspace
 
 
 @pytest.fixture(autouse=True)
@@ -191,3 +194,52 @@ def test_what_is_unused_for_longest_leaves_a_board():
         "data-old.pte",
     ]
     assert choose_evictions(listing, in_use, 2**20, 2**20) is None
+
+
+def write_emulator(folder, version):
+    """A stand-in for QEMU, which says its version and two processors."""
+    path = folder / "qemu-aarch64-static"
+    path.write_text(
+        f'#!/bin/sh\n[ "$1" = --version ] && echo "qemu-aarch64 version {version} (X)"\n'
+        'printf "Available CPUs:\\n  cortex-a72\\n  max\\n"\n'
+    )
+    path.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("version", "device", "warns"),
+    [
+        ("7.2.22", "qemu:max", True),
+        ("7.2.22", "qemu:max,sme=off", False),
+        ("7.2.22", "qemu:cortex-a72", False),
+        ("10.0.3", "qemu:max", False),
+    ],
+)
+def test_an_emulator_that_is_wrong_about_sme(tmp_path, monkeypatch, version, device, warns):
+    write_emulator(tmp_path, version)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+    emulator._ask.cache_clear()
+    (tmp_path / "partition_configs").mkdir()
+    config = (
+        f"model: one\nmethods: {{f: {{partitioners: []}}}}\nvalidate: {{devices: ['{device}']}}\n"
+    )
+    (tmp_path / "partition_configs" / "one.yaml").write_text(config)
+    remarks = [str(problem) for problem in emulator.find_remarks(Plan(open_workspace(tmp_path)))]
+    emulator._ask.cache_clear()
+    assert bool(remarks) == warns
+    if warns:
+        assert remarks[0].startswith("one: validate.devices: QEMU 7.2.22 emulates SME")
+        assert remarks[0].endswith("take a newer one, or qemu:max,sme=off")
+
+
+def test_a_processor_that_the_emulator_does_not_know(tmp_path, monkeypatch):
+    write_emulator(tmp_path, "10.0")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+    emulator._ask.cache_clear()
+    assert emulator.explain_unknown_cpu("qemu:max,sme=off") == ""
+    text = emulator.explain_unknown_cpu("qemu:cortex-a27")
+    emulator._ask.cache_clear()
+    assert text.startswith("did you mean 'cortex-a72'? known: qemu:cortex-a53, ")
+    monkeypatch.setenv("PATH", "")
+    assert emulator.explain_unknown_cpu("qemu:cortex-a27") == ""  # it can't be asked
+    emulator._ask.cache_clear()

@@ -1,0 +1,78 @@
+"""Asks QEMU what it emulates: the processors that it knows, and whether its SME can be trusted."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from typing import TYPE_CHECKING
+
+from pipeline.features.native.setups import EMULATED, EMULATOR, find_emulator
+from pipeline.store.errors import Problem, did_you_mean
+
+if TYPE_CHECKING:
+    from pipeline.plan.plan import Plan
+
+_SECONDS = 10
+_VERSION = re.compile(r"version (\d+)[\d.]*")
+_RIGHT_VERSION = (
+    10  # 7.2 computes SME wrongly, 10.0 does not; those between were not tried
+)
+_ALL_FEATURES, _NO_SME = "max", "sme=off"
+_EXAMPLES = ("cortex-a53", "cortex-a72", "neoverse-n1", "max")
+
+
+@cache
+def _ask(argument: str, more: str = "") -> str:
+    """Return what the emulator prints; "" where it is not installed or does not run."""
+    emulator = find_emulator()
+    if emulator is None:
+        return ""
+    command = [emulator, argument, *filter(None, [more])]
+    try:
+        answer = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=_SECONDS
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return answer.stdout
+
+
+def explain_unknown_cpu(device: str) -> str:
+    """Say that the emulator has no processor of a device's name, and which are near; "" where it
+    has, or can't be asked."""
+    cpu = device.removeprefix(EMULATED).partition(",")[0]
+    known = re.findall(r"^ +(\S+)$", _ask("-cpu", "help"), re.MULTILINE)
+    if not known or cpu in known:
+        return ""
+    nearest = did_you_mean(cpu, known, 0).partition("known:")[0]
+    examples = ", ".join(f"{EMULATED}{name}" for name in _EXAMPLES)
+    return f"{nearest}known: {examples}, and more that `{EMULATOR} -cpu help` lists"
+
+
+def find_remarks(plan: Plan) -> Iterator[Problem]:
+    """Yield the packages that run on all features of a processor, SME among them, on an emulator
+    that computes SME wrongly."""
+    for package in plan.configs.packages:
+        summary = plan.configs.summary(package)
+        features = summary.features if summary else {}
+        for device in features.get("native", {}).get("devices", ()):
+            fault = _explain_sme(device)
+            if fault:
+                remedy = f"take a newer one, or {device},{_NO_SME}"
+                yield Problem(package, "validate.devices", fault, remedy)
+
+
+def _explain_sme(device: str) -> str:
+    """Say that the values of a device can be wrong; "" where nothing is known against them."""
+    cpu, *switches = device.removeprefix(EMULATED).split(",")
+    if not device.startswith(EMULATED) or cpu != _ALL_FEATURES or _NO_SME in switches:
+        return ""
+    match = _VERSION.search(_ask("--version"))
+    if match is None or int(match[1]) >= _RIGHT_VERSION:
+        return ""
+    return (
+        f"QEMU {match[0].removeprefix('version ')} emulates SME, which int8 methods use on "
+        f"{device}, with wrong values"
+    )
