@@ -13,6 +13,7 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
+from pipeline.moments import find_code
 from pipeline.store.files import write_atomically
 from pipeline.store.workspace import Workspace
 
@@ -44,7 +45,16 @@ _ARGUMENTS = (
 )
 NAMES = ("kind", "package", "method", "model")  # of an action
 # What people are told of how an action ended.
-ENDING = ("outcome", "reason", "seconds", "peak_bytes", "error", "log", "host")
+ENDING = (
+    "outcome",
+    "reason",
+    "seconds",
+    "peak_bytes",
+    "error",
+    "code",
+    "log",
+    "host",
+)
 
 
 def outcome_word(outcome: str) -> str:
@@ -60,7 +70,8 @@ class Event(NamedTuple):
     `stages` are names with begin and end in seconds from `start`; `stage` is the last one begun, so
     the one that failed. `worker` is the process that ran the action, 0 where none did.
     `peak_bytes` is the worker's resident memory. `log` is the path of the log in the workspace.
-    `host` is the machine of a cluster that ran it, "" for this one.
+    `host` is the machine of a cluster that ran it, "" for this one. `code` is that of `error`, such
+    as `PTE111`.
     """
 
     kind: str
@@ -82,6 +93,10 @@ class Event(NamedTuple):
     @property
     def end(self) -> float:
         return self.start + self.seconds
+
+    @property
+    def code(self) -> str:
+        return find_code(self.error, self.kind)
 
     @property
     def name(self) -> str:
@@ -174,9 +189,7 @@ def trace(events: Iterable[Event]) -> dict[str, Any]:
         (event for event in events if event.start),
         key=lambda event: (event.start, event.worker, event.title),
     )
-    begin = 0.0
-    if timed:
-        begin = timed[0].start
+    begin = timed[0].start if timed else 0.0
     lanes = _assign_lanes(timed)
     hosts = {lanes[event.worker]: event.host for event in timed}
     trace_events: list[dict[str, Any]] = []

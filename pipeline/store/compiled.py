@@ -80,12 +80,6 @@ class MethodObject:
             yield from group
         yield from (entry.blob for _, entry in self.tagged())
 
-    def named_keys(self, method: str) -> list[str]:
-        """Return the keys of the named data that a method's delegates use, sorted."""
-        if self.keys:
-            return sorted(self.keys[method])
-        return sorted({entry.key for _, entry in self.tagged()})
-
 
 class Crossing(TypedDict):
     """Tensors that cross boundaries of delegates in one call, and their bytes at upper bounds."""

@@ -63,8 +63,15 @@ def linked(
     return Packed(
         paths,
         {name: each.constants for name, each in methods.items()},
-        {name: each.method.named_keys(name) for name, each in methods.items()},
+        {name: named_keys(each.method, name) for name, each in methods.items()},
     )
+
+
+def named_keys(compiled_object: Any, method: str) -> list[str]:
+    """Return the keys of the named data that a method's delegates use, sorted."""
+    if compiled_object.keys:
+        return sorted(compiled_object.keys[method])
+    return sorted({entry.key for _, entry in compiled_object.tagged()})
 
 
 def pack(
