@@ -208,6 +208,9 @@ class Feature:
             `doit explain`, or "".
         explain_error: takes what ended an action and the workspace's folder; returns a line that
             says where and why.
+        show_error: takes the text of an error, and the kind of the action that failed or "";
+            returns it as people read it.
+        find_code: takes the same; returns the code of the error.
         add_remedy: takes the text of an error, further operators that it is about, and the error
             itself or None; returns the text, with what to do where that is known.
         remarks: takes a plan; yields `store.errors.Problem`s for each run to report as warnings.
@@ -304,6 +307,8 @@ class Feature:
     listen_to_compile: str = _moment("build")
     explain_compile: str = _moment("")
     explain_error: str = _moment("")
+    show_error: str = _moment("")
+    find_code: str = _moment("")
     add_remedy: str = _moment("build")
     remarks: str = _moment("")
     check_files: str = _moment("")
@@ -368,6 +373,21 @@ def call_all(moment: str, *arguments: object) -> Iterator[Any]:
     for feature in find_features():
         if reference := getattr(feature, moment):
             yield load(reference)(*arguments)
+
+
+def show_error(text: str, kind: str = "") -> str:
+    """Return an error as people read it. What its text holds is compared with, and kept, without.
+
+    Args:
+        kind: that of the action that failed, such as `compile`; "" for a command line.
+    """
+    return next(call_all("show_error", text, kind), text)
+
+
+def find_code(text: str, kind: str) -> str:
+    """Return the code of an error, such as `PTE111`; "" where there is no error, or no feature that
+    knows codes. The arguments are those of `show_error`."""
+    return next(call_all("find_code", text, kind), "") if text else ""
 
 
 def find_sections(moment: str = "sections") -> list[Section]:

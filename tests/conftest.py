@@ -13,6 +13,7 @@ from filelock import FileLock
 from hypothesis import HealthCheck, settings
 
 from tests.support.bench import Bench, bench_of
+from tests.support.error_records import find_expected, is_like, recorded_errors
 from tests.support.quick_torch import make_torch_quick
 
 
@@ -43,6 +44,20 @@ def pytest_collection_finish():
         make_torch_quick()
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    """Hold a test that errors.toml names to the messages that it provokes, so that what the docs
+    quote is real."""
+    messages = find_expected(item.nodeid)
+    if not messages:
+        return (yield)
+    with recorded_errors() as texts:
+        outcome = yield
+    missing = [text for text in messages if not any(is_like(given, text) for given in texts)]
+    assert missing == [], f"{item.nodeid} no longer provokes what errors.toml quotes"
+    return outcome
 
 
 @pytest.fixture

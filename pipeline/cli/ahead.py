@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from doit.exceptions import InvalidCommand
-
 from pipeline.cli.doit_link import action_task
 from pipeline.moments import call_all
 from pipeline.plan.plan import Plan
 from pipeline.plan.tasks import ActionTask
 from pipeline.store.digest import Digest
-from pipeline.store.errors import PipelineError
 from pipeline.store.workspace import Workspace
 
 
@@ -40,12 +37,9 @@ def check_command(workspace: Workspace, builds: bool) -> None:
 
 
 def check_run(tasks: Sequence[ActionTask]) -> None:
-    """Let features look at a run. Raises InvalidCommand where one refuses it."""
-    try:
-        if tasks:
-            check_command(tasks[0].plan.workspace, builds=True)
-    except PipelineError as error:
-        raise InvalidCommand(str(error)) from error
+    """Let features look at a run. Raises PipelineError where one refuses it."""
+    if tasks:
+        check_command(tasks[0].plan.workspace, builds=True)
 
 
 def start_ahead(workspace: Workspace, workers: int, always: bool) -> None:

@@ -11,6 +11,7 @@ from doit.runner import FAILURE, Runner
 
 from pipeline.cli.doit_link import action_task
 from pipeline.cli.run_record import RunRecord
+from pipeline.moments import show_error
 from pipeline.plan.actions import Action
 from pipeline.plan.status import Status
 from pipeline.plan.tasks import ActionTask
@@ -98,19 +99,13 @@ class TaskOutcomes(Runner):  # type: ignore[misc]
         """Settle a task that failed; `shown` is what people see of the error, where that is not the
         whole of it, and "" where they saw it already."""
         self._note(action_task(node.task), event)
-        stage = ""
-        if event.stage and event.log:
-            stage = f" in stage '{event.stage}'"
-        host = ""
-        if event.host:
-            host = f" on {one_line(event.host)}"
-        log = ""
-        if event.log:
-            log = f"\n  log: {one_line(event.log)}"
         node.run_status = "failure"
-        text = event.error if shown is None else shown
+        text = show_error(event.error if shown is None else shown, event.kind)
         message = ""
         if text:
+            stage = f" in stage '{event.stage}'" if event.stage and event.log else ""
+            host = f" on {one_line(event.host)}" if event.host else ""
+            log = f"\n  log: {one_line(event.log)}" if event.log else ""
             message = f"{node.task.name} failed{stage}{host}: {text}{log}"
         self.reporter.add_failure(node.task, TaskFailed(message))
         self._failed()

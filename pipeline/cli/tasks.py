@@ -18,7 +18,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from doit.exceptions import InvalidDodoFile
 from doit.loader import generate_tasks, load_tasks
 from doit.task import Task
 
@@ -61,14 +60,11 @@ def select(selection: Selection) -> None:
 
 @cache
 def _plan_at(root: Path) -> Plan:
-    try:
-        return Plan(open_workspace(root))
-    except PipelineError as error:
-        raise InvalidDodoFile(str(error)) from error
+    return Plan(open_workspace(root))
 
 
 def make_build_folder(plan: Plan) -> None:
-    """Make the folder that a run writes to. Raises InvalidDodoFile."""
+    """Make the folder that a run writes to. Raises PipelineError."""
     build = plan.workspace.build
     try:
         build.mkdir(parents=True, exist_ok=True)
@@ -78,7 +74,7 @@ def make_build_folder(plan: Plan) -> None:
             raise OSError(why, os.strerror(why))
     except OSError as error:
         needed = "it must be a folder that can be written, or a link to one elsewhere"
-        raise InvalidDodoFile(f"build/: {error.strerror}; {needed}") from error
+        raise PipelineError(f"build/: {error.strerror}; {needed}") from error
 
 
 def current_plan() -> Plan:

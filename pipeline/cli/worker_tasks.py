@@ -17,7 +17,6 @@ from pipeline.report.events import Event, make_event
 from pipeline.run.batch import Batch
 from pipeline.store.digest import Digest
 from pipeline.store.errors import (
-    ConfigErrors,
     PipelineError,
     Problem,
     find_widespread,
@@ -110,10 +109,7 @@ class WorkerTasks(TaskOutcomes):
             status = task.status()
             action = task.action(self.always_execute)
         except (PipelineError, OSError) as error:
-            if isinstance(error, ConfigErrors):
-                problems = error.problems
-            else:
-                problems = ()
+            problems = getattr(error, "problems", ())  # of ConfigErrors
             lines = format_new_problems(
                 problems, str(task.package), self._shown, self._widespread
             )

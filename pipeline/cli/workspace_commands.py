@@ -40,7 +40,7 @@ from pipeline.cli.run_options import (
 )
 from pipeline.cli.runner import BatchRunner
 from pipeline.cli.workspace_loader import WorkspaceLoader
-from pipeline.moments import call_all, find_features, find_functions, load
+from pipeline.moments import call_all, find_features, find_functions, load, show_error
 from pipeline.store.errors import PipelineError, did_you_mean
 from pipeline.store.visible import one_line
 
@@ -67,7 +67,7 @@ def run_command(door: Any, words: list[str], dodo: Path | None) -> Any:
             return _run_parts(door, dodo, len(command), *parts)
         return _run_command(door, words, dodo, door.name)
     except PipelineError as error:
-        raise InvalidCommand(str(error)) from error
+        raise InvalidCommand(show_error(str(error))) from error
     except CmdParseError as error:  # which doit ends with all of its options
         text = str(error).partition(" (parsing")[0]
         raise InvalidCommand(f"{text}; `doit help` says more") from error
@@ -301,7 +301,7 @@ class Help(_States, cmd_help.Help):  # type: ignore[misc]
             return 0
         if self.loader.dodo is None and args and args[0] not in self.cmds:
             hint = did_you_mean(args[0], self.cmds)
-            raise InvalidCommand(f"no command '{args[0]}'; {hint}")
+            raise PipelineError(f"no command '{args[0]}'; {hint}")
         return super().execute(params, args)
 
 
@@ -365,7 +365,7 @@ def run_verb(
         for line in function(plan, words, **flags):
             print(one_line(line), flush=True)
     except PipelineError as error:
-        print(f"{verb.name}: {error}", flush=True)
+        print(f"{verb.name}: {show_error(str(error))}", flush=True)
         return 1
     except BrokenPipeError:  # whoever reads has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

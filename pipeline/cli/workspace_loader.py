@@ -63,7 +63,7 @@ class WorkspaceLoader(DodoTaskLoader):  # type: ignore[misc]
         if self.namespace is not None:
             return
         if self.dodo is None:
-            raise InvalidDodoFile(_NO_DODO)
+            raise PipelineError(_NO_DODO)
         seek = opt_values["seek_file"] or not os.path.exists(opt_values["dodoFile"])
         try:
             super().setup({**opt_values, "seek_file": seek})

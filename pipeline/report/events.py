@@ -11,6 +11,7 @@ from functools import cache
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
+from pipeline.moments import find_code
 from pipeline.store.files import write_atomically
 from pipeline.store.workspace import Workspace
 
@@ -30,7 +31,16 @@ WORDS: Mapping[str, str] = {
 
 NAMES = ("kind", "package", "method", "model")  # of an action
 # What people are told of how an action ended.
-ENDING = ("outcome", "reason", "seconds", "peak_bytes", "error", "log", "host")
+ENDING = (
+    "outcome",
+    "reason",
+    "seconds",
+    "peak_bytes",
+    "error",
+    "code",
+    "log",
+    "host",
+)
 
 
 def outcome_word(outcome: str) -> str:
@@ -46,7 +56,8 @@ class Event(NamedTuple):
     `stages` are names with begin and end in seconds from `start`; `stage` is the last one begun, so
     the one that failed. `worker` is the process that ran the action, 0 where none did.
     `peak_bytes` is the worker's resident memory. `log` is the path of the log in the workspace.
-    `host` is the machine of a cluster that ran it, "" for this one.
+    `host` is the machine of a cluster that ran it, "" for this one. `code` is that of `error`, such
+    as `PTE111`.
     """
 
     kind: str
@@ -68,6 +79,10 @@ class Event(NamedTuple):
     @property
     def end(self) -> float:
         return self.start + self.seconds
+
+    @property
+    def code(self) -> str:
+        return find_code(self.error, self.kind)
 
     @property
     def name(self) -> str:

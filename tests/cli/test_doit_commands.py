@@ -68,7 +68,7 @@ def test_an_empty_folder_becomes_a_workspace(doit, tmp_path):
     assert doit(shop, "check") == (0, "1 package: no mistakes\n")
     config.write_text(config.read_text().replace("classify:", "clasify:").replace("1MB", "1 MM"))
     code, said = doit(shop / "models", "check", "../partition_configs/hello.yaml")
-    assert code == 1 and said.endswith("check: 1 of 1 package with mistakes\n")
+    assert code == 1 and said.endswith("check: 1 of 1 package with mistakes [PTE707]\n")
     assert "partition_configs/hello.yaml:6: validate.gates.max_size: " in said
     before = config.read_bytes()
     code, said = doit(shop, "init")
@@ -118,7 +118,8 @@ def test_help_lists_our_commands(doit, tmp_path):
 def test_a_verb_comes_first(doit, tmp_path):
     bench = bench_of("pair", tmp_path)
     code, said = doit(bench.root, "lower", "plan")
-    assert (code, said) == (3, "ERROR: 'plan' is a command: it stands first, as in `doit plan`\n")
+    line = "ERROR: 'plan' is a command: it stands first, as in `doit plan` [PTE705]"
+    assert (code, said) == (3, f"{line}\n")
     (bench.root / "other.py").write_text("from pte_pipeline.tasks import *\n")
     (bench.root / "dodo.py").unlink()
     assert doit(bench.root, "-f", "other.py", "check") == (0, "1 package: no mistakes\n")

@@ -1,24 +1,30 @@
-"""The errors of the package: each message with its cause and its remedy.
+"""The errors of the package: each with its code, a real message, its cause and its remedy.
 
-Messages are read from the syntax trees of `pipeline/`; causes and remedies stand in errors.toml, by
-the module that says the message and, where that says several, by a part of its text.
+errors.toml has the entries. The templates by which an error that is shown finds its code are read
+from the syntax trees of `pipeline/`: a message belongs to an entry by the module that says it and,
+where that says several, by a part of its text. The messages that people read in the docs are those
+that tests provoke.
 """
 
 from __future__ import annotations
 
 import ast
+import json
 import re
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import pipeline.features.help
+from pipeline.features.help.error_codes import LEAST_LETTERS, count_letters, holds
 from pipeline.features.remedies.table import REMEDIES
 from tools.reference.markdown import row
 
 FILE = Path(__file__).with_suffix(".toml")
+DATA = Path(pipeline.features.help.__file__).with_name("error_codes.json")
 CODE = Path(__file__).parents[2] / "pipeline"
 # What is called to say a message to a user; some only in these rooms.
 _ANYWHERE = {
@@ -33,6 +39,8 @@ _IN_ROOMS = {
 }
 # Raised to be caught, and put into words elsewhere.
 _INSIDE = ("compile/inspect/arrays.py", "features/refit/recipes.py", "store/sizes.py")
+_LINK = re.compile(r"\[([^\]]+)\]\(([^)]+)\)")
+_QUOTED_VALUE = re.compile(r"[`']?…[`']?")
 _FEW = 8  # letters: a message of fewer is made elsewhere
 
 
@@ -44,26 +52,86 @@ class Message(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A kind of error: `title`, `cause` and `remedy` in words; the `modules` that say it, as paths
-    or folders in pipeline/; parts of the texts, one of which it holds, or none for all."""
+    """A kind of error.
 
+    Attributes:
+        code: `PTE101`; its hundred is its group.
+        title: what is wrong, in a line.
+        cause: in words, with links as in docs/reference/.
+        remedy: likewise.
+        message: one that `test` provokes, with … for what differs from run to run.
+        test: the pytest node that provokes it, or, without its parameters, one of them.
+        modules: those that say messages of this entry, as paths or folders in pipeline/.
+        texts: parts of the messages, one of which each holds; none for all of the modules.
+        templates: whole messages, with … for values: those by which it is known best.
+        config: for a mistake in a config, the text of partition_configs/vision.yaml that has it,
+            which takes the place of `test`.
+    """
+
+    code: str
     title: str
     cause: str
     remedy: str
-    modules: list[str]
-    texts: Sequence[str] = ()
+    message: str = ""
+    test: str = ""
+    modules: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
+    templates: tuple[str, ...] = ()
+    config: str = ""
 
     def fits(self, message: Message) -> bool:
-        return message.module.startswith(tuple(self.modules)) and (
+        if any(_says(message.text, template) for template in self.templates):
+            return True
+        return message.module.startswith(self.modules) and (
             not self.texts or any(text in message.text for text in self.texts)
         )
 
 
+def _says(text: str, template: str) -> bool:
+    """Tell whether a message of the code says what is wrong as a template does, before its hint."""
+    fault = _QUOTED_VALUE.sub("…", template.partition("; ")[0])
+    return count_letters(fault) >= LEAST_LETTERS and holds(text, fault)
+
+
+class Group(NamedTuple):
+    """A hundred of codes. Its own code, such as `PTE100`, is that of errors without an entry.
+
+    Attributes:
+        code: that code.
+        title: the heading of the group.
+        cause: what an error without an entry is.
+        remedy: what to do about it.
+        kinds: the kinds of action whose errors it has.
+        places: how the errors of the group begin that are of no action.
+    """
+
+    code: str
+    title: str
+    cause: str
+    remedy: str
+    kinds: Sequence[str] = ()
+    places: Sequence[str] = ()
+
+
 @cache
-def sections() -> dict[str, list[Entry]]:
-    """Return the entries by section of the page."""
-    found = tomllib.loads(FILE.read_text(encoding="utf-8"))
-    return {title: [Entry(**each) for each in entries] for title, entries in found.items()}
+def entries() -> tuple[Entry, ...]:
+    """Return the entries in the order in which a message is looked up in them."""
+    entries = []
+    for fields in _read()["error"]:
+        lists = {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
+        entries.append(Entry(**{**fields, **lists}))
+    return tuple(entries)
+
+
+@cache
+def groups() -> tuple[Group, ...]:
+    """Return the groups, by code."""
+    return tuple(Group(**fields) for fields in _read()["group"])
+
+
+@cache
+def _read() -> dict[str, list[dict[str, Any]]]:
+    return tomllib.loads(FILE.read_text(encoding="utf-8"))
 
 
 @cache
@@ -129,46 +197,126 @@ def _template(node: ast.AST, names: Mapping[str, str]) -> str:
     return ""
 
 
+@cache
 def entry_of(message: Message) -> Entry | None:
     """Return the first entry that a message fits."""
-    every = (entry for entries in sections().values() for entry in entries)
-    return next((entry for entry in every if entry.fits(message)), None)
+    return next((entry for entry in entries() if entry.fits(message)), None)
+
+
+def group_of(code: str) -> Group:
+    """Return the group of a code."""
+    return next(group for group in groups() if group.code[:4] == code[:4])
+
+
+def make_error_data() -> str:
+    """Return the text of error_codes.json: what the command line knows of errors."""
+    data = {
+        "groups": [_in_terminal(group._asdict()) for group in groups()],
+        "errors": [_in_terminal(_describe(entry)) for entry in all_entries()],
+    }
+    return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
+
+
+def _describe(entry: Entry) -> dict[str, Any]:
+    fields = {name: getattr(entry, name) for name in ("code", "title", "cause", "remedy")}
+    return {**fields, "message": entry.message, "templates": find_templates(entry)}
+
+
+def _in_terminal(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields with links as a terminal has them: `Models (docs/guides/models.md)`."""
+    for name in ("cause", "remedy"):
+        fields[name] = _LINK.sub(_name_page, fields[name])
+    return fields
+
+
+def _name_page(match: re.Match[str]) -> str:
+    """Return the text of a link with its page in the repository."""
+    text, target = match.groups()
+    page = target.partition("#")[0]
+    if not page:
+        return f"{text} (docs/reference/errors.md)"
+    if page.startswith("http"):
+        return f"{text} ({page})"
+    path = page.removeprefix("../") if page.startswith("../") else f"reference/{page}"
+    return f"{text} (docs/{path})"
+
+
+def find_templates(entry: Entry) -> list[list[str]]:
+    """Return the messages of an entry in parts, each with … for its values: what is wrong, and what
+    would be right, where these differ from case to case."""
+    templates = [[template] for template in entry.templates]
+    texts = [message.text for message in messages() if entry_of(message) is entry]
+    for text in dict.fromkeys(texts):
+        parts = [part.strip() for part in re.split(r"; | / ", text)]
+        parts = [part for part in parts if count_letters(part) >= LEAST_LETTERS]
+        if parts:
+            templates.append(parts)
+    return templates
+
+
+@cache
+def all_entries() -> tuple[Entry, ...]:
+    """Return the entries of this package's errors, then those of torch's and ExecuTorch's, sorted
+    by code."""
+    known = []
+    codes = _read()["known_cause"][0]
+    for remedy in REMEDIES:
+        advice = _fill(remedy.text)
+        known.append(
+            Entry(
+                codes[remedy.name],
+                f"Known error of torch or ExecuTorch: {remedy.name}",
+                f"The error contains `{_shown_pattern(remedy.pattern)}`.",
+                f"{advice[:1].upper()}{advice[1:]}.",
+                templates=(advice,),
+            )
+        )
+    return tuple(sorted((*entries(), *known), key=lambda entry: entry.code))
 
 
 def errors() -> Iterator[str]:
-    """Yield all entries, with their messages."""
-    for title, entries in sections().items():
-        yield from [f"## {title}", ""]
-        for entry in entries:
-            said = dict.fromkeys(each.text for each in messages() if entry_of(each) is entry)
-            yield from [f"### {entry.title}", "", f"**Cause.** {entry.cause}", ""]
-            yield from [f"**Remedy.** {entry.remedy}", ""]
-            yield from [f"- `{text.replace('`', chr(39))}`" for text in said]
-            yield ""
+    """Yield all entries by group, with a message of each."""
+    for group in groups():
+        yield from [f"## {group.title}", ""]
+        yield f"`{group.code}`: {group.cause} {group.remedy}"
+        yield ""
+        for entry in sorted(entries()):
+            if group_of(entry.code) is group:
+                yield from [f"### {entry.code}", "", f"**{entry.title}.** {entry.cause}", ""]
+                if entry.message:
+                    yield from [f"`` {entry.message} [{entry.code}] ``", ""]
+                yield from [f"**Remedy.** {entry.remedy}", ""]
 
 
 def known_causes() -> Iterator[str]:
     """Yield the table of known errors of torch and ExecuTorch, with their remedies."""
-    yield "| cause | the error contains | remedy |"
-    yield "|---|---|---|"
-    for remedy in REMEDIES:
-        text = re.sub(r"\(\?P<\w+>[^()]*\)", "…", remedy.pattern)
-        text = re.sub(r"\(\?:\^[^()]*\)|\\d\+|\\b", "", text)
-        text = re.sub(r"\(\?:([^()|]*)[^()]*\)|\.\*", r"\1", text).partition("|")[0]
-        shown = re.sub(r"(?<!\\)[?*]|(?<=\w)\\w", "", text)
-        shown = re.sub(r"\\(.)", r"\1", shown).replace("`", "'")
-        advice = remedy.text.format_map(defaultdict(lambda: "…"))
-        yield row(remedy.name, f"`{shown}`", advice)
+    codes = _read()["known_cause"][0]
+    yield "| code | cause | the error contains | remedy |"
+    yield "|---|---|---|---|"
+    for remedy in sorted(REMEDIES, key=lambda remedy: codes[remedy.name]):
+        shown = f"`{_shown_pattern(remedy.pattern)}`"
+        yield row(codes[remedy.name], remedy.name, shown, _fill(remedy.text))
+
+
+def _fill(text: str) -> str:
+    """Return the text of a remedy with … for its values."""
+    return text.format_map(defaultdict(lambda: "…"))
+
+
+def _shown_pattern(pattern: str) -> str:
+    """Return the first alternative of a pattern as people read it."""
+    text = re.sub(r"\(\?P<\w+>[^()]*\)", "…", pattern)
+    text = re.sub(r"\(\?:\^[^()]*\)|\\d\+|\\b", "", text)
+    text = re.sub(r"\(\?:([^()|]*)[^()]*\)|\.\*", r"\1", text).partition("|")[0]
+    shown = re.sub(r"(?<!\\)[?*]|(?<=\w)\\w", "", text)
+    return re.sub(r"\\(.)", r"\1", shown).replace("`", "'")
 
 
 def index() -> Iterator[str]:
     """Yield the table of all entries, for the page that leads to them."""
-    yield "| what is wrong | what to do |"
-    yield "|---|---|"
-    for entries in sections().values():
-        for entry in entries:
-            anchor = re.sub(r"[^\w\- ]", "", entry.title.lower()).replace(" ", "-")
-            remedy = re.sub(r"\]\((?!https?:|\.\.)", "](reference/", entry.remedy)
-            yield row(
-                f"[{entry.title}](reference/errors.md#{anchor})", remedy.replace("](../", "](")
-            )
+    yield "| code | what is wrong | what to do |"
+    yield "|---|---|---|"
+    for entry in sorted(entries()):
+        remedy = re.sub(r"\]\((?!https?:|\.\.)", "](reference/", entry.remedy)
+        link = f"[{entry.code}](reference/errors.md#{entry.code.lower()})"
+        yield row(link, entry.title, remedy.replace("](../", "]("))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pipeline.cli.verbs import find_path, known_packages
-from pipeline.moments import call_all
+from pipeline.moments import call_all, show_error
 from pipeline.plan.plan import Plan
 from pipeline.plan.remarks import find_remarks
 from pipeline.store.errors import (
@@ -36,14 +36,15 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
     widespread = find_widespread(package_to_problems)
     for package, problems in package_to_problems.items():
         wrong += bool(problems)
-        yield from format_new_problems(problems, package, shown, widespread)
+        lines = format_new_problems(problems, package, shown, widespread)
+        yield from map(show_error, lines)
     remarks: list[Problem] = []
     if not words:  # what no package names, too
         faults: list[Problem] = []
         for problems_of_feature in call_all("check_files", plan):
             faults += problems_of_feature
         faults = [fault for fault in faults if not {fault, fault.cause} & shown.keys()]
-        yield from map(str, faults)
+        yield from map(show_error, map(str, faults))
         wrong += bool(faults)
         mistakes = {*faults, *shown}
         remarks = [

@@ -8,6 +8,7 @@ from pipeline.cli.ahead import prefetch_packages
 from pipeline.cli.columns import columns
 from pipeline.cli.grammar import Target, find_targets
 from pipeline.cli.verbs import known_packages
+from pipeline.moments import show_error
 from pipeline.plan.actions import Action
 from pipeline.plan.plan import Plan
 from pipeline.plan.remarks import find_remarks
@@ -239,7 +240,7 @@ class _Preview:
         widespread = find_widespread(faulty)
         for package, problems in faulty.items():
             for line in format_new_problems(problems, package, shown, widespread):
-                self.rows.append(("", package, "faulty", line))
+                self.rows.append(("", package, "faulty", show_error(line)))
 
     def add(self, task: ActionTask, status: Status) -> None:
         """Count an action of the targets' packages, with a row where it is not current, unless no

@@ -1,9 +1,10 @@
 """Help: what commands and config keys mean, in a terminal and at the Tab key.
 
 pages.py        what `doit help` prints
+error_codes.py  which code an error has, and the page of each
 candidates.py   what may stand at the end of a command line; imports neither doit nor torch
 scripts.py      what `pte completion` prints for a shell
-config_keys.json   made by `python -m tools.reference`
+config_keys.json, error_codes.json   made by `python -m tools.reference`
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ COMPLETION = Command(
 )
 FEATURE = Feature(
     "help",
-    "print the help of commands and config keys, and complete them in a shell",
+    "print the help of commands, config keys and error codes, and complete them in a shell",
     verbs=(COMPLETION,),
     help_pages="pipeline.features.help.pages:find_page",
+    show_error="pipeline.features.help.error_codes:show_error",
+    find_code="pipeline.features.help.error_codes:find_code",
 )

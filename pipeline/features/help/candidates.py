@@ -11,6 +11,7 @@ from itertools import chain
 from pathlib import Path
 
 from pipeline.cli.commands import ANYWHERE, GROUPS, VERBS, Command
+from pipeline.features.help.error_codes import read_errors
 from pipeline.features.help.pages import DOIT_COMMANDS, find_options, read_keys
 from pipeline.plan.config_cache import ConfigCache
 from pipeline.plan.export_parameters import parse_export
@@ -46,7 +47,9 @@ def find_candidates(
         words = {name: command.summary for name, command in COMMANDS.items()}
     elif command.name == "help":
         keys = {path: facts["meaning"] for path, facts in read_keys().items()}
-        return {name: command.summary for name, command in COMMANDS.items()} | keys
+        codes = {code: facts["title"] for code, facts in read_errors().items()}
+        summaries = {name: command.summary for name, command in COMMANDS.items()}
+        return {**summaries, **keys, **codes}
     elif command.name == "completion":
         return {shell.strip(): "a shell" for shell in command.words.split("|")}
     if root is not None and (command is None or _takes_packages(command)):

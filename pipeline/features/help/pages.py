@@ -1,4 +1,5 @@
-"""The pages of `doit help`: all commands with a line each, one of them in full, or a config key."""
+"""The pages of `doit help`: all commands with a line each, one of them in full, a config key, or an
+error."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pipeline.cli.commands import ANYWHERE, GROUPS, VERBS, Command, usage
+from pipeline.features.help.error_codes import describe_code
 from pipeline.moments import find_functions
 
 # Of doit's own commands, those that a workspace needs, with the options that matter there.
@@ -45,11 +47,12 @@ DOIT_COMMANDS = {
         ),
         Command(
             "help",
-            "show all commands, one of them, or a config key",
-            "[command | config key]",
+            "show all commands, one of them, a config key, or an error",
+            "[command | config key | error code]",
             examples=(
                 ("doit help lower", "a command"),
                 ("doit help validate.atol", "a key of package configs"),
+                ("doit help PTE101", "an error, by the code at the end of its message"),
             ),
         ),
     )
@@ -74,7 +77,8 @@ def find_page(words: Sequence[str], program: str) -> list[str] | None:
         program: the name by which it was started, which the examples have.
 
     Returns:
-        All commands where no word is given; None where no word is a command or a config key.
+        All commands where no word is given; None where no word is a command, a config key or the
+        code of an error.
     """
     commands = {**DOIT_COMMANDS, **GROUPS, **VERBS, **ANYWHERE}
     names = [word.partition(":")[0] for word in words]
@@ -83,7 +87,9 @@ def find_page(words: Sequence[str], program: str) -> list[str] | None:
         lines = list(_describe(commands[names[0]]))
     elif words:
         key = find_key(words[0])
-        return list(_describe_key(key)) if key else None
+        if not key:
+            return describe_code(words[0])
+        lines = list(_describe_key(key))
     else:
         lines = list(_overview())
     if program != _PROGRAM:  # `python -m doit`, say

@@ -67,6 +67,7 @@ EVENTS: Mapping[str, Mapping[str, Any]] = {
         "peak_bytes": Count,
         "stage": str,
         "error": str,
+        "code": str,
         "log": str,
         "host": str,
     },
@@ -92,8 +93,8 @@ MEANINGS: Mapping[str, str] = {
         this.""",
     "action-ended": """The outcome of an action. Those that were up to date have no line;
         `run-ended` counts them. `seconds` is wall time, 0 for a hit; `peak_bytes` resident memory;
-        `stage` the one that failed; `log` a path in the workspace; `host` the machine of a cluster,
-        "" for that of the run.""",
+        `stage` the one that failed; `code` that of the error, such as `PTE111`; `log` a path in
+        the workspace; `host` the machine of a cluster, "" for that of the run.""",
     "run-ended": """The last line of a run, whose reports are written by now; one that was killed
         has none. `outcomes` are numbers of actions, those that were up to date too; `remote` is
         null without one. `idle_seconds` are those in which a worker was free for an action that was

@@ -148,10 +148,13 @@ def test_planning_and_explaining_change_nothing_but_what_is_remembered(built):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["explain", "pear"], "explain: no package 'pear'; did you mean 'pair'? known: pair"),
-        (["explain", "pair/x"], "explain: pair: has no method 'x'; known: encode, decode"),
-        (["plan", "pear"], "plan: no package 'pear'; did you mean 'pair'? known: pair"),
-        (["cache", "clean"], "cache: no 'clean'; known: stats, gc, verify"),
+        (
+            ["explain", "pear"],
+            "explain: no package 'pear'; did you mean 'pair'? known: pair [PTE701]",
+        ),
+        (["explain", "pair/x"], "explain: pair: has no method 'x'; known: encode, decode [PTE706]"),
+        (["plan", "pear"], "plan: no package 'pear'; did you mean 'pair'? known: pair [PTE701]"),
+        (["cache", "clean"], "cache: no 'clean'; known: stats, gc, verify [PTE704]"),
     ],
     ids=" ".join,
 )
@@ -164,7 +167,7 @@ def test_faulty_config_is_told(built):
     built.edit("partition_configs/pair.yaml", "[xnnpack]", "[xnnpak]")
     assert built.doit("plan") == 1
     assert "faulty  partition_configs/pair.yaml:6: methods.decode.partitioners[0]" in built.output
-    assert built.output.endswith("1 faulty\nplan: 1 package with mistakes: pair\n")
+    assert built.output.endswith("1 faulty\nplan: 1 package with mistakes: pair [PTE707]\n")
     assert built.doit("explain", "pair") == 1
     assert "unknown partitioner 'xnnpak'" in built.output
 

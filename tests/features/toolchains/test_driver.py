@@ -61,7 +61,7 @@ def test_a_command_line_runs_in_another_toolchain(tmp_path, twin):
     assert bench.doit("--toolchain=twim", "list") == 3
     assert bench.output == (
         "ERROR: no toolchain 'twim' in `toolchains` of [tool.pte-pipeline] in pyproject.toml; "
-        "did you mean 'twin'? known: twin\n"
+        "did you mean 'twin'? known: twin [PTE914]\n"
     )
 
 

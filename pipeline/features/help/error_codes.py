@@ -1,0 +1,150 @@
+"""The codes of errors: which error a text is, and what `doit help PTE101` prints about it.
+
+error_codes.json has the entries, made by `python -m tools.reference` from errors.toml there and
+from the messages in the code. It is read when an error is shown, and for no other run.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+LEAST_LETTERS = 10  # of a template's part: fewer are in texts of anybody
+_DATA = Path(__file__).with_name("error_codes.json")
+_VALUE = "…"  # what stands for a value in a template
+_CODE = re.compile(r"PTE\d*", re.IGNORECASE)
+_WIDTH = 100
+_PAGE = "docs/reference/errors.md"
+_PROGRAM = "pte"
+_COMMAND = re.compile(r"(?<=[`'])doit(?= )")  # as it stands in remedies
+
+_Facts = Mapping[str, Any]
+
+
+def find_codes(text: str, kind: str = "") -> list[str]:
+    """Return the code of each line of an error; "" for a line that another one explains.
+
+    Args:
+        text: the error, without what the console puts before it.
+        kind: that of the action that failed, such as `compile`; "" for a command line.
+    """
+    lines = text.splitlines()
+    codes = [_match(line) for line in lines]
+    if lines and not any(codes):
+        codes[0] = _find_group(lines[0], kind)
+    return codes
+
+
+def find_code(text: str, kind: str = "") -> str:
+    """Return the first code of an error."""
+    return next(filter(None, find_codes(text, kind)), "")
+
+
+def show_error(text: str, kind: str = "") -> str:
+    """Return an error as people read it: with the code of each line at its end, and commands by the
+    name of the program that runs."""
+    lines = []
+    codes = find_codes(text, kind)
+    for line, code in zip(text.splitlines(), codes, strict=True):
+        lines.append(f"{line} [{code}]" if code else line)
+    shown = "\n".join(lines)
+    if Path(sys.argv[0]).name == _PROGRAM:
+        shown = _COMMAND.sub(_PROGRAM, shown)
+    return shown
+
+
+def count_letters(text: str) -> int:
+    """Return how many letters a text has that are no part of a value."""
+    return sum(character.isalpha() for character in text)
+
+
+@cache
+def read_errors() -> dict[str, _Facts]:
+    """Return the facts of the errors, by code."""
+    return {facts["code"]: facts for facts in _read()["errors"]}
+
+
+@cache
+def read_groups() -> dict[str, _Facts]:
+    """Return the facts of the groups of errors, by code."""
+    return {facts["code"]: facts for facts in _read()["groups"]}
+
+
+@cache
+def _read() -> dict[str, list[_Facts]]:
+    data: dict[str, list[_Facts]] = json.loads(_DATA.read_text(encoding="utf-8"))
+    return data
+
+
+def _match(line: str) -> str:
+    """Return the code of the entry that has the most letters in common with a line; "" where none
+    has enough."""
+    best = ""
+    most = (0, 0)
+    for code, facts in read_errors().items():
+        for parts in facts["templates"]:
+            held = "".join(part for part in parts if holds(line, part))
+            score = count_letters(held), len(held)
+            if score > most:
+                best, most = code, score
+    return best
+
+
+def holds(line: str, template: str) -> bool:
+    """Tell whether a line holds the words of a template in their order."""
+    start = 0
+    for words in template.split(_VALUE):
+        start = line.find(words, start)
+        if start < 0:
+            return False
+        start += len(words)
+    return True
+
+
+def _find_group(line: str, kind: str) -> str:
+    """Return the code of the group of an error without an entry."""
+    groups = read_groups()
+    of_kind = [code for code, facts in groups.items() if kind in facts["kinds"]]
+    of_place = [
+        code
+        for code, facts in groups.items()
+        if line.startswith(tuple(facts["places"]))
+    ]
+    return next(iter((*of_kind, *of_place)), "PTE700")
+
+
+# The page of a code
+
+
+def describe_code(word: str) -> list[str] | None:
+    """Return the lines of `doit help PTE101`, or one that names the nearest code; None for a word
+    that is no code."""
+    if _CODE.fullmatch(word):
+        return list(_describe(word.upper()))
+    return None
+
+
+def _describe(code: str) -> Iterator[str]:
+    facts = read_errors().get(code) or read_groups().get(code)
+    if facts is None:
+        codes = sorted({*read_errors(), *read_groups()})
+        near = difflib.get_close_matches(code, codes, n=1, cutoff=0.0)
+        yield f"no error has the code {code}; did you mean {near[0]}? All are in {_PAGE}"
+        return
+    yield f"{code}: {facts['title']}"
+    if message := facts.get("message"):
+        yield ""
+        yield from textwrap.wrap(f"{message} [{code}]", _WIDTH)
+    yield ""
+    yield from textwrap.wrap(f"Cause: {facts['cause']}", _WIDTH)
+    yield ""
+    yield from textwrap.wrap(f"Remedy: {facts['remedy']}", _WIDTH)
+    yield ""
+    yield f"more: {_PAGE}#{code.lower()}"
