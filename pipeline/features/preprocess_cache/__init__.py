@@ -4,6 +4,7 @@ key              the digest of a partition: all of it that a backend depends on
 value_hash       the digests of values in a partition
 records          results as JSON and blobs
 stored_results   finds and keeps results
+shared_passes    runs XNNPACK's passes once for partitions that differ in their constants alone
 """
 
 from __future__ import annotations
@@ -13,5 +14,6 @@ from pipeline.moments import Feature
 FEATURE = Feature(
     "preprocess_cache",
     "reuse what backends made of a partition; the methods around it are lowered again anyway",
+    around_lowering="pipeline.features.preprocess_cache.shared_passes:sharing_passes",
     find_preprocessed="pipeline.features.preprocess_cache.stored_results:locate_results",
 )

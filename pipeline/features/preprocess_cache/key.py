@@ -42,10 +42,12 @@ class Partition:
     """The digest of a partition, and what it leaves out.
 
     `handles` are the debug handles that the digest leaves out, each once, in the order of the
-    graph; `facts` are for people who ask why two partitions differ.
+    graph; `facts` are for people who ask why two partitions differ. `structure` is the digest of
+    all but the values of constants, whose dtypes, shapes and sharing of storages it has.
     """
 
     digest: Digest
+    structure: Digest
     handles: tuple[int, ...]
     facts: Mapping[str, Any]
 
@@ -66,6 +68,8 @@ def describe(
     signature = program.graph_signature
     hasher.value([signature.input_specs, signature.output_specs])
     hasher.ranges(program)
+    hasher.forms(program)
+    structure = Digest(hasher.hasher.hexdigest())
     hasher.constants(program)
     operators: Counter[str] = Counter()
     for node in program.graph.nodes:
@@ -83,6 +87,7 @@ def describe(
     }
     return Partition(
         Digest(hasher.hasher.hexdigest()),
+        structure,
         tuple(hasher.handles),
         facts,
     )
@@ -176,6 +181,19 @@ class _ProgramHasher(ValueHasher):
         for symbol, limits in constraints.items():
             ranges.append((str(symbol), limits_record(limits)))
         self.value(sorted(ranges))
+
+    def forms(self, program: ExportedProgram) -> None:
+        """Hash what constants are but for their values, in the order of their inputs."""
+        for spec in program.graph_signature.input_specs:
+            for table in (program.state_dict, program.constants):
+                self.field("form", str(spec.target in table))
+                if spec.target in table:
+                    tensor: Any = table[spec.target]
+                    self.form(tensor)
+                    storage = tensor.untyped_storage()
+                    self.value(
+                        [storage.nbytes(), number_of(self.storages, storage._cdata)]
+                    )
 
     def constants(self, program: ExportedProgram) -> None:
         """Hash constants in the order of their inputs; others are found by their names only."""

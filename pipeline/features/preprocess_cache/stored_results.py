@@ -29,6 +29,7 @@ from pipeline.features.preprocess_cache.key import (
     describe,
 )
 from pipeline.features.preprocess_cache.records import from_json, to_json
+from pipeline.features.preprocess_cache.shared_passes import current_passes
 from pipeline.store.store import MissingBlobError, Store
 from pipeline.store.toolchain import code, toolchain
 
@@ -58,6 +59,10 @@ def locate_results(
     except UndescribableError as reason:
         backend.context.warn(f"a partition of {name} is not cached: it holds {reason}")
         return None
+    passes = current_passes()
+    if passes is not None and entry.name == "xnnpack":
+        for (program, _), partition in zip(inputs, partitions, strict=True):
+            passes.expect(program, partition)
     key: dict[str, Any] = {
         "kind": "preprocess",
         "backend": entry.backend_id,

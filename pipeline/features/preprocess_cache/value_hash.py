@@ -190,9 +190,8 @@ class ValueHasher:
         self.content(tensor)
         self.field("storage", number_of(self.storages, tensor.untyped_storage()._cdata))
 
-    def content(self, tensor: Any) -> None:
-        """Hash a tensor with all of its storage, which XNNPACK takes for the content."""
-        # See operators/node_visitor.py, `get_serialized_buffer_index`.
+    def form(self, tensor: Any) -> None:
+        """Hash what a tensor is but for its values."""
         kind = type(tensor)
         if (
             kind not in _TENSORS
@@ -206,6 +205,11 @@ class ValueHasher:
             )
         self.field("constant", kind.__qualname__)
         self.shape(tensor)
+
+    def content(self, tensor: Any) -> None:
+        """Hash a tensor with all of its storage, which XNNPACK takes for the content."""
+        # See operators/node_visitor.py, `get_serialized_buffer_index`.
+        self.form(tensor)
         storage = tensor.untyped_storage()
         if storage._cdata not in self.contents:
             flat = torch.empty(0, dtype=torch.uint8).set_(storage)
