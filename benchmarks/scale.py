@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.measure import BenchmarkError, Result, in_turns, rounded
 from benchmarks.workspaces import Checkout, Sizes, finished_checkout
 
-LIMITS = {"doit": 1.0, "doit plan": 3.0}  # seconds, to reach
+LIMITS = {"doit": 0.8, "doit plan": 1.2}  # seconds, to reach
 FAMILY_LIMIT = 1.5
 OTHERS = ("doit list", "doit lower:package1", "doit explain package1", "doit cache stats")
 

@@ -59,7 +59,10 @@ class Sizes:
         "vision-mixed",
         "vision-portable",
     )
-    cold: tuple[str, ...] = ("vision", "seq2seq", "whisper_tiny")
+    all_shipped: tuple[str, ...] = tuple(
+        sorted(path.stem for path in (REPOSITORY / "partition_configs").glob("*.yaml"))
+    )
+    cold: tuple[str, ...] = ("vision", "seq2seq", "whisper_tiny", "t5")
     cold_repeats: int = 3
     retrained: tuple[str, ...] = (
         "language_model",
@@ -83,6 +86,7 @@ class Sizes:
     wide_megabytes: int = 64  # of weights in the method that has little else
     weights: tuple[int, ...] = (512, 1024, 2048)  # MiB of methods that are weighed
     decoders: tuple[str, ...] = ("6M",)
+    constants: tuple[int, ...] = (500, 1000, 2000)  # of one method
     entries: int = 1_000_000  # of a store
     growth: int = 1  # 0 for what CI counts
 
@@ -97,6 +101,7 @@ QUICK = Sizes(
     changed_of=3,
     layers=8,
     shipped=("router", "vision"),
+    all_shipped=("vision-int8",),
     cold=("vision",),
     cold_repeats=1,
     retrained=("vision",),
@@ -111,6 +116,7 @@ QUICK = Sizes(
     megabytes=64,
     wide_megabytes=16,
     weights=(128,),
+    constants=(20, 40, 80),
     entries=20_000,
     growth=0,
 )
