@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -233,18 +235,21 @@ def _lower_ahead(
     from joblib import Parallel, delayed  # which workers do without
 
     global _inherited
-    _inherited = (programs, partitioners, units, store)
-    try:
-        Parallel(
-            n_jobs=min(n_jobs, len(units)), backend="multiprocessing", batch_size=1
-        )(delayed(_lower_inherited)(number) for number in range(len(units)))
-    finally:
-        _inherited = ()
+    # A forked process ends without cleaning up, as coremltools' packages would need.
+    with TemporaryDirectory(prefix="pte-pipeline-lower-") as scratch:
+        _inherited = (programs, partitioners, units, store, scratch)
+        try:
+            Parallel(
+                n_jobs=min(n_jobs, len(units)), backend="multiprocessing", batch_size=1
+            )(delayed(_lower_inherited)(number) for number in range(len(units)))
+        finally:
+            _inherited = ()
 
 
 def _lower_inherited(number: int) -> None:
     """Fill the store, in a forked process. What fails here fails again in the parent process."""
-    programs, partitioners, units, store = _inherited
+    programs, partitioners, units, store, scratch = _inherited
+    os.environ["TMPDIR"] = tempfile.tempdir = scratch
     torch.set_num_threads(1)  # OpenMP's threads do not survive a fork
     with suppress(Exception):
         _lower_together(programs, partitioners, units[number], store)

@@ -119,13 +119,19 @@ def bench(tmp_path_factory):
     bench = bench_for(
         tmp_path_factory.mktemp("apple") / "workspace", COREML | MIXED | QUANTIZED | OTHERS
     )
-    assert bench.doit(timeout=900) == 0, bench.output
+    temporary = bench.root / "temporary"
+    temporary.mkdir()
+    assert bench.doit(timeout=900, TMPDIR=str(temporary)) == 0, bench.output
     return bench
 
 
 @pytest.mark.parametrize("package", [*COREML, *OTHERS])
 def test_everything_is_delegated(bench, package):
     check_delegated(bench, package, IDS.get(package, "CoreMLBackend"), 0.9)
+
+
+def test_packages_of_coremltools_are_removed_with_their_action(bench):
+    assert list((bench.root / "temporary").rglob("*.mlpackage")) == []
 
 
 def test_quantized_weights_are_delegated(bench):

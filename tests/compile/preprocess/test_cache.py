@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import json
+import tempfile
 
 import pytest
 import torch
@@ -234,14 +235,21 @@ def test_seconds_are_counted(store):
 # Several processes
 
 
-def test_processes_wait_for_each_other_instead_of_computing_twice(tmp_path, monkeypatch):
+def test_processes_wait_for_each_other_and_leave_no_temporary_files(tmp_path, monkeypatch):
+    """Nothing is computed twice, and a forked process runs no `atexit`, by which coremltools would
+    remove its packages."""
     log = tmp_path / "calls"
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
     original = XnnpackBackend.preprocess
 
     def logging_call(program, specs):
         with open(log, "a") as file:
             file.write("call\n")
+        tempfile.mkdtemp(suffix=".mlpackage")
         return original(program, specs)
+
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
 
     monkeypatch.setattr(XnnpackBackend, "preprocess", staticmethod(logging_call))
     methods = {f"m{number}": program(Layers(before=bool(number))) for number in range(2)}
@@ -249,6 +257,7 @@ def test_processes_wait_for_each_other_instead_of_computing_twice(tmp_path, monk
     edge = {name: manager.exported_program(name) for name in methods}
     to_backend_multiple(edge, XnnpackPartitioner(), n_jobs=2)
     assert log.read_text().count("call") == 2
+    assert list(temporary.iterdir()) == [] and tempfile.gettempdir() == str(temporary)
 
 
 # One partition, without a model around it
