@@ -24,6 +24,7 @@ from pipeline.features.locating.bisect_delegate import (
     find_fused_operator,
 )
 from pipeline.features.locating.case import (
+    Evidence,
     FailureCase,
     MethodCall,
     Spot,
@@ -121,6 +122,17 @@ def locate_on_device(
         collect_evidence(measurement.subject, measurement.files, budget),
         measurement.validation,
     )
+    return locate_departure(evidence, failure, budget)
+
+
+def locate_departure(
+    evidence: Evidence, failure: Failure, budget: Budget
+) -> tuple[list[Culprit], list[str]]:
+    """Return what `locate_on_device` returns, from what is known of the package.
+
+    Args:
+        evidence: has the limits that the method is held to.
+    """
     case = FailureCase(evidence, failure.method, (), budget, failure.calls)
     prefix = f"on {failure.device}: "
     culprits: list[Culprit] = []
@@ -144,7 +156,12 @@ def _locate(case: FailureCase, failure: Failure) -> Iterator[Culprit]:
         return
     outputs, executions = recorded
     expected = _run_here(case)
-    own_error, others = _find_own_error(case, executions, find_scale(expected))
+    unrecorded: list[int] = []
+    scale = find_scale(expected)
+    own_error, others = _find_own_error(case, executions, scale, unrecorded)
+    if unrecorded:
+        values = plural(len(unrecorded), "value")
+        case.note(f"on {failure.device}: no room was left to record {values}")
     if own_error is None:
         case.note(
             f"on {failure.device}: each instruction gives what it gives here on the same inputs, "
@@ -156,18 +173,25 @@ def _locate(case: FailureCase, failure: Failure) -> Iterator[Culprit]:
 
 
 def _find_own_error(
-    case: FailureCase, executions: Sequence[Sequence[Executed]], scale: float
+    case: FailureCase,
+    executions: Sequence[Sequence[Executed]],
+    scale: float,
+    unrecorded: list[int],
 ) -> tuple[OwnError | None, int]:
     """Return the first instruction that departs by itself, and how many more do.
 
     Values are held to shares of the limits, the widest first.
+
+    Args:
+        scale: the greatest magnitude of the outputs.
+        unrecorded: takes the values that the device did not record.
     """
     tolerances = [
         Tolerance(case.limits, scale, share, rounds_otherwise=True) for share in CLOSER
     ]
     first: dict[float, OwnError] = {}
     counts: Counter[float] = Counter()
-    for own_error in _iter_own_errors(case, executions, tolerances):
+    for own_error in _iter_own_errors(case, executions, tolerances, unrecorded):
         for tolerance in tolerances[tolerances.index(own_error.tolerance) :]:
             first.setdefault(tolerance.share, own_error)
             counts[tolerance.share] += 1
@@ -181,8 +205,12 @@ def _iter_own_errors(
     case: FailureCase,
     executions: Sequence[Sequence[Executed]],
     tolerances: Sequence[Tolerance],
+    unrecorded: list[int],
 ) -> Iterator[OwnError]:
     """Run the interpreter in step with what the device did; yield what departs.
+
+    Args:
+        unrecorded: takes the values that the device did not record.
 
     Raises PipelineError where both execute other instructions.
     """
@@ -202,6 +230,8 @@ def _iter_own_errors(
                 raise PipelineError(f"it did not execute instruction {index}")
             arguments = None
             for result, value_index, actual in _pair_results(method, executed):
+                if actual is None:
+                    unrecorded.append(value_index)
                 expected = read_value(method, value_index)
                 if not comparable(actual, expected):
                     continue
