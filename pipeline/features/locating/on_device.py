@@ -379,6 +379,8 @@ def _describe(
         error = part_error or error
         spot = replace(spot, place=inside)
     where = f"{prefix}{view.describe(spot)}"
+    if prefix:  # the operator that a delegate ends with is not what departs
+        spot = replace(spot, place=None)
     sentence = f"on {failure.device}, first departs: {where}: {describe_error(error)} "
     sentence += f"{facts[0]}; {'; '.join(facts[1:])}".removesuffix("; ")
     return view.culprit(spot, spot.kind, sentence, error)

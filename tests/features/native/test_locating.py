@@ -158,7 +158,7 @@ def test_a_fault_of_one_device_is_found_in_a_kernel_and_in_a_delegate(
     fault = build_fault(find_ready_setup(EMULATED), tmp_path)
     monkeypatch.setenv("QEMU_SET_ENV", f"LD_PRELOAD={fault}")
     monkeypatch.chdir(workspace.root)
-    configure(workspace, f"[native, '{EMULATED}']")
+    configure(workspace, f"['{EMULATED}', native]")
     methods, error = validate(workspace)
     assert f": on {EMULATED}, and not on this machine, at aten.tanh.default in second: abs" in error
     for name, where in (("plain", ""), ("fused", "in XnnpackBackend's delegate 1: ")):
