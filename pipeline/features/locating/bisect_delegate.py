@@ -81,17 +81,18 @@ def bisect_delegate(
         except Exception:  # whatever a backend raises for what it was not asked to take
             return "refused"
 
+    note = ""
     deadline = time.monotonic() + seconds
     low, high = 0, len(cuts) - 1  # the first diverging one is among these
     if run(high) == "refused":
         return None, None, "the partition can't be preprocessed and run by itself"
     if run(high) == "agrees":
         return None, None, "lowered again by itself, the partition agrees"
-    note = "found in {} compiles of parts of the partition"
     while low < high:
         if run.cache_info().misses >= MOST_COMPILES or time.monotonic() > deadline:
             names = f"{cuts[low][-1].name} to {cuts[high][-1].name}"
-            note = f"narrowed to {high - low + 1} nodes, {names}, in {{}} compiles, the limit"
+            compiles = run.cache_info().misses
+            note = f"narrowed to {high - low + 1} nodes, {names}, in {compiles} compiles, the limit"
             break
         # The nearest cut, from the middle back, that the backend takes.
         candidates = range((low + high) // 2, low - 1, -1)
@@ -106,7 +107,11 @@ def bisect_delegate(
             high = nearest
     error = run(high)
     assert isinstance(error, OutputError)
-    return cuts[high][-1], error, note.format(run.cache_info().misses)
+    if note:
+        return None, error, note
+    compiles = run.cache_info().misses
+    note = f"found in {compiles} compiles of parts of the partition"
+    return cuts[high][-1], error, note
 
 
 def _run_beginning(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -24,6 +24,7 @@ from pipeline.features.locating.bisect_delegate import (
     find_fused_operator,
 )
 from pipeline.features.locating.case import (
+    Evidence,
     FailureCase,
     MethodCall,
     Spot,
@@ -83,29 +84,29 @@ class OwnError:
     """How far an instruction departs on the device from what it gives here on the same inputs.
 
     Attributes:
-        call: the number of the call, and `visit` how often the instruction had run in it before.
+        index: the number of the instruction.
         result: which of its results.
+        actual: the device's value.
         tolerance: what the error exceeds.
+        call: the number of the call, and `visit` how often the instruction had run in it before.
         inputs: of a delegate's call, on the device.
     """
 
     def __init__(
         self,
-        call: int,
         index: int,
-        visit: int,
         result: int,
         actual: torch.Tensor,
         error: OutputError,
         tolerance: Tolerance,
     ) -> None:
-        self.call = call
         self.index = index
-        self.visit = visit
         self.result = result
         self.actual = actual
         self.error = error
         self.tolerance = tolerance
+        self.call = 0
+        self.visit = 0
         self.inputs: list[Any] = []
 
 
@@ -121,6 +122,17 @@ def locate_on_device(
         collect_evidence(measurement.subject, measurement.files, budget),
         measurement.validation,
     )
+    return locate_departure(evidence, failure, budget)
+
+
+def locate_departure(
+    evidence: Evidence, failure: Failure, budget: Budget
+) -> tuple[list[Culprit], list[str]]:
+    """Return what `locate_on_device` returns, from what is known of the package.
+
+    Args:
+        evidence: has the limits that the method is held to.
+    """
     case = FailureCase(evidence, failure.method, (), budget, failure.calls)
     prefix = f"on {failure.device}: "
     culprits: list[Culprit] = []
@@ -144,7 +156,12 @@ def _locate(case: FailureCase, failure: Failure) -> Iterator[Culprit]:
         return
     outputs, executions = recorded
     expected = _run_here(case)
-    own_error, others = _find_own_error(case, executions, find_scale(expected))
+    unrecorded: list[int] = []
+    scale = find_scale(expected)
+    own_error, more = _find_own_error(case, executions, scale, unrecorded)
+    if unrecorded:
+        values = plural(len(unrecorded), "value")
+        case.note(f"on {failure.device}: no room was left to record {values}")
     if own_error is None:
         case.note(
             f"on {failure.device}: each instruction gives what it gives here on the same inputs, "
@@ -152,22 +169,29 @@ def _locate(case: FailureCase, failure: Failure) -> Iterator[Culprit]:
         )
         return
     share = _find_share(case, own_error, outputs, expected)
-    yield _describe(case, failure, own_error, others, share)
+    yield _describe(case, failure, own_error, more, share)
 
 
 def _find_own_error(
-    case: FailureCase, executions: Sequence[Sequence[Executed]], scale: float
+    case: FailureCase,
+    executions: Sequence[Sequence[Executed]],
+    scale: float,
+    unrecorded: list[int],
 ) -> tuple[OwnError | None, int]:
     """Return the first instruction that departs by itself, and how many more do.
 
     Values are held to shares of the limits, the widest first.
+
+    Args:
+        scale: the greatest magnitude of the outputs.
+        unrecorded: takes the instruction of each value that the device did not record.
     """
     tolerances = [
         Tolerance(case.limits, scale, share, rounds_otherwise=True) for share in CLOSER
     ]
     first: dict[float, OwnError] = {}
     counts: Counter[float] = Counter()
-    for own_error in _iter_own_errors(case, executions, tolerances):
+    for own_error in _iter_own_errors(case, executions, tolerances, unrecorded):
         for tolerance in tolerances[tolerances.index(own_error.tolerance) :]:
             first.setdefault(tolerance.share, own_error)
             counts[tolerance.share] += 1
@@ -181,45 +205,64 @@ def _iter_own_errors(
     case: FailureCase,
     executions: Sequence[Sequence[Executed]],
     tolerances: Sequence[Tolerance],
+    unrecorded: list[int],
 ) -> Iterator[OwnError]:
     """Run the interpreter in step with what the device did; yield what departs.
+
+    Args:
+        unrecorded: takes the instruction of each value that the device did not record.
 
     Raises PipelineError where both execute other instructions.
     """
     loaded = load_methods(case.data, case.methods)
-    for call, (name, inputs) in enumerate(case.sequence):
+    for number, (name, inputs) in enumerate(case.sequence):
         method = loaded[name]
         used_by = _count_users(method.plan)
-        recorded = iter(executions[call] if call < len(executions) else ())
+        recorded = iter(executions[number] if number < len(executions) else ())
         visits: Counter[int] = Counter()
         for index in steps(method, inputs):
             case.budget.check()
-            instruction = get_instructions(method.plan)[index].instr_args
-            if not isinstance(instruction, (schema.KernelCall, schema.DelegateCall)):
+            call = get_instructions(method.plan)[index].instr_args
+            if not isinstance(call, (schema.KernelCall, schema.DelegateCall)):
                 continue
             executed = next(recorded, None)
             if executed is None or executed.index != index:
                 raise PipelineError(f"it did not execute instruction {index}")
-            arguments = None
-            for result, value_index, actual in _pair_results(method, executed):
-                expected = read_value(method, value_index)
-                if not comparable(actual, expected):
-                    continue
-                actual = actual.reshape(expected.shape)
-                tolerance = None
-                if used_by[value_index] > 1:
-                    tolerance = _find_exceeded(actual, expected, tolerances)
-                if tolerance is not None:
-                    error = compare(actual, expected)
-                    own_error = OwnError(
-                        call, index, visits[index], result, actual, error, tolerance
-                    )
-                    if arguments is None:
-                        arguments = _read_arguments(method, index)
-                    own_error.inputs = arguments
-                    yield own_error
-                store_value(method.values, value_index, actual)
+            own_errors = _take_results(method, executed, used_by, tolerances)
+            for own_error in own_errors:
+                own_error.call, own_error.visit = number, visits[index]
+                yield own_error
             visits[index] += 1
+            unrecorded += [index] * sum(value is None for value in executed.values)
+
+
+def _take_results(
+    method: InterpretedMethod,
+    executed: Executed,
+    used_by: Mapping[int, int],
+    tolerances: Sequence[Tolerance],
+) -> list[OwnError]:
+    """Replace the results of the instruction that just ran by the device's; return those that
+    depart, if anything reads them."""
+    own_errors = []
+    for result, value_index, actual in _pair_results(method, executed):
+        expected = read_value(method, value_index)
+        if not comparable(actual, expected):
+            continue
+        actual = actual.reshape(expected.shape)
+        tolerance = None
+        if used_by[value_index] > 1:
+            tolerance = _find_exceeded(actual, expected, tolerances)
+        if tolerance is not None:
+            error = compare(actual, expected)
+            own_error = OwnError(executed.index, result, actual, error, tolerance)
+            own_errors.append(own_error)
+        store_value(method.values, value_index, actual)
+    if own_errors:
+        inputs = _read_arguments(method, executed.index)
+        for own_error in own_errors:
+            own_error.inputs = inputs
+    return own_errors
 
 
 def _count_users(plan: schema.ExecutionPlan) -> Counter[int]:
@@ -324,7 +367,7 @@ def _describe(
     case: FailureCase,
     failure: Failure,
     own_error: OwnError,
-    others: int,
+    more: int,
     share: float | None,
 ) -> Culprit:
     name, _ = case.sequence[own_error.call]
@@ -337,9 +380,9 @@ def _describe(
         facts.append(f"in call {own_error.call + 1} of the sequence")
     if share is not None:
         facts.append(f"{share * 100:.0f} % of the output's error comes of it")
-    if others:
-        verb = "departs" if others == 1 else "depart"
-        facts.append(f"{plural(others, 'more value')} {verb} likewise")
+    if more:
+        verb = "departs" if more == 1 else "depart"
+        facts.append(f"{plural(more, 'more value')} {verb} likewise")
     if spot.delegate is not None:
         inside, part_error, note = _look_into_delegate(view, failure, own_error, spot)
         facts.append(note)
@@ -349,6 +392,8 @@ def _describe(
         error = part_error or error
         spot = replace(spot, place=inside)
     where = f"{prefix}{view.describe(spot)}"
+    if prefix:  # the operator that a delegate ends with is not what departs
+        spot = replace(spot, place=None)
     sentence = f"on {failure.device}, first departs: {where}: {describe_error(error)} "
     sentence += f"{facts[0]}; {'; '.join(facts[1:])}".removesuffix("; ")
     return view.culprit(spot, spot.kind, sentence, error)

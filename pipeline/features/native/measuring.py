@@ -19,6 +19,7 @@ from pipeline.features.native.timing import DeviceTiming
 from pipeline.features.native.verdicts import Json, MethodOnDevice, run_calls
 from pipeline.program.inputs import InputSet
 from pipeline.program.signature import flatten
+from pipeline.report.verdicts import Verdict
 from pipeline.run.prove.measuring import Measurement, Measuring
 from pipeline.run.prove.subject import Subject
 from pipeline.run.stages import Stages
@@ -38,6 +39,7 @@ class NativeMeasuring(Measuring):
         super().__init__(subject, stages)
         self._devices = find_devices(subject.action.inputs.config)
         self._log = CallLog()
+        self._verdicts: dict[str, Verdict] = {}
         self._locator = DeviceLocator(stages)
         settings = subject.settings
         self._timing = DeviceTiming(
@@ -56,6 +58,9 @@ class NativeMeasuring(Measuring):
         self._log.add(KeptCall(result.method, values, expected, judged, result.outputs))
 
     def after_run(self, measurement: Measurement) -> None:
+        # Before a device fails a method, which says nothing of the next device.
+        for result in measurement.validation.methods:
+            self._verdicts[result.method] = result.verdict
         for name in self._devices:
             with self.stages.stage("devices"):
                 self._run_on(name, measurement)
@@ -100,13 +105,13 @@ class NativeMeasuring(Measuring):
             if outcome is not None and outcome.lacks:
                 self._record_not_run(result, name, outcome.lacks, measurement)
             elif outcome is not None:
-                facts = outcome.to_json(result.verdict)
+                facts = outcome.to_json(self._verdicts[result.method])
                 _drop_emulator(name, facts["memory"])
                 self._add(
                     measurement, result.method, name, facts | {"seconds": seconds}
                 )
                 place = ""
-                if result.ok and outcome.faults:
+                if outcome.faults and self._verdicts[result.method] != "failed":
                     place = self._locator.locate(device, outcome, measurement)
                 _fail(result, name, outcome, place)
                 self._note_omissions(result, name)

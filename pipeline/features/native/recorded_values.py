@@ -1,7 +1,7 @@
 """Read the values that the instructions of a method gave on a device, as its runner recorded them.
 
 ExecuTorch's runtime records the results of a kernel and all arguments of a delegate's call, those
-that are tensors or numbers. A runner keeps 512 MiB of them; what came later has no values.
+that are tensors or numbers. A runner keeps 512 MiB of them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ class ExecutedInstruction:
     Attributes:
         index: its number in the method.
         values: tensors, on memory that is not to be written to, numbers, and lists of tensors, in
-            the order of its arguments; its results are the last ones.
+            the order of its arguments; its results are the last ones. None for a tensor that there
+            was no room for.
     """
 
     def __init__(self, index: int, values: Sequence[Any]) -> None:
@@ -72,13 +73,15 @@ def _read_value(entry: Any, memory: bytearray) -> Any:
     return None
 
 
-def _read_tensor(tensor: Any, memory: bytearray) -> torch.Tensor:
-    """Return a tensor on the memory of all values."""
+def _read_tensor(tensor: Any, memory: bytearray) -> torch.Tensor | None:
+    """Return a tensor on the memory of all values, or None for one that is not in it."""
     try:
         dtype = DTYPES[int(tensor.scalar_type)]
         sizes, strides = tuple(tensor.sizes), tuple(tensor.strides)
         flat = torch.empty(0, dtype=dtype)
         count = torch.Size(sizes).numel()
+        if count and tensor.offset >= len(memory):
+            return None
         if count:
             flat = torch.frombuffer(
                 memory, dtype=dtype, count=count, offset=tensor.offset

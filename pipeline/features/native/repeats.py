@@ -39,9 +39,9 @@ def repeat_calls(
         outcome = outcomes[call.method]
         if call.judged.step or outcome.lacks or outcome.lacks_operators:
             continue
-        made = _repeat(device, files, call, outcome, count, budget)
-        if made < count:
-            left_out[call.method] = count - made
+        calls = _repeat(device, files, call, outcome, count, budget)
+        if calls < count:
+            left_out[call.method] = count - calls
     return left_out
 
 
@@ -68,7 +68,7 @@ def _repeat(
                 first = outputs
                 first_faults, _ = find_faults(call, first)
             faults = first_faults
-            if not _are_same(first, outputs):
+            if not _are_same(outputs, first):
                 outcome.differing += 1
                 faults, _ = find_faults(call, outputs)
             wrong += bool(faults)
@@ -88,16 +88,21 @@ def _repeat(
     return number
 
 
-def _are_same(outputs: Sequence[Any], others: Sequence[Any]) -> bool:
+def _are_same(outputs: Sequence[Any], first: Sequence[Any]) -> bool:
     """Tell whether outputs have the same bytes."""
-    if len(outputs) != len(others):
+    if len(outputs) != len(first):
         return False
-    for output, other in zip(outputs, others, strict=True):
-        if isinstance(output, torch.Tensor) and isinstance(other, torch.Tensor):
-            same_kind = (output.dtype, output.shape) == (other.dtype, other.shape)
-            if not same_kind or not torch.equal(_bytes_of(output), _bytes_of(other)):
+    for output, reference in zip(outputs, first, strict=True):
+        if isinstance(output, torch.Tensor) and isinstance(reference, torch.Tensor):
+            same_kind = (output.dtype, output.shape) == (
+                reference.dtype,
+                reference.shape,
+            )
+            if not same_kind or not torch.equal(
+                _bytes_of(output), _bytes_of(reference)
+            ):
                 return False
-        elif output != other:
+        elif output != reference:
             return False
     return True
 

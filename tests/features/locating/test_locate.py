@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import re
 from functools import cache
 
 import pytest
@@ -220,6 +221,12 @@ def test_a_delegate_that_computes_something_else(monkeypatch):
     assert culprit["line"] == line_of("return self.second(torch.sigmoid(")
     assert culprit["kind"] == "delegate"
     assert "compiles of parts of the partition" in culprit["what"]
+    monkeypatch.setattr("pipeline.features.locating.bisect_delegate.MOST_COMPILES", 1)
+    sentence = only(built.located("run", [X]))["what"]
+    assert "first departs: what comes out at aten.add.Tensor, " in sentence
+    assert re.search(
+        r"; narrowed to \d nodes, \w+ to \w*add\w*, in 1 compiles, the limit", sentence
+    )
 
 
 def test_a_runtime_in_python_that_subtracts_wrongly(monkeypatch):

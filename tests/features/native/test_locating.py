@@ -10,21 +10,34 @@ from pathlib import Path
 
 import pytest
 import torch
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from torch import nn
 from torch.export.pt2_archive._package import package_pt2
 
+from pipeline.config.validation import Limits
+from pipeline.devices.interface import PackageFiles
+from pipeline.devices.session import Session
+from pipeline.features.locating.on_device import locate_departure
 from pipeline.features.native.build import find_command
+from pipeline.features.native.calls import KeptCall
+from pipeline.features.native.device import NativeDevice
+from pipeline.features.native.device_failure import DeviceFailure
 from pipeline.features.native.setups import find_setup
 from pipeline.plan.kinds.validate import ValidateInputs, validate_action
 from pipeline.plan.plan import Plan
+from pipeline.program.inputs import InputSet
 from pipeline.run.perform import perform
 from pipeline.run.stages import Stages
 from pipeline.store import digest
 from pipeline.store.errors import PipelineError
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
+from pipeline.validate.budget import Budget
+from pipeline.validate.runs import JudgedCall
 from tests.devices.test_bindings import exported
 from tests.features.native.test_runner import EMULATED
+from tests.support.configs import parse_config
+from tests.support.located import build
 
 FAULT = Path(__file__).with_name("faults") / "fault.cpp"
 CONFIG = """
@@ -145,7 +158,7 @@ def test_a_fault_of_one_device_is_found_in_a_kernel_and_in_a_delegate(
     fault = build_fault(find_ready_setup(EMULATED), tmp_path)
     monkeypatch.setenv("QEMU_SET_ENV", f"LD_PRELOAD={fault}")
     monkeypatch.chdir(workspace.root)
-    configure(workspace, f"[native, '{EMULATED}']")
+    configure(workspace, f"['{EMULATED}', native]")
     methods, error = validate(workspace)
     assert f": on {EMULATED}, and not on this machine, at aten.tanh.default in second: abs" in error
     for name, where in (("plain", ""), ("fused", "in XnnpackBackend's delegate 1: ")):
@@ -159,3 +172,33 @@ def test_a_fault_of_one_device_is_found_in_a_kernel_and_in_a_delegate(
         assert not method["culprit_notes"]
     assert methods["plain"]["culprits"][0]["kernel"] == "aten::tanh.out"
     assert methods["fused"]["culprits"][0]["backend"] == "XnnpackBackend"
+
+
+@pytest.mark.release
+def test_the_emulator_that_is_wrong_about_sme_is_found():
+    """QEMU 7.2 computes XNNPACK's int8 kernels of SME otherwise than a processor."""
+    setup = find_ready_setup("qemu:max")
+    version = subprocess.run([setup.emulator[0], "--version"], capture_output=True, text=True)
+    if " 7.2." not in version.stdout:
+        pytest.skip(f"another emulator: {version.stdout.splitlines()[0]}")
+    options = {"quantizer": "xnnpack", "per_channel": True}
+    config = {"model": "m", "methods": {"run": {"partitioners": [], "quantize": options}}}
+    spec = parse_config("p", config, "p.yaml").methods["run"].quantize
+    x = torch.randn(2, 8, generator=torch.Generator().manual_seed(1))
+    built = build(
+        {"run": exported(Net(), x)},
+        {"run": [XnnpackPartitioner()]},
+        {"run": spec},
+        [InputSet((x,))],
+    )
+    files = PackageFiles("quantized.pte", built.pte)
+    expected = Session(files).run("run", [x])
+    judged = JudgedCall("example 0", (), limits=(Limits(atol=0.1),))
+    call = KeptCall("run", [x], expected, judged, ["output"])
+    for name, is_wrong in (("qemu:max", True), ("qemu:max,sme=off", False)):
+        device = NativeDevice(name, Path("/"))
+        failure = DeviceFailure(device, files, [call])
+        culprits, notes = locate_departure(built.evidence(atol=0.1), failure, Budget())
+        device.close(files)
+        places = [(culprit["operator"], culprit["module"]) for culprit in culprits]
+        assert places == [("aten.linear.default", "first")] * is_wrong, notes

@@ -50,7 +50,13 @@ def test_values_are_those_of_the_instruction_that_ends_after_them(read):
     assert torch.equal(scalar, torch.tensor(4.0))
 
 
-def test_a_value_that_is_not_there_is_refused(read):
+def test_a_value_that_there_was_no_room_for_is_none(read):
+    events = (recorded(0, [2], [1], 1 << 40), timed("DELEGATE_CALL", 0))
+    [[instruction]] = read((*events, timed("Method::execute", 0)))
+    assert instruction.values == [None]
+
+
+def test_a_value_that_is_cut_is_refused(read):
     events = (recorded(0, [4], [1], 24), timed("OPERATOR_CALL", 0))
     with pytest.raises(PipelineError, match="a recorded value can't be read"):
         read(events)

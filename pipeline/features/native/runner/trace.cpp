@@ -4,20 +4,21 @@
 
 namespace runner {
 
-using executorch::runtime::Error;
 using executorch::runtime::EventTracerDebugLogLevel;
 using executorch::runtime::EventTracerProfilingLevel;
 using executorch::runtime::Result;
 
 namespace {
 constexpr size_t kMostValues = size_t{1} << 29;  // bytes
+// What a value has that is not kept: an error would end the process.
+constexpr size_t kBeyondAll = size_t{1} << 40;
 constexpr size_t kAlignment = 64;                // of the values that an Inspector reads
 }  // namespace
 
 Result<size_t> ValueSink::write(const void* data, size_t size) {
   const size_t start = (bytes_.size() + kAlignment - 1) / kAlignment * kAlignment;
   if (start > kMostValues || size > kMostValues - start) {
-    return Error::OutOfResources;
+    return kBeyondAll;
   }
   bytes_.resize(start);
   bytes_.append(static_cast<const char*>(data), size);

@@ -13,7 +13,7 @@ namespace runner {
 // What a trace records: times alone, or the values of all operators too.
 enum class Tracing : uint32_t { kOff = 0, kTimes, kValues };
 
-// The bytes of values, kept in memory up to a limit.
+// The bytes of values, kept in memory up to a limit; later ones have an offset beyond all bytes.
 class ValueSink final : public executorch::etdump::DataSinkBase {
  public:
   executorch::runtime::Result<size_t> write(const void* data, size_t size) override;
