@@ -207,7 +207,8 @@ class ReportRecord(TypedDict):
     `operators` are the libraries of operators beside ATen's that the methods call;
     `seconds` is each method's running time in the package over all calls; `only` names the methods
     that were asked for, where not all were; `processor` is what measured latencies; `runs_in` says
-    by runtime, such as `1.5.1 (et15)`, whether the package runs there: "yes", or "no" and why.
+    by runtime, such as `1.5.1 (et15)`, whether the package runs there: "yes", or "no" and why;
+    `profiles` has, by method, where the time of a call went on a device.
     """
 
     package: str
@@ -238,6 +239,7 @@ class ReportRecord(TypedDict):
     bundle: NotRequired[BundleRecord]
     family: NotRequired[FamilyRecord]
     runs_in: NotRequired[dict[str, str]]
+    profiles: NotRequired[dict[str, dict[str, Any]]]
     common_state: NotRequired[CommonStateRecord]
     only: NotRequired[list[str]]
     processor: NotRequired[str]
