@@ -77,9 +77,11 @@ class NativeMeasuring(Measuring):
             return
         started = time.perf_counter()
         budget = measurement.budget
+        timing = self._timing
         if name.startswith(EMULATED):
             budget = Budget(min(_EMULATED_SECONDS, budget.left))
-        timing = self._timing
+            # Its times say nothing of a real processor, so nothing is warmed up for them.
+            timing = DeviceTiming(timing.calls, 0, timing.pause)
         outcomes, left_out = run_calls(device, files, self._log, budget, timing)
         problem = device.problem if isinstance(device, NativeDevice) else ""
         self._close(device, files)
