@@ -208,7 +208,8 @@ class ReportRecord(TypedDict):
     `seconds` is each method's running time in the package over all calls; `only` names the methods
     that were asked for, where not all were; `processor` is what measured latencies; `runs_in` says
     by runtime, such as `1.5.1 (et15)`, whether the package runs there: "yes", or "no" and why;
-    `output_shapes` has dtype and sizes of each output, by method and output.
+    `output_shapes` has dtype and sizes of each output, by method and output; `profiles` has, by
+    method, where the time of a call went on a device.
     """
 
     package: str
@@ -240,6 +241,7 @@ class ReportRecord(TypedDict):
     bundle: NotRequired[BundleRecord]
     family: NotRequired[FamilyRecord]
     runs_in: NotRequired[dict[str, str]]
+    profiles: NotRequired[dict[str, dict[str, Any]]]
     common_state: NotRequired[CommonStateRecord]
     only: NotRequired[list[str]]
     processor: NotRequired[str]

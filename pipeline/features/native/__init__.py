@@ -100,6 +100,9 @@ FEATURE = Feature(
     remarks="pipeline.features.native.emulator:find_remarks",
     ask_device="pipeline.features.native.asking:find_lacks",
     measuring="pipeline.features.native.measuring:NativeMeasuring",
-    sections=(Section(16, "pipeline.features.native.section:section"),),
+    sections=(
+        Section(16, "pipeline.features.native.section:section"),
+        Section(17, "pipeline.features.native.profile_record:section"),
+    ),
     overview_sections=(Section(25, "pipeline.features.native.section:overview"),),
 )

@@ -85,9 +85,11 @@ class NativeMeasuring(Measuring):
             return
         started = time.perf_counter()
         budget = measurement.budget
+        timing = self._timing
         if name.startswith(EMULATED):
             budget = Budget(min(_EMULATED_SECONDS, budget.left))
-        timing = self._timing
+            # Its times say nothing of a real processor, so nothing is warmed up for them.
+            timing = DeviceTiming(timing.calls, 0, timing.pause)
         outcomes, left_out = run_calls(device, files, self._log, budget, timing)
         repeats = find_repeats(self.subject.settings.device_repeats, name)
         arguments = (device, files, self._log, outcomes, repeats, measurement.budget)

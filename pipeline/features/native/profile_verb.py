@@ -11,6 +11,7 @@ from pipeline.cli.columns import columns
 from pipeline.cli.grammar import find_targets
 from pipeline.features.native.emulator import explain_unknown_cpu
 from pipeline.features.native.planning import find_devices, list_traceable
+from pipeline.features.native.profile_record import describe_profile, keep_profile
 from pipeline.features.native.profile_rows import ProfileRow
 from pipeline.features.native.setups import EMULATED, NATIVE, find_setup, is_native
 from pipeline.plan.plan import Plan
@@ -67,6 +68,12 @@ def run(
     yield from describe_rows(profile.rows)
     paths = _write(plan, package, f"{method}.{_UNSAFE.sub('-', device)}", profile)
     yield f"written: {', '.join(paths)}"
+    record = describe_profile(device, count, profile.milliseconds, profile.rows)
+    try:
+        if keep_profile(plan.workspace, package, method, record):
+            yield f"shown in: {plan.workspace.build.name}/{package}/report.html"
+    except OSError as error:
+        raise PipelineError(f"{error.filename}: {error.strerror}") from error
 
 
 def _find_method(plan: Plan, words: Sequence[str]) -> tuple[str, str]:

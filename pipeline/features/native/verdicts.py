@@ -145,7 +145,9 @@ def run_calls(
         if budget.spent and was_called:
             left_out.setdefault(sequence[0].method, []).append(sequence[0].where)
             continue
-        _run_sequence(device, files, sequence, methods, stateless, timing)
+        # Calls that are only timed are the first that a short budget leaves out.
+        fitting = None if budget.spent else timing
+        _run_sequence(device, files, sequence, methods, stateless, fitting)
     return methods, left_out
 
 
@@ -196,7 +198,7 @@ def _run_sequence(
     sequence: Sequence[KeptCall],
     methods: dict[str, MethodOnDevice],
     stateless: dict[str, Any],
-    timing: DeviceTiming,
+    timing: DeviceTiming | None,
 ) -> None:
     """Run calls that follow each other; the first one that fails ends it."""
     names = list(dict.fromkeys(call.method for call in sequence))
@@ -266,10 +268,10 @@ def _make_call(
 
 
 def _time_calls(
-    loaded: Any, call: KeptCall, method: MethodOnDevice, timing: DeviceTiming
+    loaded: Any, call: KeptCall, method: MethodOnDevice, timing: DeviceTiming | None
 ) -> None:
     """Call a method again on the same inputs, which finds what differs from run to run, too."""
-    if method.repeats or not _is_ours(loaded) or not method.run_ms:
+    if timing is None or method.repeats or not _is_ours(loaded) or not method.run_ms:
         return
     methods, name = loaded
     calls = timing.count_calls(method.run_ms[-1])

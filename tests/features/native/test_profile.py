@@ -1,9 +1,12 @@
 """What recorded events come to: rows, shares, and a trace; and which device is meant."""
 
+import json
 from pathlib import Path
 
+import jsonschema
 import pytest
 
+from pipeline.features.native.profile_record import describe_profile, keep_profile, section
 from pipeline.features.native.profile_rows import (
     DELEGATE,
     INSIDE,
@@ -16,7 +19,10 @@ from pipeline.features.native.profile_rows import (
     make_trace,
 )
 from pipeline.features.native.profile_verb import _choose_device, _parse_repeats, describe_rows
+from pipeline.features.schemas.record_schemas import report_schema
+from pipeline.report.render import read_report
 from pipeline.store.errors import PipelineError
+from pipeline.store.workspace import open_workspace
 
 INSTRUCTIONS = {
     0: InstructionFacts("aten::add.out", "kernel", "models/small.py:7"),
@@ -72,6 +78,29 @@ def test_the_table_has_the_longest_rows():
     assert "GEMM #1" in first and "30.0 %" in first and first.endswith("(models/small.py:8-9)")
     *_, last = describe_rows(rows * 5)
     assert last == "and 5 more rows, 70.0 % in all"
+
+
+def test_a_report_has_the_latest_profile_of_a_method(built):
+    """It is rendered at once, and no edit for the next run; none is shown of other bytes."""
+    workspace = open_workspace(built.root)
+    for device in ("native", "qemu:max"):
+        record = describe_profile(device, 3, 0.001, make_rows(RUNS, INSTRUCTIONS))
+        assert keep_profile(workspace, "pair", "encode", record)
+    report = read_report(workspace, "pair")
+    jsonschema.Draft202012Validator(report_schema()).validate(report)
+    assert report["profiles"]["encode"]["device"] == "qemu:max"
+    [table] = [part for part in section(report).parts if not isinstance(part, str)]
+    assert table.title == "encode on qemu:max: 0.001 ms a call, the median of 3"
+    shares = [row["share"].bar for row in table.rows]
+    assert shares == sorted(shares, reverse=True) and sum(shares) == pytest.approx(1)
+    assert "GEMM #1" in built.bytes_of("pair", "report.html").decode()
+    assert built.doit() == 0 and built.output.startswith("up to date"), built.output
+    manifest = built.root / "build" / "pair" / "manifest.json"
+    facts = json.loads(manifest.read_text())
+    facts["files"]["pair.pte"]["digest"] = "0" * 64
+    manifest.write_text(json.dumps(facts))
+    assert not keep_profile(workspace, "pair", "encode", record)
+    assert not section({"methods": []}).parts
 
 
 def test_a_trace_nests_what_lies_in_a_call():

@@ -15,6 +15,7 @@ import torch
 from executorch.devtools import Inspector
 from executorch.exir.passes import MemoryPlanningPass
 
+from pipeline.config.validation import Limits
 from pipeline.devices.interface import PackageFiles
 from pipeline.devices.package_data import read_package
 from pipeline.devices.session import Session
@@ -168,6 +169,18 @@ def test_a_device_is_asked_what_its_runtime_lacks(device, tmp_path, monkeypatch)
     monkeypatch.setattr(NativeDevice, "list_operators", list_others)
     lacks = find_lacks(workspace, device.name, [package_file()])
     assert lacks == {"embed": ["has no kernel of aten::embedding.out"]}
+
+
+@pytest.mark.parametrize(("seconds", "timed"), [(600.0, True), (1e-9, False)])
+def test_a_spent_budget_leaves_calls_out_that_are_only_timed(device, files, seconds, timed):
+    log = CallLog()
+    limits = (Limits(atol=1e-5),)
+    judged = JudgedCall("example 0", (), 0, "example 0", limits=limits)
+    x = torch.ones(2, 4)
+    log.add(KeptCall("encode", [x], [Encoder()(x).detach()], judged, ["[0]"]))
+    outcomes, _ = run_calls(device, files, log, Budget(seconds))
+    assert not outcomes["encode"].faults and outcomes["encode"].calls == 1
+    assert bool(outcomes["encode"].repeats) == bool(outcomes["encode"].timed_ms) == timed
 
 
 def test_an_inspector_reads_what_the_runner_records(files, tmp_path):
