@@ -3,10 +3,18 @@
 import re
 import subprocess
 import sys
+import tomllib
 
 import pytest
 
 from tests.support.bench import REPOSITORY
+
+
+def test_pages_name_the_version_that_they_are_of():
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    lines = (REPOSITORY / "mkdocs.yml").read_text(encoding="utf-8").splitlines()
+    (foot,) = (line for line in lines if line.startswith("copyright:"))
+    assert f"{project['name']} {project['version']}," in foot
 
 
 @pytest.mark.slow
