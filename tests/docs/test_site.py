@@ -3,10 +3,20 @@
 import re
 import subprocess
 import sys
+import tomllib
+from types import SimpleNamespace
 
 import pytest
 
 from tests.support.bench import REPOSITORY
+from tools.site_version import on_config
+
+
+def test_pages_name_the_version_that_they_are_of():
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    foot = on_config(SimpleNamespace()).copyright
+    assert foot.startswith(f"{project['name']} {project['version']}, for ExecuTorch ")
+    assert "hooks: [tools/site_version.py]" in (REPOSITORY / "mkdocs.yml").read_text()
 
 
 @pytest.mark.slow
@@ -17,6 +27,7 @@ def test_site_is_built_strictly_and_loads_nothing_from_elsewhere(tmp_path):
     assert done.returncode == 0, done.stderr
     pages = list(tmp_path.rglob("*.html"))
     assert len(pages) > 15
+    assert on_config(SimpleNamespace()).copyright in (tmp_path / "index.html").read_text()
     for page in pages:
         text = page.read_text(encoding="utf-8")
         loaded = re.findall(
