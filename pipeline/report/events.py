@@ -168,10 +168,8 @@ def write_timeline(
         OSError: the file can't be written.
     """
     lines = ",\n".join(map(json.dumps, trace(events)["traceEvents"]))
-    caches_data = ""
-    if caches:
-        caches_data = f'"otherData": {json.dumps({"caches": dict(caches)})}, '
-    text = f'{{"displayTimeUnit": "ms", {caches_data}"traceEvents": [\n{lines}\n]}}\n'
+    other = f'"otherData": {json.dumps({"caches": dict(caches)})}, ' if caches else ""
+    text = f'{{"displayTimeUnit": "ms", {other}"traceEvents": [\n{lines}\n]}}\n'
     write_atomically(
         workspace.build / TIMELINE,
         text.encode(),
