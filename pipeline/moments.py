@@ -308,7 +308,7 @@ class Feature:
     explain_compile: str = _moment("")
     explain_error: str = _moment("")
     show_error: str = _moment("")
-    find_code: str = _moment("")
+    find_code: str = _moment("report")  # it is in junit.xml
     add_remedy: str = _moment("build")
     remarks: str = _moment("")
     check_files: str = _moment("")

@@ -69,8 +69,8 @@ def run_command(door: Any, words: list[str], dodo: Path | None) -> Any:
     except PipelineError as error:
         raise InvalidCommand(show_error(str(error))) from error
     except CmdParseError as error:  # which doit ends with all of its options
-        text = str(error).partition(" (parsing")[0]
-        raise InvalidCommand(f"{text}; `doit help` says more") from error
+        text = f"{str(error).partition(' (parsing')[0]}; `doit help` says more"
+        raise InvalidCommand(show_error(text)) from error
 
 
 def _take_options(command: list[str], words: list[str], root: Path) -> list[str]:

@@ -3,9 +3,11 @@
 import re
 import sys
 from itertools import chain
+from types import ModuleType
 
 import pytest
 
+from pipeline.features.exporters.exporter import call_export_methods
 from pipeline.features.help.error_codes import (
     describe_code,
     find_code,
@@ -14,6 +16,7 @@ from pipeline.features.help.error_codes import (
     read_groups,
     show_error,
 )
+from pipeline.store.errors import SourceError
 from tests.support.bench import REPOSITORY
 from tests.support.error_entries import find_problems, make_workspace
 from tests.support.error_records import is_like
@@ -29,6 +32,12 @@ from tools.reference.errors import (
 
 GROUPS = {group.code for group in groups()}
 QUOTED = [entry for entry in entries() if entry.message]
+# Provoked by builds, boards and clusters alone: a new entry is none of them.
+UNQUOTED = {
+    *("PTE001", "PTE133", "PTE207", "PTE208", "PTE213", "PTE214", "PTE301", "PTE303", "PTE304"),
+    *("PTE502", "PTE503", "PTE504", "PTE603", "PTE702", "PTE709", "PTE711", "PTE802", "PTE803"),
+    *("PTE804", "PTE806", "PTE807", "PTE809", "PTE810"),
+}
 WITH_CONFIG = [entry for entry in entries() if entry.config]
 _TEST = re.compile(r"(tests/[\w/]+\.py)::(\w+)(\[.+\])?")
 
@@ -52,6 +61,10 @@ def test_a_code_is_of_one_error():
     assert len({*codes}) == len(codes)
     assert all(re.fullmatch(r"PTE\d{3}", code) for code in codes)
     assert {f"{code[:4]}00" for code in codes} == GROUPS
+
+
+def test_an_entry_quotes_a_message():
+    assert {entry.code for entry in entries() if not entry.message} == UNQUOTED
 
 
 @pytest.mark.parametrize("entry", WITH_CONFIG, ids=code_of)
@@ -85,6 +98,17 @@ def test_a_message_of_the_code_has_the_code_of_its_entry():
         if code not in codes | GROUPS:
             wrong.append((message, codes, code))
     assert wrong == []
+
+
+def test_exporters_that_return_something_else():
+    """What they are told is in errors.toml, which `tests/conftest.py` holds this test to."""
+    module = ModuleType("speech")
+    module.__file__ = "models/speech.py"
+    with pytest.raises(SourceError):
+        call_export_methods(module, {})
+    module.export_methods = list
+    with pytest.raises(SourceError):
+        call_export_methods(module, {})
 
 
 def test_a_code_has_a_page():

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from xml.etree import ElementTree as Xml
 
+from pipeline.moments import find_code
 from pipeline.report.elements import Json
 from pipeline.report.failures import failed_by_check, package_failures
 from pipeline.report.method_records import ALL, UNASKED
@@ -30,7 +31,9 @@ def junit(reports: Iterable[Json], not_built: Mapping[str, str]) -> bytes:
     for package in sorted(built.keys() | not_built.keys()):
         suite = Xml.SubElement(root, "testsuite", {"name": package})
         if package in not_built:
-            _add_case(suite, package, "lowered", [not_built[package]])
+            error = not_built[package]
+            kind = error.partition(" ")[0]  # of "compile decode: ..."
+            _add_case(suite, package, "lowered", [error], kind=kind)
         else:
             _add_report(suite, package, built[package])
         suite.attrib |= _totals(suite)
@@ -206,8 +209,10 @@ def _add_case(
     skipped: str = "",
     output: str = "",
     seconds: float = 0.0,
+    kind: str = "validate",
 ) -> None:
-    """Add one check. CI servers group by `classname`; `skipped` says why it was not run."""
+    """Add one check. CI servers group by `classname`; `skipped` says why it was not run. The
+    message of a failure ends with the code of the error, of an action of this kind."""
     attributes = {
         "classname": classname,
         "name": name,
@@ -216,6 +221,8 @@ def _add_case(
     element = Xml.SubElement(suite, "testcase", attributes)
     if failures:
         first = failures[0].partition("\n")[0]
+        if code := find_code(first, kind):
+            first = f"{first} [{code}]"
         failure = Xml.SubElement(element, "failure", {"message": first, "type": name})
         failure.text = "\n".join(failures)
     elif skipped:

@@ -284,7 +284,7 @@ def test_cases_of_a_package_that_failed():
     (failure,) = cases["seq2seq-int8.decode", "quantization"].result
     assert failure.message == (
         "example 1, output[0]: absolute error 0.9113 at [0, 4, 211] (-1.204, must be -0.2927) "
-        "exceeds 0.1529; SQNR 17.2 dB, must be at least 30"
+        "exceeds 0.1529; SQNR 17.2 dB, must be at least 30 [PTE502]"
     )
     assert "models/seq2seq.py:32" in failure.text
     assert cases["seq2seq-int8.decode", "numerics"].time == FULL["seconds"]["decode"]
