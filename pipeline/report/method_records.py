@@ -239,7 +239,8 @@ class MethodRecord(FiguresRecord):
     `HeldRecord`; `limits_from` is what they follow: `config`, a dtype, or `quantized`; `quantized`
     is against the program that it was quantized to on the way; `not_run` says why this machine
     can't run it; `left_out` names input sets for which validate.budget left no time, or says that
-    the method was not asked for.
+    the method was not asked for; `modules` has its calls of operators by module, equal ones with
+    their `count`: what each `runs_on`, and its `line` of the source.
     """
 
     method: str
@@ -269,3 +270,4 @@ class MethodRecord(FiguresRecord):
     culprit_notes: NotRequired[list[str]]
     latency: NotRequired[LatencyRecord | None]
     devices: NotRequired[dict[str, dict[str, Any]]]
+    modules: NotRequired[list[dict[str, Any]]]

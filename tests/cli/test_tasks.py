@@ -30,6 +30,7 @@ def test_first_run_builds_everything(built):
         "report.json",
         "report.md",
         "report.html",
+        "modules.html",
         "junit.xml",
     )
     assert files == {"pair.pte", *names}

@@ -134,7 +134,12 @@ def test_rendering_again_leaves_the_recorded_files_current(tmp_path):
     recorded = {"report.md": "0" * 64, "x": "1" * 64}
     space.write_state("pack", {"validate": {"action": "2" * 64, "files": recorded}})
     written = write_reports(space, "pack")
-    assert {path.name for path in written} == {"report.md", "report.html", "junit.xml"}
+    assert {path.name for path in written} == {
+        "report.md",
+        "report.html",
+        "modules.html",
+        "junit.xml",
+    }
     kept = space.state("pack")["validate"]["files"]
     assert kept == {"report.md": hash_file(space.package("pack") / "report.md"), "x": "1" * 64}
 

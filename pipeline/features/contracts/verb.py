@@ -105,7 +105,8 @@ def _ask_device(plan: Plan, words: Sequence[str], device: str) -> Iterator[str]:
         if not answers[0]:
             operators = plural(len(contract["operators"]), "operator")
             backends = plural(len(contract["backends"]), "backend")
-            yield f"{package} on {device}: its runtime has the {operators} and {backends}"
+            needs = f"its runtime has what it needs: {operators}, {backends}"
+            yield f"{package} on {device}: {needs}"
     if lacks:
         raise PipelineError(*lacks)
 

@@ -26,6 +26,7 @@ def build(tmp_path_factory):
     for name, made in files.items():
         (folder / name).parent.mkdir(parents=True)
         (folder / name).write_bytes(made["report.html"])
+        (folder / name).with_name("modules.html").write_bytes(made["modules.html"])
     for name, content in render_all(golden.entries(), golden.timeline()).items():
         (folder / name).write_bytes(content)
     return folder
@@ -344,6 +345,20 @@ def test_pictures_say_what_they_show(opened):
     """
     for role, label, titles in opened("seq2seq-int8/report.html").run(script):
         assert role == "img" and len(label) > 10 and titles > 1
+
+
+def test_modules_are_opened_by_keys_and_fit_on_every_screen(opened):
+    page = opened("vision/modules.html", "#method-classify", scheme="dark")
+    assert page.console() == []
+    page.run("document.querySelector('#method-classify summary').focus()")
+    page.press(Keys.ENTER)
+    assert page.run("return document.querySelectorAll('details[open]').length") == 1
+    for width in (1400, 390, 320):
+        page = opened("vision/modules.html", width=width)
+        page.run("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+        assert page.run(_OVERFLOW) == [], width
+        low = "return [...document.querySelectorAll('a, summary')].map((e) => e.offsetHeight)"
+        assert min(page.run(low)) >= 24
 
 
 @pytest.fixture

@@ -1,0 +1,128 @@
+"""The modules of a method as a tree: what runs their operators, their bytes, their errors."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from pipeline.features.modules.names import FOLDED, KERNELS
+from pipeline.report.elements import Json
+
+Tree = dict[str, Any]
+
+
+def make_tree(method: Json, tensors: Iterable[Json], most_rows: int) -> Tree:
+    """Return the method's own module, with those below it in `children`.
+
+    A module has `name`, the part of its qualified name that its parent's lacks, `path`, all of it,
+    `runners`, calls by what runs them, those of the modules below among them, `size`, the bytes of
+    its tensors, `error`, that of an operator
+    in it that was located as the cause of a failure, and `calls` of its own.
+
+    Args:
+        method: a record with `modules`.
+        tensors: of the package's contents.
+        most_rows: how many modules and calls the tree may have; where there are more, deep modules
+            are part of the ones around them, and equal calls of several lines are one.
+    """
+    calls: Sequence[Json] = method["modules"]
+    deepest = max((len(_parts(call["module"])) for call in calls), default=0)
+    depth = deepest
+    while depth > 1 and _count_rows(calls, depth) > most_rows:
+        depth -= 1
+    root = _make_module("", "")
+    for call in calls:
+        _add_call(_find(root, _parts(call["module"])[:depth]), call, depth < deepest)
+    _add_sizes(root, method["method"], tensors)
+    _add_errors(root, method)
+    return _sum_up(root)
+
+
+def _parts(path: str) -> list[str]:
+    return path.split(".") if path else []
+
+
+def _count_rows(calls: Iterable[Json], depth: int) -> int:
+    rows: set[tuple[str, ...]] = set()
+    for call in calls:
+        parts = tuple(_parts(call["module"])[:depth])
+        rows |= {parts[:length] for length in range(len(parts) + 1)}
+        rows.add((*parts, call["operator"], call["runs_on"], ""))
+    return len(rows)
+
+
+def _make_module(name: str, path: str) -> Tree:
+    return {
+        "name": name,
+        "path": path,
+        "runners": Counter[str](),
+        "size": 0,
+        "error": None,
+        "calls": {},
+        "children": {},
+    }
+
+
+def _find(root: Tree, parts: Sequence[str], make: bool = True) -> Tree:
+    """Return the module of this name; where it may not be made, the innermost that there is."""
+    module = root
+    for number, part in enumerate(parts):
+        if part not in module["children"]:
+            if not make:
+                break
+            path = ".".join(parts[: number + 1])
+            module["children"][part] = _make_module(part, path)
+        module = module["children"][part]
+    return module
+
+
+def _add_call(module: Tree, call: Json, are_summed: bool) -> None:
+    line = "" if are_summed else call["line"]
+    key = (call["operator"], call["runs_on"], line)
+    module["calls"][key] = module["calls"].get(key, 0) + call["count"]
+    module["runners"][call["runs_on"]] += call["count"]
+
+
+def _add_sizes(root: Tree, method: str, tensors: Iterable[Json]) -> None:
+    for tensor in tensors:
+        if method in tensor.get("methods", ()):
+            name = tensor["name"].partition(",")[0]
+            module = _find(root, _parts(name)[:-1], make=False)
+            module["size"] += tensor["size"]
+
+
+def _add_errors(root: Tree, method: Json) -> None:
+    for culprit in method.get("culprits") or ():
+        module = _find(root, _parts(culprit.get("module", "")), make=False)
+        module["error"] = module["error"] or culprit["error"]
+
+
+def _sum_up(module: Tree) -> Tree:
+    """Return a module with the sums of those below it; a module that only wraps another one is
+    part of that."""
+    children = [_sum_up(child) for child in module["children"].values()]
+    if module["name"] and len(children) == 1 and not module["calls"]:
+        (child,) = children
+        name = f"{module['name']}.{child['name']}"
+        merged = {"name": name, "size": child["size"] + module["size"]}
+        return {**child, **merged, "error": child["error"] or module["error"]}
+    runners: Counter[str] = Counter(module["runners"])
+    size = module["size"]
+    for child in children:
+        runners += child["runners"]
+        size += child["size"]
+    calls: list[Mapping[str, Any]] = []
+    for (operator, runner, line), count in module["calls"].items():
+        call = {"operator": operator, "runs_on": runner, "line": line, "count": count}
+        calls.append(call)
+    sums = {"runners": runners, "size": size, "calls": calls, "children": children}
+    return {**module, **sums}
+
+
+def delegated_share(runners: Mapping[str, int]) -> float | None:
+    """Return the share of calls that delegates run, of those that something runs; None of none."""
+    whole = sum(count for runner, count in runners.items() if runner != FOLDED)
+    if whole:
+        return 1 - runners.get(KERNELS, 0) / whole
+    return None
