@@ -27,8 +27,7 @@ FEATURE = Feature(
         ),
         Command(
             "explain",
-            "why an action is current or not, and where its time went; without names, what bounded "
-            "the last run",
+            "why actions are current or not; without names, what bounded the last run",
             "[package[/method] ...]",
             examples=(
                 (

@@ -1,6 +1,7 @@
 """`doit diff`: packages and methods that are removed, new or renamed are never left out."""
 
 import json
+import re
 import shutil
 import subprocess
 
@@ -65,7 +66,8 @@ def diff(workspace, *words):
     lines = []
     for line in workspace.output.splitlines():
         if line[:1].strip() and not line.startswith((">", "|", "<", "package", "encode", "decode")):
-            text, _, _ = line.replace("the baseline of ", "").partition(" (")
+            text = re.sub(r" \[PTE\d+\]$", "", line.replace("the baseline of ", ""))
+            text, _, _ = text.partition(" (")
             lines.append(text.replace("`", "").replace("**", ""))
     return status, lines
 
