@@ -58,6 +58,7 @@ class Stages:
             yield
         finally:
             self._stepping = False
+            self.tell(0, 0)
             self.steps.append((name, started, time.perf_counter()))
 
     def seconds(self) -> dict[str, float]:
