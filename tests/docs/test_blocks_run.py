@@ -226,6 +226,7 @@ NOT_RUN = {
     "pte completion fish | source": "likewise",
     "doit upgrade et15": "tests/features/toolchains; it needs another environment",
     "doit upgrade et15 vision": "likewise",
+    "doit contract vision --on pi5": "tests/features/contracts/test_packages.py; it needs a board",
     "doit profile vision/classify": "tests/features/native/test_runner.py; it needs an SDK",
     "doit profile vision/classify --on qemu:cortex-a72 --repeats 3": "likewise",
 }
