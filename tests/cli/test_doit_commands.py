@@ -243,7 +243,7 @@ def test_a_package_is_built_beside_a_module_of_our_name(doit, tmp_path):
     assert code == 1
     line = next(each for each in said.splitlines() if "in stage 'run the exporter'" in each)
     assert f"{HIDDEN}, which hides pipeline/ of this workspace; rename that: " in line
-    assert line.endswith("No module named 'pipeline.steps'")
+    assert line.endswith("No module named 'pipeline.steps' [PTE200]")
 
 
 def test_pte_answers_beside_a_project_of_others(tmp_path, monkeypatch, capsys):

@@ -220,7 +220,7 @@ def test_a_mistake_of_a_base_is_reported_once(composed):
     assert len(errors) == 5 and all(reported in error for error in errors.values())
     assert composed.doit("plan") == 1
     assert composed.output.count(reported) == 1
-    assert f"plan: 5 packages with mistakes: {faulty}\n" in composed.output
+    assert f"plan: 5 packages with mistakes: {faulty} [PTE707]\n" in composed.output
 
 
 def test_explain_names_the_config_key(composed):
