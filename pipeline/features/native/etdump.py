@@ -1,10 +1,8 @@
-"""Read the events of an ETDump with ExecuTorch's own deserializer, which imports exir."""
+"""Read the events of an ETDump with ExecuTorch's own deserializer."""
 
 from __future__ import annotations
 
 from typing import Any
-
-from executorch.devtools.etdump.serialize import deserialize_from_etdump_flatcc
 
 from pipeline.features.native.profile_rows import (
     INSIDE,
@@ -38,6 +36,9 @@ def read_events(dump: bytes) -> list[list[Any]]:
 
     Raises PipelineError for bytes that ExecuTorch can't read.
     """
+    # It imports pandas, which a validation without such devices does without.
+    from executorch.devtools.etdump.serialize import deserialize_from_etdump_flatcc
+
     try:
         etdump = deserialize_from_etdump_flatcc(dump)
     except Exception as error:  # it raises whatever damaged bytes lead to
