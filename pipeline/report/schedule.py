@@ -1,4 +1,4 @@
-"""What bounded a run, in words: its longest chain of actions, and the time in which workers were
+"""Say in words what bounded a run: its longest chain of actions, and the time in which workers were
 idle, as `timeline.json` has them."""
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class Failure(Protocol):
 
 
 class OwnError:
-    """How far an instruction departs on the device from what it gives here on the same inputs.
+    """The error of one instruction: its results on the device beside those here, on equal inputs.
 
     Attributes:
         index: the number of the instruction.

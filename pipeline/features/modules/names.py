@@ -1,4 +1,4 @@
-"""What runs a call of an operator, where no delegate does."""
+"""The words for what runs calls of operators that no delegate took."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Who takes the values of a tensor: the function, its place as a text, and whether its text is the
-one that was read and judged harmless.
+"""Find the function that takes the values of a tensor, name its place for people, and tell whether
+its text is one that was read and judged harmless.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What bounded a run: the longest chain of actions, and the time in which workers were idle.
+"""Find what bounded a run: the longest chain of actions, and the time in which workers were idle.
 
 Events name no inputs, but their kinds and names imply them: a package is linked from its methods,
 and a method is compiled from the export of its model. What packages share through the store
