@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -30,6 +30,9 @@ from pipeline.program.signature import (
 )
 from pipeline.program.training import find_training_outputs
 
+if TYPE_CHECKING:
+    from pipeline.program.graph_runner import GraphRunner
+
 
 class Source:
     """A source program in eager mode, with state of its own.
@@ -43,6 +46,8 @@ class Source:
         outputs: the name and fake value of each output that the runtime returns: the inputs that
             the method changes in place come first, then what it returns; then, where it trains,
             gradients and parameters.
+        module: that of the program, with this source's state.
+        runner: what runs the module node by node; None where the module runs by itself.
 
     Args:
         common: tensors by the name of a buffer, shared with other Sources: a buffer of such a name
@@ -57,13 +62,14 @@ class Source:
         self.state = effects.state
         self.outputs = effects.outputs
         self._changed = effects.changed
-        self._module = _clone_tree(_make_module(program))
+        self.module = _clone_tree(_make_module(program))
+        self.runner: GraphRunner | None = None
         self._parameters: list[str] = []
         training_outputs = find_training_outputs(program)
         if training_outputs is not None:
             self._parameters = [name for name, _ in training_outputs.parameters]
         self._state = _replace_state(
-            self._module,
+            self.module,
             self.state,
             common or {},
         )
@@ -113,7 +119,7 @@ class Source:
     def _run(self, leaves: list[Any]) -> list[Any]:
         with torch.no_grad():
             returned = self._call_module(leaves)
-            parameters = [attrgetter(name)(self._module) for name in self._parameters]
+            parameters = [attrgetter(name)(self.module) for name in self._parameters]
         changed_inputs = [leaves[index] for index in self._changed]
         outputs = []
         for value in (*changed_inputs, *returned, *parameters):
@@ -123,8 +129,10 @@ class Source:
         return outputs
 
     def _call_module(self, leaves: list[Any]) -> list[Any]:
+        if self.runner is not None:
+            return pytree.tree_leaves(self.runner.run(*leaves))
         args, kwargs = pytree.tree_unflatten(leaves, self.program.call_spec.in_spec)
-        return pytree.tree_leaves(self._module(*args, **kwargs))
+        return pytree.tree_leaves(self.module(*args, **kwargs))
 
 
 _MODULES: WeakKeyDictionary[ExportedProgram, GraphModule] = WeakKeyDictionary()

@@ -21,12 +21,16 @@ CallNode = Callable[[Node, Arguments, dict[str, Any]], Any]
 class GraphRunner:
     """Runs a graph, and those of its control flow, each call by a function of the caller's.
 
-    Attributes are read as they are when the graph runs, so that others may replace them.
+    Attributes of the module are read as they are when the graph runs, so that others may replace
+    them.
+
+    Attributes:
+        call_node: is called for each node that calls a function.
     """
 
     def __init__(self, module: GraphModule, call_node: CallNode) -> None:
         self._module = module
-        self._call_node = call_node
+        self.call_node = call_node
         self._nodes = list(module.graph.nodes)
         self._unused_after = _find_last_uses(self._nodes)
         self._plain = {node for node in self._nodes if _is_plain(node)}
@@ -54,10 +58,10 @@ class GraphRunner:
     def _call(self, node: Node, values: dict[Node, Any]) -> Any:
         if node in self._plain:
             args = [values[a] if isinstance(a, Node) else a for a in node.args]
-            return self._call_node(node, tuple(args), dict(node.kwargs))
+            return self.call_node(node, tuple(args), dict(node.kwargs))
         find: Callable[[Node], Any] = values.__getitem__
         args = map_arg(node.args, find)
-        return self._call_node(node, tuple(args), dict(map_arg(node.kwargs, find)))
+        return self.call_node(node, tuple(args), dict(map_arg(node.kwargs, find)))
 
     def _read_attribute(self, name: Any) -> Any:
         """Return an attribute; a body of control flow as a function that runs it likewise."""
@@ -65,7 +69,7 @@ class GraphRunner:
         if not isinstance(value, GraphModule):
             return value
         if value not in self._bodies:
-            self._bodies[value] = GraphRunner(value, self._call_node)
+            self._bodies[value] = GraphRunner(value, self.call_node)
         return self._bodies[value].run
 
 

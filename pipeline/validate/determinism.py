@@ -49,7 +49,7 @@ class FilledSource(Source):
         self.generator = torch.Generator()
 
     def _call_module(self, leaves: list[Any]) -> list[Any]:
-        walker = Walker(self._module, self._fill)
+        walker = Walker(self.module, self._fill)
         return pytree.tree_leaves(walker.run(*leaves, enable_io_processing=False))
 
     def _fill(self, node: Node, value: Any) -> None:

@@ -239,6 +239,10 @@ def greatest_magnitude(value: Any) -> float:
     """Return the greatest finite |v| of a tensor; 0 for anything else."""
     if not isinstance(value, Tensor):
         return 0.0
+    if value.is_floating_point() and value.numel():
+        greatest = float(value.abs().max())
+        if math.isfinite(greatest):  # as nearly always
+            return greatest
     wide = value.to(torch.complex128 if value.is_complex() else torch.float64)
     finite = wide[wide.isfinite()]
     if finite.numel():

@@ -38,7 +38,7 @@ class NodeValues(Source):
         self.left_out: set[int] = set()
         # The module has a copy of the program's graph, and the very bodies of its control flow.
         places = NodePlaces(program)
-        copied = self._module.graph.nodes
+        copied = self.module.graph.nodes
         self._places = {node: place for place, node in enumerate(self.nodes)}
         self._places |= {
             n: place for n in copied if (place := places.find(n)) is not None
@@ -65,7 +65,7 @@ class NodeValues(Source):
         return dict(zip(self.state, self._state, strict=True))
 
     def _call_module(self, leaves: list[Any]) -> list[Any]:
-        walker = Walker(self._module, self._keep)
+        walker = Walker(self.module, self._keep)
         return pytree.tree_leaves(walker.run(*leaves, enable_io_processing=False))
 
     def _keep(self, node: Node, value: Any) -> None:

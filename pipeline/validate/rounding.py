@@ -2,6 +2,8 @@
 
 Every value that the program computes is changed at random by as much as its dtype rounds; values
 that are summed by more, the longer the sum; and a share of quantized values is moved by a step.
+Weights in floats, which no kernel makes of quantized ones, are left as they are: there may be many
+times more of them than of all other values, and how their sums round is in those of the inputs.
 What that does to the outputs holds for this program and these inputs: at any depth, with whatever
 grows or cancels on the way.
 Source: Monte Carlo arithmetic (D. S. Parker, 1997).
@@ -64,16 +66,11 @@ class RoundedSource(Source):
     ) -> None:
         super().__init__(_decompose_sums(program), common)
         self._generator = torch.Generator()
-        self._runner: GraphRunner | None = None
+        self.runner = GraphRunner(self.module, self._call_node)
         self._names: dict[Node, str] = {}
 
     def reseed(self, seed: int) -> None:
         self._generator.manual_seed(seed)
-
-    def _call_module(self, leaves: list[Any]) -> list[Any]:
-        if self._runner is None:
-            self._runner = GraphRunner(self._module, self._call_node)
-        return pytree.tree_leaves(self._runner.run(*leaves))
 
     def _call_node(
         self, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -83,6 +80,8 @@ class RoundedSource(Source):
         name = self._names.get(node)
         if name is None:
             name = self._names[node] = base_name(node)
+        if dequantizes_constant(node, name):
+            return target(*args, **kwargs)
         if name.startswith("choose_qparams"):
             args, kwargs = _without_least_step(target, args, kwargs)
         number, length = find_sum(name, args)
@@ -106,14 +105,13 @@ class RoundedSource(Source):
             result,
         )
 
-    def _round_result(self, value: Tensor, arguments: Any, units: float) -> Tensor:
+    def _round_result(self, value: Tensor, arguments: Any, units: float) -> Any:
         if not value.dtype.is_floating_point:
             return value
         # What lies in the memory of an argument is a view of it, or was written in place.
         if _lies_in(arguments, _memory(value)):
             return value
-        rounded: Tensor = self._round(value, units)
-        return rounded
+        return self._round(value, units)
 
     def _round(self, value: Any, units: float) -> Any:
         """Change a floating-point tensor by up to so many units in the last place.
@@ -240,6 +238,12 @@ def _is_dynamic(node: Node) -> bool:
         if isinstance(maker, Node) and base_name(maker).startswith("choose_qparams"):
             return True
     return False
+
+
+def dequantizes_constant(node: Node, name: str) -> bool:
+    """Tell whether a node makes floats of quantized weights; `name` is its `base_name`."""
+    makers = {argument.op for argument in node.all_input_nodes}
+    return name.startswith("dequantize") and makers == {"get_attr"}
 
 
 def is_quantized(program: ExportedProgram) -> bool:

@@ -18,7 +18,6 @@ from pipeline.program.inputs import InputSet
 from pipeline.report.packages import describe_left_out
 from pipeline.report.verdicts import package_verdict
 from pipeline.validate import budget as budgets
-from pipeline.validate import rounding
 from pipeline.validate.budget import Budget
 from pipeline.validate.method_result import MethodValidation
 from pipeline.validate.package import validate_package
@@ -81,9 +80,6 @@ def slow(monkeypatch, tmp_path):
         return own(self, leaves)
 
     monkeypatch.setattr(Source, "_call_module", delayed)
-    monkeypatch.setattr(
-        rounding.RoundedSource, "_call_module", lambda self, leaves: delayed(self, leaves)
-    )
     return pte, programs, clock
 
 

@@ -67,9 +67,9 @@ class _RecordedSource(Source):
         for argument, leaf in zip(names, leaves, strict=True):
             if isinstance(leaf, Tensor):
                 labels[storage_key(leaf)] = ("input", argument.name)
-        labels |= _label_program(self.program, self._module)
+        labels |= _label_program(self.program, self.module)
         self.recorder = TraceRecorder(lambda: self.node, labels, StorageKeeper())
-        walker = _MarkingWalker(self._module, self._mark)
+        walker = _MarkingWalker(self.module, self._mark)
         with self.recorder:
             result = walker.run(*leaves, enable_io_processing=False)
         self.returned = pytree.tree_leaves(result)

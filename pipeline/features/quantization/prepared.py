@@ -162,7 +162,7 @@ class PreparedComparison:
             values = []
             for units in (0.0, _JITTER):
                 self._source.reset()
-                jitter = _Jitter(self._source._module, units, seed)
+                jitter = _Jitter(self._source.module, units, seed)
                 leaves = flatten(self._program, tally.inputs)
                 with torch.no_grad(), seeded(tally.call):
                     returned = jitter.run(*leaves, enable_io_processing=False)
@@ -176,7 +176,7 @@ class PreparedComparison:
         assert tally.inputs is not None
         self._source.reset()
         leaves, same_leaves = (flatten(self._program, tally.inputs) for _ in range(2))
-        source = self._source._module
+        source = self._source.module
         try:
             with torch.no_grad(), seeded(tally.call):
                 return find_departure(

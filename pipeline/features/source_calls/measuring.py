@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pipeline.features.source_calls.dequantized_weights import DequantizedWeights
 from pipeline.features.source_calls.kept_lane import CallResults, KeptLane
 from pipeline.program.eager import Source
 from pipeline.program.random_operators import (
@@ -30,6 +31,7 @@ class SourceCallMeasuring(Measuring):
     def __init__(self, subject: Subject, stages: Stages) -> None:
         super().__init__(subject, stages)
         self._results = CallResults(subject.workspace.store)
+        self._weights = DequantizedWeights()
 
     @property
     def open_lane(self) -> OpenLane | None:
@@ -47,6 +49,8 @@ class SourceCallMeasuring(Measuring):
                 or find_foreign_operators(program)
             ):
                 return Lane(name, sources)
+        for source in sources.values():
+            self._weights.serve(source)
         identities = {method: self._identify(name, method) for method in sources}
         return KeptLane(name, sources, identities, self._results)
 

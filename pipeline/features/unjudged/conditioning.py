@@ -95,7 +95,7 @@ class WideValues(NodeValues):
 
     def _run(self, leaves: list[Any]) -> list[Any]:
         with torch.no_grad():
-            walker = _WideWalker(self._module, self._keep)
+            walker = _WideWalker(self.module, self._keep)
             returned = walker.run(*leaves, enable_io_processing=False)
         changed = [leaves[index] for index in self._changed]
         return changed + pytree.tree_leaves(returned)
@@ -182,7 +182,7 @@ def _share(actual: Any, expected: Any) -> float:
 def _replace_weights(source: NodeValues, change: Callable[[Tensor], Tensor]) -> None:
     """Change the parameters and buffers of a source, which it shares with its program, in
     copies."""
-    module = source._module
+    module = source.module
     named = [*module.named_parameters(), *module.named_buffers()]
     for name, tensor in named:
         owner, _, attribute = name.rpartition(".")

@@ -1,0 +1,102 @@
+"""Weights that quantized programs dequantize, computed once for all calls."""
+
+import pytest
+import torch
+from torch.export import export
+
+from pipeline.features.source_calls import dequantized_weights
+from pipeline.features.source_calls.dequantized_weights import DequantizedWeights
+from pipeline.program.eager import Source
+from pipeline.program.inputs import InputSet
+from pipeline.validate.rounding import RoundedSource
+
+DEQUANTIZE = torch.ops.quantized_decomposed.dequantize_per_tensor.default
+
+
+class Quantized(torch.nn.Module):
+    """A linear with weights of 8 bits, and state of 8 bits that each call changes."""
+
+    def __init__(self):
+        super().__init__()
+        weights = torch.arange(-60, 60, dtype=torch.int8).reshape(10, 12)
+        self.register_buffer("weight", weights)
+        self.register_buffer("kept", torch.ones(10, dtype=torch.int8))
+
+    def forward(self, x):
+        weight = DEQUANTIZE(self.weight, 0.01, 3, -128, 127, torch.int8)
+        kept = DEQUANTIZE(self.kept, 0.5, 0, -128, 127, torch.int8)
+        self.kept.add_(1)
+        return torch.nn.functional.linear(x, weight) + kept
+
+
+class Changing(torch.nn.Module):
+    """Weights that a call changes once they are floats."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("weight", torch.arange(12, dtype=torch.int8))
+
+    def forward(self, x):
+        weight = DEQUANTIZE(self.weight, 0.5, 0, -128, 127, torch.int8)
+        weight.view(3, 4)[0].add_(1)
+        return x * weight
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """The operators that ran in nodes which dequantize weights, as lanes call them."""
+    ran = []
+    hold = DequantizedWeights._hold
+
+    def count(self, node, weight):
+        ran.append(node.name)
+        hold(self, node, weight)
+
+    monkeypatch.setattr(DequantizedWeights, "_hold", count)
+    return ran
+
+
+def make_program(module, size):
+    return export(module.eval(), (torch.ones(size),))
+
+
+def test_outputs_are_the_same_and_weights_are_made_once(calls):
+    program = make_program(Quantized(), (2, 12))
+    inputs = InputSet((torch.linspace(-1, 1, 24).reshape(2, 12),), {}, "an example")
+    plain, served = Source(program), Source(program)
+    rounded, served_rounded = RoundedSource(program), RoundedSource(program)
+    weights = DequantizedWeights()
+    weights.serve(served)
+    weights.serve(served_rounded)
+    for step in range(3):
+        assert torch.equal(served.run(inputs)[0], plain.run(inputs)[0])
+        for source in (rounded, served_rounded):
+            source.reseed(step)
+        (expected,), (actual,) = rounded.run(inputs), served_rounded.run(inputs)
+        assert torch.equal(actual, expected)
+        assert not torch.equal(actual, plain.run(inputs)[0])
+        plain.reset()
+        for _ in range(step + 1):
+            plain.run(inputs)
+    assert calls == ["dequantize_per_tensor"]  # of the weight; the state is none
+
+
+def test_weights_that_a_call_changes_are_made_again(calls):
+    program = make_program(Changing(), 12)
+    inputs = InputSet((torch.ones(12),), {}, "an example")
+    plain, served = Source(program), Source(program)
+    DequantizedWeights().serve(served)
+    for _ in range(3):
+        assert torch.equal(served.run(inputs)[0], plain.run(inputs)[0])
+    assert len(calls) == 3
+
+
+def test_no_more_is_held_than_there_is_room_for(calls, monkeypatch):
+    monkeypatch.setattr(dequantized_weights, "MOST_BYTES", 4 * 120 - 1)
+    program = make_program(Quantized(), (2, 12))
+    inputs = InputSet((torch.ones(2, 12),), {}, "an example")
+    served = Source(program)
+    DequantizedWeights().serve(served)
+    for _ in range(2):
+        served.run(inputs)
+    assert len(calls) == 2
