@@ -14,7 +14,6 @@ from pipeline.validate.rounding import RoundedSource
 
 _CALLS = (
     (Source, "_call_module", SOURCE_CALLS),
-    (RoundedSource, "_call_module", ROUNDED_CALLS),
     (Session, "load", LOADS),
     (Session, "call_loaded", PACKAGE_CALLS),
 )
@@ -26,7 +25,8 @@ def timed_calls(step: Callable[[str], AbstractContextManager[None]]) -> Iterator
 
     def around(name: str) -> Callable[..., Any]:
         def call(function: Callable[..., Any], *args: Any) -> Any:
-            with step(name):
+            is_rounded = isinstance(args[0], RoundedSource)
+            with step(ROUNDED_CALLS if is_rounded else name):
                 return function(*args)
 
         return call
