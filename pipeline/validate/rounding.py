@@ -106,8 +106,6 @@ class RoundedSource(Source):
         )
 
     def _round_result(self, value: Tensor, arguments: Any, units: float) -> Any:
-        if not value.dtype.is_floating_point:
-            return value
         # What lies in the memory of an argument is a view of it, or was written in place.
         if _lies_in(arguments, _memory(value)):
             return value
@@ -118,9 +116,7 @@ class RoundedSource(Source):
 
         Whole numbers, such as positions, are computed exactly.
         """
-        if not isinstance(value, Tensor) or not value.dtype.is_floating_point:
-            return value
-        if _is_whole(value):
+        if not _is_float(value) or _is_whole(value):
             return value
         wide = torch.promote_types(value.dtype, torch.float32)
         step = units * torch.finfo(value.dtype).eps

@@ -113,7 +113,7 @@ def _find_failed_quantized(
     """Return the quantized programs of the methods that depart from these alone. Raises
     MissingBlobError."""
     failing = [result.method for result in validation.methods if result.fails_quantized]
-    quantized = subject.quantized() if failing else {}
+    quantized = subject.quantized if failing else {}
     return {method: quantized[method].program for method in failing}
 
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor
-from torch.fx import Node
+from torch.fx import Graph, Node
 
 from pipeline.program.eager import Source
 from pipeline.program.graph_runner import CallNode, GraphRunner
 from pipeline.program.operators import base_name
 from pipeline.validate.rounding import dequantizes_constant
 
-# Bytes of weights in floats that are held; any others are computed in every call.
+# Bytes of weights in floats that are held, those of the method that runs before those of others;
+# what there is no room for is computed in every call.
 MOST_BYTES = 2 << 30
 
 
@@ -24,8 +25,8 @@ class DequantizedWeights:
     """The weights of the programs of one package, which its lanes have in common."""
 
     def __init__(self) -> None:
-        # With the version of each, which a change in place raises.
-        self._weights: dict[Node, tuple[Tensor, int]] = {}
+        # Of each graph, with the version of each weight, which a change in place raises.
+        self._weights: dict[Graph, dict[Node, tuple[Tensor, int]]] = {}
         self._bytes = 0
 
     def serve(self, source: Source) -> None:
@@ -42,7 +43,8 @@ class DequantizedWeights:
         def call(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             if node not in nodes:
                 return call_node(node, args, kwargs)
-            weight, version = self._weights.get(node, (None, 0))
+            weights = self._weights.setdefault(node.graph, {})
+            weight, version = weights.get(node, (None, 0))
             if weight is None or weight._version != version:
                 weight = call_node(node, args, kwargs)
                 self._hold(node, weight)
@@ -51,11 +53,22 @@ class DequantizedWeights:
         return call
 
     def _hold(self, node: Node, weight: Any) -> None:
-        if node in self._weights:  # it was changed in place, and may be again
+        weights = self._weights[node.graph]
+        if node in weights:  # it was changed in place, and may be again
             return
+        if self._bytes + weight.nbytes > MOST_BYTES:
+            self._keep_only(node.graph)
         if self._bytes + weight.nbytes <= MOST_BYTES:
-            self._weights[node] = weight, weight._version
+            weights[node] = weight, weight._version
             self._bytes += weight.nbytes
+
+    def _keep_only(self, graph: Graph) -> None:
+        """Let go of the weights of other graphs: those of methods whose turn is over."""
+        weights = self._weights[graph]
+        for other in self._weights:
+            if other is not graph:
+                self._weights[other] = {}
+        self._bytes = sum(weight.nbytes for weight, _ in weights.values())
 
 
 def _call(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

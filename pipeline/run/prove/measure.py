@@ -127,7 +127,7 @@ def _run(
     config, metadata = subject.action.inputs.config, subject.manifest.get("metadata")
     facts = {"constant_methods": config.constant_methods, "metadata": metadata}
     constants = all_constants(facts)
-    quantized = subject.quantized()
+    quantized = subject.quantized
     keepers = [feature for feature in features if feature.keeps_calls]
     return validate_package(
         subject.pte,

@@ -179,9 +179,10 @@ class Subject:
                 narrowed[name].append((size, remedy))
         return narrowed
 
+    @cached_property
     def quantized(self) -> dict[str, Quantized]:
-        """Load what methods were quantized to, of those that are asked for. Raises
-        MissingBlobError: without one the outcome would be another.
+        """What methods were quantized to, of those that are asked for. Raises MissingBlobError:
+        without one the outcome would be another.
 
         A method that this machine can't run has one too: its quantization can be judged.
         """
@@ -225,9 +226,10 @@ class Subject:
         instructions = _INSTRUCTIONS.validate_python(facts["instructions"])
         if facts["quantized"] is None:
             return LoweredMethod(self.programs[method], instructions)
-        program, origins, *_ = load_quantized(
+        quantized = self.quantized.get(method) or load_quantized(
             facts["quantized"], method, self.workspace.store
         )
+        program, origins, *_ = quantized
         return LoweredMethod(program, instructions, map_places(program, origins))
 
 

@@ -100,3 +100,15 @@ def test_no_more_is_held_than_there_is_room_for(calls, monkeypatch):
     for _ in range(2):
         served.run(inputs)
     assert len(calls) == 2
+
+
+def test_weights_of_the_method_that_runs_come_first(calls, monkeypatch):
+    monkeypatch.setattr(dequantized_weights, "MOST_BYTES", 4 * 120)
+    weights = DequantizedWeights()
+    inputs = InputSet((torch.ones(2, 12),), {}, "an example")
+    sources = [Source(make_program(Quantized(), (2, 12))) for _ in range(2)]
+    for source in sources:
+        weights.serve(source)
+    for place in (0, 0, 1, 1, 0):
+        sources[place].run(inputs)
+    assert len(calls) == 3
