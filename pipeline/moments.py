@@ -53,6 +53,9 @@ class Command:
         builds: whether it builds packages, for which the toolchain must be a known one.
         anywhere: whether it needs no workspace: its function takes the words and a folder, prints,
             and returns the exit status.
+        record: of a verb with an option `json`, the outline of the record that it yields in place
+            of lines where that is set, as `"module:NAME"`: as `store.forms.check_of` takes one, but
+            that a text in a tuple says what the value means.
     """
 
     name: str
@@ -64,6 +67,7 @@ class Command:
     run: str = ""
     builds: bool = False
     anywhere: bool = False
+    record: str = ""
 
 
 class Section(NamedTuple):

@@ -10,8 +10,10 @@ API has it for applications.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from json import dumps
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -354,8 +356,10 @@ class VerbAnywhere(Verb):
 def run_verb(
     verb: Command, words: Sequence[str], flags: Mapping[str, bool | str]
 ) -> int:
-    """Print the lines of a verb; return the exit status."""
+    """Print the lines of a verb, or with `--json` its record and nothing else; return the exit
+    status."""
     function = _find_function(verb)
+    as_json = flags.get("json")
     plan = tasks.current_plan()
     prefetch_exports(plan, plan.packages)
     if verb.name not in _FORETELLING:
@@ -363,9 +367,10 @@ def run_verb(
     try:
         check_command(plan.workspace, builds=verb.builds)
         for line in function(plan, words, **flags):
-            print(one_line(line), flush=True)
+            print(dumps(line) if as_json else one_line(line), flush=True)
     except PipelineError as error:
-        print(f"{verb.name}: {show_error(str(error))}", flush=True)
+        text = f"{verb.name}: {show_error(str(error))}"
+        print(text, file=sys.stderr if as_json else None, flush=True)
         return 1
     except BrokenPipeError:  # whoever reads has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -227,12 +227,27 @@ def _check_operators(program: ExportedProgram) -> None:
 def save_programs(programs: Mapping[str, ExportedProgram], file: Any) -> None:
     """Write an archive of the programs, in their order, to a file-like object or a path.
 
-    Example inputs are left out: `package_pt2` pickles them, and an exporter has its own. Tags of
-    constants and replaced sizes, which `package_pt2` leaves out, are kept. Raises SourceError for a
-    tag that names no file.
+    Each is asked of `programs.items()` when the one before it is written, and none is held after
+    that. Example inputs are left out: `package_pt2` pickles them, and an exporter has its own. Tags
+    of constants and replaced sizes, which `package_pt2` leaves out, are kept. Raises SourceError
+    for a tag that names no file.
     """
-    copies: dict[str, ExportedProgram] = {}
-    extra_files: dict[str, str] = {}
+    extra_files: dict[str, str] = {}  # which are written last
+    copies = _Stream()
+    copies.items = lambda: _copy_programs(programs, extra_files)  # type: ignore
+    with patched_writer(), _without_file_warning():
+        _package.package_pt2(file, exported_programs=copies, extra_files=extra_files)
+
+
+class _Stream(dict[str, ExportedProgram]):
+    """What torch's writer takes for a dict: it asks for `items` alone, once."""
+
+
+def _copy_programs(
+    programs: Mapping[str, ExportedProgram], extra_files: dict[str, str]
+) -> Iterator[tuple[str, ExportedProgram]]:
+    """Yield a copy of each program for torch's writer, which keeps the last one: that is without
+    weights by then."""
     for name, program in programs.items():
         unwrapped = unwrap_subclasses(program)
         tags_by_name = read_tags(name, unwrapped)
@@ -245,9 +260,9 @@ def save_programs(programs: Mapping[str, ExportedProgram], file: Any) -> None:
             unwrapped.graph_module, name_input_gradients(unwrapped)
         )
         _make_writable(copy)
-        copies[name] = copy
-    with patched_writer(), _without_file_warning():
-        _package.package_pt2(file, exported_programs=copies, extra_files=extra_files)
+        del program, unwrapped
+        yield name, copy
+        copy._state_dict = copy._constants = {}
 
 
 def _make_writable(program: ExportedProgram) -> None:

@@ -192,7 +192,7 @@ def check_doit(words: list[str]) -> None:
     elif command == "clean":
         options = _options_of(Clean)
     elif command == "list":
-        options = _options_of(List)
+        options = _options_of(List) | {"--json"}  # of the feature `listing`
     else:  # a group of tasks, a package, or all
         assert not command or command in GROUPS or re.match(r"[\w*-]+[:/]", command) or words, words
         options = _options_of(Run) | {"--allow"}

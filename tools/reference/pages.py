@@ -9,25 +9,27 @@ from tools.reference.config import config_keys, options
 from tools.reference.errors import errors, index, known_causes
 from tools.reference.features import features
 from tools.reference.gates import gates, limits
+from tools.reference.json_output import json_output
 from tools.reference.linking import linking
 from tools.reference.settings import settings
 from tools.reference.targets import targets
 from tools.reference.verbs import verbs
 
 DOCS = Path(__file__).parents[2] / "docs"
-_REFERENCE = DOCS / "reference"
+REFERENCE = DOCS / "reference"
 # The lines of a part, by its page and its name there.
 PARTS: dict[tuple[Path, str], Callable[[], Iterator[str]]] = {
-    (_REFERENCE / "config.md", "keys"): config_keys,
-    (_REFERENCE / "options.md", "options"): options,
-    (_REFERENCE / "gates.md", "gates"): gates,
-    (_REFERENCE / "gates.md", "limits"): limits,
-    (_REFERENCE / "settings.md", "settings"): settings,
-    (_REFERENCE / "verbs.md", "verbs"): verbs,
-    (_REFERENCE / "linking.md", "linking"): linking,
-    (_REFERENCE / "targets.md", "targets"): targets,
-    (_REFERENCE / "errors.md", "errors"): errors,
-    (_REFERENCE / "errors.md", "known causes"): known_causes,
+    (REFERENCE / "config.md", "keys"): config_keys,
+    (REFERENCE / "options.md", "options"): options,
+    (REFERENCE / "gates.md", "gates"): gates,
+    (REFERENCE / "gates.md", "limits"): limits,
+    (REFERENCE / "settings.md", "settings"): settings,
+    (REFERENCE / "verbs.md", "verbs"): verbs,
+    (REFERENCE / "json.md", "commands"): json_output,
+    (REFERENCE / "linking.md", "linking"): linking,
+    (REFERENCE / "targets.md", "targets"): targets,
+    (REFERENCE / "errors.md", "errors"): errors,
+    (REFERENCE / "errors.md", "known causes"): known_causes,
     (DOCS / "guides" / "writing-a-feature.md", "features"): features,
     (DOCS / "troubleshooting.md", "index"): index,
 }

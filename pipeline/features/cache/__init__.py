@@ -12,8 +12,13 @@ FEATURE = Feature(
             "cache",
             "the store: what it holds and has saved; check it; evict",
             "stats | verify | gc",
+            {
+                "json": "of stats: write one line of JSON instead; docs/reference/json.md "
+                "describes it"
+            },
             examples=(("doit cache verify", "hashes all of it again"),),
             run="pipeline.features.cache.verb:run",
+            record="pipeline.features.cache.verb:STATISTICS",
         ),
     ),
 )

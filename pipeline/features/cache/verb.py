@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
 
 from pipeline.cli.columns import columns
 from pipeline.features.cache.contents import find_unreadable, statistics, verify
@@ -10,15 +11,38 @@ from pipeline.plan.corrections import find_wrong_records
 from pipeline.plan.plan import Plan
 from pipeline.report.formatting import duration, percent
 from pipeline.store.errors import PipelineError, did_you_mean, listed
+from pipeline.store.forms import Count, Seconds
 from pipeline.store.maintenance import evict
 from pipeline.store.places import describe_remedy
 from pipeline.store.sizes import human_size
 from pipeline.store.store import Store
 from pipeline.store.usage import LEVELS, Usage
 
+# What `doit cache stats --json` prints (`moments.Command.record`).
+STATISTICS = {
+    "format": Literal[1],
+    "store": (str, "its folder"),
+    "bytes": Count,
+    "greatest_bytes": (
+        Count,
+        None,
+        "above which results are evicted; null for no limit",
+    ),
+    "blobs": {"number": Count, "bytes": Count},
+    "results": {"number": Count, "bytes": Count, "kinds": {str: Count}},
+    "usage": (
+        {str: {"hits": Count, "misses": Count, "saved": Seconds, "spent": Seconds}},
+        "in all runs of this store, by kind of action",
+    ),
+    "remote": (str, None, "its address; null without one"),
+    "fetched_bytes": (Count, "from remotes, in all runs"),
+    "pushed_bytes": Count,
+}
 
-def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
-    """Run one of `stats`, `verify` and `gc`, by default the first. Raises PipelineError."""
+
+def run(plan: Plan, words: Sequence[str], json: bool = False) -> Iterator[Any]:
+    """Run one of `stats`, `verify` and `gc`, by default the first. With `json`, `stats` yields the
+    record that `STATISTICS` describes. Raises PipelineError."""
     verbs = {"stats": _show_statistics, "gc": _collect_garbage}
     word = "stats"
     if words:
@@ -27,10 +51,37 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
         raise PipelineError(
             f"no '{' '.join(words)}'; {did_you_mean(word, [*verbs, 'verify'])}"
         )
+    if json and word != "stats":
+        raise PipelineError(f"{word} has no --json; only `doit cache stats` does")
     store = plan.workspace.store
+    if json:
+        yield _make_record(store)
+        return
     if unreadable := find_unreadable(store):
         yield describe_remedy(store.root, f"can't be read ({listed(unreadable, 1)})")
     yield from _verify(plan) if word == "verify" else verbs[word](store)
+
+
+def _make_record(store: Store) -> dict[str, Any]:
+    stats = statistics(store)
+    usage = {kind: vars(use) for kind, use in sorted(stats.usage.items())}
+    number = sum(stats.results.values())
+    return {
+        "format": 1,
+        "store": str(store.root),
+        "bytes": stats.size,
+        "greatest_bytes": store.cap,
+        "blobs": {"number": stats.blobs, "bytes": stats.blob_bytes},
+        "results": {
+            "number": number,
+            "bytes": stats.result_bytes,
+            "kinds": dict(sorted(stats.results.items())),
+        },
+        "usage": usage,
+        "remote": store.remote.settings.url if store.remote is not None else None,
+        "fetched_bytes": stats.moved.fetched,
+        "pushed_bytes": stats.moved.pushed,
+    }
 
 
 def _show_statistics(store: Store) -> Iterator[str]:

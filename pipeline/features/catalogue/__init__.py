@@ -12,8 +12,12 @@ FEATURE = Feature(
             "backends",
             "the backends that methods can be lowered to, and their options",
             "[name ...]",
+            {
+                "json": "write one line of JSON instead; docs/reference/json.md describes it"
+            },
             examples=(("doit backends vulkan", "what one needs and takes"),),
             run="pipeline.features.catalogue.listing:run",
+            record="pipeline.features.catalogue.listing:CATALOGUE",
         ),
     ),
 )

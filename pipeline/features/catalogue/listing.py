@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from pipeline.backends import (
     BACKENDS,
@@ -30,13 +30,98 @@ _WIDTH = 100
 _SUMMARY = 26  # what the other columns of the table leave of it
 
 
-def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
-    """List the catalogue, or describe the named backends. Raises PipelineError."""
+# What `doit backends --json` prints (`moments.Command.record`).
+CATALOGUE = {
+    "format": Literal[1],
+    "backends": [
+        {
+            "name": (str, "in configs"),
+            "backend_id": (str, None, "of its delegate; null where it has none"),
+            "summary": str,
+            "lowers": (bool, "on this machine"),
+            "needs": ([str], "that this machine lacks to lower to it"),
+            "runs": (bool, None, "on this machine; null where nobody knows"),
+            "runs_how": (str, "with what it runs here, or why it does not"),
+            "joint": (bool, "whether it sees all methods of a package at once"),
+            "same_bytes": (bool, None, "each time; null where nobody knows"),
+            "distributions": ({str: str}, "with their versions"),
+            "plugin": (
+                str,
+                None,
+                "the distribution that brings it; null for one of ours",
+            ),
+            "options": ({str: Any}, "of its partitioner, as a JSON Schema"),
+            "quantizer": ({str: Any}, None, "the options of its quantizer, likewise"),
+        }
+    ],
+    "quantizers": (
+        {str: {str: Any}},
+        "those without a backend, with the JSON Schemas of their options",
+    ),
+    "plugin_problems": ({str: str}, "of plugins that can't be used"),
+}
+
+
+def run(plan: Plan, words: Sequence[str], json: bool = False) -> Iterator[Any]:
+    """List the catalogue, or describe the named backends; with `json` as the record that
+    `CATALOGUE` describes. Raises PipelineError."""
+    if json:
+        yield _make_record(words)
+        return
     if not words:
         yield from list_backends()
     for number, name in enumerate(words):
         yield from [""] if number else []
         yield from describe_backend(name)
+
+
+def _make_record(words: Sequence[str]) -> dict[str, Any]:
+    """Return the backends and quantizers of these names, by default all. Raises PipelineError."""
+    quantizers = _lone_quantizers()
+    names = [*BACKENDS, *quantizers]
+    for word in words:
+        _refuse_unknown(word, names)
+    chosen = list(words) or names
+    return {
+        "format": 1,
+        "backends": [_describe_as_json(BACKENDS[n]) for n in chosen if n in BACKENDS],
+        "quantizers": {
+            name: QUANTIZERS[name].options.model_json_schema()
+            for name in chosen
+            if name in quantizers
+        },
+        "plugin_problems": dict(PLUGIN_PROBLEMS),
+    }
+
+
+def _describe_as_json(backend: Backend) -> dict[str, Any]:
+    needs = _needs(backend.host.missing())
+    refusal = backend.explain_not_run()
+    how = _runs(backend)
+    why = backend.preprocessing.unreproducible
+    quantizer = None
+    if backend.quantization is not None:
+        quantizer = backend.quantization.options.model_json_schema()
+    return {
+        "name": backend.name,
+        "backend_id": None if backend.lowering.kernels else backend.backend_id,
+        "summary": backend.summary,
+        "lowers": not needs,
+        "needs": needs,
+        "runs": False if refusal else bool(how) or None,
+        "runs_how": refusal or how,
+        "joint": backend.preprocessing.joint,
+        "same_bytes": None if why.startswith("not known") else not why,
+        "distributions": {n: version_of(n) for n in backend.host.distributions},
+        "plugin": backend.plugin or None,
+        "options": backend.options.model_json_schema() if backend.lowers else {},
+        "quantizer": quantizer,
+    }
+
+
+def _refuse_unknown(name: str, names: Sequence[str]) -> None:
+    if name not in names:
+        raise PipelineError(f"no backend '{name}'; {did_you_mean(name, names)}")
 
 
 def list_backends() -> Iterator[str]:
@@ -73,9 +158,7 @@ def list_backends() -> Iterator[str]:
 
 def describe_backend(name: str) -> Iterator[str]:
     """Describe a backend, or a quantizer without one. Raises PipelineError for an unknown name."""
-    names = [*BACKENDS, *_lone_quantizers()]
-    if name not in names:
-        raise PipelineError(f"no backend '{name}'; {did_you_mean(name, names)}")
+    _refuse_unknown(name, [*BACKENDS, *_lone_quantizers()])
     if name not in BACKENDS:
         host = QUANTIZERS[name].host
         yield f"{name}: a quantizer without a partitioner of its own"

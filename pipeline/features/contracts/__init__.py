@@ -14,6 +14,7 @@ CONTRACT = Command(
         "on DEVICE": "ask a device's runtime whether it has all that the packages need: native, "
         "qemu:<cpu>, a board, or a device that a plugin brings",
         "of-runtime": "write what this machine's runtime holds to targets/<name>.yaml",
+        "json": "write one line of JSON instead; docs/reference/json.md describes it",
     },
     "Without a name, all packages are meant; with --of-runtime the target `wheel` is.",
     (
@@ -23,6 +24,7 @@ CONTRACT = Command(
         ("doit contract --of-runtime here", "writes targets/here.yaml"),
     ),
     run="pipeline.features.contracts.verb:run",
+    record="pipeline.features.contracts.verb:CONTRACTS",
 )
 FEATURE = Feature(
     "contracts",

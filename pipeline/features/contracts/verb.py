@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 from pipeline.cli.verbs import known_packages
 from pipeline.features.contracts.cmake import cmake_lines
+from pipeline.features.contracts.outline import CONTRACT as OUTLINE
 from pipeline.features.contracts.planning import TARGETS, target_file
 from pipeline.moments import call_all
 from pipeline.plan.plan import Plan
@@ -31,21 +32,35 @@ Json = Mapping[str, Any]
 _WHEEL = "wheel"  # the target that is written where none is named
 
 
+# What `doit contract --json` prints (`moments.Command.record`).
+CONTRACTS = {
+    "format": Literal[1],
+    "packages": (
+        {str: {"contract": OUTLINE, "runs_in": {str: str}}},
+        "`runs_in` says by runtime whether the package ran there; with --all empty",
+    ),
+    "all": (OUTLINE, None, "of all packages together, with --all"),
+}
+
+
 def run(
     plan: Plan,
     words: Sequence[str],
     all: bool = False,
     of_runtime: bool = False,
     on: str = "",
-) -> Iterator[str]:
+    json: bool = False,
+) -> Iterator[Any]:
     """Print the contract of each package with the CMake lines of its runtime, or one for all of
     them; or hold the packages to the runtime of a device; or write the target of this machine's
-    runtime.
+    runtime. With `json`, contracts are one record, as `CONTRACTS` describes it.
 
     Raises:
         PipelineError: some packages are not built as they are asked for, or a device lacks what
             they need, after the others were printed; one for all is of all or none.
     """
+    if json and (on or of_runtime):
+        raise PipelineError("--json goes with --all alone; leave out the other option")
     if of_runtime:
         yield from _write_target(plan, words)
         return
@@ -59,27 +74,50 @@ def run(
             contracts[package] = _read(plan, package)
         except PipelineError as error:
             refused += error.lines
-    if all and not refused:
-        yield from _describe_joined(plan, contracts)
-    for number, (package, contract) in enumerate(() if all else contracts.items()):
-        yield from [""] if number else []
-        folder = plan.workspace.package(package)
-        report = read_fitting(folder / REPORT) or {}
-        runs_in = report.get("runs_in", {})
-        yield from _describe(package, contract, folder / SELECTION, runs_in=runs_in)
+    joined = _write_joined(plan, contracts) if all and not refused else None
+    single = {} if all else contracts
+    runs_in = {package: _find_runtimes(plan, package) for package in single}
+    if json:
+        yield {
+            "format": 1,
+            "packages": {
+                package: {"contract": contract, "runs_in": runs_in[package]}
+                for package, contract in single.items()
+            },
+            "all": joined,
+        }
+    else:
+        if joined is not None:
+            yield from _describe_joined(plan, joined)
+        for number, (package, contract) in enumerate(single.items()):
+            yield from [""] if number else []
+            selection = plan.workspace.package(package) / SELECTION
+            yield from _describe(package, contract, selection, runs_in=runs_in[package])
     if refused:
         raise PipelineError(*refused)
 
 
-def _describe_joined(plan: Plan, contracts: Mapping[str, Json]) -> Iterator[str]:
-    """Write the contract of several packages to build/, and yield the lines on it."""
+def _find_runtimes(plan: Plan, package: str) -> dict[str, str]:
+    """Return whether a package runs in each runtime that its report knows, in words."""
+    report = read_fitting(plan.workspace.package(package) / REPORT) or {}
+    return dict(report.get("runs_in", {}))
+
+
+def _write_joined(plan: Plan, contracts: Mapping[str, Json]) -> Json:
+    """Write the contract of several packages to build/, and return it."""
     from pipeline.features.contracts.contract import format_selection, join_contracts
 
     joined = join_contracts(list(contracts.values()))
     build = plan.workspace.build
     write_atomically(build / CONTRACT, record_bytes(joined), build)
     write_atomically(build / SELECTION, format_selection(joined), build)
-    title = plural(len(contracts), "package")
+    return joined
+
+
+def _describe_joined(plan: Plan, joined: Json) -> Iterator[str]:
+    """Yield the lines on the contract of several packages."""
+    build = plan.workspace.build
+    title = plural(len(joined["packages"]), "package")
     yield from _describe(title, joined, build / SELECTION, "app")
     yield f"written: {_shown(plan, build / CONTRACT)}, {_shown(plan, build / SELECTION)}"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from pipeline.moments import Command, Feature
 
+JSON = "write one line of JSON instead; docs/reference/json.md describes it"
 FEATURE = Feature(
     "explain",
     "say what a run would do and why, to the file, key, tensor or library",
@@ -14,7 +15,9 @@ FEATURE = Feature(
             "what a run would do, and why, without doing it",
             "[package[/method] ...]",
             {
-                "resolved": "print what each method finally gets instead, and where it was written"
+                "resolved": "print the effective config of each method and where each value comes "
+                "from",
+                "json": JSON,
             },
             "Names may be patterns ('vision*', 'vision/enc*'); without a name, all are meant. "
             "The exit status is 1 where a config has mistakes.",
@@ -24,11 +27,13 @@ FEATURE = Feature(
                 ("doit plan --resolved vision", "the config that comes of the file"),
             ),
             run="pipeline.features.explain.plan:run",
+            record="pipeline.features.explain.forms:PLAN",
         ),
         Command(
             "explain",
             "why actions are current or not; without names, what bounded the last run",
             "[package[/method] ...]",
+            {"json": JSON},
             examples=(
                 (
                     "doit explain",
@@ -37,6 +42,22 @@ FEATURE = Feature(
                 ("doit explain vision/classify", "the file, key, tensor or library"),
             ),
             run="pipeline.features.explain.explain:run",
+            record="pipeline.features.explain.forms:EXPLANATION",
+        ),
+        Command(
+            "why",
+            "which packages hang on a file, tensor, backend or library, and by which road",
+            "<file | tensor | backend | library | $VARIABLE>",
+            {"json": JSON},
+            "A pattern stands for all files or tensors that it fits, a folder for all in it. "
+            "What an exporter reads is known once it has run.",
+            (
+                ("doit why models/common.py", "a module that exporters import"),
+                ("doit why decoder.embed.weight", "a tensor of a model"),
+                ("doit why torchao", "a distribution, or a backend such as xnnpack"),
+            ),
+            run="pipeline.features.explain.why:run",
+            record="pipeline.features.explain.forms:DEPENDENTS",
         ),
     ),
 )

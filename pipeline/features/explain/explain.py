@@ -8,6 +8,7 @@ from typing import Any
 from pipeline.cli.grammar import Target, find_targets
 from pipeline.features.explain.plan import (
     VERDICTS,
+    describe_action,
     expected,
     expected_action,
     foresee_links,
@@ -31,29 +32,59 @@ from pipeline.store.maintenance import earlier_keys
 _SHOWN = 0.05  # seconds of a stage, below which it is passed over
 _NEEDED = (SOURCE_CALLS, PACKAGE_CALLS, LOADS)
 _SLOWEST = 5  # actions that are named
+_SCHEDULE = ("seconds", "workers", "idle", "idle_while_ready", "chain")
 
 
-def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
-    """Explain each target, or without any the last run. Raises PipelineError."""
+def run(plan: Plan, words: Sequence[str], json: bool = False) -> Iterator[Any]:
+    """Explain each target, or without any the last run.
+
+    Args:
+        json: yields one record instead of lines, as `forms.EXPLANATION` describes it.
+
+    Raises:
+        PipelineError: a target is not there, or its config has mistakes; what is explained before
+            it is yielded first.
+    """
     if not words:
-        yield from _explain_last_run(plan)
+        schedule = _read_last_run(plan)
+        if json:
+            yield {"format": 1, "actions": [], "last_run": schedule}
+        else:
+            yield from describe_schedule(schedule)
         return
+    actions: list[dict[str, Any]] = []
+    mistake = None
     for target in find_targets(plan, words):
-        yield from explain(plan, target)
+        try:
+            explained = list(explain(plan, target))
+        except PipelineError as error:
+            mistake = error
+            break
+        actions += [record for record, _ in explained]
+        if not json:
+            yield from _describe(explained)
+    if json:
+        yield {"format": 1, "actions": actions, "last_run": None}
+    if mistake is not None:
+        raise mistake
 
 
-def _explain_last_run(plan: Plan) -> Iterator[str]:
-    """Say what bounded the last run that did something. Raises PipelineError."""
+def _read_last_run(plan: Plan) -> dict[str, Any]:
+    """Return what bounded the last run that did something. Raises PipelineError."""
     schedule = read_schedule(read_timeline(plan.workspace))
     if schedule is None:
         raise PipelineError(
             "no build/timeline.json of a run that did something; name what to explain: "
             "doit explain <package>[/<method>] ..."
         )
-    yield from describe_schedule(schedule)
+    return {name: schedule[name] for name in _SCHEDULE}
 
 
-def explain(plan: Plan, target: Target) -> Iterator[str]:
+# An action as JSON, and its entry in the store, where that says how long its stages took.
+Explained = tuple[dict[str, Any], ActionEntry | None]
+
+
+def explain(plan: Plan, target: Target) -> Iterator[Explained]:
     """Explain each action of a package or of some of its methods: whether it is current, and for
     one that is not, everything that tells its key from the nearest earlier one.
 
@@ -61,24 +92,40 @@ def explain(plan: Plan, target: Target) -> Iterator[str]:
         PipelineError: the config has mistakes.
     """
     plan.check(target.package)
-    timed: list[tuple[str, ActionEntry]] = []
     links = foresee_links(plan, [target.package])
     for task, status in expected(plan, target.package, links):
-        if not is_of(task, target):
-            continue
-        title = f"{task.kind} {task.title}"
-        yield f"{title}: {VERDICTS[status.state]}"
-        action = expected_action(task, status)
-        for line in _explain_action(task, status, action):
-            yield f"  {line}"
-        entry = _find_timed(task, action)
-        if entry is not None:
-            timed.append((title, entry))
+        if is_of(task, target):
+            action = expected_action(task, status)
+            record = _explain_action(task, status, action)
+            entry = _find_timed(task, action)
+            if entry is not None:
+                record["seconds"] = entry.seconds
+                record["stages"] = dict(entry.stages)
+            yield record, entry
+
+
+def _describe(explained: Sequence[Explained]) -> Iterator[str]:
+    """Yield the lines on the actions of a target."""
+    for record, _ in explained:
+        yield f"{_make_title(record)}: {VERDICTS[record['state']]}"
+        if record["changes"]:
+            yield f"  compared with {record['since']}:"
+            yield from (f"  - {line}" for line in record["changes"])
+        else:
+            yield f"  {record['reason']}"
+        yield from (f"  {line}" for line in record["remarks"])
+    timed = [(record, entry) for record, entry in explained if entry is not None]
     if timed:
         yield "where the time went:"
-        timed.sort(key=lambda item: -item[1].seconds)
-        for title, entry in timed[:_SLOWEST]:
-            yield f"  {title} {_describe_time(entry)}"
+        timed.sort(key=lambda pair: -pair[1].seconds)
+        for record, entry in timed[:_SLOWEST]:
+            yield f"  {_make_title(record)} {_describe_time(entry)}"
+
+
+def _make_title(record: Mapping[str, Any]) -> str:
+    name = record["package"] or record["model"]
+    title = "/".join(filter(None, [name, unit_name(record["methods"])]))
+    return f"{record['kind']} {title}"
 
 
 def _find_timed(task: ActionTask, action: Action | None) -> ActionEntry | None:
@@ -133,26 +180,32 @@ def _count_observed(entry: ActionEntry) -> str:
 
 def _explain_action(
     task: ActionTask, status: Status, action: Action | None
-) -> Iterator[str]:
+) -> dict[str, Any]:
+    """Return an action as JSON, with what tells its key from that of an earlier one."""
     plan = task.plan
-    reason = status.reason
+    record = {
+        **describe_action(task, status),
+        "since": "",
+        "changes": [],
+        "remarks": [],
+        "seconds": None,
+        "stages": {},
+    }
     if status.current or action is None:
-        yield reason
-        return
+        return record
     if task.kind == "export" and plan.workspace.store.get(action.digest):
-        yield reason
-        return
+        return record
     since, old = _nearest_key(task, action)
     if old is None:
-        yield f"{reason}; there is no earlier build of this package to compare with"
+        record["reason"] += (
+            "; there is no earlier build of this package to compare with"
+        )
     elif changes := list(describe_changes(plan, old, action)):
-        yield f"compared with {since}:"
-        for line in changes:
-            yield f"- {line}"
-    else:
-        yield reason
+        record |= {"since": since, "changes": changes}
     if task.kind == "compile" and status.state == "stale":
-        yield from filter(None, call_all("explain_compile", action, plan.workspace))
+        sentences = call_all("explain_compile", action, plan.workspace)
+        record["remarks"] = list(filter(None, sentences))
+    return record
 
 
 def _nearest_key(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from pipeline.cli.ahead import prefetch_packages
 from pipeline.cli.columns import columns
@@ -39,23 +42,27 @@ _UNLINKED = Status("waiting", "the package is to be linked first")
 _UNLINKED_FAMILY = Status("waiting", "packages of its family are to be linked first")
 
 
-def run(plan: Plan, words: Sequence[str], resolved: bool = False) -> Iterator[str]:
+def run(
+    plan: Plan, words: Sequence[str], resolved: bool = False, json: bool = False
+) -> Iterator[Any]:
     """Yield a line for each action that a run would not find current, and a sum.
 
     Args:
         words: packages or their methods (`package/method`), by default all.
         resolved: yields what each method finally gets instead.
+        json: yields one record instead, as `forms.PLAN` describes it.
 
     Raises:
         PipelineError: there is no such package, or a package has mistakes.
     """
+    if resolved and json:
+        raise PipelineError(
+            "--resolved writes a config, in YAML; leave out --json, or --resolved"
+        )
     if resolved:
         yield from _resolve(plan, known_packages(plan, words))
     else:
-        yield from preview(plan, find_targets(plan, words))
-        if not words:
-            for remark in find_remarks(plan):
-                yield f"warning: {remark}"
+        yield from preview(plan, find_targets(plan, words), json, has_remarks=not words)
 
 
 def _resolve(plan: Plan, packages: Sequence[str]) -> Iterator[str]:
@@ -184,8 +191,29 @@ def _find_status(task: ActionTask) -> Status:
     )
 
 
-def preview(plan: Plan, targets: Sequence[Target]) -> Iterator[str]:
+def describe_action(task: ActionTask, status: Status) -> dict[str, Any]:
+    """Return an action and its status as JSON, in the form that `forms` gives it."""
+    return {
+        "kind": task.kind,
+        "model": task.model,
+        "package": task.package,
+        "methods": list(task.unit),
+        "state": status.state,
+        "reason": status.reason,
+    }
+
+
+def preview(
+    plan: Plan,
+    targets: Sequence[Target],
+    json: bool = False,
+    has_remarks: bool = False,
+) -> Iterator[Any]:
     """Yield a line for each action that a run would not find current, and a sum.
+
+    Args:
+        json: yields one record instead.
+        has_remarks: whether remarks on the workspace are part of it.
 
     Raises:
         PipelineError: packages have mistakes, after the others were reported.
@@ -199,51 +227,73 @@ def preview(plan: Plan, targets: Sequence[Target]) -> Iterator[str]:
         if package not in links:
             faulty[package] = plan.problems(package)
     table = _Preview(plan, targets)
-    table.add_problems(faulty)
     for package in packages:
         if package not in faulty:
             for task, status in expected(plan, package, links, whole):
                 table.add(task, status)
-    yield from (line.strip() for line in columns(table.rows))
-    if table.rows:
+    notes = list(table.notes)
+    if table.rows or faulty:
         from pipeline.backends.constructors import outdated  # pydantic
 
-        yield from filter(None, [outdated()])
-    yield from filter(None, table.notes)
-    sums = table.sums()
-    if faulty:
-        sums.append(f"{len(faulty)} faulty")
-    yield ", ".join(sums)
+        notes[:0] = filter(None, [outdated()])
+    warnings = list(map(str, find_remarks(plan) if has_remarks and not faulty else ()))
+    if json:
+        yield {
+            "format": 1,
+            "actions": table.actions,
+            "mistakes": list(_list_mistakes(faulty)),
+            "warnings": warnings,
+            "notes": notes,
+        }
+    else:
+        rows = [*_describe_mistakes(faulty), *table.rows]
+        yield from (line.strip() for line in columns(rows))
+        yield from notes
+        yield table.sums(len(faulty))
+        yield from (f"warning: {warning}" for warning in warnings)
     if faulty:
         raise PipelineError(
             f"{plural(len(faulty), 'package')} with mistakes: {listed(faulty, 10)}"
         )
 
 
+_Row = tuple[str, str, str, str]
+
+
+def _describe_mistakes(faulty: Mapping[str, Sequence[Problem]]) -> Iterator[_Row]:
+    """Yield a row for each problem of packages, and one for those that many packages have."""
+    shown: dict[Problem, str] = {}
+    widespread = find_widespread(faulty)
+    for package, problems in faulty.items():
+        for line in format_new_problems(problems, package, shown, widespread):
+            yield "", package, "faulty", show_error(line)
+
+
+def _list_mistakes(
+    faulty: Mapping[str, Sequence[Problem]],
+) -> Iterator[dict[str, str]]:
+    """Yield each problem of each package in full, as JSON."""
+    for package, problems in faulty.items():
+        for problem in problems:
+            yield {"package": package, "mistake": show_error(str(problem))}
+
+
 class _Preview:
-    """The table of `doit plan`: its rows, counts of all actions, and notes on backends."""
+    """The actions of `doit plan`, rows for those that are not current, and notes on backends."""
 
     def __init__(self, plan: Plan, targets: Sequence[Target]) -> None:
-        self.rows: list[tuple[str, str, str, str]] = []
+        self.actions: list[dict[str, Any]] = []
+        self.rows: list[_Row] = []
         self.notes: dict[str, None] = {}
         self._plan = plan
         self._targets: dict[str, list[Target]] = {}  # by package
         for target in targets:
             self._targets.setdefault(target.package, []).append(target)
-        self._counts = dict.fromkeys(VERDICTS, 0)
         self._titles: dict[Digest, str] = {}  # of the first action of a digest
         self._exported: set[str] = set()
 
-    def add_problems(self, faulty: Mapping[str, Sequence[Problem]]) -> None:
-        """Add a row for each problem of packages, and one for those that many packages have."""
-        shown: dict[Problem, str] = {}
-        widespread = find_widespread(faulty)
-        for package, problems in faulty.items():
-            for line in format_new_problems(problems, package, shown, widespread):
-                self.rows.append(("", package, "faulty", show_error(line)))
-
     def add(self, task: ActionTask, status: Status) -> None:
-        """Count an action of the targets' packages, with a row where it is not current, unless no
+        """Add an action of the targets' packages, with a row where it is not current, unless no
         target has a part in it."""
         if task.kind == "export":  # which several packages share
             if task.title in self._exported:
@@ -251,15 +301,16 @@ class _Preview:
             self._exported.add(task.title)
         elif not any(is_of(task, target) for target in self._targets[task.name]):
             return
-        self._counts[status.state] += 1
+        status = replace(status, reason=self._reason(task, status))
+        self.actions.append(describe_action(task, status))
         if status.current:
             return
-        reason = self._reason(task, status)
-        self.rows.append((task.kind, task.title, VERDICTS[status.state], reason))
+        self.rows.append((task.kind, task.title, VERDICTS[status.state], status.reason))
         if task.kind == "compile":
             config = self._plan.config(task.name)
             for backend in config.backends(config.methods):
-                self.notes[backend.overridden] = None
+                if backend.overridden:
+                    self.notes[backend.overridden] = None
 
     def _reason(self, task: ActionTask, status: Status) -> str:
         """Return why an action is not current, and the action that it is the same as."""
@@ -273,11 +324,13 @@ class _Preview:
                 reason += f"; the same as {first}"
         return reason
 
-    def sums(self) -> list[str]:
-        """Return how many actions there are of each state."""
+    def sums(self, faulty: int) -> str:
+        """Return how many actions there are of each state, and how many packages are `faulty`."""
+        counts = Counter(action["state"] for action in self.actions)
         verbs = dict(VERDICTS)
-        if self._counts["waiting"] > 1:
+        if counts["waiting"] > 1:
             verbs["waiting"] = "wait"
-        return [
-            f"{count} {verbs[state]}" for state, count in self._counts.items() if count
+        sums = [
+            f"{counts[state]} {verb}" for state, verb in verbs.items() if counts[state]
         ]
+        return ", ".join([*sums, *([f"{faulty} faulty"] if faulty else [])])

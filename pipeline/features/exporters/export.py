@@ -20,22 +20,13 @@ from types import CodeType, ModuleType
 from typing import Any
 
 import torch
-from torch.export import ExportedProgram
 
 from pipeline.config.operators import load_libraries
-from pipeline.features.exporters.exporter import (
-    call_constants,
-    call_export_methods,
-    call_inputs,
-    find_references,
-    parse_examples,
-    parse_inputs,
-)
+from pipeline.features.exporters.exporter import call_export_methods
 from pipeline.features.exporters.exporter_imports import import_afresh, importing_for
 from pipeline.features.exporters.handover import Handover, handing_over
+from pipeline.features.exporters.methods import hand_over_all, hand_over_stream
 from pipeline.features.exporters.neutral import neutral_process
-from pipeline.features.exporters.renamed_state import find_renamed_state
-from pipeline.features.exporters.shared_members import sharing_members
 from pipeline.moments import call_all, find_features, load
 from pipeline.plan.actions import Action
 from pipeline.plan.keys import program_key
@@ -49,10 +40,6 @@ from pipeline.program.fresh_imports import FromText
 from pipeline.program.import_errors import explain_hidden
 from pipeline.program.inputs import InputSet, save_inputs
 from pipeline.program.operator_libraries import explain_missing
-from pipeline.program.random_operators import (
-    describe_random_operators,
-    find_random_operators,
-)
 from pipeline.program.workspace_modules import load_file, own_name
 from pipeline.run import isolated
 from pipeline.run.build.load import check_libraries
@@ -246,74 +233,15 @@ def _run(
     return what `run_exporter` does. `prepare` is called before it is."""
     requests = import_afresh(path.parent)
     prepare()
+    root = path.parents[1]
     with _explaining_imports(path):
         module = _load(path, text)
-        programs, exported_references = call_export_methods(module, parameters)
-    put = handover.put
-    constants = call_constants(module, parameters, programs, put)
-
-    def calibration(method: str) -> Iterator[InputSet]:
-        value = call_inputs(module, "calibration", method, parameters)
-        return parse_inputs(module, "calibration", method, programs[method], value)
-
-    values = {
-        name: call_inputs(module, "example", name, parameters) for name in programs
-    }
-    examples = parse_examples(module, programs, values)
-    references = find_references(module, programs, exported_references, parameters)
-    # Each set has a record of its own, so that an exporter that yields them has one of them in
-    # memory at a time.
-    batches = {
-        name: [put(save_inputs([input_set])) for input_set in calibration(name)]
-        for name in programs
-    }
-    renamed = find_renamed_state(programs)
-    defaults = torch.get_default_dtype(), torch.get_default_device()
-    torch.set_default_device(None)  # whatever the exporter works with
-    torch.set_default_dtype(torch.float32)
-    with sharing_members():
-        save_programs(programs, handover.archive)
-    stored = {
-        name: put(save_inputs(sets)) if sets else None
-        for name, sets in examples.items()
-    }
-    root = path.parents[1]
-    recordings = {}
-    for recorded in call_all(
-        "record_references", references, programs, examples, *defaults, root
-    ):
-        for name, recording in recorded.items():
-            recordings[name] = put(recording)
-    return {
-        "methods": [
-            {
-                "name": name,
-                "examples": stored[name],
-                "examples_of_export": values[name] is None and bool(stored[name]),
-                "batches": batches[name],
-                "reference": recordings.get(name),
-                "renamed": renamed.get(name, {}),
-            }
-            for name in programs
-        ],
-        "constants": constants,
-        "warnings": _find_warnings(programs),
-        "handed": handover.to_json(),
-        "asked": requests.to_json(),
-    }
-
-
-def _find_warnings(programs: Mapping[str, ExportedProgram]) -> list[str]:
-    """Return a sentence for each method that was exported in training mode: compiling it would be
-    in vain."""
-    warnings = []
-    for method, program in programs.items():
-        operators = [o for o in find_random_operators(program) if o.cause == "training"]
-        if operators:
-            warnings.append(
-                f"{method}: it holds {describe_random_operators(operators)}"
-            )
-    return warnings
+        returned = call_export_methods(module, parameters)
+        if isinstance(returned, Iterator):
+            records = hand_over_stream(module, returned, parameters, handover, root)
+    if not isinstance(returned, Iterator):
+        records = hand_over_all(module, *returned, parameters, handover, root)
+    return {**records, "handed": handover.to_json(), "asked": requests.to_json()}
 
 
 @contextmanager

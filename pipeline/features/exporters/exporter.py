@@ -28,15 +28,18 @@ _MOST_MISTAKES = 8  # that are told of the inputs of one method
 
 def call_export_methods(
     module: ModuleType, parameters: Mapping[str, Any]
-) -> tuple[dict[str, ExportedProgram], dict[str, Reference]]:
-    """Call `export_methods`, and return programs by method, and the references that came with them.
-    Raises SourceError where it returns something else than it should."""
+) -> tuple[dict[str, ExportedProgram], dict[str, Reference]] | Iterator[Any]:
+    """Call `export_methods`, and return programs by method, and the references that came with them;
+    of one that yields methods, what it yields. Raises SourceError where it returns something else
+    than it should."""
     function = getattr(module, FUNCTION, None)
     if callable(function):
         _check_parameters(module, function, parameters)
     returned = function(**parameters) if callable(function) else None
+    if isinstance(returned, Iterator):
+        return returned
     programs, references = _split(returned)
-    _check_eager(module, references)
+    check_eager(module, references)
     if not callable(function):
         mistake = (
             "has no function export_methods(); it must return a dict of method name to "
@@ -48,16 +51,39 @@ def call_export_methods(
             "method name to torch.export.ExportedProgram, or to a pair of it and its "
             "reference"
         )
-    elif wrong := [
-        repr(name) for name in programs if not METHOD_NAME.fullmatch(str(name))
-    ]:
-        mistake = f"method names {', '.join(wrong)}; {METHOD_RULE}"
-    elif not are_distinct(programs):
-        mistake = f"method names {', '.join(sorted(programs))}: two of them differ by case alone; "
-        mistake += "rename one, since archives and some file systems take both for one"
     else:
+        check_names(module, programs)
         return programs, references
     raise SourceError(f"{name_file(module)}: {mistake}")
+
+
+def check_names(module: ModuleType, names: Iterable[Any]) -> None:
+    """Raise SourceError for names that methods of a package can't have."""
+    names = list(names)
+    if wrong := [repr(name) for name in names if not METHOD_NAME.fullmatch(str(name))]:
+        mistake = f"method names {', '.join(wrong)}; {METHOD_RULE}"
+    elif not are_distinct(names):
+        mistake = f"method names {', '.join(sorted(names))}: two of them differ by case alone; "
+        mistake += "rename one, since archives and some file systems take both for one"
+    else:
+        return
+    raise SourceError(f"{name_file(module)}: {mistake}")
+
+
+def parse_yielded(
+    module: ModuleType, value: Any
+) -> tuple[str, ExportedProgram, Reference | None]:
+    """Return the name, the program and the reference that `export_methods` yielded. Raises
+    SourceError for anything else."""
+    if type(value) is tuple and len(value) in (2, 3):
+        name, program, *more = value
+        reference = more[0] if more else None
+        if isinstance(name, str) and _is_method((program, reference)):
+            return name, program, reference
+    raise SourceError(
+        f"{name_file(module)}: export_methods() yielded {_describe(value)}; must be a pair of "
+        "method name and torch.export.ExportedProgram, or these and the reference"
+    )
 
 
 def _split(
@@ -100,7 +126,7 @@ def _describe_wrong(returned: Any) -> str:
     )
 
 
-def _check_eager(module: ModuleType, references: Mapping[str, Reference]) -> None:
+def check_eager(module: ModuleType, references: Mapping[str, Reference]) -> None:
     """Raise SourceError for a reference that is an exported program: it is what a reference is
     compared with, and comparing it with itself could not fail."""
     for method, reference in references.items():
@@ -143,7 +169,7 @@ def find_references(
             mistake = "must be a module, a function or None"
             raise SourceError(f"{where} returned {_describe(reference)}; {mistake}")
         references[method] = reference
-    _check_eager(module, references)
+    check_eager(module, references)
     return references
 
 

@@ -8,28 +8,48 @@ process that exported both can tell.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 from torch import Tensor
 from torch.export import ExportedProgram
-
-from pipeline.program.eager import describe_used_buffers
 
 TensorPlace = tuple[int, int, tuple[int, ...]]
 User = tuple[str, str]  # the method and its name of the buffer
 
 
+# By method its buffers, by name.
+Buffers = Mapping[str, Mapping[str, Tensor]]
+# What `describe_used_buffers` says of the program of a method.
+Describe = Callable[[str], Mapping[str, Mapping[str, Any]]]
+
+
+def list_buffers(program: ExportedProgram) -> dict[str, Tensor]:
+    """Return the buffers of a program that are tensors with an address, by name."""
+    tensors = {**program.constants, **program.state_dict}
+    buffers = {}
+    for name in program.graph_signature.buffers:
+        tensor = tensors.get(name)
+        if type(tensor) is Tensor:  # a subclass may have no address
+            buffers[name] = tensor
+    return buffers
+
+
 def find_renamed_state(
-    programs: Mapping[str, ExportedProgram],
+    buffers: Buffers, describe: Describe
 ) -> dict[str, dict[str, int]]:
     """Return by method its buffers that another method has under another name, and that one of
-    them changes, each with a number of the tensor."""
-    shared = [users for users in _find_tensors(programs).values() if _is_renamed(users)]
+    them changes, each with a number of the tensor.
+
+    Args:
+        buffers: as `list_buffers` returns them, all of which must be alive: they are told apart by
+            their addresses.
+        describe: is asked for methods that have a buffer under another name.
+    """
+    shared = [users for users in _find_tensors(buffers).values() if _is_renamed(users)]
     if not shared:
         return {}
-    uses = {
-        method: describe_used_buffers(program) for method, program in programs.items()
-    }
+    uses = {method: describe(method) for method in buffers}
     renamed: dict[str, dict[str, int]] = defaultdict(dict)
     for number, users in enumerate(shared):
         used = [(method, name) for method, name in users if name in uses[method]]
@@ -41,19 +61,11 @@ def find_renamed_state(
     return dict(renamed)
 
 
-def _find_tensors(
-    programs: Mapping[str, ExportedProgram],
-) -> dict[TensorPlace, list[User]]:
+def _find_tensors(buffers: Buffers) -> dict[TensorPlace, list[User]]:
     """Return the methods and names of each tensor that is a buffer."""
     users: dict[TensorPlace, list[User]] = defaultdict(list)
-    for method, program in programs.items():
-        tensors = {**program.constants, **program.state_dict}
-        for name in program.graph_signature.buffers:
-            tensor = tensors.get(name)
-            if (
-                tensor is None or type(tensor) is not Tensor
-            ):  # a subclass may have no address
-                continue
+    for method, tensors in buffers.items():
+        for name, tensor in tensors.items():
             if start := tensor.data_ptr():  # neither empty nor of the device meta
                 users[start, tensor.element_size(), tuple(tensor.shape)].append(
                     (method, name)

@@ -27,8 +27,9 @@ from torch.nn import Parameter
 from pipeline.program.patching import replaced
 from pipeline.store.digest import Digest, hash_bytes
 
-# The names of an archive's members by folder and the digest of their bytes.
-_Members = dict[tuple[str, Digest], list[str]]
+# The names of the members that a writer wrote, by folder and the digest of their bytes: an exporter
+# that yields methods may write archives of its own meanwhile.
+_Members = dict[tuple[Any, str, Digest], list[str]]
 
 
 @contextmanager
@@ -51,7 +52,7 @@ def sharing_members() -> Iterator[None]:
             content = _package._get_raw_tensor_bytes(
                 get_complete_tensor(group, weights)
             )
-            names = members.setdefault((folder, hash_bytes(content)), [])
+            names = members.setdefault((writer, folder, hash_bytes(content)), [])
             # Two storages of one program are two members, equal or not: tensors of one alias.
             name = next((name for name in names if name not in used), None)
             if name is None:

@@ -10,11 +10,12 @@ from pipeline.moments import Command, Feature, Section
 DIFF = Command(
     "diff",
     "what tells the build from the accepted one, a revision or another build",
-    "[revision | manifest | folder] [package ...]",
+    "[revision | path] [package ...]",
     {
         "markdown": "write Markdown, for a pull request",
         "fail-on CHANGE": "exit with status 1 where packages or methods were `removed`, `renamed`, "
         "`new` or `changed`; several are joined by commas",
+        "json": "write one line of JSON; docs/reference/json.md describes it",
     },
     "A revision's objects are read from git: the index and the work tree stay as they are. "
     "Packages that are new, removed or renamed since are part of what is shown.",
@@ -28,12 +29,15 @@ DIFF = Command(
         ("doit diff ../other/build vision", "with another build"),
     ),
     run="pipeline.features.gates.diff:run",
+    record="pipeline.features.gates.diff:DIFFERENCES",
 )
 AFFECTED = Command(
     "affected",
     "the packages and methods that a change since a revision touches",
     "<revision> [package ...]",
-    {"json": "write one line of JSON, for the matrix of a CI"},
+    {
+        "json": "write one line of JSON, for a CI's matrix; docs/reference/json.md describes it"
+    },
     "Keys of actions are compared; nothing is exported or built. A model that this store has no "
     "export of is taken for changed.",
     (
@@ -41,6 +45,7 @@ AFFECTED = Command(
         ("doit affected main --json", "since, packages (package, state, lower, ...)"),
     ),
     run="pipeline.features.gates.affected:run",
+    record="pipeline.features.gates.affected:AFFECTED",
 )
 BASELINE = Command(
     "baseline",

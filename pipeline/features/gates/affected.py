@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from json import dumps
 from typing import Any, Literal
 
 from pipeline.cli.columns import columns
@@ -21,6 +20,26 @@ from pipeline.plan.status import describe_changes
 from pipeline.store.errors import PipelineError, SourceError, did_you_mean
 
 State = Literal["changed", "new", "removed"]
+# What `doit affected --json` prints (`moments.Command.record`).
+AFFECTED = {
+    "format": Literal[1],
+    "since": (str, "the revision"),
+    "packages": [
+        {
+            "package": str,
+            "state": State,
+            "lower": (bool, "whether it is lowered anew"),
+            "validate": (bool, "whether it is validated anew"),
+            "methods": (
+                [str],
+                None,
+                "those that are compiled anew; null for all of them, also where which ones can't "
+                "be known before the model is exported",
+            ),
+            "reasons": ([str], "to the file, config key, tensor or library"),
+        }
+    ],
+}
 _MOST_REASONS = 3
 _USAGE = "doit affected <revision> [package ...]"
 
@@ -55,8 +74,9 @@ def _make_row(
     }
 
 
-def run(plan: Plan, words: Sequence[str], json: bool = False) -> Iterator[str]:
-    """Yield the packages that are affected, a line each and a sum, or one line of JSON.
+def run(plan: Plan, words: Sequence[str], json: bool = False) -> Iterator[Any]:
+    """Yield the packages that are affected, a line each and a sum, or the record that `AFFECTED`
+    describes.
 
     Args:
         words: a revision of git's, and packages or patterns of them, by default all.
@@ -76,7 +96,7 @@ def run(plan: Plan, words: Sequence[str], json: bool = False) -> Iterator[str]:
         comparisons = [_compare(plan, reference, package) for package in packages]
         affected = list(filter(None, comparisons))
     if json:
-        yield dumps({"since": reference.name, "packages": affected})
+        yield {"format": 1, "since": reference.name, "packages": affected}
         return
     lines = columns([_describe(row) for row in affected])
     yield from (line.rstrip() for line in lines)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from typing import Any, Literal
 
 from pipeline.cli.grammar import describe_no_packages, fit_names
 from pipeline.features.gates.comparison import compare_builds, describe_one_build
@@ -28,22 +29,67 @@ from pipeline.store.errors import PipelineError, did_you_mean, listed
 from pipeline.store.files import MANIFEST, REPORT
 from pipeline.validate.figures import Build, read_build
 
+# What `doit diff --json` prints (`moments.Command.record`).
+DIFFERENCES = {
+    "format": Literal[1],
+    "against": (str, "what all packages are compared with"),
+    "packages": [
+        {
+            "package": str,
+            "same": (bool, "whether nothing differs"),
+            "change": (Change, "of the package"),
+            "previous": (str, None, "the name that a renamed one had"),
+            "against": (str, "the build that this one is compared with"),
+            "methods": (
+                {str: Change},
+                "those that are not in both builds, or were renamed",
+            ),
+            "sections": [
+                {
+                    "title": (str, "a method, or what the rows are about"),
+                    "rows": [
+                        {
+                            "what": str,
+                            "before": (str, '"" where there is none'),
+                            "after": str,
+                            "change": str,
+                        }
+                    ],
+                }
+            ],
+            "notes": [str],
+        }
+    ],
+    "failures": (
+        [str],
+        "packages that can't be compared, and what --fail-on is about; the exit status is 1 with "
+        "any",
+    ),
+}
+
 
 def run(
-    plan: Plan, words: Sequence[str], markdown: bool = False, fail_on: str = ""
-) -> Iterator[str]:
+    plan: Plan,
+    words: Sequence[str],
+    markdown: bool = False,
+    fail_on: str = "",
+    json: bool = False,
+) -> Iterator[Any]:
     """Compare packages, and yield lines for each.
 
     Args:
         words: packages, by default all, and at most one reference: a manifest, or a folder with
             some; or a revision of git's. By default the accepted baselines.
         fail_on: changes, joined by commas, that are an error.
+        json: yields one record instead, as `DIFFERENCES` describes it.
 
     Raises:
         PipelineError: for packages that can't be compared, and for changes in `fail_on`, after all
             else was compared; a line for each.
     """
     unwanted = _parse_changes(fail_on)
+    if markdown and json:
+        raise PipelineError("--markdown and --json: choose one")
     with ExitStack() as stack:
         reference, names = _choose_reference(plan, words, stack)
         if not plan.packages and not reference.packages:
@@ -57,14 +103,44 @@ def run(
                 comparisons.append(_compare(plan, package, reference, previous))
             except PipelineError as error:
                 failures += error.lines
-        if markdown:
-            yield from _write_markdown(comparisons, len(failures))
-        else:
-            yield from _write_text(comparisons)
+        not_compared = len(failures)
         failures += losses
         failures += _find_unwanted(unwanted, comparisons)
+        if json:
+            yield _make_record(reference, comparisons, failures)
+        elif markdown:
+            yield from _write_markdown(comparisons, not_compared)
+        else:
+            yield from _write_text(comparisons)
         if failures:
             raise PipelineError(*failures)
+
+
+def _make_record(
+    reference: Reference, comparisons: Sequence[Comparison], failures: Sequence[str]
+) -> dict[str, Any]:
+    return {
+        "format": 1,
+        "against": reference.name,
+        "packages": [_describe_as_json(comparison) for comparison in comparisons],
+        "failures": list(failures),
+    }
+
+
+def _describe_as_json(comparison: Comparison) -> dict[str, Any]:
+    sections = []
+    for title, rows in comparison.sections:
+        sections.append({"title": title, "rows": [row._asdict() for row in rows]})
+    return {
+        "package": comparison.package,
+        "same": comparison.same,
+        "change": comparison.change,
+        "previous": comparison.previous or None,
+        "against": comparison.against,
+        "methods": dict(comparison.methods),
+        "sections": sections,
+        "notes": list(comparison.notes),
+    }
 
 
 def _write_text(comparisons: Sequence[Comparison]) -> Iterator[str]:

@@ -21,7 +21,10 @@ DOIT_COMMANDS = {
             "list",
             "list the tasks",
             "[package | task ...]",
-            {"all": "list those of packages and methods too"},
+            {
+                "all": "list those of packages and methods too",
+                "json": "list the packages instead, in one line of JSON",
+            },
             examples=(("doit list --all", "every task of the workspace"),),
         ),
         Command(

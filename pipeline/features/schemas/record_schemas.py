@@ -1,14 +1,16 @@
-"""The JSON Schemas of `report.json` and of lines of `events.jsonl`.
+"""The JSON Schemas of `report.json`, of lines of `events.jsonl`, and of what verbs print with
+`--json`.
 
-`python -m pte_pipeline.report.schema [report | events]` prints one.
+`python -m pte_pipeline.report.schema [report | events | VERB]` prints one.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import is_dataclass
-from functools import cache, reduce
+from functools import cache, partial, reduce
 from operator import or_
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -17,8 +19,12 @@ from pydantic import Field, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 from typing_extensions import TypedDict, is_typeddict
 
+from pipeline.cli.commands import VERBS
 from pipeline.features.schemas.event_table import EVENTS, LINE, MEANINGS
+from pipeline.features.schemas.outlines import outline_schema
+from pipeline.moments import Command, load
 from pipeline.report.records import ReportRecord
+from pipeline.store.errors import did_you_mean
 from pipeline.store.forms import Count, Ordinal, Seconds, Size
 
 _LIMITS = {
@@ -52,6 +58,16 @@ def events_schema() -> dict[str, Any]:
     return _schema_of(Annotated[line, Field(discriminator="event")])
 
 
+def verb_schema(verb: Command) -> dict[str, Any]:
+    """Return the schema of what a verb with a record prints with `--json`."""
+    return {
+        "$schema": DIALECT,
+        "title": f"doit {verb.name} --json",
+        "description": verb.summary,
+        **outline_schema(load(verb.record), _bare_schema),
+    }
+
+
 def _line_of_event(event: str) -> Any:
     """Return the form of the lines of an event, which is named `RunEnded` for `run-ended`."""
     fields = {"event": Literal[event], **LINE, **EVENTS[event]}
@@ -62,8 +78,11 @@ def _line_of_event(event: str) -> Any:
 
 
 def _schema_of(form: Any) -> dict[str, Any]:
-    schema = TypeAdapter(_for_pydantic(form)).json_schema(schema_generator=_Generator)
-    return {"$schema": DIALECT, **schema}
+    return {"$schema": DIALECT, **_bare_schema(form)}
+
+
+def _bare_schema(form: Any) -> dict[str, Any]:
+    return TypeAdapter(_for_pydantic(form)).json_schema(schema_generator=_Generator)
 
 
 @cache
@@ -88,16 +107,25 @@ def _for_pydantic(form: Any) -> Any:
     return origin[converted_parts if len(parts) > 1 else converted_parts[0]]
 
 
-_SCHEMAS = {"report": report_schema, "events": events_schema}
+def find_schemas() -> dict[str, Callable[[], dict[str, Any]]]:
+    """Return what makes each schema, by the name of its file without `.schema.json`."""
+    schemas = {"report": report_schema, "events": events_schema}
+    for verb in VERBS.values():
+        if verb.record:
+            schemas[verb.name] = partial(verb_schema, verb)
+    return schemas
 
 
-def main(words: list[str]) -> None:
-    """Print the schema that a command line asks for."""
-    which = "report"
-    if words:
-        which = words[0]
-    print(json.dumps(_SCHEMAS[which](), indent=2))
+def main(words: list[str]) -> int:
+    """Print the schema that a command line asks for; return the exit status."""
+    schemas = find_schemas()
+    name = words[0] if words else "report"
+    if name not in schemas:
+        print(f"no schema '{name}'; {did_you_mean(name, schemas)}", file=sys.stderr)
+        return 2
+    print(json.dumps(schemas[name](), indent=2))
+    return 0
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))

@@ -5,7 +5,8 @@ import torch
 from torch import nn
 from torch.export import export
 
-from pipeline.features.exporters.renamed_state import find_renamed_state
+from pipeline.features.exporters.renamed_state import find_renamed_state, list_buffers
+from pipeline.program.eager import describe_used_buffers
 
 X = torch.ones(2, 3)
 
@@ -30,7 +31,9 @@ class Around(nn.Module):
 
 
 def find(first, second):
-    return find_renamed_state({"prefill": export(first, (X,)), "decode": export(second, (X,))})
+    programs = {"prefill": export(first, (X,)), "decode": export(second, (X,))}
+    buffers = {method: list_buffers(program) for method, program in programs.items()}
+    return find_renamed_state(buffers, lambda method: describe_used_buffers(programs[method]))
 
 
 @pytest.mark.parametrize("persistent", [True, False])

@@ -1,0 +1,207 @@
+"""Roads by which a thing reaches the packages of a workspace: what of each package hangs on it.
+
+A thing is a file or folder, a tensor of a model, a backend, a distribution, a library of operators,
+a pass, or a variable of the environment (`$NAME`). Each function yields the roads of one kind:
+methods, the kind of road, and what on it names the thing. Nothing is exported or built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from packaging.utils import canonicalize_name
+
+from pipeline.backends import QUANTIZERS
+from pipeline.plan import keys
+from pipeline.plan.golden import find_golden
+from pipeline.plan.plan import Plan
+from pipeline.store.toolchain import CORE
+
+# A road, as `make_road` returns it.
+Road = Mapping[str, Any]
+
+
+def make_road(
+    kind: str, through: str, methods: Sequence[str] = (), lowers: bool = True
+) -> Road:
+    """Return a road to a package as `forms.DEPENDENTS` has it.
+
+    Args:
+        kind: one of the words for `road` there.
+        through: what names the thing: a key of the config, a pass, a file.
+        methods: those that hang on the thing; none for all of the package's.
+        lowers: whether a change of it lowers methods anew, and not only validates the package.
+    """
+    return {
+        "methods": list(methods) or None,
+        "road": kind,
+        "through": through,
+        "lower": lowers,
+    }
+
+
+# Tells whether a name, as keys and configs have it, is the thing.
+Matches = Callable[[str], bool]
+
+
+def make_match(word: str, spelled: str) -> Matches:
+    """Return what tells whether a name is what a word stands for.
+
+    Args:
+        word: as it was typed; a pattern, too.
+        spelled: the same as a path of the workspace, as records write it.
+    """
+    folder = spelled.rstrip("/") + "/"
+
+    def matches(name: str) -> bool:
+        return (
+            name in (word, spelled)
+            or name.startswith(folder)
+            or fnmatchcase(name, word)
+        )
+
+    return matches
+
+
+def find_roads(plan: Plan, package: str, matches: Matches) -> Iterator[Road]:
+    """Yield the roads to a package. Raises SourceError for a model that can't be read."""
+    yield from _find_config_roads(plan, package, matches)
+    if plan.model(package) not in plan.models.sources or plan.problems(package):
+        return
+    yield from _find_source_roads(plan, package, matches)
+    yield from _find_file_roads(plan, package, matches)
+    yield from _find_code_roads(plan, package, matches)
+    yield from _find_backend_roads(plan, package, matches)
+    yield from _find_toolchain_roads(plan, package, matches)
+
+
+def _find_config_roads(plan: Plan, package: str, matches: Matches) -> Iterator[Road]:
+    for path, _ in plan.configs.files(package):
+        if matches(path):
+            yield make_road("config", path)
+
+
+def _find_source_roads(plan: Plan, package: str, matches: Matches) -> Iterator[Road]:
+    """Yield the roads through a model: its source, all that its exporter read, its tensors."""
+    root = plan.workspace.root
+    export = str(plan.export(package))
+    source = plan.models.source(export)
+    methods = plan.methods(package) or {}
+    path = str(source.path.relative_to(root))
+    if source.form == "exporter":
+        if matches(path):
+            yield make_road("model", path)
+        yield from _find_exporter_roads(plan, export, matches)
+    else:
+        for name, method in methods.items():
+            archive = str(method.archive.relative_to(root))
+            if matches(archive):
+                yield make_road("model", archive, [name])
+    for name, method in methods.items():
+        entry = plan.workspace.store.get_by_key(keys.program_key(method.program))
+        for tensor in entry.result["tensors"] if entry else ():
+            if matches(tensor):
+                yield make_road("weight", tensor, [name])
+
+
+def _find_exporter_roads(plan: Plan, export: str, matches: Matches) -> Iterator[Road]:
+    action = plan.models.export(export)
+    reads = action.key["reads"]
+    for part in ("files", "listings", "links"):
+        for name in reads[part]:
+            if matches(name):
+                yield make_road("exporter input", name)
+    for name in reads["environment"]:
+        if matches(f"${name}"):
+            yield make_road("exporter input", f"${name}")
+    for name, places in reads["modules"].items():
+        if any(map(matches, places)):
+            yield make_road("exporter input", f"import {name}")
+    for name in action.inputs.distributions:
+        if matches(canonicalize_name(name)):
+            yield make_road("exporter input", f"distribution {name}")
+
+
+def _find_file_roads(plan: Plan, package: str, matches: Matches) -> Iterator[Road]:
+    """Yield the roads through files that a config names, or that are named after a package."""
+    config = plan.config(package)
+    for name, method in config.methods.items():
+        for place, paths in method.files.items():
+            if any(map(matches, paths)):
+                yield make_road("config option", f"methods.{name}.{place}", [name])
+    for name, limits in config.validation.methods.items():
+        if any(map(matches, limits.examples or ())):
+            where = f"validate.methods.{name}.examples"
+            yield make_road("example inputs", where, [name], lowers=False)
+    workspace = plan.workspace
+    golden = find_golden(
+        workspace, str(plan.export(package)), plan.methods(package) or {}
+    )
+    for name, (path, _) in golden.items():
+        if matches(path):
+            yield make_road("recorded outputs", path, [name], lowers=False)
+    baseline = str(workspace.baseline(package).relative_to(workspace.root))
+    if matches(baseline):
+        yield make_road("baseline", baseline, lowers=False)
+
+
+def _find_code_roads(plan: Plan, package: str, matches: Matches) -> Iterator[Road]:
+    """Yield the roads through passes and libraries of operators, which run where methods are
+    lowered."""
+    config = plan.config(package)
+    for reference, inputs in plan.inputs.passes(package).items():
+        if matches(reference) or _name_match(inputs, matches):
+            methods = [
+                name
+                for name in config.methods
+                if reference in set(config.pass_references([name]))
+            ]
+            yield make_road("pass", reference, methods)
+    for library, inputs in plan.inputs.libraries(package):
+        if matches(library) or _name_match(inputs, matches):
+            yield make_road("operator library", library)
+
+
+def _name_match(inputs: Mapping[str, object], matches: Matches) -> bool:
+    """Tell whether code depends on a thing, by the names of its inputs: paths, `$VARIABLE`,
+    `lib:distribution`, `import module`."""
+    for name in inputs:
+        bare_name = name.removeprefix("lib:").removeprefix("import ")
+        if matches(name) or matches(bare_name):
+            return True
+    return False
+
+
+def _find_backend_roads(plan: Plan, package: str, matches: Matches) -> Iterator[Road]:
+    config = plan.config(package)
+    for name, method in config.methods.items():
+        for backend in config.backends([name]):
+            if matches(backend.name) or matches(backend.backend_id):
+                yield make_road("backend", backend.name, [name])
+        if method.quantize and matches(method.quantize.quantizer):
+            yield make_road("quantizer", method.quantize.quantizer, [name])
+
+
+def _find_toolchain_roads(plan: Plan, package: str, matches: Matches) -> Iterator[Road]:
+    """Yield the roads through distributions whose versions count for what is made."""
+    for name in _select(CORE, matches):
+        yield make_road("toolchain", name)
+    config = plan.config(package)
+    for method_name, method in config.methods.items():
+        for backend in config.backends([method_name]):
+            for name in _select(backend.host.distributions, matches):
+                if name not in CORE:
+                    through = f"{name}, of {backend.name}"
+                    yield make_road("backend version", through, [method_name])
+        if method.quantize:
+            quantizer = method.quantize.quantizer
+            for name in _select(QUANTIZERS[quantizer].host.distributions, matches):
+                if name not in CORE:
+                    through = f"{name}, of {quantizer}"
+                    yield make_road("backend version", through, [method_name])
+
+
+def _select(distributions: Iterable[str], matches: Matches) -> list[str]:
+    return [name for name in distributions if matches(canonicalize_name(name))]

@@ -1,0 +1,29 @@
+"""Listing: the packages of a workspace with their models, targets and methods, which
+`doit list --json` prints too."""
+
+from __future__ import annotations
+
+from pipeline.moments import Command, Feature
+
+FEATURE = Feature(
+    "listing",
+    "list packages with their models, targets and methods; `doit list` lists tasks without",
+    verbs=(
+        Command(
+            "packages",
+            "the packages of the workspace, with their models, targets and methods",
+            "[package ...]",
+            {
+                "json": "write one line of JSON instead; docs/reference/json.md describes it"
+            },
+            "`doit list --json` prints the same JSON of all packages.",
+            (
+                ("doit packages", "a line for each"),
+                ("doit list --json", "for programs, of all toolchains"),
+            ),
+            run="pipeline.features.listing.packages:run",
+            record="pipeline.features.listing.packages:PACKAGES",
+        ),
+    ),
+    split_command="pipeline.features.listing.packages:take_list",
+)

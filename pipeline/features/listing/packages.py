@@ -1,0 +1,103 @@
+"""`doit packages`, and `doit list --json`: what the configs of a workspace make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from json import dumps
+from pathlib import Path
+from typing import Any, Literal
+
+from pipeline.cli.columns import columns
+from pipeline.cli.grammar import find_named
+from pipeline.cli.verbs import known_packages
+from pipeline.moments import show_error
+from pipeline.plan.plan import Plan
+from pipeline.store.errors import PipelineError, plural
+from pipeline.store.workspace import open_workspace
+
+PACKAGES = {
+    "format": Literal[1],
+    "packages": [
+        {
+            "package": str,
+            "configs": ([str], "its config, and those that it extends"),
+            "model": (str, None, "null where the config has mistakes"),
+            "source": (str, None, "the file or folder of the model; null if not there"),
+            "target": (str, None, "the label that the config gives it"),
+            "methods": ([str], "in the order of the config"),
+            "units": ([[str]], "the methods that are compiled together"),
+            "quantized": ([str], "the methods that are quantized"),
+            "mistakes": ([str], "of its config, each in a line"),
+        }
+    ],
+}
+
+
+def run(plan: Plan, words: Sequence[str], json: bool = False) -> Iterator[Any]:
+    """Yield a line for each package, or the record that `PACKAGES` describes. Raises
+    PipelineError for names that no package has."""
+    record = _make_record(plan, known_packages(plan, words))
+    if json:
+        yield record
+        return
+    cells = []
+    for row in record["packages"]:
+        what = ", ".join(row["methods"])
+        if row["mistakes"]:
+            what = plural(len(row["mistakes"]), "mistake")
+        cells.append((row["package"], row["model"] or "", row["target"] or "", what))
+    yield from (line.rstrip() for line in columns(cells))
+
+
+def take_list(
+    words: Sequence[str], root: Path
+) -> tuple[None, Callable[[], int]] | None:
+    """Take `doit list --json` from doit, whose `list` has no JSON; None for other words. It lists
+    the packages of all toolchains, in one line."""
+    if words[:1] != ["list"] or "--json" not in words:
+        return None
+    names = [word for word in words[1:] if word != "--json"]
+    for word in names:
+        if word.startswith("-"):
+            raise PipelineError(f"list: --json goes without {word}")
+    return None, partial(_print_list, names, root)
+
+
+def _print_list(names: Sequence[str], root: Path) -> int:
+    plan = Plan(open_workspace(root))
+    plan.trust_last_exports()
+    packages: dict[str, None] = {}
+    for name in names or plan.configs.packages:
+        packages |= dict.fromkeys(find_named(name, plan.configs.packages, "package"))
+    print(dumps(_make_record(plan, packages)), flush=True)
+    plan.remember()
+    return 0
+
+
+def _make_record(plan: Plan, packages: Iterable[str]) -> dict[str, Any]:
+    return {
+        "format": 1,
+        "packages": [_describe(plan, package) for package in packages],
+    }
+
+
+def _describe(plan: Plan, package: str) -> dict[str, Any]:
+    parsed = plan.configs.parsed(package)
+    source = plan.models.sources.get(plan.model(package) or "")
+    path = source and source.path.relative_to(plan.workspace.root)
+    units = [list(unit) for unit in plan.units(package)]
+    methods: list[str] = []
+    for unit in units:
+        methods += unit
+    return {
+        "package": package,
+        "configs": [path for path, _ in plan.configs.files(package)],
+        "model": plan.model(package),
+        "source": str(path) if path else None,
+        "target": parsed.config.target if parsed.config else None,
+        "methods": methods,
+        "units": units,
+        "quantized": list(plan.quantized(package)),
+        "mistakes": [show_error(str(problem)) for problem in plan.problems(package)],
+    }

@@ -1,0 +1,54 @@
+"""JSON Schemas of outlines: what verbs print with `--json`, as `moments.Command.record` says.
+
+An outline is written as `store.forms.check_of` takes it, but that a text in a tuple says what the
+value means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+Schema = dict[str, Any]
+
+
+def outline_schema(outline: Any, schema_of_form: Callable[[Any], Schema]) -> Schema:
+    """Return the JSON Schema of an outline, with what its texts say as descriptions.
+
+    Args:
+        schema_of_form: returns that of a form, as `store.forms.fits` takes it.
+    """
+    if isinstance(outline, tuple):
+        return _describe_alternatives(outline, schema_of_form)
+    if isinstance(outline, list):
+        (item,) = outline
+        return {"type": "array", "items": outline_schema(item, schema_of_form)}
+    if not isinstance(outline, dict):
+        return schema_of_form(outline)
+    parts = {
+        name: outline_schema(part, schema_of_form) for name, part in outline.items()
+    }
+    if not all(isinstance(name, str) for name in outline):
+        ((_, values),) = parts.items()
+        return {"type": "object", "additionalProperties": values}
+    return {
+        "type": "object",
+        "properties": {name.removesuffix("?"): part for name, part in parts.items()},
+        "required": [name for name in parts if not name.endswith("?")],
+    }
+
+
+def _describe_alternatives(
+    outline: tuple[Any, ...], schema_of_form: Callable[[Any], Schema]
+) -> Schema:
+    texts = [part for part in outline if isinstance(part, str)]
+    schemas = []
+    for part in outline:
+        if part is None:
+            schemas.append({"type": "null"})
+        elif not isinstance(part, str):
+            schemas.append(outline_schema(part, schema_of_form))
+    (schema,) = schemas if len(schemas) == 1 else [{"anyOf": schemas}]
+    if texts:
+        return {**schema, "description": " ".join(texts)}
+    return schema
