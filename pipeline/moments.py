@@ -143,6 +143,9 @@ class Feature:
         remote_tier: takes a `store.settings_reader.SettingsReader`, where one of its settings is
             set; returns the `store.remote_tier.RemoteTierSettings` of the store's remote tier, or
             None.
+        remote_files: takes an address of fsspec and a workspace's folder, whose settings it heeds;
+            returns a `features.remote.files.RemoteFiles`, whose `error` is what its methods raise.
+            Raises PipelineError.
         prefetch_exports: takes a plan whose store has a remote tier, and packages; fetches the
             records by which their exports are known, many at a time.
         prefetch_packages: takes such a plan, packages, whether they are validated, and whether the
@@ -283,6 +286,7 @@ class Feature:
     elsewhere: str = _moment("")
     settings: Mapping[str, Setting] = _moment("", _NONE)
     remote_tier: str = _moment("")  # what it moves is checked by its digest
+    remote_files: str = _moment("")
     prefetch_exports: str = _moment("")
     prefetch_packages: str = _moment("")
     executors: Mapping[str, str] = _moment("", _NONE)

@@ -95,6 +95,7 @@ def test_resolved_fills_in_every_default():
         "target": None,
         "file": None,
         "family": None,
+        "publish": None,
         "toolchain": None,
         "methods": {
             "f": {
@@ -256,6 +257,7 @@ MISTAKES = [
       for name in ("", "..", "a..b", "../x", "a/b", "a\\b", ".hidden", "-x", "a\nb", "a\0", "é")),
     ("target", True, "target: is true, must be text; quote it"),
     ("target", "a\x1b", "target: is 'a\\x1b', must be text, not empty, without control characters"),
+    ("publish", {"license": "MIT"}, "publish: unknown key 'license'; did you mean 'licence'?"),
     ("family", ["chat"], "family: is a list, must be a mapping; write its name, or {name: <name>}"),
     ("family", "a/b", f"family.name: is 'a/b', must be {NAME_RULE}"),
     ("family", {"share": True}, "family.name: is missing"),

@@ -53,5 +53,6 @@ FEATURE = Feature(
     settings=SETTINGS,
     prefetch_exports="pipeline.features.remote.prefetch:prefetch_exports",
     prefetch_packages="pipeline.features.remote.prefetch:prefetch_packages",
+    remote_files="pipeline.features.remote.settings:open_files",
     remote_tier="pipeline.features.remote.settings:read_remote",
 )

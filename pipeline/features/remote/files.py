@@ -34,7 +34,7 @@ _RIGHTS_TO_LIST = {
 _PROBE = "readable"  # a file that shows whether anything can be read
 
 # Where a file appears when its upload is complete, and a move is a copy.
-_ATOMIC = {"abfs", "abfss", "az", "gcs", "gs", "oss", "s3", "s3a"}
+_ATOMIC = {"abfs", "abfss", "az", "gcs", "gs", "hf", "oss", "s3", "s3a"}
 
 
 class RemoteError(Exception):
@@ -67,6 +67,8 @@ class RemoteFiles:
         options: of the fsspec filesystem.
         timeout: seconds that a step may take: a question, or one piece of a transfer.
     """
+
+    error = RemoteError  # for features that only know files by `moments`
 
     def __init__(self, url: str, options: Mapping[str, Any], timeout: float) -> None:
         self.shown = re.sub(r"//[^/]*@", "//", url)  # without a password
@@ -154,6 +156,19 @@ class RemoteFiles:
             return None
         except (LookupError, TypeError, ValueError) as error:
             raise RemoteError("errors", error) from error
+
+    def names(self) -> list[str]:
+        """Return the names of all files, as they are now."""
+        filesystem, root = self._connect()
+        filesystem.invalidate_cache()  # others may have written since
+        try:
+            paths = self._step(filesystem.find, root)
+        except RemoteError as error:
+            if error.count != "misses":
+                raise
+            return []
+        prefix = f"{root}/".lstrip("/")
+        return sorted(path.lstrip("/").removeprefix(prefix) for path in paths)
 
     @property
     def right_to_list(self) -> str:

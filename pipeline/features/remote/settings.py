@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from pipeline.features.remote.files import RemoteFiles
 from pipeline.features.remote.remote import RemoteSettings
 from pipeline.store.errors import PipelineError
-from pipeline.store.settings_reader import TABLE, SettingsReader
+from pipeline.store.settings_reader import TABLE, SettingsReader, open_settings
 from pipeline.store.signing import read_key_paths
 
 
@@ -26,6 +29,18 @@ def read_remote(reader: SettingsReader) -> RemoteSettings | None:
     )
     _check_trust(remote)
     return remote
+
+
+def open_files(url: str, root: Path) -> RemoteFiles:
+    """Return the files at an address, with the options of the workspace's remote where that is of
+    the same kind. Raises PipelineError."""
+    reader = open_settings(root)
+    protocol = url.partition("://")[0]
+    is_alike = str(reader.get("remote", "")).startswith(f"{protocol}://")
+    options = reader.get("remote_options", {}) if is_alike else {}
+    files = RemoteFiles(url, options, reader.get("remote_timeout", 20.0))
+    files.check()
+    return files
 
 
 def _check_trust(remote: RemoteSettings) -> None:

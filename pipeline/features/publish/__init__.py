@@ -1,0 +1,56 @@
+"""Publish: packages with a model card at an address of fsspec, and an index that apps read.
+
+release  the files of a package, with their digests and what was proven of it
+card     its model card
+upload   sends a release: each file once, none over another content
+index    packages.json, which is written last
+fetch    reads the index, downloads a package and checks it
+"""
+
+from __future__ import annotations
+
+from pipeline.moments import Command, Feature
+
+PUBLISH = Command(
+    "publish",
+    "upload proven packages with their model cards, and name them in an index for apps",
+    "[package ...]",
+    {
+        "to ADDRESS": "any address of fsspec, such as s3://bucket/models, file:///srv/models or "
+        "hf://org/model",
+        "dry-run": "say what would be sent, and send nothing",
+    },
+    "A package must be built and validated as its config says now, and have passed; `--allow "
+    "not-judged` publishes others too. Files go to <address>/<package>/<digest>/, never over "
+    "another content; <address>/packages.json names them when all are there.",
+    (
+        ("doit publish vision --to s3://bucket/models", "one package"),
+        (
+            "doit publish --to file:///srv/models --dry-run",
+            "what would be sent of all packages",
+        ),
+    ),
+    run="pipeline.features.publish.verb:run",
+)
+FETCH = Command(
+    "fetch",
+    "download the best proven package for a target from a published index, and check it",
+    "address target [model] [folder]",
+    more="Files go to <folder>/<package>/<digest>/, by default below the current folder; those "
+    "that are there already are not downloaded. It prints the path of the .pte.",
+    examples=(
+        ("doit fetch s3://bucket/models android-arm64", "an index of one model"),
+        (
+            "doit fetch https://models.example/ ios vision assets",
+            "one of several models, into assets/",
+        ),
+    ),
+    run="pipeline.features.publish.fetch:run",
+    anywhere=True,
+)
+FEATURE = Feature(
+    "publish",
+    "publish packages with model cards and an index for apps, and fetch them by it",
+    verbs=(PUBLISH, FETCH),
+    config={"package": "pipeline.features.publish.config:add_fields"},
+)

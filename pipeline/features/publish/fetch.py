@@ -1,0 +1,116 @@
+"""`doit fetch`: downloads the best release for a target from a published index, and checks it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from blake3 import blake3
+
+from pipeline.cli.commands import usage
+from pipeline.features.publish import FETCH
+from pipeline.features.publish.index import read_index
+from pipeline.features.publish.release import CARD
+from pipeline.features.publish.upload import INDEX, open_address
+from pipeline.moments import show_error
+from pipeline.store.digest import hash_file
+from pipeline.store.errors import PipelineError, did_you_mean, listed
+from pipeline.store.files import replacing
+
+Json = Mapping[str, Any]
+
+
+def run(words: Sequence[str], root: Path) -> int:
+    """Fetch a package and print the path of its `.pte`; return the exit status.
+
+    Args:
+        words: the address and the target; the model, where the index has several; the folder.
+        root: the workspace's, whose settings the address may need.
+    """
+    if not 2 <= len(words) <= 4 or words[0].startswith("-"):
+        raise PipelineError(f"usage: {usage(FETCH)}")
+    address, target, model, folder = [*words, *("", ".")[len(words) - 2 :]]
+    try:
+        print(fetch_package(address, target, model, Path(folder), root))
+    except PipelineError as error:
+        print(f"fetch: {show_error(str(error))}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def fetch_package(
+    address: str,
+    target: str,
+    model: str = "",
+    folder: Path | str = ".",
+    root: Path | None = None,
+) -> Path:
+    """Download the best published package for a target, and return the path of its `.pte`; its
+    `.ptd` files, manifest and contract are beside it.
+
+    Args:
+        address: of a published index, without its name: `s3://bucket/models`.
+        model: needed where the index has several models for the target.
+        folder: the files go to `<folder>/<package>/<digest>/`. Those that are there with their
+            content are not downloaded again.
+        root: a workspace, whose settings `remote_options` and `remote_timeout` count.
+
+    Raises:
+        PipelineError: there is no such package, the address can't be read, or a file that came is
+            not the one that the index names; the other files are then there, this one is not.
+    """
+    files = open_address(address, root or Path.cwd())
+    try:
+        release = _choose(files, read_index(files), target, model)
+        place = Path(folder) / release["path"]
+        for file in release["files"]:
+            if file["name"] != CARD:  # which an attestation does not name
+                _download(files, release, file, place / file["name"])
+    except files.error as error:
+        raise PipelineError(f"{files.shown}: can't be read ({error})") from error
+    (program,) = (
+        file["name"] for file in release["files"] if file["kind"] == "program"
+    )
+    return place / program
+
+
+def _choose(files: Any, index: Json, target: str, model: str) -> Json:
+    """Return the release of an index for a target and a model. Raises PipelineError."""
+    models = index["targets"].get(target)
+    if models is None:
+        known = did_you_mean(target, index["targets"])
+        raise PipelineError(f"{files.shown}: {INDEX} has no target '{target}'; {known}")
+    if not model and len(models) > 1:
+        raise PipelineError(
+            f"{files.shown}: {INDEX} has several models for {target}; name one of "
+            f"{listed(sorted(models))}"
+        )
+    path = models.get(model) if model else next(iter(models.values()), None)
+    for release in index["releases"]:
+        if release["path"] == path:
+            return dict(release)
+    known = did_you_mean(model, models)
+    raise PipelineError(
+        f"{files.shown}: {INDEX} has no model '{model}' for {target}; {known}"
+    )
+
+
+def _download(files: Any, release: Json, file: Json, path: Path) -> None:
+    """Write a file of a release to a path, unless it is there. Raises PipelineError for another
+    content than the index names, and RemoteError."""
+    if path.is_file() and hash_file(path) == file["blake3"]:
+        return
+    name = f"{release['path']}/{file['name']}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path, size=file["size"]) as target:
+        digest = blake3()
+        for piece in files.read(name, file["size"]):
+            digest.update(piece)
+            target.write(piece)
+        if digest.hexdigest() != file["blake3"]:
+            raise PipelineError(
+                f"{files.shown}: {name} is not what {INDEX} names: it has another digest; remove "
+                f"{release['path']} there, and publish the package again"
+            )
