@@ -181,7 +181,7 @@ class ConfigCache:
 
     def content(self, file: str) -> Digest:
         """Return the digest of a file that configs were parsed from, as it was read."""
-        digest = self._folder.read(self.workspace.root / file)[1]
+        digest = self._folder.read(self.workspace.configs.parent / file)[1]
         assert digest is not None
         return digest
 

@@ -106,8 +106,9 @@ class Drawing:
 class Chart:
     """A chart with its caption and legend (names and colours). Markdown leaves it out.
 
-    `label` says what the picture shows; `kind` is how `data` are drawn: as bars, treemap, errors
-    or latency (pipeline/features/charts/draw.py); `links` maps titles of shapes to where they lead.
+    `label` says what the picture shows; `kind` is how `data` are drawn: as bars, treemap, errors,
+    latency or scatter (pipeline/features/charts/draw.py); `links` maps titles of shapes to where
+    they lead.
     `views` are other charts of the same things, among which the page switches by their `view`.
     """
 

@@ -26,6 +26,7 @@ from pipeline.store.store import Store
 
 BASELINES = "baselines"
 BUILD_VARIABLE = "PTE_PIPELINE_BUILD_FOLDER"  # of processes that build beside `build/`
+CONFIGS_VARIABLE = "PTE_PIPELINE_CONFIGS_FOLDER"  # of those that build other configs
 CONFIG_SUFFIXES = (".yaml", ".yml")
 
 
@@ -55,7 +56,7 @@ class Workspace(BuildSettings):
 
     @cached_property
     def configs(self) -> Path:
-        return self.root / "partition_configs"
+        return self.root / os.environ.get(CONFIGS_VARIABLE, "partition_configs")
 
     @cached_property
     def build(self) -> Path:

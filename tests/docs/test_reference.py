@@ -58,6 +58,10 @@ NEEDED = {
     "emit.metadata_revision": {"emit": {"metadata": True}},
     "family.base": {"family": {"name": "assistant"}},
     "family.share": {"family": {"name": "assistant"}},
+    **{
+        f"tune.{name}": {"tune": {"space": {"methods.encode.edge": [{}]}}}
+        for name in ("objectives", "limits", "trials", "seed")
+    },
     "validate.sequences": {"emit": {"memory_planning": {"share_mutable_buffers": True}}},
 }
 

@@ -18,6 +18,7 @@ from pipeline.features.charts.axes import (
     percent_axis,
     spans_decades,
 )
+from pipeline.features.charts.scatter import scatter
 from pipeline.features.charts.shapes import (
     WIDE,
     circle,
@@ -246,6 +247,7 @@ _KINDS: Mapping[str, Callable[..., Drawing]] = {
     "treemap": treemap,
     "errors": errors,
     "latency": latency,
+    "scatter": scatter,
 }
 
 

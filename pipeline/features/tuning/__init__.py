@@ -1,0 +1,49 @@
+"""Tuning: find the alternatives of a package's config that serve it best.
+
+config    the section `tune` of a package config
+space     the alternatives of a space, and the config of each combination
+planning  the mistakes in a space, with their lines
+sampler   which combinations are tried: all of them, or those that Optuna's sampler asks for
+trials    trials as packages of a workspace beside the user's, lowered and validated by doit
+figures   the figures of a trial, by name
+ranking   limits, the Pareto front, and the best trial
+joint     one trial of each of several packages, within a limit on their sum
+edit      values put into a config file, whose other lines stay as they are
+search    the trials of a package, batch by batch
+table     the result as a table
+page      the result as a page and as JSON
+verb      `doit tune`
+"""
+
+from __future__ import annotations
+
+from pipeline.moments import Command, Feature
+
+TUNE = Command(
+    "tune",
+    "build variants of packages, and find the best by size, accuracy or speed",
+    "[package ...]",
+    {
+        "trials NUMBER": "how many variants to try, instead of `tune.trials`",
+        "write TRIAL": "put a trial into the config: its number, or `best`",
+        "max-size SIZE": "choose trials of all named packages whose sizes have at most this sum",
+    },
+    "The section `tune` of a config names the alternatives. Variants are built in build/.tune, by "
+    "the same workers and from the same store as packages; a run that was interrupted goes on, "
+    "and a second one builds nothing. The page is build/tune-<package>.html.",
+    (
+        ("doit tune vision", "a table, and a page with the trade-offs"),
+        ("doit tune vision --write best", "puts the best variant into its config"),
+        ("doit tune vision asr --max-size 10MB", "both together within 10 MB"),
+    ),
+    run="pipeline.features.tuning.verb:run",
+    builds=True,
+)
+FEATURE = Feature(
+    "tuning",
+    "try alternatives of a config, and write the best into it",
+    verbs=(TUNE,),
+    config={"package": "pipeline.features.tuning.config:add_fields"},
+    summarize="pipeline.features.tuning.config:summarize",
+    planning="pipeline.features.tuning.planning:TunePlanning",
+)

@@ -1,0 +1,105 @@
+"""The key `tune` of a package config."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, WithJsonSchema
+
+from pipeline.backends import Options
+from pipeline.backends.options import rule
+from pipeline.features.tuning.figures import DIRECTIONS, split_limit
+from pipeline.store.errors import did_you_mean
+from pipeline.store.sizes import parse_size
+
+if TYPE_CHECKING:  # whose fields this module adds to
+    from pipeline.config.models import PackageConfig
+
+
+def _check_figure(name: str) -> str:
+    """Return the name of a figure; one with a dot is looked up in the report of a trial."""
+    if name not in DIRECTIONS and "." not in name:
+        raise rule(f"must be a figure; {did_you_mean(name, DIRECTIONS)}")
+    return name
+
+
+def _check_limit_name(name: str) -> str:
+    """Return the name of a limit, which is on a figure."""
+    side, figure = split_limit(name)
+    if not side:
+        raise rule(f"must be min_<figure> or max_<figure>, such as min_{name}")
+    _check_figure(figure)
+    return name
+
+
+def _check_limit(value: float | str) -> float | str:
+    """Return a limit, a number or a size."""
+    if isinstance(value, str) and parse_size(value) is None:
+        raise rule("must be a number, or a size such as 40MB")
+    return value
+
+
+def _text(pattern: str) -> WithJsonSchema:
+    return WithJsonSchema({"type": "string", "pattern": pattern})
+
+
+# What is wrong with a path is said of the whole space.
+SettingPath = Annotated[str, _text(r"^(methods|defaults|emit)(\.[^.\s]+)+$")]
+FigureName = Annotated[str, AfterValidator(_check_figure), _text(r"^\S+$")]
+LimitName = Annotated[str, AfterValidator(_check_limit_name), _text(r"^(min|max)_\S+$")]
+Limit = Annotated[float | str, AfterValidator(_check_limit)]
+
+
+class TuneConfig(Options):
+    """The alternatives that `doit tune` tries for a package, and what it judges them by."""
+
+    space: dict[
+        SettingPath, Annotated[tuple[Any, ...], Field(strict=False, min_length=1)]
+    ] = Field(min_length=1)
+    """Alternative values by the path of a setting in this config, below `methods`, `defaults` or
+    `emit`; `null` leaves the setting out.
+
+    Example: {methods.classify.quantize: [null, {quantizer: xnnpack, per_channel: true}]}
+    """
+    objectives: dict[FigureName, Literal["min", "max"]] = Field(
+        default={"size": "min", "sqnr": "max"}, min_length=1
+    )
+    """The figures that are traded off, each with its better direction: size, delegated_nodes,
+    delegated_ops, planned_memory, sqnr, max_abs, latency; latency_p95.<device> and the like for a
+    device of `validate.devices`; any other with its path in report.json. The first one decides
+    which trial is best.
+
+    Example: {size: min, sqnr: max}
+    """
+    limits: dict[LimitName, Limit] = Field(default={})
+    """Limits on figures, `min_<figure>` or `max_<figure>`: what breaks one is never the best.
+
+    Example: {min_sqnr: 20, max_size: 10MB}
+    """
+    trials: int = Field(default=20, ge=1, le=10_000)
+    """How many variants to try at most. A space that has no more is tried as a whole; from a larger
+    one a sampler of Optuna's chooses.
+
+    Example: 40
+    """
+    seed: int = Field(default=0, ge=0, le=2**31 - 1)
+    """The seed of the sampler.
+
+    Example: 7
+    """
+
+
+def add_fields() -> dict[str, tuple[Any, Any]]:
+    """Return the field of packages, which no key holds."""
+    text = (
+        "The alternatives that `doit tune` tries, and what it judges them by. No key holds this "
+        "section: a change of it builds nothing again."
+    )
+    field = Field(default=None, description=text, exclude=True)
+    return {"tune": (TuneConfig | None, field)}
+
+
+def summarize(config: PackageConfig, has_variables: bool) -> Mapping[str, Any] | None:
+    """Return whether a package has a space, as a mapping; None where it has none."""
+    return {"tuned": True} if getattr(config, "tune") else None  # noqa: B009 - mypy knows no such field

@@ -1,0 +1,206 @@
+"""The figures of a trial by name, as its manifest, contents.json and report have them.
+
+Sizes are in bytes, latencies in milliseconds, SQNR in dB, shares from 0 to 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from pipeline.report.formatting import decibel, error, milliseconds, percent
+from pipeline.report.records import MOST_SQNR, read_fitting
+from pipeline.store.files import CONTENTS, MANIFEST, REPORT
+from pipeline.store.sizes import human_size
+from pipeline.validate.figures import Figures, make_figures
+
+Json = Mapping[str, Any]
+# The figures that have a name of their own, with the better direction.
+DIRECTIONS: Mapping[str, str] = MappingProxyType(
+    {
+        "size": "min",
+        "delegated_nodes": "max",
+        "delegated_ops": "max",
+        "planned_memory": "min",
+        "sqnr": "max",
+        "max_abs": "min",
+        "latency": "min",
+    }
+)
+# Those that a package has before it is validated.
+CHEAP = ("size", "delegated_nodes", "delegated_ops", "planned_memory")
+# Those of devices, with the path of the figure in a method's record of a device.
+_ON_DEVICE: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "latency": ("run_ms",),
+        "latency_p95": ("p95_ms",),
+        "load_time": ("load_ms",),
+        "peak_memory": ("memory", "peak"),
+    }
+)
+CHOSEN, HELD_OUT = 0, 1  # the halves of the input sets
+
+
+def split_limit(name: str) -> tuple[str, str]:
+    """Return the side of a limit, `min` or `max`, and its figure; "" for any other name."""
+    side, _, figure = name.partition("_")
+    if side in ("min", "max"):
+        return side, figure
+    return "", name
+
+
+def read_figures(folder: Path, names: Sequence[str]) -> dict[str, float]:
+    """Return those of the named figures that the records of a package have.
+
+    Accuracy is that of the first half of the input sets, where there are several.
+    """
+    manifest = read_fitting(folder / MANIFEST)
+    if manifest is None:
+        return {}
+    report = _read_report(folder)
+    figures = make_figures(manifest, read_fitting(folder / CONTENTS), report or None)
+    values = {}
+    for name in names:
+        value = _find_figure(name, figures, report)
+        if value is not None:
+            values[name] = float(value)
+    return values
+
+
+def read_held_out(folder: Path, names: Sequence[str]) -> dict[str, float]:
+    """Return the accuracy of a package on the second half of its input sets, by figure; empty where
+    it was validated on one set alone."""
+    report = _read_report(folder)
+    values = {}
+    for name in names:
+        value = _find_accuracy(name, report, HELD_OUT)
+        if value is not None:
+            values[name] = value
+    return values
+
+
+def find_faults(folder: Path) -> list[str]:
+    """Return why the report of a package calls it failed; empty where it doesn't."""
+    report = _read_report(folder)
+    if report.get("verdict") != "failed":
+        return []
+    return list(report["failures"][:1]) or ["its validation failed"]
+
+
+def _read_report(folder: Path) -> dict[str, Any]:
+    """Read the report of a package; empty where there is none, or it is of other files."""
+    report = read_fitting(folder / REPORT)
+    manifest = read_fitting(folder / MANIFEST)
+    if report is None or manifest is None:
+        return {}
+    digests = {name: file["digest"] for name, file in manifest["files"].items()}
+    if report.get("files", digests) != digests:
+        return {}
+    return report
+
+
+def _find_figure(name: str, figures: Figures, report: Json) -> float | None:
+    methods = figures.methods.values()
+    if name == "size":
+        return figures.size
+    if name in ("delegated_nodes", "delegated_ops"):
+        noun = "nodes" if name == "delegated_nodes" else "operators"
+        whole = sum(getattr(method, noun) for method in methods)
+        delegated = sum(getattr(method, f"delegated_{noun}") for method in methods)
+        return delegated / whole if whole else 1.0
+    if name == "planned_memory":
+        sizes = [method.planned_memory for method in methods]
+        return max((size for size in sizes if size is not None), default=None)
+    if name == "latency":
+        times = [method.latency.median for method in methods if method.latency]
+        return sum(times) if times else None
+    if name in ("sqnr", "max_abs"):
+        return _find_accuracy(name, report, CHOSEN)
+    kind, _, device = name.partition(".")
+    if kind in _ON_DEVICE:
+        return _find_on_device(kind, device, report)
+    return _find_in_record(report, name.split("."))
+
+
+def _find_accuracy(name: str, report: Json, half: int) -> float | None:
+    """Return the worst SQNR in dB, or the greatest absolute error, over the outputs of all methods
+    on one half of their input sets."""
+    values: list[float] = []
+    field = "sqnr_db" if name == "sqnr" else name
+    for method in report.get("methods", ()):
+        for output in _list_outputs(method, half):
+            if output.get(field) is not None:  # infinities are texts
+                values.append(float(output[field]))
+    if not values:
+        return None
+    if name == "sqnr":
+        return min(MOST_SQNR, *values)
+    return max(values)
+
+
+def _list_outputs(method: Json, half: int) -> Iterator[Json]:
+    """Yield the errors of the outputs of a method on one half of its input sets: the examples, if
+    it has several, else those that were generated at random. One alone belongs to the first
+    half."""
+    usual = [run for run in method["runs"] if not run.get("case")]
+    examples = [run for run in usual if not run.get("generated")]
+    origins = list(dict.fromkeys(run["origin"] for run in examples or usual))
+    chosen = set(origins[half::2])
+    for run in usual:
+        if run["origin"] in chosen:
+            yield from run["outputs"]
+
+
+def _find_on_device(kind: str, device: str, report: Json) -> float | None:
+    """Return the sum of methods' times on a device, or the greatest of their memory."""
+    values = []
+    for method in report.get("methods", ()):
+        record = (method.get("devices") or {}).get(device) or {}
+        value = _find_in_record(record, _ON_DEVICE[kind])
+        if value is not None:
+            values.append(value)
+    if not values:
+        return None
+    if kind == "peak_memory":
+        return max(values)
+    return sum(values)
+
+
+def _find_in_record(record: Any, path: Sequence[str]) -> float | None:
+    """Return the number at a path of a record, where members of lists go by their `method` or
+    `name`; a figure with further facts has it as its `value`."""
+    for key in path:
+        if isinstance(record, list):
+            names = {
+                str(member.get("method", member.get("name"))): member
+                for member in record
+                if isinstance(member, Mapping)
+            }
+            record = names.get(key)
+        elif isinstance(record, Mapping):
+            record = record.get(key)
+        else:
+            return None
+    if isinstance(record, Mapping):
+        record = record.get("value")
+    if isinstance(record, int | float):
+        return float(record)
+    return None
+
+
+def format_figure(name: str, value: float | None) -> str:
+    """Format a figure with its unit."""
+    kind = name.partition(".")[0]
+    if value is None:
+        return error(None)
+    if kind in ("size", "planned_memory", "peak_memory"):
+        return human_size(value)
+    if kind in ("delegated_nodes", "delegated_ops"):
+        return percent(value)
+    if kind == "sqnr":
+        return decibel(value)
+    if kind in ("latency", "latency_p95", "load_time"):
+        return milliseconds(value)
+    return error(value)

@@ -1,0 +1,133 @@
+"""Which combinations of a space are tried, in batches.
+
+A space that is no larger than the number of trials is tried as a whole: a sampler could only miss
+something. From a larger one Optuna's TPE sampler chooses, for several objectives with constraints.
+
+The study is kept nowhere. An interrupted search begins again with the same seed, and asks for the
+same combinations, whose results are in the store: a sampler that went on from a kept study would
+have lost the state of its random generator, and ask for others than an uninterrupted one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import warnings
+from collections.abc import Generator, Sequence
+from typing import Any
+
+from pipeline.features.tuning.ranking import Objectives
+from pipeline.features.tuning.space import Choice, Space
+from pipeline.features.tuning.trials import Trial
+from pipeline.store.errors import PipelineError, plural
+
+_BATCH = 4  # trials that are built at once; a constant, so that all machines ask for the same
+_MOST_REPEATS = 20  # of combinations that were tried, before one at random is
+_VIOLATIONS = "violations"
+_LARGE = 1e9  # the violation of what could not be built
+
+Batches = Generator[Sequence[Choice], Sequence[Trial], None]
+
+
+def sample(space: Space, number: int, seed: int, objectives: Objectives) -> Batches:
+    """Yield combinations to try, at most `number`, and take the trials of each batch.
+
+    Raises:
+        PipelineError: the space is larger, and Optuna is not installed.
+    """
+    if space.size <= number:
+        yield list(space.list_choices())
+        return
+    yield from _sample_with_optuna(space, number, seed, objectives)
+
+
+def _sample_with_optuna(
+    space: Space, number: int, seed: int, objectives: Objectives
+) -> Batches:
+    study, distributions = _open_study(space, number, seed, objectives)
+    tried: set[Choice] = set()
+    while len(tried) < number:
+        batch: list[Any] = []
+        choices: list[Choice] = []
+        for _ in range(min(_BATCH, number - len(tried))):
+            asked, choice = _ask(study, distributions, space, tried, seed)
+            tried.add(choice)
+            batch.append(asked)
+            choices.append(choice)
+        trials = yield choices
+        for asked, trial in zip(batch, trials, strict=True):
+            _tell(study, asked, trial, objectives)
+
+
+def _open_study(
+    space: Space, number: int, seed: int, objectives: Objectives
+) -> tuple[Any, dict[str, Any]]:
+    """Return a study in memory, and the distribution of each axis."""
+    try:
+        import optuna
+    except ImportError as error:
+        hint = "`pip install 'pte-pipeline[tune]'`"
+        trials = f"`--trials {space.size}` tries all"
+        fault = f"a space of {space.size:,} combinations and {plural(number, 'trial')} needs Optuna"
+        raise PipelineError(f"{space.package}: {fault}; {hint}, or {trials}") from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        sampler = optuna.samplers.TPESampler(
+            seed=seed,
+            n_startup_trials=max(_BATCH, number // 4),
+            constant_liar=True,  # or a batch would be of neighbours
+            constraints_func=lambda frozen: frozen.user_attrs[_VIOLATIONS],
+        )
+    words = {"min": "minimize", "max": "maximize"}
+    directions = [words[direction] for direction in objectives.values()]
+    study = optuna.create_study(sampler=sampler, directions=directions)
+    distributions: dict[str, Any] = {}
+    for name, nodes in space.axes.items():
+        numbers = range(len(nodes))
+        distributions[name] = optuna.distributions.CategoricalDistribution(numbers)
+    return study, distributions
+
+
+def _ask(
+    study: Any,
+    distributions: dict[str, Any],
+    space: Space,
+    tried: set[Choice],
+    seed: int,
+) -> tuple[Any, Choice]:
+    """Return a trial of the study that is of no combination that was tried."""
+    from optuna.trial import TrialState
+
+    for _ in range(_MOST_REPEATS):
+        asked = study.ask(distributions)
+        choice = tuple(asked.params[name] for name in space.axes)
+        if choice not in tried:
+            return asked, choice
+        study.tell(asked, state=TrialState.FAIL)  # the sampler passes it over
+    choice = _draw_untried(space, tried, seed)
+    study.enqueue_trial(dict(zip(space.axes, choice, strict=True)))
+    return study.ask(distributions), choice
+
+
+def _draw_untried(space: Space, tried: set[Choice], seed: int) -> Choice:
+    """Return a combination that was not tried, the same for the same ones that were."""
+    generator = random.Random(seed + len(tried))
+    numbers = [range(len(nodes)) for nodes in space.axes.values()]
+    for _ in range(_MOST_REPEATS):
+        choice = tuple(generator.choice(axis) for axis in numbers)
+        if choice not in tried:
+            return choice
+    untried = (choice for choice in itertools.product(*numbers) if choice not in tried)
+    return next(untried)
+
+
+def _tell(study: Any, asked: Any, trial: Trial, objectives: Objectives) -> None:
+    """Tell the sampler what came of a trial; of one with faults its violations count alone."""
+    violations = list(trial.violations)
+    if trial.faults and not any(violation > 0 for violation in violations):
+        violations.append(_LARGE)
+    else:
+        violations.append(0.0)
+    asked.set_user_attr(_VIOLATIONS, violations)
+    study.tell(asked, [trial.figures.get(name, 0.0) for name in objectives])

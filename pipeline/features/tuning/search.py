@@ -1,0 +1,132 @@
+"""The search for the best variants of one package: batch by batch, cheap figures first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+from pipeline.features.tuning.figures import (
+    CHEAP,
+    find_faults,
+    read_figures,
+    read_held_out,
+    split_limit,
+)
+from pipeline.features.tuning.ranking import (
+    describe_violations,
+    measure_violations,
+    parse_limits,
+)
+from pipeline.features.tuning.sampler import sample
+from pipeline.features.tuning.space import (
+    Choice,
+    Space,
+    compose_choice,
+    find_choice_problems,
+)
+from pipeline.features.tuning.trials import Trial, TrialFolder
+from pipeline.plan.plan import Plan
+
+_ACCURACY = ("sqnr", "max_abs")
+
+
+class Search:
+    """One search.
+
+    Attributes:
+        space: the alternatives.
+        objectives, limits: what trials are judged by.
+        names: the figures of objectives and limits.
+        seed: of the sampler.
+        number: how many trials there are at most.
+        trials: those that were built, in the order in which they were asked for; the present config
+            is the first, or marked where it is one of them.
+        present: the name of the trial that is the present config.
+        folder: where they are built.
+    """
+
+    def __init__(self, plan: Plan, package: str, number: int | None) -> None:
+        parsed = plan.configs.parsed(package)
+        config: Any = getattr(parsed.config, "tune")  # noqa: B009 - mypy knows no such field
+        assert parsed.document is not None
+        self.space = Space(plan.workspace, package, parsed.document)
+        self.objectives = dict(config.objectives)
+        self.limits = parse_limits(config.limits)
+        figures = [*self.objectives, *(split_limit(name)[1] for name in self.limits)]
+        self.names = list(dict.fromkeys(figures))
+        self.seed = config.seed
+        self.number = min(number or config.trials, self.space.size)
+        self.trials: list[Trial] = []
+        self.present = ""
+        self.folder = TrialFolder(plan.workspace, package)
+
+    def run(self) -> Iterator[tuple[int, int]]:
+        """Build the trials; yield how many there are, and how many there will be."""
+        batches = sample(self.space, self.number, self.seed, self.objectives)
+        yield 0, self.number
+        present, *trials = self._try([None, *next(batches)])
+        self.present = present.name
+        self.trials = trials
+        with suppress(StopIteration):
+            while True:
+                choices = batches.send(trials)
+                yield len(self.trials), self.number
+                trials = self._try(choices)
+                self.trials += trials
+        if all(trial.name != self.present for trial in self.trials):
+            self.trials.insert(0, present)
+        self.folder.drop_others()
+
+    def _try(self, choices: Sequence[Choice | None]) -> list[Trial]:
+        """Build and validate variants, but those that break a limit on a cheap figure."""
+        errors: dict[str, str] = {}
+        trials: list[Trial] = []
+        number = len(self.trials)
+        for choice in choices:
+            if choice is not None:
+                number += 1
+            trials.append(self._begin(0 if choice is None else number, choice))
+        names = [trial.name for trial in trials if trial.name]
+        if any(split_limit(name)[1] in CHEAP for name in self.limits):
+            errors |= self.folder.build("lower", names)
+            names = [name for name in names if name not in errors and self._holds(name)]
+        errors |= self.folder.build("validate", names)
+        return [self._judge(trial, errors.get(trial.name, "")) for trial in trials]
+
+    def _begin(self, number: int, choice: Choice | None) -> Trial:
+        """Write the config of a variant; one that the parser refuses has a fault and no name."""
+        problems = () if choice is None else find_choice_problems(self.space, choice)
+        name = ""
+        if not problems:
+            name = self.folder.add(compose_choice(self.space, choice))
+        faults = tuple(str(problem) for problem in problems[:1])
+        return Trial(number, choice, name, {}, {}, faults, ())
+
+    def _holds(self, name: str) -> bool:
+        """Tell whether a variant that was lowered holds the limits on cheap figures."""
+        figures = read_figures(self.folder.find(name), CHEAP)
+        return not any(describe_violations(figures, self.limits, CHEAP))
+
+    def _judge(self, trial: Trial, error: str) -> Trial:
+        if not trial.name:
+            return trial
+        if error:
+            return trial._replace(faults=(error,))
+        folder = self.folder.find(trial.name)
+        figures = read_figures(folder, self.names)
+        cheap_faults = list(describe_violations(figures, self.limits, CHEAP))
+        # The accuracy of one that was not validated is not known, and breaks no limit.
+        names = CHEAP if cheap_faults else self.names
+        faults = list(describe_violations(figures, self.limits, names))
+        if not cheap_faults:
+            faults += find_faults(folder)
+            lacking = [name for name in self.objectives if name not in figures]
+            faults += [f"its report has no figure {name}" for name in lacking]
+        accuracy = [name for name in self.names if name in _ACCURACY]
+        return trial._replace(
+            figures=figures,
+            held_out=read_held_out(folder, accuracy),
+            faults=tuple(dict.fromkeys(faults)),
+            violations=measure_violations(figures, self.limits, self.names),
+        )

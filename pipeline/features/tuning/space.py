@@ -1,0 +1,244 @@
+"""The alternatives of a package's space, and the config that each combination of them makes.
+
+An alternative takes its place in the file that makes the package, before bases, defaults and the
+matrix are composed, so a trial is what the package would be if its file said so. Each value keeps
+the line of its own in the section `tune`, where its mistakes are then reported.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pipeline.config.compose import Document, Folder
+from pipeline.config.fields import NEEDS_BASELINE
+from pipeline.config.parser import parse_document
+from pipeline.config.secrets import Secret
+from pipeline.config.validation import Gates
+from pipeline.config.yaml import Node, dump_flow, plain
+from pipeline.store.digest import Digest
+from pipeline.store.errors import ConfigErrors, Problem, did_you_mean
+from pipeline.store.settings import Environment
+from pipeline.store.workspace import Workspace
+
+# By axis, the number of an alternative.
+Choice = tuple[int, ...]
+_ROOTS = ("methods", "defaults", "emit")
+_MOST_TRIED = 64  # combinations, to find one in which an alternative is no mistake
+# Of no part in a trial: its own section, and weights that it would share with other packages.
+_LEFT_OUT = ("tune", "family")
+
+
+class Space:
+    """The alternatives of a package.
+
+    Attributes:
+        workspace: whose config makes the package.
+        package: its name.
+        path: the file that makes it.
+        root: what that file holds.
+        axes: by the path of a setting, its alternatives as they were written.
+    """
+
+    def __init__(self, workspace: Workspace, package: str, document: Document) -> None:
+        """Read the section `tune` of the document of a package. Raises ConfigErrors."""
+        self.workspace = workspace
+        self.package = package
+        self.path = workspace.configs / Path(document.file).name
+        folder = Folder(workspace.configs, workspace.environment)
+        root, _, problems = folder.read(self.path)
+        if root is None:
+            raise ConfigErrors(problems)
+        self.root = root
+        section = document.root.value["tune"].value["space"].value
+        self.axes: Mapping[str, Sequence[Node]] = {
+            name: tuple(node.value) for name, node in section.items()
+        }
+
+    @property
+    def size(self) -> int:
+        """The number of all combinations."""
+        return math.prod(map(len, self.axes.values()))
+
+    def list_choices(self) -> Iterator[Choice]:
+        """Yield all combinations, the last axis varying first."""
+        return itertools.product(*(range(len(nodes)) for nodes in self.axes.values()))
+
+    def describe(self, choice: Choice) -> dict[str, str]:
+        """Return the alternative of each axis in YAML on one line."""
+        words = {}
+        for (name, nodes), number in zip(self.axes.items(), choice, strict=True):
+            words[name] = dump_flow(plain(nodes[number]))
+        return words
+
+    def select(self, choice: Choice) -> dict[str, Node]:
+        """Return the alternative of each axis."""
+        pairs = zip(self.axes.items(), choice, strict=True)
+        return {name: nodes[number] for (name, nodes), number in pairs}
+
+
+class EditedFolder(Folder):
+    """A folder of configs, one file of which has another content than on disk."""
+
+    def __init__(
+        self, configs: Path, environment: Environment, edited: Path, root: Node
+    ) -> None:
+        super().__init__(configs, environment)
+        self._edited = edited
+        self._root_node = root
+
+    def read(
+        self, path: Path
+    ) -> tuple[Node | None, Digest | None, tuple[Problem, ...]]:
+        if path == self._edited:
+            return self._root_node, None, ()
+        return super().read(path)
+
+
+def compose_choice(space: Space, choice: Choice | None) -> Document:
+    """Return the document of a package with alternatives in place, or of None as it is now. Raises
+    ConfigErrors."""
+    root = space.root
+    if choice is not None:
+        for name, node in space.select(choice).items():
+            root = put_node(root, name.split("."), leave_out_empty(node))
+    return compose_root(space, root)
+
+
+def compose_root(space: Space, root: Node) -> Document:
+    """Return the document of a package, whose file holds `root`. Raises ConfigErrors."""
+    workspace = space.workspace
+    folder = EditedFolder(workspace.configs, workspace.environment, space.path, root)
+    composition = folder.compose(space.path)
+    document = composition.documents.get(space.package)
+    if document is None:
+        raise ConfigErrors(composition.problems)
+    return document
+
+
+def leave_out_empty(node: Node) -> Node:
+    """Return an alternative; an empty one takes away what stands below it, if anything does."""
+    if node.value is None:
+        return Node(None, node.mark, takes=True)
+    return node
+
+
+def put_node(root: Node, keys: Sequence[str], node: Node) -> Node:
+    """Return a mapping with a node at a path of keys in it."""
+    if not keys:
+        return node
+    members = dict(root.value) if isinstance(root.value, dict) else {}
+    key, *inner_keys = keys
+    below = members.get(key, Node({}, root.mark))
+    members[key] = put_node(below, inner_keys, node)
+    return Node(members, root.mark)
+
+
+def make_trial_data(document: Document) -> dict[str, Any]:
+    """Return what the config of a trial holds: the package as one file, with nothing to compose.
+
+    Gates on growth are left out: a trial is another package, and has no baseline.
+    """
+    members = {
+        key: node for key, node in document.root.value.items() if key not in _LEFT_OUT
+    }
+    data: dict[str, Any] = _write_plain(Node(members, document.root.mark))
+    validation = data.get("validate", {})
+    for section in (validation, *validation.get("methods", {}).values()):
+        gates = section.get("gates", {})
+        for name, field in Gates.model_fields.items():
+            if NEEDS_BASELINE in field.metadata or name == "max_family_size":
+                gates.pop(name, None)
+    return data
+
+
+def _write_plain(node: Node) -> Any:
+    """Return the data of a node so that composing it again gives the same: dollar signs doubled,
+    and secrets by the names of their variables."""
+    if isinstance(node.value, dict):
+        return {key: _write_plain(member) for key, member in node.value.items()}
+    if isinstance(node.value, list):
+        return [_write_plain(member) for member in node.value]
+    if isinstance(node.value, Secret):
+        return f"${{{node.value.name}}}"
+    if isinstance(node.value, str):
+        return node.value.replace("$", "$$")
+    return node.value
+
+
+# What is wrong with a space
+
+
+def find_space_problems(
+    workspace: Workspace, package: str, document: Document, methods: Sequence[str]
+) -> Iterator[Problem]:
+    """Yield what is wrong with paths and alternatives, each with its line in the section `tune`."""
+    nodes = document.root.value["tune"].value["space"].value
+    problems = []
+    for name, node in nodes.items():
+        fault = _find_path_fault(name, nodes, methods)
+        if fault is not None:
+            problems.append(_make_problem(node, *fault))
+    yield from problems
+    if problems:
+        return
+    space = Space(workspace, package, document)
+    for name, alternatives in space.axes.items():
+        for number, node in enumerate(alternatives):
+            values = [plain(earlier) for earlier in alternatives[:number]]
+            if plain(node) in values:
+                yield _make_problem(node, "is there twice", "keep one")
+            else:
+                yield from _find_alternative_problems(space, name, number)
+
+
+def _make_problem(node: Node, fault: str, hint: str) -> Problem:
+    mark = node.mark
+    return Problem(mark.file, mark.path, fault, hint, mark.line)
+
+
+def _find_path_fault(
+    name: str, names: Mapping[str, Node], methods: Sequence[str]
+) -> tuple[str, str] | None:
+    """Return what is wrong with the path of an axis, and what would be right; None for a right
+    one."""
+    root, *keys = name.split(".")
+    if root not in _ROOTS or not all(keys) or not keys:
+        hint = "write methods.<method>.<key>, defaults.<key> or emit.<key>"
+        return "is no path of a setting that can be tuned", hint
+    if root == "methods" and keys[0] not in methods:
+        return f"there is no method '{keys[0]}'", did_you_mean(keys[0], methods)
+    if root == "methods" and len(keys) == 1:
+        return "is a whole method", f"write {name}.quantize or another key of it"
+    for other in names:
+        if other.startswith(f"{name}."):
+            return f"holds '{other}', which has alternatives too", "keep one of them"
+    return None
+
+
+def _find_alternative_problems(
+    space: Space, name: str, number: int
+) -> Iterator[Problem]:
+    """Yield what is wrong with an alternative, which is a mistake in every combination that was
+    looked at."""
+    first_problems: Sequence[Problem] = ()
+    place = list(space.axes).index(name)
+    fitting = (choice for choice in space.list_choices() if choice[place] == number)
+    for choice in itertools.islice(fitting, _MOST_TRIED):
+        problems = find_choice_problems(space, choice)
+        if not problems:
+            return
+        first_problems = first_problems or problems
+    yield from first_problems
+
+
+def find_choice_problems(space: Space, choice: Choice) -> tuple[Problem, ...]:
+    """Return what the parser of configs says of a combination."""
+    try:
+        parse_document(space.package, compose_choice(space, choice))
+    except ConfigErrors as errors:
+        return errors.problems
+    return ()

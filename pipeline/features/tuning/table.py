@@ -1,0 +1,86 @@
+"""The result of a search as a table: the front first, then the other trials."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pipeline.cli.columns import columns
+from pipeline.features.tuning.figures import format_figure
+from pipeline.features.tuning.ranking import describe_violations, find_front
+from pipeline.features.tuning.search import Search
+from pipeline.features.tuning.trials import Trial
+
+_HELD_OUT = "{} (held out)"
+
+
+def list_lines(search: Search) -> Iterator[str]:
+    """Yield the lines of the table: the front first, then the others in their order."""
+    rows = list_rows(search)
+    titles = [name.removeprefix("methods.") for name in rows[0]]
+    cells = [list(row.values()) for row in rows]
+    yield from columns([titles, *cells], rule=True)
+    front = find_front(search.trials, search.objectives)
+    if not front:
+        yield "no trial holds all limits"
+    else:
+        yield from _describe_gap(search, front[0])
+
+
+def _describe_gap(search: Search, best: Trial) -> Iterator[str]:
+    """Yield how the best trial fares on the inputs that had no part in choosing it."""
+    words = [f"best: trial {best.number}"]
+    for name, value in best.held_out.items():
+        chosen = format_figure(name, best.figures.get(name))
+        held_out = format_figure(name, value)
+        words.append(
+            f"{name} {chosen} on the inputs that chose it, {held_out} on the others"
+        )
+    yield "; ".join(words)
+    names = list(best.held_out)
+    for sentence in describe_violations(best.held_out, search.limits, names):
+        yield f"warning: on the inputs that did not choose it, {sentence}"
+
+
+def list_rows(search: Search) -> list[dict[str, str]]:
+    """Return the rows of the table, by the titles of its columns."""
+    front = find_front(search.trials, search.objectives)
+    others = [trial for trial in search.trials if trial not in front]
+    rows = []
+    for trial in [*front, *others]:
+        row = {
+            "trial": str(trial.number),
+            "state": describe_state(search, trial, front),
+        }
+        row |= describe_choice(search, trial)
+        for name in search.names:
+            row[name] = format_figure(name, trial.figures.get(name))
+            if name in _list_held_out(search):
+                row[_HELD_OUT.format(name)] = format_figure(
+                    name, trial.held_out.get(name)
+                )
+        row["why not"] = "; ".join(trial.faults)
+        rows.append(row)
+    return rows
+
+
+def describe_choice(search: Search, trial: Trial) -> dict[str, str]:
+    """Return the alternatives of a trial by axis; those of the present config are not listed."""
+    if trial.choice is None:
+        return dict.fromkeys(search.space.axes, "as it is")
+    return search.space.describe(trial.choice)
+
+
+def _list_held_out(search: Search) -> list[str]:
+    """Return the figures that some trial has on the held-out inputs, too."""
+    names = [name for trial in search.trials for name in trial.held_out]
+    return list(dict.fromkeys(names))
+
+
+def describe_state(search: Search, trial: Trial, front: Sequence[Trial]) -> str:
+    """Say whether a trial is the best one, on the front, or the present config."""
+    words = []
+    if trial.name and trial.name == search.present:
+        words.append("present")
+    if trial in front:
+        words.append("best" if trial == front[0] else "front")
+    return ", ".join(words)

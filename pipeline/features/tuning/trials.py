@@ -1,0 +1,160 @@
+"""Trials: variants of a package, built as packages of a workspace beside the user's.
+
+Each variant is a config of its own in `build/.tune/<package>`, named by its content, and a run of
+doit builds a batch of them there: the ordinary actions, from the same sources and the same store.
+So what variants share is compiled once, an interrupted search goes on, and nothing that is known is
+built again.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from pipeline.cli.grammar import quoted
+from pipeline.config.compose import Document
+from pipeline.config.yaml import Dumper
+from pipeline.features.tuning.space import Choice, make_trial_data
+from pipeline.report.events import RUN
+from pipeline.store.digest import hash_bytes
+from pipeline.store.errors import PipelineError
+from pipeline.store.files import read_record, remove, write_atomically
+from pipeline.store.workspace import BUILD_VARIABLE, CONFIGS_VARIABLE, Workspace
+
+FOLDER = ".tune"  # no package can have this name
+_CONFIGS = "partition_configs"
+_BUILD = "build"
+_LOG = "doit.log"
+_DATABASE = ".doit.sqlite3"
+_COMMENT = "# A trial of `doit tune {package}`, which writes it anew.\n"
+_DIGITS = 10  # of a trial's digest
+
+
+class Trial(NamedTuple):
+    """A variant of a package, and what came of it.
+
+    Attributes:
+        number: its place in the search from 1; 0 for the present config.
+        choice: the alternatives; None for the present config.
+        name: of its package in the folder of trials; "" for one that no config can be.
+        figures: by name, on the first half of the input sets; as far as they are known.
+        held_out: the accuracy on the second half.
+        faults: why it can't be the best, a sentence each.
+        violations: by how much it breaks each limit, as a share of that; at most 0 where it holds.
+    """
+
+    number: int
+    choice: Choice | None
+    name: str
+    figures: Mapping[str, float]
+    held_out: Mapping[str, float]
+    faults: tuple[str, ...]
+    violations: tuple[float, ...]
+
+
+class TrialFolder:
+    """The workspace beside the user's in which the trials of a package are built.
+
+    Attributes:
+        compiled: how many compilations the runs of doit did here.
+    """
+
+    def __init__(self, workspace: Workspace, package: str) -> None:
+        self._workspace = workspace
+        self._package = package
+        self._folder = workspace.build / FOLDER / package
+        self._names: dict[str, None] = {}
+        self.compiled = 0
+
+    def find(self, name: str) -> Path:
+        """Return the folder of a trial's package."""
+        return self._folder / _BUILD / name
+
+    def add(self, document: Document) -> str:
+        """Write the config of a trial, and return its name."""
+        data = make_trial_data(document)
+        text = yaml.dump(data, None, Dumper, sort_keys=False, allow_unicode=True)
+        content = (_COMMENT.format(package=self._package) + text).encode()
+        name = f"{self._package}-{hash_bytes(content)[:_DIGITS]}"
+        path = self._folder / _CONFIGS / f"{name}.yaml"
+        if not path.exists() or path.read_bytes() != content:
+            write_atomically(path, content, self._workspace.build)
+        self._names[name] = None
+        return name
+
+    def build(self, group: str, names: Iterable[str]) -> dict[str, str]:
+        """Run a group of tasks, `lower` or `validate`, of trials; return why those that failed did,
+        by name.
+
+        Raises:
+            PipelineError: the run could not begin.
+        """
+        tasks = [f"{group}:{quoted(name)}" for name in dict.fromkeys(names)]
+        if not tasks:
+            return {}
+        build = self._folder / _BUILD
+        build.mkdir(parents=True, exist_ok=True)
+        record = build / RUN
+        with suppress(
+            OSError
+        ):  # of an earlier run, which may have done what this one need not
+            record.unlink()
+        database = ["--db-file", str(build / _DATABASE)]
+        command = [sys.executable, "-P", "-m", "doit", *database, *tasks]
+        environment = dict(os.environ)
+        environment[BUILD_VARIABLE] = str(build)
+        environment[CONFIGS_VARIABLE] = str(self._folder / _CONFIGS)
+        log = self._folder / _LOG
+        status = _run_logged(command, environment, self._workspace.root, log)
+        if status not in (0, 1):
+            shown_log = log.relative_to(self._workspace.root)
+            raise PipelineError(f"nothing could be built; {shown_log} says why")
+        actions = (read_record(record) or {}).get("actions", ())
+        counts = Counter((action["kind"], action["outcome"]) for action in actions)
+        self.compiled += counts["compile", "built"]
+        return _find_errors(actions)
+
+    def drop_others(self) -> None:
+        """Remove trials that the present search has not asked for."""
+        for path in (self._folder / _CONFIGS).glob("*.yaml"):
+            if path.stem not in self._names:
+                remove(path)
+                shutil.rmtree(self.find(path.stem), ignore_errors=True)
+
+
+def _run_logged(
+    command: Sequence[str], environment: Mapping[str, str], root: Path, log: Path
+) -> int:
+    """Run a command and return its exit status; it ends when this process is interrupted."""
+    with open(log, "wb") as stream:
+        process = subprocess.Popen(
+            command, cwd=root, env=environment, stdout=stream, stderr=stream
+        )
+        try:
+            return process.wait()
+        except BaseException:
+            process.terminate()
+            process.wait()
+            raise
+
+
+def _find_errors(actions: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return why packages were not built, by name; a validation that fails leaves a report."""
+    errors: dict[str, str] = {}
+    for action in actions:
+        name = action["package"]
+        if name and action["kind"] != "validate" and action["outcome"] in _FAILED:
+            errors.setdefault(name, action["error"] or action["reason"] or "not built")
+    return errors
+
+
+_FAILED = ("failed", "not-run")

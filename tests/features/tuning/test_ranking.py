@@ -1,0 +1,95 @@
+"""Limits, fronts, the best trial, and joint limits."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from pipeline.features.tuning.joint import choose_within, measure_losses
+from pipeline.features.tuning.ranking import (
+    describe_violations,
+    find_front,
+    measure_violations,
+    parse_limits,
+)
+from pipeline.features.tuning.trials import Trial
+from pipeline.store.errors import PipelineError
+
+OBJECTIVES = {"size": "min", "sqnr": "max"}
+LIMITS = parse_limits({"max_size": "1kB", "min_sqnr": 20})
+NAMES = ("size", "sqnr")
+
+
+def trial(number, size, sqnr, *faults):
+    return Trial(number, (number,), f"p-{number}", {"size": size, "sqnr": sqnr}, {}, faults, ())
+
+
+TRIALS = [
+    trial(1, 900, 40),
+    trial(2, 500, 30),
+    trial(3, 500, 20),  # as small as the second, and worse
+    trial(4, 100, 10, "breaks a limit"),
+    trial(5, 950, 40),  # beaten by the first
+    trial(6, 1000, 80),
+    trial(7, 500, 30),  # the same as the second
+]
+
+
+def test_the_front_has_what_no_other_trial_beats():
+    assert [t.number for t in find_front(TRIALS, OBJECTIVES)] == [2, 1, 6]
+    assert [t.number for t in find_front(TRIALS, {"sqnr": "max"})] == [6]
+
+
+@pytest.mark.parametrize(
+    ("figures", "violations", "sentences"),
+    [
+        ({"size": 500, "sqnr": 30}, (-0.5, -0.5), []),
+        ({"size": 1500, "sqnr": 20}, (0.5, 0.0), ["size 1.5 kB breaks max_size 1.0 kB"]),
+        ({"size": 1000}, (0.0, 1.0), ["no figure sqnr to hold to min_sqnr 20.0 dB"]),
+    ],
+)
+def test_limits(figures, violations, sentences):
+    assert measure_violations(figures, LIMITS, NAMES) == pytest.approx(violations)
+    assert list(describe_violations(figures, LIMITS, NAMES)) == sentences
+
+
+def test_limits_on_other_figures_are_left_out():
+    assert list(describe_violations({"size": 1500}, LIMITS, ("sqnr",))) == [
+        "no figure sqnr to hold to min_sqnr 20.0 dB"
+    ]
+
+
+def search(package, trials):
+    space = SimpleNamespace(package=package)
+    return SimpleNamespace(space=space, trials=trials, objectives=OBJECTIVES)
+
+
+def test_losses_go_from_the_best_to_the_worst():
+    front = find_front(TRIALS, OBJECTIVES)
+    assert measure_losses(front, OBJECTIVES) == [1.0, 0.8, 0.0]
+
+
+def test_a_joint_limit_chooses_what_loses_least():
+    searches = [
+        search("a", [trial(1, 100, 10), trial(2, 200, 40)]),
+        search("b", [trial(1, 100, 10), trial(2, 190, 20), trial(3, 400, 40)]),
+    ]
+    trials, lines = choose_within(searches, 500)
+    assert [t.number for t in trials] == [2, 2]
+    assert sum(t.figures["size"] for t in trials) <= 500
+    # Every choice by hand: no other one that fits loses less.
+    losses = {"a": {1: 1.0, 2: 0.0}, "b": {1: 1.0, 2: 2 / 3, 3: 0.0}}
+    sizes = {"a": {1: 100, 2: 200}, "b": {1: 100, 2: 190, 3: 400}}
+    best = min(
+        losses["a"][x] + losses["b"][y]
+        for x in losses["a"]
+        for y in losses["b"]
+        if sizes["a"][x] + sizes["b"][y] <= 500
+    )
+    chosen = losses["a"][trials[0].number] + losses["b"][trials[1].number]
+    assert chosen == pytest.approx(best)
+    assert lines[0] == "within 500 B: 390 B together"
+
+
+def test_a_joint_limit_that_nothing_holds():
+    with pytest.raises(PipelineError, match="the smallest trials have 200 B together"):
+        choose_within([search("a", [trial(1, 100, 1)]), search("b", [trial(1, 100, 1)])], 150)

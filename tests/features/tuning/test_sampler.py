@@ -1,0 +1,59 @@
+"""Which combinations are tried: all of a small space, and those that Optuna asks for of a large
+one."""
+
+import sys
+
+import pytest
+
+from pipeline.features.tuning.sampler import sample
+from pipeline.features.tuning.space import Space
+from pipeline.features.tuning.trials import Trial
+from pipeline.store.errors import PipelineError
+
+OBJECTIVES = {"size": "min", "sqnr": "max"}
+
+
+class Grid(Space):
+    """A space of axes with so many alternatives."""
+
+    def __init__(self, *sizes):
+        self.package = "p"
+        self.axes = {f"axis{number}": [None] * size for number, size in enumerate(sizes)}
+
+
+def follow(space, number, seed=0):
+    """Return the combinations that are asked for, where the sum of the numbers is the size and
+    less than 3 breaks a limit."""
+    batches = sample(space, number, seed, OBJECTIVES)
+    choices = next(batches)
+    tried = []
+    while True:
+        tried += choices
+        trials = []
+        for choice in choices:
+            figures = {"size": sum(choice), "sqnr": 10.0 * choice[0]}
+            violations = (3.0 - sum(choice),)
+            faults = ("too small",) if violations[0] > 0 else ()
+            trials.append(Trial(1, choice, "p-1", figures, {}, faults, violations))
+        try:
+            choices = batches.send(trials)
+        except StopIteration:
+            return tried
+
+
+def test_a_small_space_is_tried_as_a_whole_without_optuna(monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    assert follow(Grid(2, 3), 6) == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
+    with pytest.raises(PipelineError, match=r"needs Optuna; .*`--trials 6` tries all"):
+        follow(Grid(2, 3), 5)
+
+
+@pytest.mark.slow
+def test_a_large_space_is_sampled_by_seed():
+    pytest.importorskip("optuna")
+    first = follow(Grid(4, 4, 4), 24)
+    assert len(set(first)) == 24
+    assert follow(Grid(4, 4, 4), 24) == first
+    assert follow(Grid(4, 4, 4), 24, seed=1) != first
+    # A longer search begins as a shorter one of as many trials at random.
+    assert len(set(follow(Grid(2, 3), 5))) == 5

@@ -1,0 +1,136 @@
+"""Spaces: their mistakes with lines, and the config of each combination."""
+
+import pytest
+
+from pipeline.features.tuning.space import compose_choice, find_choice_problems, make_trial_data
+from tests.features.tuning.spaces import CONFIG, problems_of, space_of, write_config
+
+PATH = "partition_configs/pair.yaml"
+KNOWN = "known: partitioners, modules, edge, quantize, emit, allow_none, recipe"
+
+
+@pytest.mark.parametrize(
+    ("space", "line"),
+    [
+        (
+            "    methods.encod.quantize: [null]",
+            f"{PATH}:13: tune.space.'methods.encod.quantize': there is no method 'encod'; "
+            "did you mean 'encode'? known: encode, decode",
+        ),
+        (
+            "    validate.atol: [1.0]",
+            f"{PATH}:13: tune.space.'validate.atol': is no path of a setting that can be tuned; "
+            "write methods.<method>.<key>, defaults.<key> or emit.<key>",
+        ),
+        (
+            "    methods.encode: [{}]",
+            f"{PATH}:13: tune.space.'methods.encode': is a whole method; "
+            "write methods.encode.quantize or another key of it",
+        ),
+        (
+            "    methods.encode.edge: [{}]\n    methods.encode.edge.keep_ranges: [true]",
+            f"{PATH}:13: tune.space.'methods.encode.edge': holds 'methods.encode.edge.keep_ranges'"
+            ", which has alternatives too; keep one of them",
+        ),
+        (
+            "    methods.encode.partitioners:\n      - []\n      - []",
+            f"{PATH}:15: tune.space.'methods.encode.partitioners'[1]: is there twice; keep one",
+        ),
+        (
+            "    methods.encode.quantise:\n      - {quantizer: xnnpack}",
+            f"{PATH}:14: tune.space.'methods.encode.quantise'[0]: unknown key 'quantise'; "
+            f"did you mean 'quantize'? {KNOWN}",
+        ),
+        (
+            "    methods.encode.quantize:\n      - null\n      - {quantizer: xnnpack, dynamic: 3}",
+            f"{PATH}:15: tune.space.'methods.encode.quantize'[1].dynamic: is 3, "
+            "must be true or false",
+        ),
+    ],
+)
+def test_mistakes_have_the_line_of_the_alternative(tmp_path, space, line):
+    assert problems_of(write_config(tmp_path, space)) == [line]
+
+
+def test_several_mistakes_are_reported_together(tmp_path):
+    space = "    methods.x.quantize: [null]\n    model: [pair]"
+    assert [line.split(": ")[0] for line in problems_of(write_config(tmp_path, space))] == [
+        f"{PATH}:13",
+        f"{PATH}:14",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("section", "fault"),
+    [
+        ("  objectives: {sqr: max}", "tune.objectives.sqr: is 'sqr', must be a figure; did you"),
+        ("  objectives: {size: least}", "tune.objectives.size: is 'least', must be one of those"),
+        ("  limits: {sqnr: 20}", "tune.limits.sqnr: is 'sqnr', must be min_<figure> or max_"),
+        ("  limits: {max_size: big}", "tune.limits.max_size: is 'big', must be a number, or a"),
+        ("  trials: 0", "tune.trials: is 0, must be at least 1"),
+    ],
+)
+def test_objectives_and_limits_are_checked(tmp_path, section, fault):
+    path = write_config(tmp_path)
+    path.write_text(path.read_text() + section)
+    (line,) = problems_of(path)
+    assert line.startswith(f"{PATH}:15: {fault}")
+
+
+def test_a_sound_space_has_no_mistakes(tmp_path):
+    assert problems_of(write_config(tmp_path)) == []
+
+
+def test_an_alternative_may_need_another_one(tmp_path):
+    """The quantizer's device is that of the partitioner in one combination alone."""
+    space = (
+        "    methods.decode.partitioners: [[xnnpack], [{ethos-u: {target: ethos-u85-256}}]]\n"
+        "    methods.decode.quantize:\n"
+        "      - {quantizer: xnnpack}\n"
+        "      - {quantizer: ethos-u, target: ethos-u85-256}\n"
+        "      - {quantizer: ethos-u, target: ethos-u55-128}"
+    )
+    path = write_config(tmp_path, space)
+    assert problems_of(path) == []
+    fitting = [not find_choice_problems(space_of(path), (1, number)) for number in range(3)]
+    assert fitting == [True, True, False]
+
+
+def test_a_trial_is_the_config_with_its_alternatives(tmp_path):
+    space = space_of(write_config(tmp_path))
+    assert space.size == 4
+    trial = make_trial_data(compose_choice(space, (1, 1)))
+    assert trial == {
+        "model": "pair",
+        "target": "phone",
+        "methods": {
+            "encode": {"partitioners": []},
+            "decode": {
+                "partitioners": ["xnnpack"],
+                "quantize": {"quantizer": "xnnpack", "per_channel": True},
+            },
+        },
+    }
+    present = make_trial_data(compose_choice(space, None))
+    assert present == make_trial_data(compose_choice(space, (0, 0)))
+
+
+def test_an_empty_alternative_takes_away_what_a_base_has(tmp_path):
+    base = "model: pair\ndefaults: {quantize: {quantizer: xnnpack}}\n"
+    write_config(tmp_path, config=base, name="_base")
+    config = CONFIG.replace("model: pair", "extends: _base").replace("quantize: [null", "edge: [{}")
+    path = write_config(tmp_path, "    methods.decode.quantize: [null]", config)
+    methods = make_trial_data(compose_choice(space_of(path), (0,)))["methods"]
+    assert methods["encode"]["quantize"] == {"quantizer": "xnnpack"}
+    assert "quantize" not in methods["decode"]
+
+
+def test_a_trial_has_no_family_and_no_gates_on_growth(tmp_path):
+    path = write_config(tmp_path)
+    gates = "{max_size: 1MB, max_size_growth: 1%, max_sqnr_drop: 3}"
+    more = f"family: ours\nvalidate: {{gates: {gates}}}\nconstant_methods: {{get_text: $$5}}\n"
+    path.write_text(path.read_text() + more)
+    trial = make_trial_data(compose_choice(space_of(path), (0, 0)))
+    assert trial["validate"] == {"gates": {"max_size": "1MB"}}
+    assert trial["constant_methods"] == {"get_text": "$$5"}
+    assert "family" not in trial and "tune" not in trial
