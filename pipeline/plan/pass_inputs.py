@@ -59,9 +59,9 @@ class PassInputs:
     @cached_property
     def _declared(self) -> dict[str, str | None]:
         """The declared inputs of all modules: each pass of the workspace depends on them."""
-        return self._find_declared(self.modules())
+        return self.find_declared(self.modules())
 
-    def _find_declared(self, modules: Iterable[Path]) -> dict[str, str | None]:
+    def find_declared(self, modules: Iterable[Path]) -> dict[str, str | None]:
         """Return the digests and versions of all that INPUTS of modules name."""
         inputs: dict[str, str | None] = {}
         for where, declared in self.declared(modules):
@@ -95,7 +95,7 @@ class PassInputs:
             installed = [reference.partition(".")[0]]
         for name in self.imports(files.values()) or sorted({*installed} - _KNOWN):
             inputs[f"import {name}"] = module_identity(name)
-        return inputs | self._find_declared(self.library_modules([reference]))
+        return inputs | self.find_declared(self.library_modules([reference]))
 
     def library_modules(self, references: Iterable[str]) -> list[Path]:
         """Return the modules of the workspace in these libraries."""

@@ -270,4 +270,5 @@ class MethodRecord(FiguresRecord):
     culprit_notes: NotRequired[list[str]]
     latency: NotRequired[LatencyRecord | None]
     devices: NotRequired[dict[str, dict[str, Any]]]
+    metrics: NotRequired[dict[str, dict[str, Any]]]
     modules: NotRequired[list[dict[str, Any]]]

@@ -209,7 +209,8 @@ class ReportRecord(TypedDict):
     that were asked for, where not all were; `processor` is what measured latencies; `runs_in` says
     by runtime, such as `1.5.1 (et15)`, whether the package runs there: "yes", or "no" and why;
     `output_shapes` has dtype and sizes of each output, by method and output; `profiles` has, by
-    method, where the time of a call went on a device.
+    method, where the time of a call went on a device; `metrics` has a row for each limit of a
+    metric.
     """
 
     package: str
@@ -238,6 +239,7 @@ class ReportRecord(TypedDict):
     gates: NotRequired[list[GateRecord]]
     baseline: NotRequired[dict[str, Any] | None]
     output_shapes: NotRequired[dict[str, dict[str, str]]]
+    metrics: NotRequired[list[dict[str, Any]]]
     bundle: NotRequired[BundleRecord]
     family: NotRequired[FamilyRecord]
     runs_in: NotRequired[dict[str, str]]

@@ -45,7 +45,8 @@ def test_the_examples_of_keys_are_valid(tmp_path):
         if path != "methods.<method>.recipe":
             document["methods"]["decode"].setdefault("partitioners", ["xnnpack"])
         text = yaml.safe_dump(document, sort_keys=False)
-        (tmp_path / f"{path.replace('<method>', 'decode')}.yaml").write_text(text, encoding="utf-8")
+        name = path.replace("<method>", "decode").replace("<metric>", "top1")
+        (tmp_path / f"{name}.yaml").write_text(text, encoding="utf-8")
     found = read_configs(tmp_path)
     assert not found.problems
     assert len(found.configs) > len(written)

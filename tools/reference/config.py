@@ -33,6 +33,9 @@ _FILE_EXAMPLES: Json = {
     "package": "asr-${matrix.size}",
 }
 _GROUPS = ("methods.<method>", "emit", "validate")
+# What the members of a mapping are, where they are no methods, and an example of each.
+_MEMBERS = {"validate.metrics": "<metric>"}
+_EXAMPLES = {"<method>": "decode", "<metric>": "top1"}
 
 
 @dataclass
@@ -101,7 +104,8 @@ def _inner(part: Json, path: str) -> tuple[Json | None, str]:
             members.append(each.get("additionalProperties") or {})
             for member in members:
                 if "$ref" in member:
-                    return definition_of(member, _schema()["$defs"]), f"{path}.<method>"
+                    name = _MEMBERS.get(path, "<method>")
+                    return definition_of(member, _schema()["$defs"]), f"{path}.{name}"
         if "$ref" in each and each["$ref"].rpartition("/")[2] not in _APART:
             return definition_of(each, _schema()["$defs"]), path
     return None, path
@@ -181,7 +185,7 @@ def example_of(path: str) -> Any:
 def _nest(path: list[str], value: Any) -> Any:
     """Return the part of a document in which a key has a value."""
     for name in reversed(path):
-        value = {"decode" if name == "<method>" else name: value}
+        value = {_EXAMPLES.get(name, name): value}
     return value
 
 

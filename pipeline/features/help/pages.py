@@ -156,6 +156,7 @@ def find_key(name: str) -> str:
         return name
     general = re.sub(r"^methods\.[^.]+", "methods.<method>", name)
     general = re.sub(r"^validate\.methods\.[^.]+", "validate.methods.<method>", general)
+    general = re.sub(r"^validate\.metrics\.[^.]+", "validate.metrics.<metric>", general)
     if general in paths:
         return general
     endings = [path for path in paths if path.endswith(f".{name}")]

@@ -171,6 +171,7 @@ def measured_key(inputs: ValidateInputs) -> Key:
         "keep_ranges": kept_ranges,
         "not_run": not_run,
         "devices": inputs.held_to.get("devices"),  # others than this machine
+        "metrics": inputs.held_to.get("metrics"),
         "host": host(),
         "facts": machine_facts(config, config.methods),
         **({"runs_with": runs_with} if runs_with else {}),

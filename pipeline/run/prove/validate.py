@@ -194,7 +194,7 @@ def _make_record(
         "target": (manifest or {}).get("target") or "",
         **measured,
         "ok": ok,
-        "verdict": package_verdict({**measured, "ok": ok}),
+        "verdict": "",  # of methods as they are judged
         "allow": action.key["held_to"]["allow"],
         "failures": failures,
         "portable": [
@@ -211,6 +211,7 @@ def _make_record(
     }
     for judgement in judgements:
         record |= judgement.record
+    record["verdict"] = package_verdict(record)
     return record
 
 

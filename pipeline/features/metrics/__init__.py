@@ -1,0 +1,21 @@
+"""Task metrics: what a team measures its model by, such as top-1, of a package and of its source.
+
+Deleting this folder leaves builds that compare packages with their sources number by number.
+"""
+
+from __future__ import annotations
+
+from pipeline.moments import Feature, Section
+
+FEATURE = Feature(
+    "metrics",
+    "hold packages to the metrics of metrics/, on data of their own",
+    config={"validate": "pipeline.features.metrics.config:add_fields"},
+    summarize="pipeline.features.metrics.planning:summarize",
+    planning="pipeline.features.metrics.planning:MetricPlanning",
+    describe_key="pipeline.features.metrics.planning:describe_key",
+    measuring="pipeline.features.metrics.measuring:MetricMeasuring",
+    judge="pipeline.features.metrics.judging:prepare_judging",
+    sections=(Section(12, "pipeline.features.metrics.section:section"),),
+    outlines={"metric": "pipeline.features.metrics.store_form:METRIC"},
+)

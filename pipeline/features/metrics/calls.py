@@ -1,0 +1,149 @@
+"""Calls of methods by a metric, whose process asks the one that validates to make them.
+
+The metric is code of the workspace. So its process has no package and no runtime, and what it sends
+is read as data.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from pipeline.program.containers import make_plain
+from pipeline.program.inputs import InputSet, load_inputs, save_inputs
+from pipeline.run.isolated import ForkWatch
+from pipeline.store.errors import PipelineError, did_you_mean
+
+Run = Callable[[str, Sequence[Any], Mapping[str, Any]], Any]
+_LENGTH = 8  # bytes, before each message
+_RESET = b""  # which has no answer; any other message is a call
+_GAVE, _FAILED = b"+", b"-"  # begin an answer
+
+
+class CallServer(ForkWatch):
+    """The methods of a package or of its source: `serve` makes the calls that a fork asks for.
+
+    Attributes:
+        methods: their names.
+        called: those that were called.
+    """
+
+    def __init__(
+        self,
+        methods: Sequence[str],
+        run: Run,
+        reset: Callable[[], None] | None,
+        timeout: float,
+    ) -> None:
+        """Take what runs a method and what restores the initial state, None where there is no
+        state; `timeout` is the most seconds between two calls."""
+        super().__init__()
+        self.methods = tuple(methods)
+        self.called: set[str] = set()
+        self._run = run
+        self._reset = reset
+        self._timeout = timeout
+        self._line: socket.socket | None = None
+
+    def begin(self, line: socket.socket) -> None:
+        self._line = line
+
+    def attend(self, child: int, line: socket.socket) -> None:
+        line.settimeout(self._timeout)
+        try:
+            for message in _receive(line):
+                if message == _RESET and self._reset is not None:
+                    self._reset()
+                elif message != _RESET:
+                    _send(line, self._answer(message))
+        except TimeoutError:
+            raise PipelineError(
+                f"called no method for {self._timeout:g} s (validate.timeout)"
+            ) from None
+        except (BrokenPipeError, ConnectionResetError):
+            return  # the fork has ended, and says why
+
+    def begin_sample(self) -> None:
+        """Restore the initial state, in the fork."""
+        if self._reset is not None:
+            _send(self._find_line(), _RESET)
+
+    def call(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Call a method, in the fork. Raises PipelineError for what it refuses."""
+        if method not in self.methods:
+            remedy = did_you_mean(method, self.methods)
+            raise PipelineError(f"no method '{method}'; {remedy}")
+        self.called.add(method)
+        line = self._find_line()
+        plain_args = tuple(make_plain(args))
+        inputs = InputSet(plain_args, make_plain(dict(kwargs)), method)
+        _send(line, save_inputs([inputs]))
+        answer = next(_receive(line), None)
+        if answer is None:
+            raise PipelineError("the process that runs the package has ended")
+        if answer[:1] == _FAILED:
+            raise PipelineError(answer[1:].decode())
+        (outputs,) = load_inputs(answer[1:])
+        return outputs.args[0]
+
+    def _find_line(self) -> socket.socket:
+        assert self._line is not None, "there are calls in a fork alone"
+        return self._line
+
+    def _answer(self, message: bytes) -> bytes:
+        try:
+            (inputs,) = load_inputs(message)
+            outputs = self._run(inputs.origin, inputs.args, inputs.kwargs)
+            return _GAVE + save_inputs([InputSet((make_plain(outputs),))])
+        except Exception as error:  # whatever an operator raises for these inputs
+            return _FAILED + f"{_describe(error)}".encode()
+
+
+class PackageMethods:
+    """The methods of a package as a metric has them: `package.encode(x)`, `package["encode"](x)`.
+    Arguments are those of the source, and so is what is returned."""
+
+    def __init__(self, calls: CallServer) -> None:
+        self._calls = calls
+
+    def __getitem__(self, name: str) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return self._calls.call(name, args, kwargs)
+
+        return call
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return self[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._calls.methods)
+
+
+def _describe(error: Exception) -> str:
+    if isinstance(error, PipelineError):
+        return "; ".join(error.lines)
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def _send(line: socket.socket, message: bytes) -> None:
+    line.sendall(len(message).to_bytes(_LENGTH, "little") + message)
+
+
+def _receive(line: socket.socket) -> Iterator[bytes]:
+    """Yield the messages that arrive, until the other end closes."""
+    while header := _receive_bytes(line, _LENGTH):
+        yield _receive_bytes(line, int.from_bytes(header, "little"))
+
+
+def _receive_bytes(line: socket.socket, number: int) -> bytes:
+    """Return as many bytes, or none where the other end closed before."""
+    received = bytearray()
+    while len(received) < number:
+        part = line.recv(min(number - len(received), 1 << 20))
+        if not part:
+            return b""
+        received += part
+    return bytes(received)

@@ -1,0 +1,92 @@
+"""The field `metrics` of `validate`."""
+
+from __future__ import annotations
+
+import math
+import re
+from decimal import Decimal
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, WithJsonSchema
+
+from pipeline.backends.options import Options, rule
+from pipeline.config.fields import SHARE_PATTERN, MethodName, Name, Portion
+
+
+def _parse_figure(value: Any) -> Any:
+    if isinstance(value, str) and re.fullmatch(SHARE_PATTERN, value):
+        value = float(Decimal(value.rstrip("% ")) / 100)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value):
+        raise rule("must be a number such as 0.71, or a percentage such as 71%")
+    return float(value)
+
+
+_Figure = Annotated[
+    float,
+    BeforeValidator(_parse_figure),
+    WithJsonSchema(
+        {"anyOf": [{"type": "number"}, {"type": "string", "pattern": SHARE_PATTERN}]}
+    ),
+]
+
+
+class MetricLimits(Options):
+    """One value of a metric, and what it is held to. Without a limit it is reported only."""
+
+    min: _Figure | None = None
+    """The least value of the package. `71%` is 0.71.
+
+    Example: 0.71
+    """
+    max: _Figure | None = None
+    """The greatest value of the package, of a metric where less is better, such as a word error
+    rate.
+
+    Example: 0.08
+    """
+    max_drop: Portion | None = None
+    """By how much the package's value may be less than the source's, on the same samples, in the
+    metric's own unit: `0.5%` is 0.005, and of an accuracy half a percentage point.
+
+    Example: 0.5%
+    """
+    max_rise: Portion | None = None
+    """By how much the package's value may exceed the source's, of a metric where less is better.
+
+    Example: 0.02
+    """
+    samples: int = Field(default=1000, ge=1, le=10_000_000)
+    """The most samples that are run; `data` may yield more, or never end.
+
+    Example: 5000
+    """
+    method: MethodName | None = None
+    """The method that runs the inputs, where the package has several and the metric's file has no
+    `predict`.
+
+    Example: classify
+    """
+    device: Annotated[str, Field(pattern=r"^[\w:.,=+-]{1,100}$")] | None = None
+    """The device of `validate.devices` that runs the package; by default this machine's bindings.
+
+    Example: native
+    """
+
+
+def add_fields() -> dict[str, tuple[Any, Any]]:
+    """Return the field of `validate`."""
+    text = (
+        "Metrics by name, each with its limits: `top1` is that of `metrics/top1.py`, and "
+        "`quality.wer` the value `wer` of the dict that `metrics/quality.py` returns. A limit "
+        "holds or fails where a 95 % confidence interval is on one side of it; else the package is "
+        "not judged."
+    )
+    # What is run is in keys by `planning`, and limits are held to without running anything.
+    field: Any = Field(
+        default={},
+        description=text,
+        exclude=True,
+        examples=[{"top1": {"min": 0.71, "max_drop": "0.5%"}}],
+    )
+    return {"metrics": (dict[Name, MetricLimits], field)}

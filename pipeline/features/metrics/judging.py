@@ -1,0 +1,190 @@
+"""Holds the metrics that were measured to the limits of `validate.metrics`.
+
+A limit holds where the whole interval keeps it, and fails where the whole interval breaks it. In
+between the samples can't tell, and the package is not judged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from pipeline.features.metrics.planning import LIMITS_FIELD, find_place
+from pipeline.plan.actions import Action
+from pipeline.plan.kinds.validate import ValidateInputs
+from pipeline.report.formatting import short
+from pipeline.report.verdicts import PASSED, worst_verdict
+from pipeline.run.prove.judgement import Judgement
+from pipeline.store.errors import listed
+from pipeline.store.workspace import Workspace
+
+Json = Mapping[str, Any]
+_MOST_SAMPLES = 10_000_000  # above, no number of them is named
+_WORDS = {
+    "min": "at least",
+    "max": "at most",
+    "max_drop": "at most",
+    "max_rise": "at most",
+}
+_AGAINST_SOURCE = ("max_drop", "max_rise")
+
+
+def prepare_judging(
+    action: Action[ValidateInputs], workspace: Workspace
+) -> Callable[[Json | None, Json], Judgement]:
+    """Return what judges a package by the metrics that were measured of it."""
+    limits = action.key["held_to"].get(LIMITS_FIELD, {})
+    places = action.inputs.places
+
+    def judge(manifest: Json | None, measured: Json) -> Judgement:
+        if not limits:
+            return Judgement({}, [], {})
+        rows = list(_judge_all(measured, limits, places))
+        failures = [row["sentence"] for row in rows if row["verdict"] == "failed"]
+        methods = [_judge_method(method, rows) for method in measured["methods"]]
+        record = {"metrics": rows, "methods": methods}
+        return Judgement(record, failures, {})
+
+    return judge
+
+
+def _judge_all(measured: Json, limits: Json, places: Json) -> Iterator[dict[str, Any]]:
+    """Yield a row for each limit of each metric, and for each value without one."""
+    for method in measured["methods"]:
+        for name, facts in (method.get("metrics") or {}).items():
+            row = {"metric": name, "method": method["method"], **facts}
+            if "not_run" in facts:
+                sentence = f"metric {name}: not run: {facts['not_run']}"
+                yield {**row, "limit": None, "verdict": "not run", "sentence": sentence}
+                continue
+            set_limits = limits.get(facts["entry"], {})
+            if name != facts["entry"] and set_limits:
+                where = f"validate.metrics.{facts['entry']}"
+                sentence = f"{where}: its metric has several values; limit {name}"
+                yield {**row, "limit": None, "verdict": "failed", "sentence": sentence}
+                continue
+            if not set_limits:
+                yield {**row, "limit": None, "verdict": "", "sentence": ""}
+            for kind, limit in set_limits.items():
+                place = places.get(find_place(facts["entry"], kind), "")
+                judged = judge_limit(name, facts, kind, limit)
+                yield {**row, "kind": kind, "limit": limit, "place": place, **judged}
+
+
+def judge_limit(name: str, facts: Json, kind: str, limit: float) -> dict[str, str]:
+    """Return the verdict on one limit, and the sentence that says why it has not passed, or "".
+
+    Args:
+        facts: those of `measuring.compare`.
+        kind: `min`, `max`, `max_drop` or `max_rise`.
+    """
+    value, interval = _find_figure(facts, kind)
+    least = kind == "min"
+    sign = -1 if least else 1
+    figure = _describe_figure(kind, value, interval, facts["samples"])
+    subject = f"metric {name}: {figure}, {_WORDS[kind]} {short(limit)} required"
+    if interval is None:
+        needed = f"an interval needs at least {facts['least_samples']} samples"
+        return {"verdict": "not judged", "sentence": f"{subject}; {needed}"}
+    low, high = interval
+    best, worst = (high, low) if least else (low, high)
+    if sign * (worst - limit) <= 0:
+        return {"verdict": PASSED, "sentence": ""}
+    if sign * (best - limit) > 0:
+        return {"verdict": "failed", "sentence": subject}
+    remedy = _describe_remedy(value, interval, limit, facts)
+    return {"verdict": "not judged", "sentence": f"{subject}; {remedy}"}
+
+
+def _find_figure(facts: Json, kind: str) -> tuple[float, tuple[float, float] | None]:
+    """Return the figure that a limit is about, and its interval."""
+    if kind in ("min", "max"):
+        return facts["value"], facts["interval"]
+    drop, interval = facts["drop"], facts["drop_interval"]
+    if kind == "max_drop" or interval is None:
+        return (drop if kind == "max_drop" else -drop), interval
+    low, high = interval
+    return -drop, (-high, -low)
+
+
+def _describe_figure(
+    kind: str, value: float, interval: tuple[float, float] | None, samples: int
+) -> str:
+    words = {"max_drop": "drop of ", "max_rise": "rise of "}.get(kind, "")
+    text = f"{words}{round_figure(value)}"
+    if interval is not None:
+        low, high = interval
+        text += f" ({round_figure(low)} to {round_figure(high)})"
+    return f"{text} on {samples:,} samples"
+
+
+def round_figure(value: float) -> str:
+    """Format a value of a metric to three significant digits."""
+    return f"{value:.3g}"
+
+
+def _describe_remedy(
+    value: float, interval: tuple[float, float], limit: float, facts: Json
+) -> str:
+    """Say how many samples would tell, if the value stays what it is."""
+    number = count_needed(value, interval, limit, facts["samples"])
+    if number is None:
+        return "the value is too near to the limit for any number of samples to tell"
+    need = f"about {number:,} samples would tell"
+    if facts["more"]:
+        return f"{need}: set `samples: {number}` in validate.metrics.{facts['entry']}"
+    return f"{need}, and its data has no more"
+
+
+def count_needed(
+    value: float, interval: tuple[float, float], limit: float, samples: int
+) -> int | None:
+    """Return about how many samples would have an interval that ends at the limit, as its width
+    falls with the root of their number; None for more than ten million."""
+    low, high = interval
+    half = high - value if limit > value else value - low
+    gap = abs(limit - value)
+    if not gap:
+        return None
+    number = samples * (half / gap) ** 2
+    if number > _MOST_SAMPLES:
+        return None
+    digits = max(0, int(math.log10(max(number, 1))) - 1)
+    step = 10**digits
+    return math.ceil(number / step) * step
+
+
+def _judge_method(method: Json, rows: list[dict[str, Any]]) -> Json:
+    """Return the record of a method with the verdict of its metrics, where that is worse; those
+    that fail are failures of the package."""
+    of_method = [row for row in rows if row["method"] == method["method"]]
+    unjudged = [row for row in of_method if row["verdict"] in ("not judged", "not run")]
+    if not unjudged:
+        return _judge_quantization(method, of_method)
+    if method["verdict"] != PASSED:
+        return method
+    verdict = worst_verdict(row["verdict"] for row in unjudged)
+    reasons = [row["sentence"] for row in unjudged if row["verdict"] == verdict]
+    return {**method, "verdict": verdict, "verdict_reason": listed(reasons)}
+
+
+def _judge_quantization(method: Json, rows: list[dict[str, Any]]) -> Json:
+    """Return the record of a method whose quantization passes by a metric that is held to the float
+    program's, where the config limits its accuracy by nothing else."""
+    quantization = method.get("quantization")
+    held = [row for row in rows if row.get("kind") in _AGAINST_SOURCE]
+    if not held or any(row["verdict"] != PASSED for row in held):
+        return method
+    if not quantization or quantization["verdict"] != "not judged":
+        return method
+    if quantization["limits"] or method.get("random") or method.get("left_out"):
+        return method
+    words = []
+    for row in held:
+        figure, interval = _find_figure(row, row["kind"])
+        text = _describe_figure(row["kind"], figure, interval, row["samples"])
+        words.append(f"{row['metric']}, {text}")
+    reason = f"within {listed(words)}"
+    judged = {**quantization, "verdict": PASSED, "reason": reason}
+    return {**method, "quantization": judged}

@@ -1,0 +1,229 @@
+"""Measures the metrics of a package: its own values and its source's, each kept in the store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from pipeline.features.metrics.calls import CallServer
+from pipeline.features.metrics.intervals import (
+    LEAST_SAMPLES,
+    find_drop_interval,
+    find_interval,
+)
+from pipeline.features.metrics.metric_files import FOLDER, split_name
+from pipeline.features.metrics.scoring import score
+from pipeline.features.metrics.sides import open_package, open_source
+from pipeline.plan.kinds.parts import common_fields, operator_fields
+from pipeline.plan.places import SYSTEM, Places, within
+from pipeline.run.isolated import run_isolated
+from pipeline.run.prove.measuring import Measurement, Measuring
+from pipeline.store.errors import PipelineError, SourceError, did_you_mean, listed
+from pipeline.store.files import record_bytes
+from pipeline.store.remedies import explain_error
+from pipeline.store.toolchain import host
+from pipeline.validate.method_result import MethodValidation
+
+Json = Mapping[str, Any]
+_MOST_NAMED = 5  # files in a message
+
+
+class MetricMeasuring(Measuring):
+    """Runs the data of each metric through the package and through its source, after the package
+    was run on its examples."""
+
+    def after_run(self, measurement: Measurement) -> None:
+        for entry, settings in (self.subject.key.get("metrics") or {}).items():
+            method = self._find_method(settings)
+            asked = self.subject.asked
+            if asked is not None and (method is None or method not in asked):
+                continue
+            result = _find_result(measurement.validation.methods, method)
+            if measurement.budget.spent:
+                result.left_out.append(f"metric {entry}")
+                continue
+            with self.stages.stage("metrics"):
+                self._measure(entry, settings, method, result, measurement)
+
+    def _measure(
+        self,
+        entry: str,
+        settings: Json,
+        method: str | None,
+        result: MethodValidation,
+        measurement: Measurement,
+    ) -> None:
+        """Add the values of an entry of `validate.metrics` to a method's record, or fail it."""
+        reasons = self.subject.not_run()
+        needed = [method] if method else [*reasons]
+        lacking = [name for name in needed if name in reasons]
+        if lacking and not settings["device"]:
+            reason = {"entry": entry, "not_run": reasons[lacking[0]]}
+            _add(measurement, result.method, entry, reason)
+            return
+        try:
+            for name, facts in self._find_values(
+                entry, settings, method, measurement
+            ).items():
+                _add(measurement, result.method, name, facts)
+        except PipelineError as error:
+            result.fail(f"metric {entry}: {'; '.join(error.lines)}")
+
+    def _find_method(self, settings: Json) -> str | None:
+        """Return the method that runs a metric's inputs where its file has no `predict`; None where
+        the package has several and the config names none."""
+        methods = [*self.subject.programs]
+        if settings["method"] is None and len(methods) == 1:
+            return methods[0]
+        method: str | None = settings["method"]
+        return method
+
+    def _find_values(
+        self, entry: str, settings: Json, method: str | None, measurement: Measurement
+    ) -> dict[str, Json]:
+        """Return the facts of each value of an entry, by its name. Raises PipelineError."""
+        file, chosen = split_name(entry)
+        run = partial(self._find_scores, file, settings, method)
+        source = run("source", {}, partial(open_source, self.subject))
+        device = settings["device"] or ""
+        setup = (self.subject.key["devices"] or {}).get(device)
+        files = sorted(self.subject.key["files"].values())
+        fields = {"files": files, "device": device, "setup": setup}
+        open_side = partial(open_package, self.subject, measurement.files, device)
+        package = run("package", fields, open_side)
+        where = f"{FOLDER}/{file}.py"
+        if package["data"] != source["data"] or package["samples"] != source["samples"]:
+            fault = "data yields other inputs each time, so nothing can be compared"
+            raise SourceError(f"{where}: {fault}; draw them with a fixed seed")
+        names = package["values"]
+        if chosen and chosen not in names:
+            remedy = did_you_mean(chosen, [*names])
+            raise SourceError(f"{where}: metric returns no value '{chosen}'; {remedy}")
+        facts: dict[str, Json] = {}
+        for name in [chosen] if chosen else names:
+            full_name = f"{file}.{name}" if name else entry
+            facts[full_name] = {
+                "entry": entry,
+                "device": device,
+                **compare(source, package, name),
+            }
+        return facts
+
+    def _find_scores(
+        self,
+        file: str,
+        settings: Json,
+        method: str | None,
+        side: str,
+        fields: Json,
+        open_side: Callable[[], CallServer],
+    ) -> Json:
+        """Return the scores of one side, from the store where they are known, as `scoring.score`
+        does. Raises PipelineError."""
+        store = self.subject.workspace.store
+        key = self._make_key(side, settings, method, fields)
+        entry = None if self.subject.anew else store.get_by_key(key)
+        if entry is not None and store.intact([entry.result["scores"]]):
+            scores: Json = json.loads(store.read(entry.result["scores"]))
+            return scores
+        root = self.subject.workspace.root
+        calls = open_side()
+        function = partial(score, root, file, calls, method, settings["samples"])
+        explain = partial(explain_error, root=root)
+        try:
+            scores = run_isolated(function, calls, self.stages, explain)
+        except PipelineError as error:
+            raise _with_place(error, f"{FOLDER}/{file}.py") from error
+        self._check_opened(file, scores["opened"], settings["inputs"])
+        kept = {name: value for name, value in scores.items() if name != "opened"}
+        blob = store.put(record_bytes(kept, sort_keys=False))
+        store.put_result(key, {"scores": blob})
+        return kept
+
+    def _make_key(
+        self, side: str, settings: Json, method: str | None, fields: Json
+    ) -> dict[str, Any]:
+        """Return the key of the scores of a side, which holds no limit and no name of a package, so
+        that the packages of a model share those of their source."""
+        inputs = self.subject.action.inputs
+        programs = []
+        for name, source in inputs.sources.items():
+            programs.append([name, source.program, source.names])
+        sharing = inputs.config.emit.resolved().get("memory_planning")
+        return {
+            **common_fields("measure"),
+            "kind": "metric",
+            "side": side,
+            "programs": programs,
+            "metric": settings["inputs"],
+            "method": method,
+            "samples": settings["samples"],
+            "sharing": sharing,
+            "host": host(),
+            **operator_fields(inputs.libraries),
+            **fields,
+        }
+
+    def _check_opened(
+        self, file: str, opened: Iterable[str], inputs: Collection[str]
+    ) -> None:
+        """Raise SourceError where a metric read files that its key does not hold."""
+        places = Places(self.subject.workspace)
+        undeclared = set()
+        for path in opened:
+            is_system = any(within(path, folder) for folder in SYSTEM)
+            if places.wanted(path) and not is_system:
+                undeclared.add(places.spell(path))
+        undeclared -= {*inputs}
+        if undeclared:
+            names = listed(sorted(undeclared), _MOST_NAMED)
+            fault = f"reads what its INPUTS do not name: {names}"
+            raise SourceError(f"{FOLDER}/{file}.py: {fault}")
+
+
+def compare(source: Json, package: Json, name: str) -> dict[str, Any]:
+    """Return the facts of one value: those of the package and of its source, the drop from the
+    source's to the package's, each with its interval or None, and of how many samples."""
+    before = source["values"].get(name)
+    after = package["values"][name]
+    if before is None:
+        raise SourceError(f"metric returns '{name}' of the package alone")
+    return {
+        "value": after["value"],
+        "interval": find_interval(after["value"], after["scores"], after["resampled"]),
+        "source": before["value"],
+        "drop": before["value"] - after["value"],
+        "drop_interval": find_drop_interval(
+            before["scores"],
+            after["scores"],
+            before["resampled"],
+            after["resampled"],
+        ),
+        "samples": package["samples"],
+        "more": package["more"],
+        "least_samples": LEAST_SAMPLES,
+        "methods": package["methods"],
+    }
+
+
+def _with_place(error: PipelineError, where: str) -> PipelineError:
+    """Return an error that names the metric's file, as its own errors do."""
+    if any(where in line for line in error.lines):
+        return error
+    return SourceError(f"{where}: {'; '.join(error.lines)}")
+
+
+def _find_result(
+    results: Iterable[MethodValidation], method: str | None
+) -> MethodValidation:
+    """Return the result of a method, or of the first program where a metric runs several."""
+    programs = [result for result in results if result.kind == "program"]
+    chosen = [result for result in programs if result.method == method]
+    return (chosen or programs)[0]
+
+
+def _add(measurement: Measurement, method: str, name: str, facts: Json) -> None:
+    by_name = measurement.method_facts.setdefault(method, {}).setdefault("metrics", {})
+    by_name[name] = facts

@@ -1,0 +1,7 @@
+"""The form of the stored scores of a package, or of its source, on a metric's data."""
+
+from __future__ import annotations
+
+from pipeline.store.digest import Digest
+
+METRIC = {"scores": Digest}
