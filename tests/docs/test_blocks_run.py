@@ -228,6 +228,8 @@ NOT_RUN = {
     'eval "$(pte completion bash)"': "tests/features/help runs it in each shell",
     'eval "$(pte completion zsh)"': "likewise",
     "pte completion fish | source": "likewise",
+    "doit sensitivity vision-int8": "tests/features/sensitivity; nothing is quantized here",
+    "doit sensitivity vision-int8 --floor 30 --write": "likewise",
     "doit upgrade et15": "tests/features/toolchains; it needs another environment",
     "doit upgrade et15 vision": "likewise",
     "doit contract vision --on pi5": "tests/features/contracts/test_packages.py; it needs a board",

@@ -1,0 +1,46 @@
+"""Sensitivity: what quantizing each module of a package costs, and which to keep in float.
+
+verb       the command: builds, measures, proposes, verifies, writes
+measure    what each probe of a method gives, as JSON, in a process of its own
+switches   a quantized program whose operators can be switched back to float
+search     finds the modules that carry the noise in few probes
+overrides  the `modules` of a config that keep these modules in float
+config_edit    puts them into a YAML file, and leaves all else as it is
+trial      builds a package with another config, in a folder of its own
+table      the lines that are printed
+"""
+
+from __future__ import annotations
+
+from pipeline.moments import Command, Feature
+
+FEATURE = Feature(
+    "sensitivity",
+    "say what quantizing each module costs, and propose which of them stay in float",
+    verbs=(
+        Command(
+            "sensitivity",
+            "what quantizing each module costs, and which to keep in float",
+            "package ...",
+            options={
+                "floor DB": "the least SQNR of an output on an example, by default the method's "
+                "`min_sqnr`",
+                "budget SECONDS": "for the probes of a package, by default 300; what it leaves "
+                "out is said",
+                "write": "put the proposal into the config, whose comments and layout stay",
+                "json": "print what sensitivity.json holds",
+            },
+            more="It builds what is stale, and leaves build/<package>/sensitivity.json. A proposal "
+            "is built and measured before it is printed.",
+            examples=(
+                ("doit sensitivity vision-int8", "a table of modules and operators"),
+                (
+                    "doit sensitivity vision-int8 --floor 30 --write",
+                    "keeps in float what 30 dB needs",
+                ),
+            ),
+            run="pipeline.features.sensitivity.verb:run",
+            builds=True,
+        ),
+    ),
+)

@@ -1,0 +1,275 @@
+"""Measures a quantized method in probes, as JSON; runs in a process of its own.
+
+The figure is the SQNR of the worst output on the worst example, which is what `min_sqnr` limits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from pipeline.backends.workspace_files import located
+from pipeline.config.operators import load_libraries
+from pipeline.config.validation import ValidateConfig
+from pipeline.features.sensitivity.overrides import OPERATOR
+from pipeline.features.sensitivity.search import (
+    Group,
+    Noise,
+    NoiseSearch,
+    OutOfBudgetError,
+    count_one_by_one,
+    order_alike,
+    to_decibels,
+    to_share,
+)
+from pipeline.features.sensitivity.switches import QuantizationSwitches, measure_noise
+from pipeline.plan.actions import Action
+from pipeline.program.eager import Source
+from pipeline.program.input_files import read_examples
+from pipeline.program.inputs import InputSet, load_inputs
+from pipeline.run.build.load import load_examples, load_method, load_quantized
+from pipeline.run.build.planned import guard_sources
+from pipeline.run.worker_process import import_libraries
+from pipeline.store.errors import PipelineError
+from pipeline.store.workspace import Workspace
+from pipeline.validate.budget import Budget
+
+_MOST_CALLS = 32  # examples of a probe, evenly taken from all of them
+_GREATEST = 120.0  # dB; beyond it, only the processor's own rounding is measured
+# dB that a program must have whose operators are all switched back to float: as much as the limits
+# of validation allow between two right implementations.
+_FAITHFUL = 60.0
+
+
+def measure_method(
+    action: Action[Any],
+    validation: ValidateConfig,
+    workspace: Workspace,
+    floor: float | None,
+    budget: Budget,
+) -> dict[str, Any]:
+    """Return what quantizing each module of a method costs, and which to keep in float.
+
+    Args:
+        action: the one that quantized it.
+        floor: the SQNR in dB to reach; None where none is asked for.
+
+    Raises:
+        PipelineError: there are no examples, or its operators can't be switched one by one.
+    """
+    prepared = _prepare(action, validation, workspace, _MOST_CALLS)
+    program, quantized, examples, expected = prepared
+    spec = located(action.inputs.spec, workspace.root)
+    switches = QuantizationSwitches(program, quantized.program, quantized.origins, spec)
+    runs: dict[Group, Noise] = {}
+
+    def probe(operators: Group) -> Noise:
+        if operators not in runs:
+            if runs and budget.spent:
+                raise OutOfBudgetError
+            switches.switch(operators)
+            runs[operators] = _compare_calls(switches.run, examples, expected)
+        return runs[operators]
+
+    members = _group(_name_units(switches))
+    if not members:
+        raise PipelineError(f"{action.method}: nothing of it is quantized")
+    search = NoiseSearch(
+        order_alike(members),
+        lambda modules: probe(frozenset().union(*(members[name] for name in modules))),
+        fixed=[""],
+    )
+    in_float = to_decibels(max(probe(frozenset())))
+    if in_float < max(_FAITHFUL, floor or 0.0):
+        raise PipelineError(
+            f"{action.method}: with all operators switched back to float it has {in_float:.0f} dB "
+            f"against its float program: {action.inputs.spec.quantizer} changes more than it "
+            "rounds, so its modules can't be measured one by one"
+        )
+    search.run(None if floor is None else to_share(floor))
+    kinds = _group(switches.kinds)
+    rows = _describe_modules(search, members, switches.saved)
+    return {
+        "floor_db": floor,
+        "calls": len(examples),
+        "sqnr_db": _round(max(search.total)),
+        "float_sqnr_db": min(round(in_float, 1), _GREATEST),
+        "kept": search.kept if search.is_needed and search.reached else [],
+        "noisiest": search.kept,
+        "reached": search.reached,
+        "complete": search.complete,
+        "expected_db": _round(max(search.rest)),
+        "modules": rows,
+        "operators": _describe_kinds(kinds, probe, switches.saved),
+        "runs": len(runs),
+        "one_by_one": count_one_by_one(list(members), kinds),
+        "quantized_modules": list(members),
+    }
+
+
+def measure_sqnr(
+    action: Action[Any], validation: ValidateConfig, workspace: Workspace
+) -> dict[str, Any]:
+    """Return the SQNR in dB of a quantized program on all examples: that of the worst output on
+    the worst of them."""
+    _, quantized, examples, expected = _prepare(action, validation, workspace)
+    source = Source(quantized.program)
+
+    def run(inputs: InputSet) -> list[Any]:
+        source.reset()
+        return source.run(inputs)
+
+    noise = _compare_calls(run, examples, expected)
+    return {"sqnr_db": _round(max(noise)), "calls": len(examples)}
+
+
+def _prepare(
+    action: Action[Any],
+    validation: ValidateConfig,
+    workspace: Workspace,
+    most: int | None = None,
+) -> tuple[Any, Any, list[InputSet], list[list[Any]]]:
+    """Load a method as it was and as it was quantized, its examples, and what the float program
+    gives on each."""
+    import_libraries(False)
+    load_libraries(action.libraries, workspace.root)
+    method, source = str(action.method), action.inputs.source
+    with guard_sources([source], workspace.store):
+        program = load_method(source, workspace.store)
+        quantized = load_quantized(action.digest, method, workspace.store)
+        examples = _load_inputs(action, validation, workspace, program)
+        if most is not None and len(examples) > most:
+            examples = [examples[len(examples) * n // most] for n in range(most)]
+        float_source = Source(program)
+        expected = []
+        for inputs in examples:
+            float_source.reset()
+            expected.append(float_source.run(inputs))
+    return program, quantized, examples, expected
+
+
+def _load_inputs(
+    action: Action[Any], validation: ValidateConfig, workspace: Workspace, program: Any
+) -> list[InputSet]:
+    """Return the examples of a method, by which its quantization is judged too. Raises
+    PipelineError where it has none."""
+    method, source = str(action.method), action.inputs.source
+    limits = validation.methods.get(method)
+    if limits is not None and limits.examples:
+        files = [(name, workspace.find_data(name)) for name in limits.examples]
+        return read_examples(workspace.root, {method: files}, {method: program})[method]  # type: ignore[dict-item]
+    examples = (
+        [] if source.examples_of_export else load_examples(source, workspace.store)
+    )
+    if not examples and source.calibration:
+        examples = load_inputs(workspace.store.read(source.calibration))
+    if not examples:
+        raise PipelineError(
+            f"{method}: has no examples to measure on; add example_inputs(method) to the exporter, "
+            f"or name files: `validate: {{methods: {{{method}: {{examples: [inputs.npz]}}}}}}`"
+        )
+    return examples
+
+
+def _compare_calls(
+    run: Callable[[InputSet], list[Any]],
+    examples: Sequence[InputSet],
+    expected: Sequence[Sequence[Any]],
+) -> Noise:
+    """Return the share of noise in the signal of each output in floating point, call by call."""
+    shares = []
+    for inputs, values in zip(examples, expected, strict=True):
+        for actual, value in zip(run(inputs), values, strict=True):
+            if isinstance(value, torch.Tensor) and value.is_floating_point():
+                shares.append(measure_noise(actual, value))
+    if not shares:
+        raise PipelineError("it returns no tensor in floating point")
+    return tuple(shares)
+
+
+def _group(names: Mapping[str, str]) -> dict[str, Group]:
+    """Return the operators by their module or kind, in the order of the graph."""
+    groups: dict[str, set[str]] = {}
+    for operator, name in names.items():
+        groups.setdefault(name, set()).add(operator)
+    return {name: frozenset(members) for name, members in groups.items()}
+
+
+def _name_units(switches: QuantizationSwitches) -> dict[str, str]:
+    """Return what each operator is kept in float with: its module, or its kind where it is in none
+    and all of its kind are; "" where it can't be kept."""
+    within = {
+        switches.kinds[name] for name, module in switches.operators.items() if module
+    }
+    units = {}
+    for name, module in switches.operators.items():
+        kind = switches.kinds[name]
+        if not module and kind not in within:
+            module = f"{OPERATOR}{kind}"
+        units[name] = module
+    return units
+
+
+def _describe_modules(
+    search: NoiseSearch, members: Mapping[str, Group], saved: Mapping[str, int]
+) -> list[dict[str, Any]]:
+    """Return a row for each group of modules that was not taken apart, the noisiest first."""
+    place = search.total.index(max(search.total))
+    together = math.fsum(noise[place] for noise in search.parts.values())
+    rows = []
+    for group, noise in sorted(
+        search.parts.items(), key=lambda item: (-item[1][place], sorted(item[0]))
+    ):
+        share = 0.0
+        if math.isfinite(together) and together:
+            share = noise[place] / together
+        rows.append(
+            {
+                "modules": [name for name in members if name in group],
+                "sqnr_db": _round(max(noise)),
+                "share": round(share, 4),
+                "measured": group not in search.subtracted,
+                "saved_bytes": _count_saved(
+                    frozenset().union(*(members[n] for n in group)), saved
+                ),
+                "noisiest": group <= {*search.kept},
+            }
+        )
+    return rows
+
+
+def _describe_kinds(
+    kinds: Mapping[str, Group],
+    probe: Callable[[Group], Noise],
+    saved: Mapping[str, int],
+) -> list[dict[str, Any]]:
+    """Return a row for each kind of operator, as far as the budget goes."""
+    rows: list[dict[str, Any]] = []
+    for kind, operators in kinds.items():
+        try:
+            noise = probe(operators)
+        except OutOfBudgetError:
+            break
+        rows.append(
+            {
+                "operator": kind,
+                "count": len(operators),
+                "sqnr_db": _round(max(noise)),
+                "saved_bytes": _count_saved(operators, saved),
+            }
+        )
+    return sorted(rows, key=lambda row: (row["sqnr_db"], row["operator"]))
+
+
+def _count_saved(operators: Group, saved: Mapping[str, int]) -> int:
+    counts = Counter(saved)
+    return sum(counts[name] for name in operators)
+
+
+def _round(share: float) -> float:
+    """Return a share of noise as dB, to a tenth."""
+    return round(max(-_GREATEST, min(to_decibels(share), _GREATEST)), 1)

@@ -1,0 +1,94 @@
+"""The overrides of a config that keep modules in float, and where in its files they belong."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pipeline.config.compose import Document
+
+FLOAT = "none"
+OPERATOR = "operator "  # before a kind of operator, in names of what is kept
+_DEFAULTS = "defaults.quantize"
+Place = tuple[str, str, list[str]]
+
+
+def keep_in_float(
+    kept: Sequence[str], units: Sequence[str], spec: Any
+) -> dict[str, dict[str, Any]]:
+    """Return the overrides that keep modules and operators in float, and quantize modules inside of
+    them as before; by `modules` and `operators`, and then by name.
+
+    Args:
+        units: the modules that have quantized operators of their own, and the kinds of operators
+            outside of all modules, as `operator add`.
+        spec: the quantizer with its options, a `backends.quantize_options.MixedQuantize`.
+    """
+    modules: dict[str, Any] = {}
+    operators: dict[str, Any] = {}
+    for name in kept:
+        if name.startswith(OPERATOR):
+            operators[name.removeprefix(OPERATOR)] = FLOAT
+        else:
+            modules[name] = FLOAT
+    for name in sorted(units):  # each behind those around it
+        if name in modules or name in spec.modules:
+            continue
+        outer = _find_outer(name, {**spec.modules, **modules})
+        if modules.get(outer) == FLOAT:
+            modules[name] = _repeat_options(name, spec)
+    overrides = {"modules": modules, "operators": operators}
+    return {kind: members for kind, members in overrides.items() if members}
+
+
+def _find_outer(name: str, overrides: Mapping[str, Any]) -> str:
+    """Return the innermost module around another that has an override; "" without one."""
+    while name:
+        name = name.rpartition(".")[0]
+        if name in overrides:
+            return name
+    return ""
+
+
+def _repeat_options(name: str, spec: Any) -> dict[str, Any]:
+    """Return the options by which a module was quantized: those of a module around it, else one of
+    the method's, since an override names at least one."""
+    outer = _find_outer(name, spec.modules)
+    if outer and spec.modules[outer] != FLOAT:
+        options: dict[str, Any] = spec.modules[outer].model_dump(exclude_unset=True)
+        return options
+    fields = type(spec).scheme.model_fields
+    names = [field for field in fields if field in spec.model_fields_set] or [*fields]
+    return {names[0]: getattr(spec, names[0])}
+
+
+def add_overrides(data: Any, method: str, overrides: Mapping[str, Any]) -> Any:
+    """Return the data of a config with these overrides of a method."""
+    changed = copy.deepcopy(data)
+    quantize = changed["methods"][method]["quantize"]
+    for kind, members in overrides.items():
+        quantize[kind] = {**(quantize.get(kind) or {}), **members}
+    return changed
+
+
+def find_places(document: Document, method: str, kind: str) -> Iterator[Place]:
+    """Yield where the overrides of a method may belong, the best first: the name of a file, the
+    path of a mapping in it, and the keys from there to the overrides.
+
+    Args:
+        kind: `modules` or `operators`.
+    """
+    quantize = document.written(f"methods.{method}.quantize")
+    if quantize is None:
+        return
+    written = document.written(f"methods.{method}.quantize.{kind}")
+    if written is not None:
+        yield written.mark.file, written.mark.path, []
+    file, path = quantize.mark.file, quantize.mark.path
+    yield file, path, [kind]
+    keys = ["methods", method, "quantize", kind]
+    if path.endswith(_DEFAULTS):
+        yield file, path.removesuffix(_DEFAULTS).removesuffix("."), keys
+    yield document.file, "", keys

@@ -1,0 +1,153 @@
+"""Builds packages, and one with another config in a folder of its own.
+
+The trial shares the workspace's sources and store, so it costs what differs, and what it made is a
+hit once the config says the same.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pipeline.cli.progress import progress_on
+from pipeline.features.sensitivity.config_edit import add_members
+from pipeline.features.sensitivity.overrides import add_overrides, find_places
+from pipeline.plan.actions import Action
+from pipeline.plan.files import loadable
+from pipeline.plan.plan import Plan
+from pipeline.plan.tasks import find_action, find_status
+from pipeline.run import pool as pools
+from pipeline.run.batch import Batch
+from pipeline.store.errors import PipelineError
+from pipeline.store.scratch import scratch_folder
+
+_PREFIX = ".sensitivity-"
+
+
+@contextmanager
+def open_trial(plan: Plan, texts: Mapping[str, str]) -> Iterator[Plan]:
+    """Yield the plan of a workspace with other configs, which goes at the end of the block.
+
+    Args:
+        texts: those of configs by the names of their files.
+    """
+    with scratch_folder(_PREFIX, plan.workspace.build) as folder:
+        configs = folder / "partition_configs"
+        shutil.copytree(plan.workspace.configs, configs)
+        for name, text in texts.items():
+            (configs / name).write_text(text, encoding="utf-8")
+        (folder / "build").mkdir()
+        workspace = replace(plan.workspace, build_folder=folder / "build")
+        # A cached property, which only this process asks for: workers get configs in requests.
+        vars(workspace)["configs"] = configs
+        trial_plan = Plan(workspace)
+        trial_plan.trust_last_exports()
+        yield trial_plan
+
+
+def build_package(plan: Plan, package: str) -> None:
+    """Build what is stale of a package. Raises PipelineError where it can't be built."""
+    plan.check(package)
+    pool = pools.Pool(plan.workspace, plan.workspace.jobs, always=False)
+    progress = partial(progress_on, sys.stderr)
+    with closing(pool), closing(Batch(plan, pool, progress)) as batch:
+        for kind in ("export", "quantize", "compile", "link"):
+            actions = list(_find_stale(plan, kind, package))
+            for action, event in batch.run(actions):
+                if event.error:
+                    raise PipelineError(f"{action.title} failed: {event.error}")
+            if kind == "export" and actions:
+                plan.forget(str(plan.exporter(package)))
+                plan.check(package)
+
+
+def _find_stale(plan: Plan, kind: str, package: str) -> Iterator[Action]:
+    """Yield the actions of a kind whose results are not there."""
+    names: list[tuple[str, Sequence[str]]] = []
+    if kind == "export":
+        names += [(export, ()) for export in filter(None, [plan.exporter(package)])]
+    elif kind == "link":
+        names.append((package, ()))
+    else:
+        for member in plan.linked_from(package):
+            units = plan.units(member)
+            if kind == "quantize":
+                units = tuple((method,) for method in plan.quantized(member))
+            names += [(member, unit) for unit in units]
+    done = ("up-to-date",) if kind == "link" else ("up-to-date", "hit")
+    for name, unit in names:
+        if find_status(plan, kind, name, unit).state not in done:
+            action = find_action(plan, kind, name, unit)
+            if action is not None:
+                yield action
+
+
+def count_bytes(plan: Plan, package: str) -> int:
+    """Return the bytes of the files of a built package that a device loads."""
+    folder = plan.workspace.package(package)
+    files = plan.workspace.state(package)["link"]["files"]
+    return sum((folder / name).stat().st_size for name in loadable(files))
+
+
+def edit_configs(
+    plan: Plan, package: str, overrides: Mapping[str, Mapping[str, Any]]
+) -> dict[str, str]:
+    """Return the texts of the config files that give a package these overrides, by their names.
+
+    Args:
+        overrides: by method, then by `modules` and `operators`, then by name.
+
+    Raises PipelineError where no insertion into a file gives that, and changes nothing else.
+    """
+    texts: dict[str, str] = {}
+    expected = {name: plan.written(name) for name in _find_sound(plan)}
+    for method, by_kind in overrides.items():
+        for kind, members in by_kind.items():
+            data = add_overrides(expected[package], method, {kind: members})
+            expected[package] = data
+            edited = _edit_kind(plan, package, (method, kind, members), texts, expected)
+            if edited is None:
+                raise PipelineError(
+                    f"{package}/{method}: {plan.document(package).file} has no place for "
+                    f"`{kind}` of it alone; write them by hand: {members}"
+                )
+            texts = edited
+    return texts
+
+
+def _edit_kind(
+    plan: Plan,
+    package: str,
+    override: tuple[str, str, Mapping[str, Any]],
+    texts: Mapping[str, str],
+    expected: Mapping[str, Any],
+) -> dict[str, str] | None:
+    """Return the texts with an override: of a method, of a kind, by name. None where no place takes
+    it."""
+    method, kind, members = override
+    for file, path, keys in find_places(plan.document(package), method, kind):
+        name = Path(file).name
+        if name not in texts:
+            text = (plan.workspace.configs / name).read_text(encoding="utf-8")
+        else:
+            text = texts[name]
+        changed = add_members(text, path, keys, members)
+        if changed is None:
+            continue
+        edited = {**texts, name: changed}
+        with open_trial(plan, edited) as trial:
+            written = {name: trial.written(name) for name in _find_sound(trial)}
+        if written == expected:
+            return edited
+    return None
+
+
+def _find_sound(plan: Plan) -> list[str]:
+    """Return the packages whose configs have no mistakes."""
+    return [name for name in plan.packages if plan.configs.parsed(name).config]

@@ -1,0 +1,262 @@
+"""`doit sensitivity`: what quantizing each module costs, and which of them to keep in float."""
+
+from __future__ import annotations
+
+import json as json_lines
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pipeline.cli.verbs import known_packages
+from pipeline.features.sensitivity.overrides import keep_in_float
+from pipeline.features.sensitivity.table import describe_method, describe_verification
+from pipeline.features.sensitivity.trial import (
+    build_package,
+    count_bytes,
+    edit_configs,
+    open_trial,
+)
+from pipeline.plan.actions import Action
+from pipeline.plan.plan import Plan
+from pipeline.run.action_log import logging_to
+from pipeline.run.isolated import run_isolated
+from pipeline.store.errors import PipelineError
+from pipeline.store.files import make_folder, record_bytes, write_atomically
+
+FILE, LOG = "sensitivity.json", "sensitivity.log"
+_BUDGET = 300.0  # seconds
+_ATTEMPTS = (
+    3  # real quantizations of a proposal, each with a stricter floor for the probes
+)
+_MARGIN = 0.3  # dB by which a stricter floor exceeds what the last attempt lacked
+
+
+def run(
+    plan: Plan,
+    words: Sequence[str],
+    floor: str = "",
+    budget: str = "",
+    write: bool = False,
+    json: bool = False,
+) -> Iterator[str]:
+    """Yield what quantizing each module of packages costs, and a proposal that was verified.
+
+    Raises:
+        PipelineError: a package can't be built or has nothing to measure, an option is no number,
+            or the proposal can't be written.
+    """
+    if not words:
+        raise PipelineError("name a package: doit sensitivity <package>")
+    least = _parse_number("floor", floor)
+    seconds = _parse_number("budget", budget) or _BUDGET
+    for package in known_packages(plan, words):
+        build_package(plan, package)
+        record, texts = _examine(plan, package, least, seconds)
+        folder = plan.workspace.package(package)
+        write_atomically(folder / FILE, record_bytes(record), plan.workspace.build)
+        if json:
+            yield json_lines.dumps(record, sort_keys=True)
+        else:
+            yield from _describe(record)
+        if write:
+            yield from _write(plan, record, texts)
+
+
+def _parse_number(name: str, text: str) -> float | None:
+    if not text:
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number) or (name == "budget" and number <= 0):
+        raise PipelineError(f"--{name} {text}: must be a number, such as --{name} 30")
+    return number
+
+
+def _examine(
+    plan: Plan, package: str, least: float | None, seconds: float
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the record of a package, and the texts of configs that hold the proposal; none where
+    there is none, or it failed."""
+    actions = _find_measurable(plan, package)
+    floors = {name: _find_floor(plan, package, name, least) for name in actions}
+    margins = dict.fromkeys(actions, 0.0)
+    record: dict[str, Any] = {
+        "format": 1,
+        "package": package,
+        "bytes": count_bytes(plan, package),
+        "verified": None,
+    }
+    texts: dict[str, str] = {}
+    for attempt in range(_ATTEMPTS):
+        record["methods"] = methods = _measure(
+            plan, package, actions, floors, margins, seconds
+        )
+        texts, verified = _verify(plan, package, actions, methods)
+        record["verified"] = verified and {**verified, "attempts": attempt + 1}
+        lacking = _find_lacking(verified, methods, floors)
+        if not lacking:
+            break
+        for name, decibels in lacking.items():
+            margins[name] += decibels + _MARGIN
+    return record, texts
+
+
+def _find_measurable(plan: Plan, package: str) -> dict[str, Action]:
+    """Return the quantize actions of the methods whose quantizer takes `modules`. Raises
+    PipelineError where there is none."""
+    actions = {
+        name: action
+        for name, action in (plan.quantizes(package) or {}).items()
+        if hasattr(action.inputs.spec, "mixed")
+    }
+    if actions:
+        return actions
+    quantizers = {
+        a.inputs.spec.quantizer for a in (plan.quantizes(package) or {}).values()
+    }
+    if not quantizers:
+        raise PipelineError(f"{package}: quantizes no method; add `quantize` to one")
+    raise PipelineError(
+        f"{package}: its quantizer {', '.join(sorted(quantizers))} takes no `modules`, so no "
+        "module can be kept in float; `quantizer: xnnpack` takes them"
+    )
+
+
+def _find_floor(
+    plan: Plan, package: str, method: str, least: float | None
+) -> float | None:
+    """Return the SQNR in dB that a method is to have; None where nobody says."""
+    if least is not None:
+        return least
+    limits = plan.config(package).validation.select_limits(method)
+    return limits.min_sqnr
+
+
+def _measure(
+    plan: Plan,
+    package: str,
+    actions: Mapping[str, Action],
+    floors: Mapping[str, float | None],
+    margins: Mapping[str, float],
+    seconds: float,
+) -> dict[str, Any]:
+    validation = plan.config(package).validation
+
+    def measure() -> dict[str, Any]:
+        from pipeline.features.sensitivity.measure import measure_method
+        from pipeline.validate.budget import Budget
+
+        budget = Budget(seconds)
+        results = {}
+        for name, action in actions.items():
+            floor = floors[name]
+            if floor is not None:
+                floor += margins[name]
+            results[name] = measure_method(
+                action, validation, plan.workspace, floor, budget
+            )
+        return results
+
+    results: dict[str, Any] = _run_logged(plan, package, measure)
+    for name, result in results.items():
+        result["floor_db"] = floors[name]
+        spec = actions[name].inputs.spec
+        result["overrides"] = keep_in_float(
+            result["kept"], result.pop("quantized_modules"), spec
+        )
+    return results
+
+
+def _run_logged(
+    plan: Plan, package: str, function: Callable[[], dict[str, Any]]
+) -> dict[str, Any]:
+    """Return what a function returns in a process of its own, whose output goes to a log."""
+    folder = plan.workspace.logs / package
+    make_folder(folder, plan.workspace.build)
+
+    def run_function() -> dict[str, Any]:
+        with logging_to(folder / LOG):
+            return function()
+
+    result: dict[str, Any] = run_isolated(run_function)
+    return result
+
+
+def _verify(
+    plan: Plan,
+    package: str,
+    actions: Mapping[str, Action],
+    methods: Mapping[str, Any],
+) -> tuple[dict[str, str], dict[str, Any] | None]:
+    """Build a package with the proposal, and return the texts of its configs, and its figures."""
+    overrides = {
+        name: method["overrides"]
+        for name, method in methods.items()
+        if method["overrides"]
+    }
+    if not overrides:
+        return {}, None
+    texts = edit_configs(plan, package, overrides)
+    with open_trial(plan, texts) as trial:
+        build_package(trial, package)
+        trial_actions = trial.quantizes(package) or {}
+        validation = trial.config(package).validation
+
+        def measure() -> dict[str, Any]:
+            from pipeline.features.sensitivity.measure import measure_sqnr
+
+            return {
+                name: measure_sqnr(trial_actions[name], validation, trial.workspace)
+                for name in actions
+            }
+
+        figures = _run_logged(plan, package, measure)
+        return texts, {"bytes": count_bytes(trial, package), "methods": figures}
+
+
+def _find_lacking(
+    verified: Mapping[str, Any] | None,
+    methods: Mapping[str, Any],
+    floors: Mapping[str, float | None],
+) -> dict[str, float]:
+    """Return by how many dB each method that was quantized anew lacks its floor."""
+    lacking = {}
+    for name, figures in (verified or {"methods": {}})["methods"].items():
+        floor = floors[name]
+        if (
+            floor is not None
+            and methods[name]["overrides"]
+            and figures["sqnr_db"] < floor
+        ):
+            lacking[name] = floor - figures["sqnr_db"]
+    return lacking
+
+
+def _describe(record: Mapping[str, Any]) -> Iterator[str]:
+    for name, method in record["methods"].items():
+        yield from describe_method(f"{record['package']}/{name}", method)
+    yield from describe_verification(record)
+
+
+def _write(
+    plan: Plan, record: Mapping[str, Any], texts: Mapping[str, str]
+) -> Iterator[str]:
+    """Write the configs of a proposal that was verified. Raises PipelineError for any other."""
+    package = record["package"]
+    if not texts:
+        yield f"{package}: nothing to write"
+        return
+    floors = {name: method["floor_db"] for name, method in record["methods"].items()}
+    lacking = _find_lacking(record["verified"], record["methods"], floors)
+    if lacking:
+        names = ", ".join(sorted(lacking))
+        raise PipelineError(
+            f"{package}: the proposal does not reach the floor of {names}, so nothing is written"
+        )
+    folder: Path = plan.workspace.configs
+    for name, text in texts.items():
+        write_atomically(folder / name, text.encode(), plan.workspace.root)
+        yield f"{package}: wrote {folder.name}/{name}"

@@ -1,0 +1,128 @@
+"""A layer whose outlier weights ruin int8 is named, and kept in float; measured on real builds."""
+
+import json
+
+import pytest
+import yaml
+
+from tests.support.bench import Bench
+
+MODEL = '''
+"""Five layers. Of layer 3, one column is huge, and reads a feature that is always zero."""
+import torch
+from torch import nn
+from torch.export import export
+
+WIDTH = 16
+
+
+class Planted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(5))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.relu(layer(x))
+        return x
+
+
+def inputs(seed, count):
+    generator = torch.Generator().manual_seed(seed)
+    return [(torch.rand(4, WIDTH, generator=generator),) for _ in range(count)]
+
+
+def export_methods():
+    torch.manual_seed(0)
+    model = Planted()
+    for layer in model.layers:
+        layer.weight.data = torch.eye(WIDTH) + 0.1 * torch.randn(WIDTH, WIDTH)
+    model.layers[2].weight.data[0] = 0
+    model.layers[2].bias.data[0] = 0
+    model.layers[3].weight.data[:, 0] = 200
+    model.requires_grad_(False)
+    return {"forward": export(model.eval(), inputs(0, 1)[0])}
+
+
+def example_inputs(method):
+    return inputs(1, 4)
+
+
+def calibration_inputs(method):
+    return inputs(2, 8)
+'''
+CONFIG = """\
+# One layer is planted.
+model: planted
+methods:
+  forward:
+    quantize: {quantizer: xnnpack, per_channel: true}   # of 8 bits
+    partitioners: [xnnpack]
+validate:
+  min_sqnr: 20  # dB
+"""
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory):
+    """The workspace after `doit sensitivity planted --write`."""
+    root = tmp_path_factory.mktemp("planted")
+    for name, text in {
+        "dodo.py": "from pte_pipeline.tasks import *\n",
+        "models/planted.py": MODEL,
+        "partition_configs/planted.yaml": CONFIG,
+    }.items():
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_text(text)
+    bench = Bench(root)
+    assert bench.doit("sensitivity", "planted", "--write") == 0, bench.output
+    return bench
+
+
+@pytest.fixture(scope="module")
+def record(planted):
+    return json.loads((planted.root / "build" / "planted" / "sensitivity.json").read_text())
+
+
+@pytest.mark.slow
+def test_the_planted_layer_alone_is_kept(record):
+    method = record["methods"]["forward"]
+    assert method["sqnr_db"] < 10 and method["float_sqnr_db"] > 100
+    assert method["kept"] == ["layers.3"]
+    (noisiest,) = [row for row in method["modules"] if row["noisiest"]]
+    assert noisiest["modules"] == ["layers.3"] and noisiest["share"] > 0.9
+    assert noisiest["saved_bytes"] == 16 * 16 * 3
+    assert method["runs"] <= method["one_by_one"] + 2
+
+
+@pytest.mark.slow
+def test_the_proposal_was_measured_where_it_was_quantized(record):
+    figures = record["verified"]["methods"]["forward"]
+    assert figures["sqnr_db"] >= 20
+    # What switching back to float promised is what quantizing anew gave.
+    assert figures["sqnr_db"] == pytest.approx(record["methods"]["forward"]["expected_db"], abs=1)
+    assert record["verified"]["bytes"] > record["bytes"]
+
+
+@pytest.mark.slow
+def test_the_config_takes_the_proposal_and_keeps_its_layout(planted):
+    text = (planted.root / "partition_configs" / "planted.yaml").read_text()
+    added = ", modules: {layers.3: none}"
+    assert added in text and text.replace(added, "") == CONFIG
+    quantize = yaml.safe_load(text)["methods"]["forward"]["quantize"]
+    assert quantize["modules"] == {"layers.3": "none"}
+
+
+@pytest.mark.slow
+def test_what_was_verified_is_a_hit_afterwards(planted):
+    assert planted.doit("lower", "planted") == 0, planted.output
+    outcomes = planted.outcomes()
+    assert outcomes["quantize planted/forward"] == "hit"
+    assert outcomes["compile planted/forward"] == "hit"
+
+
+def test_options_are_checked(built):
+    assert built.doit("sensitivity", "pair", "--floor", "much") == 1
+    assert "--floor much: must be a number, such as --floor 30" in built.output
+    assert built.doit("sensitivity") == 1
+    assert "name a package: doit sensitivity <package>" in built.output
