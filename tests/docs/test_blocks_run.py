@@ -224,6 +224,7 @@ NOT_RUN = {
     'eval "$(pte completion bash)"': "tests/features/help runs it in each shell",
     'eval "$(pte completion zsh)"': "likewise",
     "pte completion fish | source": "likewise",
+    "doit pretrained smol": "tests/features/transformers/test_exported.py; it needs an extra",
     "doit upgrade et15": "tests/features/toolchains; it needs another environment",
     "doit upgrade et15 vision": "likewise",
     "doit contract vision --on pi5": "tests/features/contracts/test_packages.py; it needs a board",
