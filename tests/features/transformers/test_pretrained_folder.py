@@ -1,4 +1,4 @@
-"""`doit pretrained` of packages that transformers can't run; test_exported.py has one that it runs."""
+"""`doit pretrained` of packages that transformers can't run; test_exported.py runs one."""
 
 from types import SimpleNamespace
 
