@@ -20,7 +20,7 @@ from pipeline.store.files import stat_file
 
 Form = Literal["archive", "folder", "exporter"]
 
-_FORMS: dict[str, Form] = {".pt2": "archive", ".py": "exporter"}
+_FORMS: dict[str, Form] = {".pt2": "archive", ".py": "exporter", ".yaml": "exporter"}
 
 # What torch.export.save, which knows one method only, calls it, and what ExecuTorch calls it.
 _SINGLE_NAME, _SINGLE_METHOD = "model", "forward"
@@ -28,7 +28,8 @@ _SINGLE_NAME, _SINGLE_METHOD = "model", "forward"
 
 @dataclass(frozen=True)
 class ModelSource:
-    """One model: `<model>.pt2`, a folder of `<method>.pt2`, or an exporter `<model>.py`."""
+    """One model: `<model>.pt2`, a folder of `<method>.pt2`, or an exporter: `<model>.py`, or
+    `<model>.yaml`, for which a feature stands in."""
 
     model: str
     form: Form
@@ -53,13 +54,14 @@ def find_sources(models: Path) -> tuple[dict[str, ModelSource], dict[str, str]]:
         try:
             form = _form(path)
         except OSError as error:
-            if path.suffix in (".pt2", ".py"):
+            if path.suffix in _FORMS:
                 name = path.stem
             else:
                 name = path.name
             wrong[name] = f"{shown(path)}: {unreadable(error)}"
             continue
-        if form is not None:
+        # Beside an exporter, `.yaml` is a file of its own, whose name sorts behind.
+        if form is not None and (path.suffix != ".yaml" or path.stem not in candidates):
             if form == "folder":
                 model = path.name
             else:

@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from pipeline.features.contracts.targets import read_target
+from pipeline.features.transformers.source_file import read_source
 from tests.docs.block_checks import (
     check_app,
     check_doit,
@@ -43,6 +44,13 @@ def check_target(block: Block, folder: Path) -> None:
     path.parent.mkdir()
     path.write_text(block.text, encoding="utf-8")
     assert read_target(path).resolved()
+
+
+def check_model_source(block: Block, folder: Path) -> None:
+    path = folder / "models" / "smol.yaml"
+    path.parent.mkdir()
+    path.write_text(block.text, encoding="utf-8")
+    assert callable(read_source(str(path)))
 
 
 def check_baseline(block: Block, folder: Path) -> None:
@@ -158,6 +166,7 @@ RULES = (
     Rule("docs/guides/scaling.md", "yaml", check_kubernetes, "apiVersion:"),
     # Files of ours that are no configs
     Rule("docs/guides/*", "yaml", check_target, "kernels:"),
+    Rule("docs/guides/transformers.md", "yaml", check_model_source, "transformers:"),
     Rule("docs/guides/baselines.md", "yaml", check_baseline, "# What was accepted"),
     # What `test_blocks_run.py` prints again
     Rule("docs/guides/configs.md", "", covered_by("docs/test_blocks_run.py"), "# asr-small-int8:"),

@@ -57,6 +57,17 @@ def methods_of(models, name):
     return method_sources(found[name], describe_archive)
 
 
+def test_yaml_is_a_source_unless_it_stands_beside_one(models):
+    for name in ("smol.yaml", "whisper.py", "whisper.yaml"):
+        (models / name).write_text("")
+    found, wrong = find_sources(models)
+    assert {name: (s.form, s.path.suffix) for name, s in found.items()} == {
+        "smol": ("exporter", ".yaml"),
+        "whisper": ("exporter", ".py"),
+    }
+    assert wrong == {}
+
+
 def test_three_forms_are_told_apart(models):
     archive(models / "one.pt2", encode=program(), decode=program(Other()))
     (models / "two").mkdir()

@@ -144,12 +144,16 @@ def quantize(
     move_exported_model_to_eval(converted)
     call = as_exported(program, tracing)
     with step(EXPORT), _naming_node(converted, call):
-        return torch.export.export(
+        quantized = torch.export.export(
             converted,
             call.args,
             call.kwargs,
             dynamic_shapes=describe_dynamic_shapes(program),
         )
+    # What its export recorded, such as the patches that its lowering needs.
+    if custom := program.graph_module.meta.get("custom"):
+        quantized.graph_module.meta["custom"] = custom
+    return quantized
 
 
 @contextmanager

@@ -1,11 +1,35 @@
-"""Model sources for models of transformers, which `pte_pipeline.hugging_face` passes on."""
+"""Models of transformers: model sources that `pte_pipeline.hugging_face` passes on, their lowering,
+and folders for transformers' own runner.
+
+hugging_face      classes around transformers' exportable modules
+exported          any model, by transformers' exporters; task_classes, sample_inputs, revisions
+recorded          what such an export records in its programs
+patched_lowering  transformers' patches, in force while such a program is lowered
+source_file       `models/<model>.yaml`
+pretrained_folder  `doit pretrained`
+"""
 
 from __future__ import annotations
 
-from pipeline.moments import Feature
+from pipeline.moments import Command, Feature
 
+PRETRAINED = Command(
+    "pretrained",
+    "write packages as folders that transformers' ExportedModel.from_pretrained reads",
+    "[package ...]",
+    more="Of packages that are lowered as they are asked for, whose models transformers' exporters "
+    "exported. The folder is build/<package>/pretrained; nothing is compiled again.",
+    examples=(("doit pretrained smol", "writes build/smol/pretrained/export.json"),),
+    run="pipeline.features.transformers.pretrained_folder:run",
+)
 FEATURE = Feature(
     "transformers",
-    "export the forward passes of transformers' models by pte_pipeline.hugging_face",
-    public=("pipeline.features.transformers.hugging_face",),
+    "export models of transformers, lower them as it does, and write folders that it runs",
+    verbs=(PRETRAINED,),
+    public=(
+        "pipeline.features.transformers.exported",
+        "pipeline.features.transformers.hugging_face",
+        "pipeline.features.transformers.source_file",
+    ),
+    compile_facts="pipeline.features.transformers.patched_lowering:PatchedLowering",
 )

@@ -33,13 +33,20 @@ _LENGTHS = {
 _MOST_STEPS = 4  # of a sequence among the example inputs
 
 
-class _HuggingFace:
+class HuggingFaceModel:
     """A model of transformers, in evaluation mode and without gradients."""
 
-    def __init__(self, model: Model, auto_class: str, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        model: Model,
+        auto_class: str,
+        dtype: torch.dtype,
+        trust_remote_code: bool = False,
+    ) -> None:
         self._model_or_folder = model
         self._auto_class = auto_class
         self._dtype = dtype
+        self._trusts_code = trust_remote_code
 
     @cached_property
     def model(self) -> Any:
@@ -52,15 +59,27 @@ class _HuggingFace:
                 f"{folder}: no folder with a config.json; models are read from folders, never from "
                 f"a hub: `hf download NAME --local-dir {folder}` makes one"
             )
-        auto_class = getattr(_transformers(), self._auto_class)
-        # An explicit False also keeps transformers from prompting.
-        model = auto_class.from_pretrained(
-            folder, dtype=self._dtype, local_files_only=True, trust_remote_code=False
-        )
+        auto_class = getattr(import_transformers(), self._auto_class)
+        try:
+            # An explicit False also keeps transformers from prompting.
+            model = auto_class.from_pretrained(
+                folder,
+                dtype=self._dtype,
+                local_files_only=True,
+                trust_remote_code=self._trusts_code,
+            )
+        except ValueError as error:
+            if self._trusts_code or "trust_remote_code" not in str(error):
+                raise
+            raise SourceError(
+                f"{folder}: its config.json names code of its own, which would run in the build; "
+                "`Exported(..., trust_remote_code=True)`, or `trust_remote_code: true` in a YAML "
+                "source, lets it"
+            ) from error
         return model.requires_grad_(False).eval()
 
 
-class CausalLM(_HuggingFace):
+class CausalLM(HuggingFaceModel):
     """A decoder with a static key-value cache, by `TorchExportableModuleForDecoderOnlyLM`.
 
     Every method takes `input_ids`, int64 [1, T], and `cache_position`, int64 [T], the positions of
@@ -94,7 +113,7 @@ class CausalLM(_HuggingFace):
 
     def export_methods(self) -> dict[str, Exported]:
         """Export the methods. Raises SourceError for a model that doesn't exist."""
-        executorch = _transformers("transformers.integrations.executorch")
+        executorch = import_transformers("transformers.integrations.executorch")
         config = self.model.generation_config
         config.use_cache = True
         config.cache_implementation = "static"
@@ -145,7 +164,7 @@ class CausalLM(_HuggingFace):
         )
 
 
-class Seq2SeqLM(_HuggingFace):
+class Seq2SeqLM(HuggingFaceModel):
     """An encoder, and a decoder with a static key-value cache, by `Seq2SeqLMExportableModule`.
 
     `encoder` takes `input_ids`, int64 [1, S], and returns the hidden states, [1, S, width];
@@ -170,7 +189,7 @@ class Seq2SeqLM(_HuggingFace):
 
     def export_methods(self) -> dict[str, Exported]:
         """Export `encoder` and `text_decoder`. Raises SourceError if the model doesn't exist."""
-        executorch = _transformers("transformers.integrations.executorch")
+        executorch = import_transformers("transformers.integrations.executorch")
         module = executorch.Seq2SeqLMExportableModule(
             self.model,
             max_hidden_seq_length=self._max_source_len,
@@ -228,7 +247,7 @@ class Seq2SeqLM(_HuggingFace):
         )
 
 
-class OneForward(_HuggingFace):
+class OneForward(HuggingFaceModel):
     """A model whose one call is the package's method `forward`: classifiers, detectors, encoders.
 
     Args:
@@ -301,7 +320,7 @@ def _constants(model: Any, **values: Any) -> dict[str, Any]:
     return {name: value for name, value in constants.items() if value is not None}
 
 
-def _transformers(module: str = "transformers") -> Any:
+def import_transformers(module: str = "transformers") -> Any:
     """Import a module of transformers. Raises SourceError where it is not installed."""
     from importlib import import_module
     from importlib.util import find_spec

@@ -36,7 +36,9 @@ def test_no_code_of_a_folder_is_run_or_asked_about(tmp_path, monkeypatch):
             given.update(options)
             return torch.nn.Linear(1, 1)
 
-    monkeypatch.setattr(hugging_face, "_transformers", lambda: SimpleNamespace(AutoModel=Auto))
+    monkeypatch.setattr(
+        hugging_face, "import_transformers", lambda: SimpleNamespace(AutoModel=Auto)
+    )
     (tmp_path / "config.json").write_text("{}")
     _ = OneForward(tmp_path, {}).model
     assert given["trust_remote_code"] is False and given["local_files_only"] is True

@@ -1,0 +1,212 @@
+"""Export any `PreTrainedModel` by transformers' own exporters: split for generation, with their
+patches of torch and of the model, and their fixes of the graph.
+
+Each component of `ExecutorchExporter.export_for_generation` is a method, and the single one of
+`ExecutorchExporter.export` is `forward`. It stops where that exporter begins to lower; what the
+lowering needs is recorded in the programs (`recorded`). Source: `transformers/exporters` of 5.24.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
+
+from pipeline.features.transformers.hugging_face import (
+    HuggingFaceModel,
+    Model,
+    import_transformers,
+)
+from pipeline.features.transformers.recorded import PATCHES, write_record
+from pipeline.features.transformers.revisions import check_revision
+from pipeline.features.transformers.sample_inputs import make_sample_inputs
+from pipeline.features.transformers.task_classes import find_auto_class
+from pipeline.store.errors import SourceError
+
+_SINGLE = "model"  # what `ExecutorchExporter.export` calls a component that is alone
+# Arguments that the exporter sets in the model's config instead.
+_FLAGS = (
+    "use_cache",
+    "output_attentions",
+    "output_hidden_states",
+    "return_dict",
+    "return_loss",
+)
+
+
+class Exported(HuggingFaceModel):
+    """A model whose methods are the components of transformers' `ExecutorchExporter`.
+
+    A model that can generate has `prefill` and `decode`, and one that sees or hears has, in place
+    of `prefill`, `image_encoder` or `audio_encoder`, `multi_modal_projector`, `language_model` and
+    `lm_head`, as far as it has them. Any other has `forward`. Caches are arguments and results.
+
+    Args:
+        model: a folder, or a model.
+        task: as `transformers.pipeline` calls it, by which the class that reads the folder is
+            chosen, such as `text-generation`.
+        inputs: arguments of the model's `generate`, or of its `forward` where it can't generate, as
+            a processor of transformers returns them; by default made up from its config, for a
+            model of text, images or sound alone.
+        max_cache_len: how many positions a static cache has; without it, the cache is a dynamic
+            one, as the model's own config says.
+        dynamic: whether all sizes of the inputs are dynamic (`torch.export.Dim.AUTO`).
+        dynamic_shapes: by method, those of `torch.export.export`, by argument.
+        multi_token_decode: whether `decode` takes several tokens.
+        generate: whether to split the model for generation; by default where it can generate.
+        revision: the commit that the folder must be of, as `hf download` noted there.
+        trust_remote_code: whether code in the folder may be run.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        task: str = "",
+        inputs: Mapping[str, Any] | None = None,
+        *,
+        max_cache_len: int | None = None,
+        dynamic: bool = False,
+        dynamic_shapes: Mapping[str, Mapping[str, Any]] | None = None,
+        multi_token_decode: bool = False,
+        generate: bool | None = None,
+        revision: str = "",
+        trust_remote_code: bool = False,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        auto_class = find_auto_class(model, task)
+        super().__init__(model, auto_class, dtype, trust_remote_code)
+        if revision and not isinstance(model, torch.nn.Module):
+            check_revision(Path(model), revision)
+        self._inputs = inputs
+        self._max_cache_len = max_cache_len
+        self._dynamic, self._dynamic_shapes = dynamic, dynamic_shapes or {}
+        self._multi_token_decode = multi_token_decode
+        self._generate = generate
+
+    def export_methods(self) -> dict[str, tuple[ExportedProgram, Callable[..., Any]]]:
+        """Export the methods, each with its module in eager mode as the reference.
+
+        Raises SourceError for a folder that can't be read, and where no inputs can be made up.
+        """
+        exporter = _load_exporter()
+        components = self._split()
+        unknown = [name for name in self._dynamic_shapes if name not in components]
+        if unknown:
+            raise SourceError(
+                f"dynamic_shapes: no methods {', '.join(unknown)}; known: {', '.join(components)}"
+            )
+        methods = {}
+        for name, (module, inputs) in components.items():
+            methods[name] = self._export(exporter, name, module, inputs)
+        return methods
+
+    def _split(self) -> dict[str, tuple[Any, dict[str, Any]]]:
+        """Return the module and the arguments of each method."""
+        utils = import_transformers("transformers.exporters.utils")
+        inputs = dict(self._inputs or make_sample_inputs(self.model))
+        generates = self._generate
+        if generates is None:
+            generates = self.model.can_generate()
+        if not generates:
+            return {"forward": (self.model, inputs)}
+        components: dict[str, tuple[Any, dict[str, Any]]]
+        components = utils.decompose_for_generation(
+            self.model,
+            inputs,
+            generation_config=self._generation_config,
+            multi_token_decode=self._multi_token_decode,
+        )
+        return components
+
+    @cached_property
+    def _generation_config(self) -> Any:
+        """How the model generates while its arguments are captured; None for one that can't."""
+        config = copy.deepcopy(getattr(self.model, "generation_config", None))
+        if config is None:
+            return None
+        config.do_sample = False
+        if self._max_cache_len:
+            config.cache_implementation = "static"
+            config.max_cache_len = self._max_cache_len
+        return config
+
+    def _export(
+        self, exporter: Any, method: str, module: Any, inputs: dict[str, Any]
+    ) -> tuple[ExportedProgram, Callable[..., Any]]:
+        """Export one component as `ExecutorchExporter.export_program` does before it lowers."""
+        backend = import_transformers("transformers.exporters.exporter_executorch")
+        dynamo = import_transformers("transformers.exporters.exporter_dynamo")
+        utils = import_transformers("transformers.exporters.utils")
+        flags = {name: inputs[name] for name in _FLAGS if name in inputs}
+        module, inputs, _ = backend.prepare_for_xnnpack(module, inputs)
+        config = exporter.config_class(
+            dynamic=self._dynamic, dynamic_shapes=self._dynamic_shapes.get(method)
+        )
+        with ExitStack() as stack:
+            for name in PATCHES:
+                stack.enter_context(utils.apply_patches(name))
+            program, metadata = dynamo.DynamoExporter.export_program(
+                exporter, module, inputs, config=config
+            )
+            utils.apply_fx_program_fixes("executorch", program)
+            utils.apply_fx_node_fixes("executorch", program.graph_module)
+        metadata.export_config = json.loads(config.to_json_string())
+        record = {
+            "version": import_transformers().__version__,
+            "patches": list(PATCHES),
+            "component": _SINGLE if method == "forward" else method,
+            "metadata": vars(metadata),
+            "config": _describe_config(getattr(self.model, "config", None)),
+            "generation_config": _describe_config(self._generation_config),
+        }
+        write_record(program.graph_module.meta, record)
+        return program, _make_reference(module, program, flags)
+
+
+def _describe_config(config: Any) -> dict[str, Any] | None:
+    """Return a config of transformers as its file has it."""
+    if config is None:
+        return None
+    described: dict[str, Any] = json.loads(config.to_json_string())
+    return described
+
+
+def _load_exporter() -> Any:
+    """Return transformers' exporter for ExecuTorch. Raises SourceError where it has none."""
+    import_transformers()
+    try:
+        module = import_transformers("transformers.exporters.exporter_executorch")
+    except ModuleNotFoundError as error:
+        if error.name and not error.name.startswith("transformers"):
+            raise
+        raise SourceError(
+            "transformers has no exporters; `pip install 'transformers>=5.24'` installs them"
+        ) from error
+    return module.ExecutorchExporter()
+
+
+def _make_reference(
+    module: Any, program: ExportedProgram, flags: Mapping[str, Any]
+) -> Callable[..., Any]:
+    """Return a function that calls a component in eager mode, with plain containers in the place
+    of caches."""
+    in_spec = program.call_spec.in_spec
+    assert in_spec is not None
+    names = in_spec.children()[1].context
+
+    def call(**arguments: Tensor) -> Any:
+        ordered = {name: arguments[name] for name in names}
+        leaves = pytree.tree_leaves(((), ordered))
+        _, rebuilt = pytree.tree_unflatten(leaves, in_spec)
+        return module(**rebuilt, **flags)
+
+    return call

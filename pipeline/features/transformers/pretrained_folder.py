@@ -1,0 +1,149 @@
+"""`doit pretrained`: a package as `ExportedModel.from_pretrained` of transformers reads one.
+
+Its runner loads a `.pte` for each component and calls the method `forward` of it; `export.json`
+says how arguments are flattened and results put together. The methods are those of the package:
+nothing is compiled again. Weights that methods share stand in each file, since transformers'
+runner loads no data beside a program. Source: `transformers/exporters/base.py` of 5.24.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.cli.verbs import known_packages
+from pipeline.features.transformers.recorded import read_record
+from pipeline.plan.plan import Plan
+from pipeline.plan.status import link_status
+from pipeline.program.archive_reader import open_archive
+from pipeline.program.sources import MethodSource
+from pipeline.run.action_log import logging_to
+from pipeline.store.errors import PipelineError
+from pipeline.store.files import make_folder, record_bytes, write_atomically
+from pipeline.store.store import MissingBlobError, Store
+
+if TYPE_CHECKING:  # which takes seconds
+    from pipeline.compile.objects import MethodObject
+
+FOLDER = "pretrained"
+_CALLED = "forward"  # the method that transformers' runner calls
+_SCHEMA = 1  # of export.json
+Json = Mapping[str, Any]
+
+
+def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
+    """Write the folder of each package, and yield its path.
+
+    Raises:
+        PipelineError: a package is not built as it is asked for, is of no model that transformers'
+            exporters exported, or keeps weights apart from its program.
+    """
+    for package in known_packages(plan, words):
+        plan.check(package)
+        status = link_status(plan, package)
+        if not status.current:
+            raise PipelineError(
+                f"{package}: not built as it is asked for ({status.reason}); run `doit lower "
+                f"{package}` first"
+            )
+        yield f"written: {write_folder(plan, package).relative_to(plan.workspace.root)}/"
+
+
+def write_folder(plan: Plan, package: str) -> Path:
+    """Write the folder of a package that is built, and return it. Raises PipelineError."""
+    workspace = plan.workspace
+    store = workspace.store
+    link = plan.link(package)
+    compiles = plan.compiles(package)
+    assert link is not None and compiles is not None
+    folder = workspace.package(package) / FOLDER
+    programs: dict[str, Path] = {}
+    records: dict[str, Json] = {}
+    for action in compiles:
+        for method, source in action.inputs.sources.items():
+            records[method] = _read_record(package, method, source)
+    make_folder(workspace.logs, workspace.build)
+    make_folder(folder, workspace.build)
+    with logging_to(workspace.logs / f"{FOLDER}.log"):  # libraries warn as they load
+        from pipeline.compile.objects import parse_object
+    for action in compiles:
+        if (entry := store.get(action.digest)) is None:
+            raise MissingBlobError(f"the object of {action.title} is not in the store")
+        unit = parse_object(entry.result["object"])
+        for method in action.inputs.sources:
+            alone = _take_method(unit, method, store)
+            programs[method] = _link(package, method, alone, link.key["layout"], store)
+    _write(folder, programs, records)
+    return folder
+
+
+def _read_record(package: str, method: str, source: MethodSource) -> Json:
+    """Return what transformers recorded of a method."""
+    with open_archive(source.archive) as archive:
+        graph = archive.program(source.entry)["graph_module"]
+    custom = json.loads((graph.get("metadata") or {}).get("custom", "{}"))
+    record = read_record(method, {"custom": custom})
+    if record is None or "component" not in record:
+        raise PipelineError(
+            f"{package}/{method}: its model was not exported by transformers' exporters; say "
+            "`Exported(...)` in its source, or models/<model>.yaml"
+        )
+    return record
+
+
+def _take_method(unit: MethodObject, method: str, store: Store) -> MethodObject:
+    """Return one method of a unit as an object of its own, called `forward`."""
+    from pipeline.compile.objects import program_from_bytes, program_to_bytes, put_blob
+
+    program = program_from_bytes(store.read(unit.program.digest))
+    plans = [plan for plan in program.execution_plan if plan.name == method]
+    program.execution_plan = [replace(plan, name=_CALLED) for plan in plans]
+    keys = unit.keys.get(method)
+    return replace(
+        unit,
+        program=put_blob(store, program_to_bytes(program)),
+        named=tuple(n for n in unit.named if keys is None or n.key in keys),
+        keys={},
+    )
+
+
+def _link(
+    package: str, method: str, alone: MethodObject, layout: Json, store: Store
+) -> Path:
+    """Link one method, and return the blob of its `.pte`."""
+    from pipeline.compile.link import link
+
+    linked = link([alone], {}, store, layout=layout)
+    if linked.ptds:
+        raise PipelineError(
+            f"{package}/{method}: {', '.join(sorted(linked.ptds))}.ptd holds weights, and "
+            "transformers' runner loads none; leave `emit.external_weights` and its like out"
+        )
+    return store.verified_path(linked.pte.digest)
+
+
+def _write(
+    folder: Path, programs: Mapping[str, Path], records: Mapping[str, Json]
+) -> None:
+    """Write the files of the folder, `export.json` last, which names the others."""
+    components = {}
+    configs: Json = {}
+    for method, record in records.items():
+        name = record["component"]
+        file = f"{name}.pte"
+        shutil.copyfile(programs[method], folder / file)
+        components[name] = {"file": file, "metadata": record["metadata"]}
+        configs = record
+    for key in ("config", "generation_config"):
+        if configs.get(key) is not None:
+            write_atomically(folder / f"{key}.json", record_bytes(configs[key]))
+    manifest = {
+        "schema_version": _SCHEMA,
+        "export_format": "executorch",
+        "components": components,
+    }
+    write_atomically(folder / "export.json", record_bytes(manifest))

@@ -1,0 +1,80 @@
+"""`models/<model>.yaml`: a model of transformers in a few lines, without Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pipeline.config.yaml import Node, load_nodes
+from pipeline.features.transformers.exported import Exported
+from pipeline.store.errors import Problem, SourceError, did_you_mean, shown
+
+_FOLDER, _DTYPE = "transformers", "dtype"
+_DTYPES = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+}
+# Arguments of `Exported`, and what they must be.
+_KEYS: Mapping[str, tuple[type, str]] = {
+    _FOLDER: (str, "the path of a folder, from the workspace"),
+    "task": (str, "a task, such as text-generation"),
+    "revision": (str, "a commit, in quotes where it is all digits"),
+    "max_cache_len": (int, "a number of positions"),
+    "dynamic": (bool, "true or false"),
+    "multi_token_decode": (bool, "true or false"),
+    "generate": (bool, "true or false"),
+    "trust_remote_code": (bool, "true or false"),
+    _DTYPE: (str, f"one of {', '.join(_DTYPES)}"),
+}
+
+
+def read_source(path: str) -> Callable[..., Any]:
+    """Return the `export_methods` of a source: a function whose keywords take the place of what the
+    file says, as the `export` of a package config gives them.
+
+    Raises SourceError with all that is wrong, each with its line.
+    """
+    file = Path(path)
+    name = f"{file.parent.name}/{file.name}"
+    node = load_nodes(file.read_bytes(), name)
+    if node is None or not isinstance(node.value, dict) or _FOLDER not in node.value:
+        raise SourceError(
+            f"{name}: names no folder; say `{_FOLDER}: checkpoints/...`, and `task: ...`"
+        )
+    members: Mapping[str, Node] = node.value
+    lines = {key: member.mark.line for key, member in members.items()}
+    written = {key: member.value for key, member in members.items()}
+    _check(written, name, lines)
+
+    def export_methods(**parameters: Any) -> Any:
+        _check(parameters, f"{name}: export")
+        options = {**written, **parameters}
+        folder = file.parents[1] / options.pop(_FOLDER)
+        if _DTYPE in options:
+            options[_DTYPE] = _DTYPES[options[_DTYPE]]
+        return Exported(folder, **options).export_methods()
+
+    return export_methods
+
+
+def _check(
+    values: Mapping[str, Any], file: str, lines: Mapping[str, int] | None = None
+) -> None:
+    """Raise SourceError for keys that no source has, and for values that they can't have."""
+    problems = []
+    for key, value in values.items():
+        line = (lines or {}).get(key, 0)
+        if key not in _KEYS:
+            hint = did_you_mean(str(key), _KEYS)
+            problems.append(Problem(file, str(key), "unknown key", hint, line))
+            continue
+        kind, expected = _KEYS[key]
+        if type(value) is not kind or (key == _DTYPE and value not in _DTYPES):
+            fault = f"{shown(value)}, must be {expected}"
+            problems.append(Problem(file, key, fault, "", line))
+    if problems:
+        raise SourceError(*map(str, problems))
