@@ -67,7 +67,7 @@ class QuantizationSwitches:
         self._nodes = {node.name: node for node in self._prepared.graph.nodes}
         self._origins = _name_origins(program, origins[0])
         self._source = Source(quantized)
-        self._module: GraphModule = self._source._module
+        self.module: GraphModule = self._source._module
         self.operators: dict[str, str] = {}
         self.kinds: dict[str, str] = {}
         for name, node in self._annotated.items():
@@ -76,7 +76,7 @@ class QuantizationSwitches:
                 self.kinds[name] = base_name(node)
         self.saved: dict[str, int] = {}
         self._edges = list(self._find_edges())
-        graph = self._module.graph
+        graph = self.module.graph
         self._graph = copy.deepcopy(graph)
 
     def switch(self, quantized: frozenset[str]) -> None:
@@ -94,8 +94,8 @@ class QuantizationSwitches:
             nodes[reader].replace_input_with(nodes[name], value)
         for name in {edge[0] for edge in self._edges}:
             _erase_unread(nodes[name])
-        module = GraphModule(self._module, graph)
-        self._source._module = module
+        module = GraphModule(self.module, graph)
+        self._source.module = module
 
     def run(self, inputs: InputSet) -> list[Any]:
         """Return the flat outputs of a call from the initial state, as `Source.run` does."""
@@ -126,7 +126,7 @@ class QuantizationSwitches:
 
     def _find_edges(self) -> Iterator[Edge]:
         counted: set[str] = set()
-        for node in self._module.graph.nodes:
+        for node in self.module.graph.nodes:
             if not _is_call(node, "dequantize"):
                 continue
             stored = node.args[0]
@@ -164,7 +164,7 @@ class QuantizationSwitches:
         if not isinstance(value, Node) or value.op != "get_attr":
             return
         weight = attrgetter(str(value.target))(self._prepared).detach()
-        rounded = attrgetter(str(stored.target))(self._module)
+        rounded = attrgetter(str(stored.target))(self.module)
         if weight.shape != rounded.shape:
             return
         if str(stored.target) not in counted:
@@ -172,7 +172,7 @@ class QuantizationSwitches:
             saved = self.saved.get(leader, 0)
             self.saved[leader] = saved + weight.nbytes - rounded.nbytes
         attribute = f"{_FLOAT_WEIGHT}{len(counted)}_{place}"
-        self._module.register_buffer(attribute, weight)
+        self.module.register_buffer(attribute, weight)
         yield (node.name, reader.name, attribute, True, frozenset([leader]))
 
 
