@@ -231,32 +231,6 @@ def make_method_spec(
     )
 
 
-def make_flat_spec(inputs: Sequence[Any], outputs: Sequence[Any]) -> MethodSpec:
-    """Make the signature of what a package declares by itself.
-
-    Arguments have no names, but positions, and any size up to the greatest; outputs are a tuple.
-    """
-
-    def leaf(declared: Any) -> Leaf | None:
-        if declared is None or declared.dtype is None:
-            return None
-        sizes = tuple(Extent(None, 0, size) for size in declared.sizes)
-        return TensorSpec(
-            declared.dtype,
-            sizes,
-            tuple(range(len(sizes))),
-        )
-
-    arguments = []
-    for number, declared in enumerate(inputs):
-        name = f"args[{number}]"
-        arguments.append((name, Argument(name, leaf(declared))))
-    returned = []
-    for number, declared in enumerate(outputs):
-        returned.append(Argument(f"output[{number}]", leaf(declared)))
-    return MethodSpec(tuple(arguments), (), tuple(returned))
-
-
 class _Numbering:
     """Makes leaves whose symbols are numbered by first use: names differ between exports."""
 

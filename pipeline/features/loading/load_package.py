@@ -18,6 +18,7 @@ from pipeline.config.operators import load_libraries
 from pipeline.devices.interface import DeviceError, PackageFiles
 from pipeline.devices.registry import devices
 from pipeline.devices.session import INTERPRETER, Session
+from pipeline.features.loading.flat_spec import make_flat_spec
 from pipeline.features.loading.manifest import (
     check_ptds,
     find_ptds,
@@ -25,7 +26,7 @@ from pipeline.features.loading.manifest import (
     read_manifest,
 )
 from pipeline.features.loading.shared_state import find_sharing
-from pipeline.program.method_spec import ArgumentError, MethodSpec, make_flat_spec
+from pipeline.program.method_spec import ArgumentError, MethodSpec
 from pipeline.store.errors import PipelineError, listed
 from pipeline.store.files import MANIFEST
 from pipeline.store.names import METADATA

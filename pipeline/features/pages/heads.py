@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from pipeline.features.pages.referenced import (
+    describe_referenced,
+    describe_unreferenced,
+)
 from pipeline.features.pages.sections.movement import describe_nonfinite
 from pipeline.report.cells import figure, name, text
 from pipeline.report.elements import Cell, DataTable, Json, Row
@@ -12,10 +16,6 @@ from pipeline.report.formatting import NOTHING, percent
 from pipeline.report.headlines import Headline, worst_headline
 from pipeline.report.packages import Entry, describe_left_out
 from pipeline.report.records import delegated_share, is_unchecked
-from pipeline.report.references import (
-    describe_referenced,
-    describe_unreferenced,
-)
 from pipeline.report.verdicts import PASSED, VERDICTS
 from pipeline.store.errors import listed, plural
 from pipeline.store.sizes import human_size

@@ -67,7 +67,7 @@ class QuantizationSwitches:
         self._nodes = {node.name: node for node in self._prepared.graph.nodes}
         self._origins = _name_origins(program, origins[0])
         self._source = Source(quantized)
-        self.module: GraphModule = self._source._module
+        self.module: GraphModule = self._source.module
         self.operators: dict[str, str] = {}
         self.kinds: dict[str, str] = {}
         for name, node in self._annotated.items():

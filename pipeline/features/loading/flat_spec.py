@@ -1,0 +1,35 @@
+"""The signatures of packages without a manifest, as far as a `.pte` declares them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pipeline.program.argument_specs import Argument, Extent, Leaf, TensorSpec
+from pipeline.program.method_spec import MethodSpec
+
+
+def make_flat_spec(inputs: Sequence[Any], outputs: Sequence[Any]) -> MethodSpec:
+    """Make the signature of what a package declares by itself.
+
+    Arguments have no names, but positions, and any size up to the greatest; outputs are a tuple.
+    """
+
+    def leaf(declared: Any) -> Leaf | None:
+        if declared is None or declared.dtype is None:
+            return None
+        sizes = tuple(Extent(None, 0, size) for size in declared.sizes)
+        return TensorSpec(
+            declared.dtype,
+            sizes,
+            tuple(range(len(sizes))),
+        )
+
+    arguments = []
+    for number, declared in enumerate(inputs):
+        name = f"args[{number}]"
+        arguments.append((name, Argument(name, leaf(declared))))
+    returned = []
+    for number, declared in enumerate(outputs):
+        returned.append(Argument(f"output[{number}]", leaf(declared)))
+    return MethodSpec(tuple(arguments), (), tuple(returned))
