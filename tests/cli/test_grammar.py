@@ -123,7 +123,7 @@ def test_words_that_name_nothing(words, message):
             "diff: --fail-on takes a value; usage: doit diff [--markdown] [--fail-on ",
         ),
         ("diff --fail=x", "diff: no option '--fail=x'; did you mean '--fail-on'?"),
-        ("explain pair --all", "explain: no option '--all'; it takes none; usage: doit explain "),
+        ("explain pair --all", "explain: no option '--all'; known: --json; usage: doit explain "),
     ],
 )
 def test_nothing_is_silent(tmp_path, words, message):

@@ -55,6 +55,7 @@ _ELSEWHERE = {
     "classifier": "the model of the tutorial",
     "efficientnet_lite_pytorch": "of the extra `gallery`",
     "acme_sums": "the plugin that the page itself makes",
+    "transformers": "an extra of the gallery",
     "torchmetrics": "a library that metrics of a workspace may use",
     "dask_jobqueue": "an extra of clusters with a queue, which needs one",
 }

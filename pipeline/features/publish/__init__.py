@@ -13,7 +13,7 @@ from pipeline.moments import Command, Feature
 
 PUBLISH = Command(
     "publish",
-    "upload proven packages with their model cards, and name them in an index for apps",
+    "upload proven packages with model cards, and list them in an index",
     "[package ...]",
     {
         "to ADDRESS": "any address of fsspec, such as s3://bucket/models, file:///srv/models or "
@@ -34,7 +34,7 @@ PUBLISH = Command(
 )
 FETCH = Command(
     "fetch",
-    "download the best proven package for a target from a published index, and check it",
+    "download the best published package for a target, and check it",
     "address target [model] [folder]",
     more="Files go to <folder>/<package>/<digest>/, by default below the current folder; those "
     "that are there already are not downloaded. It prints the path of the .pte.",
