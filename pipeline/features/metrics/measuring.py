@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any
 
+from pipeline.devices.registry import devices
 from pipeline.features.metrics.calls import CallServer
 from pipeline.features.metrics.intervals import (
     LEAST_SAMPLES,
@@ -56,20 +57,30 @@ class MetricMeasuring(Measuring):
         measurement: Measurement,
     ) -> None:
         """Add the values of an entry of `validate.metrics` to a method's record, or fail it."""
-        reasons = self.subject.not_run()
-        needed = [method] if method else [*reasons]
-        lacking = [name for name in needed if name in reasons]
-        if lacking and not settings["device"]:
-            reason = {"entry": entry, "not_run": reasons[lacking[0]]}
-            _add(measurement, result.method, entry, reason)
+        reason = self._find_lack(settings["device"], method)
+        if reason:
+            facts = {"entry": entry, "not_run": reason}
+            _add(measurement, result.method, entry, facts)
             return
         try:
-            for name, facts in self._find_values(
-                entry, settings, method, measurement
-            ).items():
-                _add(measurement, result.method, name, facts)
+            values = self._find_values(entry, settings, method, measurement)
         except PipelineError as error:
-            result.fail(f"metric {entry}: {'; '.join(error.lines)}")
+            result.fail("; ".join(error.lines), f"metric {entry}")
+            return
+        for name, value_facts in values.items():
+            _add(measurement, result.method, name, value_facts)
+
+    def _find_lack(self, device: str | None, method: str | None) -> str:
+        """Return why a metric can't be run here, "" where it can: of a device, or of the methods
+        that it may call on this machine's bindings."""
+        if device:
+            setup = (self.subject.key["devices"] or {}).get(device) or {}
+            if device not in devices().names() and not device.startswith("qemu:"):
+                return f"metrics don't run on the board {device}"
+            return str(setup.get("problem", ""))
+        reasons = self.subject.not_run()
+        needed = [method] if method else [*reasons]
+        return next((reasons[name] for name in needed if name in reasons), "")
 
     def _find_method(self, settings: Json) -> str | None:
         """Return the method that runs a metric's inputs where its file has no `predict`; None where
