@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy
+import safetensors.torch
 import torch
 from blake3 import blake3
 
@@ -98,7 +99,21 @@ def _watch_files() -> set[str]:
             opened.add(os.path.abspath(path))
 
     sys.addaudithook(note)
+    for module in (safetensors, safetensors.torch):
+        setattr(module, "safe_open", _note_first(safetensors.safe_open, opened))  # noqa: B010
+    torch.from_file = _note_first(torch.from_file, opened)
     return opened
+
+
+def _note_first(function: Callable[..., Any], opened: set[str]) -> Callable[..., Any]:
+    """Return a function that notes the file of its first argument, which native code opens without
+    an audit event. It can go when safetensors and torch raise one."""
+
+    def call(path: Any, *args: Any, **kwargs: Any) -> Any:
+        opened.add(os.path.abspath(os.fspath(path)))
+        return function(path, *args, **kwargs)
+
+    return call
 
 
 def _run(
