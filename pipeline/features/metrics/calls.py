@@ -14,15 +14,20 @@ from pipeline.program.containers import make_plain
 from pipeline.program.inputs import InputSet, load_inputs, save_inputs
 from pipeline.run.isolated import ForkWatch
 from pipeline.store.errors import PipelineError, did_you_mean
+from pipeline.validate.budget import Budget
 
 Run = Callable[[str, Sequence[Any], Mapping[str, Any]], Any]
 _LENGTH = 8  # bytes, before each message
+_LEAST_SECONDS = 0.1
 _RESET = b""  # which has no answer; any other message is a call
 _GAVE, _FAILED = b"+", b"-"  # begin an answer
 
 
 class CallServer(ForkWatch):
-    """The methods of a package or of its source: `serve` makes the calls that a fork asks for.
+    """The methods of a package or of its source: `attend` makes the calls that a fork asks for.
+
+    It raises PipelineError where the fork asks for nothing within the timeout, and OutOfTimeError
+    where the budget is spent.
 
     Attributes:
         methods: their names.
@@ -35,29 +40,33 @@ class CallServer(ForkWatch):
         run: Run,
         reset: Callable[[], None] | None,
         timeout: float,
+        budget: Budget | None = None,
     ) -> None:
         """Take what runs a method and what restores the initial state, None where there is no
-        state; `timeout` is the most seconds between two calls."""
+        state; `timeout` is the most seconds between two calls, and `budget` those of all."""
         super().__init__()
         self.methods = tuple(methods)
         self.called: set[str] = set()
         self._run = run
         self._reset = reset
         self._timeout = timeout
+        self._budget = budget or Budget()
         self._line: socket.socket | None = None
 
     def begin(self, line: socket.socket) -> None:
         self._line = line
 
     def attend(self, child: int, line: socket.socket) -> None:
-        line.settimeout(self._timeout)
+        line.settimeout(min(self._timeout, max(self._budget.left, _LEAST_SECONDS)))
         try:
             for message in _receive(line):
+                self._budget.check()
                 if message == _RESET and self._reset is not None:
                     self._reset()
                 elif message != _RESET:
                     _send(line, self._answer(message))
         except TimeoutError:
+            self._budget.check()
             raise PipelineError(
                 f"called no method for {self._timeout:g} s (validate.timeout)"
             ) from None

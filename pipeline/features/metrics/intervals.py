@@ -32,7 +32,7 @@ def find_interval(
     """
     if scores is None:
         return _take_percentiles(resampled)
-    if _is_proportion(scores):
+    if _is_proportion(scores) or _is_constant_share(scores):
         return _wilson(value, len(scores))
     return _student(scores)
 
@@ -54,7 +54,9 @@ def find_drop_interval(
                 drawn.append(before - after)
         return _take_percentiles(drawn)
     drops = [before - after for before, after in zip(source, package, strict=True)]
-    if _is_proportion(source) and _is_proportion(package):
+    are_proportions = _is_proportion(source) and _is_proportion(package)
+    are_equal_shares = not any(drops) and _is_share(source)
+    if are_proportions or are_equal_shares:
         return _bonett_price(drops.count(1), drops.count(-1), len(drops))
     return _student(drops)
 
@@ -63,11 +65,23 @@ def _is_proportion(scores: Sequence[float]) -> bool:
     return all(score in (0, 1) for score in scores)
 
 
+def _is_share(scores: Sequence[float]) -> bool:
+    return all(0 <= score <= 1 for score in scores)
+
+
+def _is_constant_share(scores: Sequence[float]) -> bool:
+    """Tell whether all scores are one share, whose spread they don't show: no other mean of shares
+    varies more than a proportion does."""
+    return _is_share(scores) and len({*scores}) == 1
+
+
 def _wilson(share: float, number: int) -> Interval:
     spread = _Z * math.sqrt(share * (1 - share) / number + _Z**2 / (4 * number**2))
     middle = share + _Z**2 / (2 * number)
     scale = 1 + _Z**2 / number
-    return max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale)
+    # The value itself is within, also where rounding would put it beyond an end.
+    low = min(share, max(0.0, (middle - spread) / scale))
+    return low, max(share, min(1.0, (middle + spread) / scale))
 
 
 def _bonett_price(lost: int, won: int, number: int) -> Interval:

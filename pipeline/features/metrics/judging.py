@@ -141,13 +141,15 @@ def count_needed(
     value: float, interval: tuple[float, float], limit: float, samples: int
 ) -> int | None:
     """Return about how many samples would have an interval that ends at the limit, as its width
-    falls with the root of their number; None for more than ten million."""
+    falls with the root of their number, and that of a drop of which no sample shows any with their
+    number; None for more than ten million."""
     low, high = interval
     half = high - value if limit > value else value - low
     gap = abs(limit - value)
     if not gap:
         return None
-    number = samples * (half / gap) ** 2
+    power = 1 if value == 0 and low == -high else 2
+    number = samples * (half / gap) ** power
     if number > _MOST_SAMPLES:
         return None
     digits = max(0, int(math.log10(max(number, 1))) - 1)

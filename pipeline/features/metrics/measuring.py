@@ -7,13 +7,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any
 
+from pipeline.devices.registry import devices
 from pipeline.features.metrics.calls import CallServer
 from pipeline.features.metrics.intervals import (
     LEAST_SAMPLES,
     find_drop_interval,
     find_interval,
 )
-from pipeline.features.metrics.metric_files import FOLDER, split_name
+from pipeline.features.metrics.metric_files import FOLDER, find_inputs, split_name
 from pipeline.features.metrics.scoring import score
 from pipeline.features.metrics.sides import open_package, open_source
 from pipeline.plan.kinds.parts import common_fields, operator_fields
@@ -24,6 +25,7 @@ from pipeline.store.errors import PipelineError, SourceError, did_you_mean, list
 from pipeline.store.files import record_bytes
 from pipeline.store.remedies import explain_error
 from pipeline.store.toolchain import host
+from pipeline.validate.budget import OutOfTimeError
 from pipeline.validate.method_result import MethodValidation
 
 Json = Mapping[str, Any]
@@ -42,7 +44,7 @@ class MetricMeasuring(Measuring):
                 continue
             result = _find_result(measurement.validation.methods, method)
             if measurement.budget.spent:
-                result.left_out.append(f"metric {entry}")
+                _leave_out(measurement, result, entry)
                 continue
             with self.stages.stage("metrics"):
                 self._measure(entry, settings, method, result, measurement)
@@ -56,20 +58,33 @@ class MetricMeasuring(Measuring):
         measurement: Measurement,
     ) -> None:
         """Add the values of an entry of `validate.metrics` to a method's record, or fail it."""
-        reasons = self.subject.not_run()
-        needed = [method] if method else [*reasons]
-        lacking = [name for name in needed if name in reasons]
-        if lacking and not settings["device"]:
-            reason = {"entry": entry, "not_run": reasons[lacking[0]]}
-            _add(measurement, result.method, entry, reason)
+        reason = self._find_lack(settings["device"], method)
+        if reason:
+            facts = {"entry": entry, "not_run": reason}
+            _add(measurement, result.method, entry, facts)
             return
         try:
-            for name, facts in self._find_values(
-                entry, settings, method, measurement
-            ).items():
-                _add(measurement, result.method, name, facts)
+            values = self._find_values(entry, settings, method, measurement)
+        except OutOfTimeError:
+            _leave_out(measurement, result, entry)
+            return
         except PipelineError as error:
-            result.fail(f"metric {entry}: {'; '.join(error.lines)}")
+            result.fail("; ".join(error.lines), f"metric {entry}")
+            return
+        for name, value_facts in values.items():
+            _add(measurement, result.method, name, value_facts)
+
+    def _find_lack(self, device: str | None, method: str | None) -> str:
+        """Return why a metric can't be run here, "" where it can: of a device, or of the methods
+        that it may call on this machine's bindings."""
+        if device:
+            setup = (self.subject.key["devices"] or {}).get(device) or {}
+            if device not in devices().names() and not device.startswith("qemu:"):
+                return f"metrics don't run on the board {device}"
+            return str(setup.get("problem", ""))
+        reasons = self.subject.not_run()
+        needed = [method] if method else [*reasons]
+        return next((reasons[name] for name in needed if name in reasons), "")
 
     def _find_method(self, settings: Json) -> str | None:
         """Return the method that runs a metric's inputs where its file has no `predict`; None where
@@ -86,12 +101,15 @@ class MetricMeasuring(Measuring):
         """Return the facts of each value of an entry, by its name. Raises PipelineError."""
         file, chosen = split_name(entry)
         run = partial(self._find_scores, file, settings, method)
-        source = run("source", {}, partial(open_source, self.subject))
+        budget = measurement.budget
+        source = run("source", {}, partial(open_source, self.subject, budget))
         device = settings["device"] or ""
         setup = (self.subject.key["devices"] or {}).get(device)
         files = sorted(self.subject.key["files"].values())
         fields = {"files": files, "device": device, "setup": setup}
-        open_side = partial(open_package, self.subject, measurement.files, device)
+        open_side = partial(
+            open_package, self.subject, budget, measurement.files, device
+        )
         package = run("package", fields, open_side)
         where = f"{FOLDER}/{file}.py"
         if package["data"] != source["data"] or package["samples"] != source["samples"]:
@@ -130,13 +148,17 @@ class MetricMeasuring(Measuring):
             return scores
         root = self.subject.workspace.root
         calls = open_side()
+        self._check_unchanged(file, settings["inputs"])
         function = partial(score, root, file, calls, method, settings["samples"])
         explain = partial(explain_error, root=root)
         try:
             scores = run_isolated(function, calls, self.stages, explain)
+        except OutOfTimeError:
+            raise
         except PipelineError as error:
             raise _with_place(error, f"{FOLDER}/{file}.py") from error
         self._check_opened(file, scores["opened"], settings["inputs"])
+        self._check_unchanged(file, settings["inputs"])
         kept = {name: value for name, value in scores.items() if name != "opened"}
         blob = store.put(record_bytes(kept, sort_keys=False))
         store.put_result(key, {"scores": blob})
@@ -165,6 +187,13 @@ class MetricMeasuring(Measuring):
             **operator_fields(inputs.libraries),
             **fields,
         }
+
+    def _check_unchanged(self, file: str, inputs: Json) -> None:
+        """Raise SourceError where what a metric depends on is no more what its key holds."""
+        present = find_inputs(self.subject.workspace, file)
+        for name in sorted(present.keys() | inputs.keys()):
+            if present.get(name) != inputs.get(name):
+                raise SourceError(f"{name}: changed while the build ran; run again")
 
     def _check_opened(
         self, file: str, opened: Iterable[str], inputs: Collection[str]
@@ -222,6 +251,13 @@ def _find_result(
     programs = [result for result in results if result.kind == "program"]
     chosen = [result for result in programs if result.method == method]
     return (chosen or programs)[0]
+
+
+def _leave_out(measurement: Measurement, result: MethodValidation, entry: str) -> None:
+    """Note that there was no time for a metric, by which the method has not passed."""
+    result.left_out.append(f"metric {entry}")
+    facts = {"entry": entry, "not_run": "validate.budget was spent; raise it"}
+    _add(measurement, result.method, entry, facts)
 
 
 def _add(measurement: Measurement, method: str, name: str, facts: Json) -> None:

@@ -11,6 +11,7 @@ from pipeline.store.distributions import module_identity
 from pipeline.store.workspace import Workspace
 
 FOLDER = "metrics"
+MODELS = "models"  # whose modules, such as what prepares inputs, a metric may import by their names
 
 
 def split_name(entry: str) -> tuple[str, str]:
@@ -63,8 +64,9 @@ def find_modules(workspace: Workspace, file: str) -> list[Path]:
 
 
 def _find_module(root: Path, name: str) -> Iterator[Path]:
-    """Yield the files of a module at the top level of the workspace, or of its metrics."""
-    for folder in (root / FOLDER, root):
+    """Yield the files of a module of the workspace's metrics, of its models, or at its top level,
+    wherever there are some."""
+    for folder in (root / FOLDER, root / MODELS, root):
         module = folder / f"{name}.py"
         if module.is_file():
             yield module

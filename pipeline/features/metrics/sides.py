@@ -11,9 +11,12 @@ from pipeline.features.metrics.calls import CallServer
 from pipeline.program.eager import Source, common_buffers
 from pipeline.program.method_spec import MethodSpec
 from pipeline.run.prove.subject import Subject
+from pipeline.validate.budget import Budget
 
 
-def open_package(subject: Subject, files: PackageFiles, device: str) -> CallServer:
+def open_package(
+    subject: Subject, budget: Budget, files: PackageFiles, device: str
+) -> CallServer:
     """Return the methods of a package as a device runs them, "" for this machine's bindings. Raises
     PipelineError for a device that there is not."""
     sources = {name: Source(program) for name, program in subject.programs.items()}
@@ -32,10 +35,16 @@ def open_package(subject: Subject, files: PackageFiles, device: str) -> CallServ
         nonlocal session
         session = Session(files, device, together)
 
-    return _make_calls(subject, specs, run, reset if has_state else None)
+    return CallServer(
+        sorted(specs),
+        run,
+        reset if has_state else None,
+        subject.settings.timeout,
+        budget,
+    )
 
 
-def open_source(subject: Subject) -> CallServer:
+def open_source(subject: Subject, budget: Budget) -> CallServer:
     """Return the methods of a package's source: the exported programs, before any quantizing, in
     eager mode."""
     sources: dict[str, Source] = {}
@@ -56,13 +65,13 @@ def open_source(subject: Subject) -> CallServer:
         for source in sources.values():
             source.reset()
 
-    return _make_calls(subject, specs, run, reset if has_state else None)
-
-
-def _make_calls(
-    subject: Subject, specs: Mapping[str, MethodSpec], run: Any, reset: Any
-) -> CallServer:
-    return CallServer(sorted(specs), run, reset, subject.settings.timeout)
+    return CallServer(
+        sorted(specs),
+        run,
+        reset if has_state else None,
+        subject.settings.timeout,
+        budget,
+    )
 
 
 def _read_specs(subject: Subject) -> dict[str, MethodSpec]:

@@ -39,6 +39,15 @@ def test_the_same_answers_are_no_proof_on_few_samples():
     assert low == -high and high == pytest.approx(0.0866, abs=1e-4)
 
 
+def test_shares_that_do_not_vary_are_no_certainty():
+    # Each sample is a batch of which all answers are right.
+    low, high = find_drop_interval([0.5] * 30, [0.5] * 30, [], [])
+    assert high == -low == pytest.approx(0.0866, abs=1e-4)
+    low, high = find_interval(0.75, [0.75] * 30, [])
+    assert low < 0.6 and high > 0.85
+    assert find_drop_interval([7.5, 8.5] * 15, [7.5, 8.5] * 15, [], []) == (0, 0)
+
+
 def test_too_few_samples_have_no_interval():
     assert find_interval(0.5, [0.25, 0.75] * 14, []) is None
     assert find_interval(0.5, None, []) is None
@@ -121,3 +130,11 @@ def test_that_many_samples_do_tell():
     right = round(value * number)
     _, high = find_interval(right / number, hits(right, number), [])
     assert 0.69 < high < 0.715
+
+
+def test_that_many_equal_answers_tell_of_a_drop():
+    interval = find_drop_interval(hits(300, 300), hits(300, 300), [], [])
+    number = count_needed(0.0, interval, 0.005, 300)
+    assert number == 560
+    _, high = find_drop_interval(hits(number, number), hits(number, number), [], [])
+    assert 0.0045 < high <= 0.005

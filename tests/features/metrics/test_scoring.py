@@ -4,11 +4,13 @@ from functools import partial
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from pipeline.features.metrics.calls import CallServer
 from pipeline.features.metrics.scoring import score
 from pipeline.run.isolated import run_isolated
 from pipeline.store.errors import PipelineError
+from pipeline.validate.budget import Budget, OutOfTimeError
 
 DATA = "def data(method):\n    yield from ((float(number), 2.0 * number) for number in range({}))\n"
 METRIC = (
@@ -22,12 +24,12 @@ def double(method, args, kwargs):
     return value * 2 if not isinstance(value, str) else torch.zeros(1) @ torch.zeros(2)
 
 
-def run(folder, text, samples=40, method="f", timeout=20.0, reset=None):
+def run(folder, text, samples=40, method="f", timeout=20.0, reset=None, budget=None):
     """Score a metric file of this text on a method that doubles its argument."""
     path = folder / "metrics" / "m.py"
     path.parent.mkdir(exist_ok=True)
     path.write_text(text)
-    calls = CallServer(["f", "g"], double, reset, timeout)
+    calls = CallServer(["f", "g"], double, reset, timeout, budget)
     return run_isolated(partial(score, folder, "m", calls, method, samples), calls)
 
 
@@ -110,3 +112,21 @@ def test_data_that_stop_are_ended(tmp_path):
     text = "import time\ndef data(m):\n    time.sleep(60)\n    yield 1.0, 2\n" + METRIC
     with pytest.raises(PipelineError, match=r"called no method for 0\.2 s \(validate\.timeout\)"):
         run(tmp_path, text, timeout=0.2)
+
+
+def test_data_are_ended_where_the_budget_is_spent(tmp_path):
+    text = "def data(m):\n    while True:\n        yield 1.0, 2.0\n" + METRIC
+    with pytest.raises(OutOfTimeError):
+        run(tmp_path, text, samples=10**7, budget=Budget(0.2))
+
+
+def test_files_that_native_code_opens_are_seen(tmp_path):
+    save_file({"x": torch.ones(1)}, tmp_path / "held.safetensors")
+    text = (
+        "from safetensors.torch import load_file\n"
+        "def data(m):\n"
+        "    yield load_file('held.safetensors')['x'], 2.0\n"
+    )
+    scores = run(tmp_path, text + METRIC)
+    assert str(tmp_path / "held.safetensors") in scores["opened"]
+    assert scores["values"][""]["value"] == 1
