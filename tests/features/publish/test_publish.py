@@ -3,6 +3,8 @@
 import json
 import secrets
 import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import ClassVar
 
 import fsspec
@@ -251,6 +253,68 @@ def test_a_damaged_file_is_not_kept(tmp_path):
     with pytest.raises(PipelineError, match=r"holds another content") as error:
         find_missing(files, {**release, "files": [{**release["files"][0], "size": 1}]})
     assert release["path"] in str(error.value)
+
+
+class ReadableFileSystem(MemoryFileSystem):
+    """Can be read, and written by others alone."""
+
+    protocol = "readable"
+    store: ClassVar = {}
+    pseudo_dirs: ClassVar = [""]
+
+    def makedirs(self, path, exist_ok=False):
+        raise PermissionError(f"AccessDenied: {path}")
+
+
+fsspec.register_implementation("readable", ReadableFileSystem, clobber=True)
+
+
+def test_an_address_that_refuses(tmp_path):
+    files = open_address("readable://user:word@hub", tmp_path)
+    with pytest.raises(PipelineError) as error:
+        publish(files, make_release())
+    line = str(error.value)
+    assert line.startswith("readable://hub: vision/")
+    assert "(0 of 4 files were sent) may not be written (PermissionError: AccessDenied: " in line
+    assert line.endswith("; check the credentials and their rights")
+
+
+@pytest.mark.slow
+def test_a_hub_that_is_not_reached(tmp_path):
+    pytest.importorskip("huggingface_hub")
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        endpoint = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        lines = ["[tool.pte-pipeline]", 'remote = "hf://org/cache"', 'remote_trust = "unsigned"']
+        lines.append(f'remote_options = {{endpoint = "{endpoint}"}}')
+        (tmp_path / "pyproject.toml").write_text("\n".join(lines))
+        files = open_address("hf://org/model", tmp_path)
+        with pytest.raises(PipelineError, match=r"^hf://org/model.* can't be reached \("):
+            publish(files, make_release())
+
+
+def test_many_publish_at_once(tmp_path):
+    """Whoever writes the index last, it has all releases."""
+    address = (tmp_path / "hub").as_uri()
+    together = threading.Barrier(4)
+
+    def publish_some(number):
+        files = open_address(address, tmp_path)
+        together.wait()
+        for turn in range(3):
+            publish(files, make_release(f"model-{number}", bytes([turn])))
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(publish_some, range(4)))
+    index = read_index(open_address(address, tmp_path))
+    assert len(index["releases"]) == len({r["path"] for r in index["releases"]}) == 12
+    best = index["targets"]["android-arm64"]["vision"]
+    assert best == make_release("model-0", bytes([2]))[0]["path"]
+    for number in range(4):  # those of one publisher stand in their order
+        paths = [r["path"] for r in index["releases"] if r["package"] == f"model-{number}"]
+        made = [make_release(f"model-{number}", bytes([turn]))[0]["path"] for turn in range(3)]
+        assert paths == made
 
 
 @pytest.mark.slow
