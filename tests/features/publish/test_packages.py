@@ -8,7 +8,10 @@ from torch import nn
 from torch.export import Dim, export
 from torch.export.pt2_archive._package import package_pt2
 
+from pipeline.features.provenance import verify
+from pipeline.features.publish.fetch import fetch_package
 from tests.support.bench import Bench
+from tests.support.keys import write_keys
 
 CONFIG = {
     "model": "scale",
@@ -80,12 +83,18 @@ def test_a_package_is_published_and_fetched(built, tmp_path):
 
 
 @pytest.mark.slow
-def test_another_licence_lowers_nothing(built, tmp_path):
+def test_another_licence_lowers_nothing_and_attestations_hold(built, tmp_path):
     config = built.root / "partition_configs" / "scale.yaml"
     config.write_text(json.dumps({**CONFIG, "publish": {"licence": "MIT"}}))
     assert built.doit() == 0, built.output
     outcomes = built.outcomes()
     assert outcomes["compile scale/forward"] == outcomes["link scale"] == "up-to-date"
-    assert built.doit("publish", "--to", (tmp_path / "hub").as_uri()) == 0, built.output
+    private, public = write_keys(tmp_path / "keys")
+    assert built.doit("attest", PTE_PIPELINE_SIGNING_KEY=str(private)) == 0, built.output
+    hub = (tmp_path / "hub").as_uri()
+    assert built.doit("publish", "--to", hub) == 0, built.output
+    assert ": sent 6 files, " in built.output
     card = next((tmp_path / "hub").rglob("README.md")).read_text()
     assert "- Licence: MIT\n" in card
+    pte = fetch_package(hub, "android-arm64", folder=tmp_path)
+    assert verify.run([str(pte.parent), str(public)], tmp_path) == 0

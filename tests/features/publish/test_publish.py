@@ -5,12 +5,14 @@ import secrets
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import ClassVar
 
 import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+from pipeline.features.publish import release as release_module
 from pipeline.features.publish.fetch import fetch_package
 from pipeline.features.publish.index import find_best, read_index, write_index
 from pipeline.features.publish.release import PART, describe_file
@@ -23,6 +25,7 @@ from pipeline.features.publish.upload import (
     send,
 )
 from pipeline.features.publish.verb import _publish
+from pipeline.plan.status import Status
 from pipeline.store.digest import hash_bytes, hash_json
 from pipeline.store.errors import PipelineError
 from tests.support.sites import Site, s3_options
@@ -222,9 +225,15 @@ def test_addresses_that_nothing_reaches(tmp_path, address, line):
 
 def test_an_index_that_is_not_ours(tmp_path):
     files = open_address((tmp_path / "hub").as_uri(), tmp_path)
-    files.write(INDEX, [b'{"format": 2}'])
-    with pytest.raises(PipelineError, match=r"packages\.json is no index that this version reads"):
-        read_index(files)
+    release, _ = make_release()
+    for index in (
+        {"format": 2},
+        {"format": 1, "releases": [{**release, "path": "../../etc"}], "targets": {}},
+        {"format": 1, "releases": [{**release, "files": []}], "targets": {}},
+    ):
+        files.write(INDEX, [json.dumps(index).encode()])
+        with pytest.raises(PipelineError, match=r"packages\.json is no index that this version"):
+            read_index(files)
 
 
 def test_fetching_what_is_not_there(tmp_path):
@@ -246,13 +255,38 @@ def test_a_damaged_file_is_not_kept(tmp_path):
     files = open_address(address, tmp_path)
     release, contents = make_release()
     publish(files, (release, contents))
-    files.write(f"{release['path']}/vision.pte", [bytes(1000)])
-    with pytest.raises(PipelineError, match=r"vision\.pte is not what packages\.json names"):
-        fetch_package(address, "android-arm64", "vision", tmp_path)
-    assert not list(tmp_path.rglob("vision/*/vision.pte"))[1:]
+    for size in (1000, 999, 1001):
+        files.write(f"{release['path']}/vision.pte", [bytes(size)])
+        with pytest.raises(PipelineError, match=r"vision\.pte is not what packages\.json names"):
+            fetch_package(address, "android-arm64", "vision", tmp_path / "assets")
+    assert not list((tmp_path / "assets").rglob("*.pte"))
     with pytest.raises(PipelineError, match=r"holds another content") as error:
         find_missing(files, {**release, "files": [{**release["files"][0], "size": 1}]})
     assert release["path"] in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "allowed", "line"),
+    [
+        ("failed", ("not-judged",), r"is not published: failed; build/vision/report\.md says why"),
+        ("not judged", ("not-run",), r"not judged; .* why; `--allow not-judged` publishes it"),
+        ("not run", (), r"not run; .* why; `--allow not-run` publishes it"),
+        ("not judged", ("not-judged",), ""),
+        ("passed", (), ""),
+    ],
+)
+def test_a_verdict_that_is_not_accepted(monkeypatch, verdict, allowed, line):
+    current = lambda plan, package: Status("up-to-date", "unchanged")  # noqa: E731
+    monkeypatch.setattr(release_module, "link_status", current)
+    monkeypatch.setattr(release_module, "validate_status", current)
+    state = {"validate": {"verdict": verdict, "allow": allowed}}
+    workspace = SimpleNamespace(state=lambda package: state, allow=())
+    plan = SimpleNamespace(check=lambda package: None, workspace=workspace)
+    if line:
+        with pytest.raises(PipelineError, match=line):
+            release_module._check(plan, "vision")
+    else:
+        release_module._check(plan, "vision")
 
 
 class ReadableFileSystem(MemoryFileSystem):
