@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.features.call_sites import LANGUAGES
 from pipeline.features.call_sites.names import camel, pascal, snake, unique
-from pipeline.features.call_sites.verb import render
+from pipeline.features.call_sites.verb import render, run
 from pipeline.store.errors import PipelineError
 
 
@@ -156,3 +156,16 @@ def test_identifiers():
     letters = itertools.product("a_1", repeat=3)
     made = unique(("".join(word) for word in letters), "a_a")
     assert len({*made}) == 27 and "a_a" not in made
+
+
+@pytest.mark.parametrize(
+    ("words", "language", "line"),
+    [
+        (["vision"], "rust", "--language 'rust': "),
+        ([], "cpp", "name one package: doit call-sites vision --language cpp"),
+        (["a", "b"], "swift", "name one package"),
+    ],
+)
+def test_command_lines_that_make_no_sense(words, language, line):
+    with pytest.raises(PipelineError, match=line):
+        list(run(None, words, language))

@@ -24,7 +24,7 @@ from pipeline.features.publish.upload import (
     open_address,
     send,
 )
-from pipeline.features.publish.verb import _publish
+from pipeline.features.publish.verb import _publish, run
 from pipeline.plan.status import Status
 from pipeline.store.digest import hash_bytes, hash_json
 from pipeline.store.errors import PipelineError
@@ -106,6 +106,11 @@ def test_a_release_is_sent_once_and_fetched(address, tmp_path):
     assert path.read_bytes() == contents["vision.pte"]
     names = {file.name for file in path.parent.iterdir()}
     assert names == {"vision.pte", "vision.ptd", "manifest.json"}
+
+
+def test_an_address_must_be_named():
+    with pytest.raises(PipelineError, match=r"name an address: --to s3://bucket/models"):
+        list(run(None, []))
 
 
 def test_a_dry_run_sends_nothing(tmp_path):
