@@ -170,6 +170,8 @@ RULES = (
     Rule("docs/guides/baselines.md", "yaml", check_baseline, "# What was accepted"),
     # What `test_blocks_run.py` prints again
     Rule("docs/guides/configs.md", "", covered_by("docs/test_blocks_run.py"), "# asr-small-int8:"),
+    # Call generated code
+    Rule("docs/guides/apps/cpp.md", "cpp", covered_by("features/call_sites/test_cpp.py")),
     # Languages
     Rule("*", "yaml", check_configs),
     Rule("*", "toml", of_block(check_toml)),

@@ -108,8 +108,11 @@ def _renew(files: Any, index: Json, latest: Iterable[str]) -> dict[str, Any]:
 
 
 def _is_in_place(release: Json) -> bool:
-    """Tell whether a release lies where its package and digest say, so that no path leads out."""
-    return bool(release["path"] == f"{release['package']}/{release['digest'][:12]}")
+    """Tell whether a release lies where its package and digest say, so that no path leads out, and
+    has one program."""
+    kinds = [file["kind"] for file in release["files"]]
+    path = f"{release['package']}/{release['digest'][:12]}"
+    return bool(release["path"] == path and kinds.count("program") == 1)
 
 
 def find_best(releases: Iterable[Json]) -> dict[str, dict[str, str]]:

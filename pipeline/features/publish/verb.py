@@ -48,6 +48,7 @@ def run(
             yield _publish(files, release, contents, dry_run)
         if not dry_run:
             write_index(files, [release for release, _ in releases])
+            files.sweep()  # what killed publishers left half written
     if not dry_run:
         count = plural(len(releases), "release")
         yield f"{files.shown.rstrip('/')}/{INDEX}: names {count} of this run"

@@ -1,6 +1,8 @@
 """`doit publish` and `doit fetch`, as a user runs them."""
 
+import io
 import json
+from contextlib import redirect_stdout
 
 import pytest
 import torch
@@ -8,7 +10,10 @@ from torch import nn
 from torch.export import Dim, export
 from torch.export.pt2_archive._package import package_pt2
 
+from pipeline.features.provenance import verify
+from pipeline.features.publish import fetch
 from tests.support.bench import Bench
+from tests.support.keys import write_keys
 
 CONFIG = {
     "model": "scale",
@@ -24,10 +29,10 @@ class Scale(nn.Module):
         return 2 * x
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory):
-    """A workspace with a package, which was refused before it was built."""
-    root = tmp_path_factory.mktemp("publish") / "w"
+@pytest.fixture
+def bench(tmp_path):
+    """A workspace of one package."""
+    root = tmp_path / "w"
     for folder in ("models", "partition_configs"):
         (root / folder).mkdir(parents=True)
     (root / "dodo.py").write_text("from pipeline.tasks import *\n")
@@ -35,27 +40,26 @@ def built(tmp_path_factory):
     program = export(Scale(), (torch.ones(2, 3),), dynamic_shapes=rows)
     package_pt2(str(root / "models" / "scale.pt2"), exported_programs={"forward": program})
     (root / "partition_configs" / "scale.yaml").write_text(json.dumps(CONFIG))
-    bench = Bench(root, allow="")
-    assert bench.doit("publish") == 1
-    assert "publish: name an address: --to s3://bucket/models" in bench.output
-    assert bench.doit("publish", "--to", (root / "hub").as_uri()) == 1
-    assert "publish: scale: not built as it is asked for (" in bench.output
-    assert bench.doit() == 0, bench.output
-    return bench
+    return Bench(root, allow="")
 
 
 @pytest.mark.slow
-def test_a_package_is_published_and_fetched(built, tmp_path):
-    hub = built.root / "hub"
-    assert built.doit("publish", "scale", "--to", hub.as_uri(), "--dry-run") == 0, built.output
-    assert ": would send 4 files, " in built.output
-    assert not hub.exists()
-    assert built.doit("publish", "scale", "--to", hub.as_uri()) == 0, built.output
-    assert ": sent 4 files, " in built.output
+def test_a_package_is_published_and_fetched(bench, tmp_path):
+    hub = tmp_path / "hub"
+    words = ("publish", "--to", hub.as_uri())
+    assert bench.doit(*words) == 1
+    assert "publish: scale: not built as it is asked for (" in bench.output
+    assert bench.doit() == 0, bench.output
+    private, public = write_keys(tmp_path / "keys")
+    assert bench.doit("attest", PTE_PIPELINE_SIGNING_KEY=str(private)) == 0, bench.output
+    assert bench.doit(*words) == 0, bench.output
+    assert ": sent 6 files, " in bench.output
     (release,) = json.loads((hub / "packages.json").read_text())["releases"]
     assert (release["verdict"], release["devices"]) == ("passed", {"executorch": "passed"})
-    names = [file["name"] for file in release["files"]]
-    assert names == ["contract.json", "manifest.json", "scale.pte", "README.md"]
+    assert [file["name"] for file in release["files"]] == [
+        *("contract.json", "manifest.json", "scale.cdx.json", "scale.pte"),
+        *("scale.pte.intoto.jsonl", "README.md"),
+    ]
     card = (hub / release["path"] / "README.md").read_text()
     for line in (
         'license: "apache-2.0"',
@@ -65,27 +69,23 @@ def test_a_package_is_published_and_fetched(built, tmp_path):
         "| `forward` | passed |",
     ):
         assert f"\n{line}\n" in card
-    assert str(built.root) not in card
+    assert str(bench.root) not in card
     before = {path: path.stat().st_mtime_ns for path in hub.rglob("*") if path.is_file()}
-    assert built.doit("publish", "--to", hub.as_uri()) == 0
-    assert f"{release['path']}: is there; nothing to send\n" in built.output
+    assert bench.doit(*words) == 0
+    assert f"{release['path']}: is there; nothing to send\n" in bench.output
     assert {path: path.stat().st_mtime_ns for path in hub.rglob("*") if path.is_file()} == before
 
-    assert built.doit("fetch", hub.as_uri(), "android-arm64", "scale", str(tmp_path)) == 0
-    path = tmp_path / release["path"] / "scale.pte"
-    assert f"{path}\n" in built.output
-    assert path.read_bytes() == built.bytes_of("scale", "scale.pte")
-    assert built.doit("fetch", hub.as_uri(), "ios") == 1
-    assert "packages.json has no target 'ios'; " in built.output
+    words = [hub.as_uri(), "android-arm64", "scale", str(tmp_path)]
+    with redirect_stdout(io.StringIO()) as output:
+        assert fetch.run(words, tmp_path) == 0
+    pte = tmp_path / release["path"] / "scale.pte"
+    assert output.getvalue() == f"{pte}\n"
+    assert pte.read_bytes() == bench.bytes_of("scale", "scale.pte")
+    assert verify.run([str(pte.parent), str(public)], tmp_path) == 0
 
-
-@pytest.mark.slow
-def test_another_licence_lowers_nothing(built, tmp_path):
-    config = built.root / "partition_configs" / "scale.yaml"
-    config.write_text(json.dumps({**CONFIG, "publish": {"licence": "MIT"}}))
-    assert built.doit() == 0, built.output
-    outcomes = built.outcomes()
+    # What only the card says is in no key.
+    config = {**CONFIG, "publish": {"licence": "MIT"}}
+    (bench.root / "partition_configs" / "scale.yaml").write_text(json.dumps(config))
+    assert bench.doit() == 0, bench.output
+    outcomes = bench.outcomes()
     assert outcomes["compile scale/forward"] == outcomes["link scale"] == "up-to-date"
-    assert built.doit("publish", "--to", (tmp_path / "hub").as_uri()) == 0, built.output
-    card = next((tmp_path / "hub").rglob("README.md")).read_text()
-    assert "- Licence: MIT\n" in card

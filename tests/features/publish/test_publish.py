@@ -3,12 +3,16 @@
 import json
 import secrets
 import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import ClassVar
 
 import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+from pipeline.features.publish import release as release_module
 from pipeline.features.publish.fetch import fetch_package
 from pipeline.features.publish.index import find_best, read_index, write_index
 from pipeline.features.publish.release import PART, describe_file
@@ -20,7 +24,8 @@ from pipeline.features.publish.upload import (
     open_address,
     send,
 )
-from pipeline.features.publish.verb import _publish
+from pipeline.features.publish.verb import _publish, run
+from pipeline.plan.status import Status
 from pipeline.store.digest import hash_bytes, hash_json
 from pipeline.store.errors import PipelineError
 from tests.support.sites import Site, s3_options
@@ -101,6 +106,11 @@ def test_a_release_is_sent_once_and_fetched(address, tmp_path):
     assert path.read_bytes() == contents["vision.pte"]
     names = {file.name for file in path.parent.iterdir()}
     assert names == {"vision.pte", "vision.ptd", "manifest.json"}
+
+
+def test_an_address_must_be_named():
+    with pytest.raises(PipelineError, match=r"name an address: --to s3://bucket/models"):
+        list(run(None, []))
 
 
 def test_a_dry_run_sends_nothing(tmp_path):
@@ -220,9 +230,15 @@ def test_addresses_that_nothing_reaches(tmp_path, address, line):
 
 def test_an_index_that_is_not_ours(tmp_path):
     files = open_address((tmp_path / "hub").as_uri(), tmp_path)
-    files.write(INDEX, [b'{"format": 2}'])
-    with pytest.raises(PipelineError, match=r"packages\.json is no index that this version reads"):
-        read_index(files)
+    release, _ = make_release()
+    for index in (
+        {"format": 2},
+        {"format": 1, "releases": [{**release, "path": "../../etc"}], "targets": {}},
+        {"format": 1, "releases": [{**release, "files": []}], "targets": {}},
+    ):
+        files.write(INDEX, [json.dumps(index).encode()])
+        with pytest.raises(PipelineError, match=r"packages\.json is no index that this version"):
+            read_index(files)
 
 
 def test_fetching_what_is_not_there(tmp_path):
@@ -244,13 +260,100 @@ def test_a_damaged_file_is_not_kept(tmp_path):
     files = open_address(address, tmp_path)
     release, contents = make_release()
     publish(files, (release, contents))
-    files.write(f"{release['path']}/vision.pte", [bytes(1000)])
-    with pytest.raises(PipelineError, match=r"vision\.pte is not what packages\.json names"):
-        fetch_package(address, "android-arm64", "vision", tmp_path)
-    assert not list(tmp_path.rglob("vision/*/vision.pte"))[1:]
+    for size in (1000, 999, 1001):
+        files.write(f"{release['path']}/vision.pte", [bytes(size)])
+        with pytest.raises(PipelineError, match=r"vision\.pte is not what packages\.json names"):
+            fetch_package(address, "android-arm64", "vision", tmp_path / "assets")
+    assert not list((tmp_path / "assets").rglob("*.pte"))
     with pytest.raises(PipelineError, match=r"holds another content") as error:
         find_missing(files, {**release, "files": [{**release["files"][0], "size": 1}]})
     assert release["path"] in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "allowed", "line"),
+    [
+        ("failed", ("not-judged",), r"is not published: failed; build/vision/report\.md says why"),
+        ("not judged", ("not-run",), r"not judged; .* why; `--allow not-judged` publishes it"),
+        ("not run", (), r"not run; .* why; `--allow not-run` publishes it"),
+        ("not judged", ("not-judged",), ""),
+        ("passed", (), ""),
+    ],
+)
+def test_a_verdict_that_is_not_accepted(monkeypatch, verdict, allowed, line):
+    current = lambda plan, package: Status("up-to-date", "unchanged")  # noqa: E731
+    monkeypatch.setattr(release_module, "link_status", current)
+    monkeypatch.setattr(release_module, "validate_status", current)
+    state = {"validate": {"verdict": verdict, "allow": allowed}}
+    workspace = SimpleNamespace(state=lambda package: state, allow=())
+    plan = SimpleNamespace(check=lambda package: None, workspace=workspace)
+    if line:
+        with pytest.raises(PipelineError, match=line):
+            release_module._check(plan, "vision")
+    else:
+        release_module._check(plan, "vision")
+
+
+class ReadableFileSystem(MemoryFileSystem):
+    """Can be read, and written by others alone."""
+
+    protocol = "readable"
+    store: ClassVar = {}
+    pseudo_dirs: ClassVar = [""]
+
+    def makedirs(self, path, exist_ok=False):
+        raise PermissionError(f"AccessDenied: {path}")
+
+
+fsspec.register_implementation("readable", ReadableFileSystem, clobber=True)
+
+
+def test_an_address_that_refuses(tmp_path):
+    files = open_address("readable://user:word@hub", tmp_path)
+    with pytest.raises(PipelineError) as error:
+        publish(files, make_release())
+    line = str(error.value)
+    assert line.startswith("readable://hub: vision/")
+    assert "(0 of 4 files were sent) may not be written (PermissionError: AccessDenied: " in line
+    assert line.endswith("; check the credentials and their rights")
+
+
+@pytest.mark.slow
+def test_a_hub_that_is_not_reached(tmp_path):
+    pytest.importorskip("huggingface_hub")
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        endpoint = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        lines = ["[tool.pte-pipeline]", 'remote = "hf://org/cache"', 'remote_trust = "unsigned"']
+        lines.append(f'remote_options = {{endpoint = "{endpoint}"}}')
+        (tmp_path / "pyproject.toml").write_text("\n".join(lines))
+        files = open_address("hf://org/model", tmp_path)
+        with pytest.raises(PipelineError, match=r"^hf://org/model.* can't be reached \("):
+            publish(files, make_release())
+
+
+def test_many_publish_at_once(tmp_path):
+    """Whoever writes the index last, it has all releases."""
+    address = (tmp_path / "hub").as_uri()
+    together = threading.Barrier(4)
+
+    def publish_some(number):
+        files = open_address(address, tmp_path)
+        together.wait()
+        for turn in range(3):
+            publish(files, make_release(f"model-{number}", bytes([turn])))
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(publish_some, range(4)))
+    index = read_index(open_address(address, tmp_path))
+    assert len(index["releases"]) == len({r["path"] for r in index["releases"]}) == 12
+    best = index["targets"]["android-arm64"]["vision"]
+    assert best == make_release("model-0", bytes([2]))[0]["path"]
+    for number in range(4):  # those of one publisher stand in their order
+        paths = [r["path"] for r in index["releases"] if r["package"] == f"model-{number}"]
+        made = [make_release(f"model-{number}", bytes([turn]))[0]["path"] for turn in range(3)]
+        assert paths == made
 
 
 @pytest.mark.slow

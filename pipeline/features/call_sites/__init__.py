@@ -1,0 +1,34 @@
+"""Call sites: typed functions for the methods of a package, in the language of an app.
+
+methods     the methods of a manifest, the same for every language
+names       identifiers of a language
+cpp, kotlin, swift, typescript   the languages
+"""
+
+from __future__ import annotations
+
+from pipeline.moments import Command, Feature
+
+LANGUAGES = ("cpp", "kotlin", "swift", "typescript")
+CALL_SITES = Command(
+    "call-sites",
+    "write typed functions for the methods of a package, for an app to call",
+    "package",
+    {
+        "language LANGUAGE": f"{', '.join(LANGUAGES)}",
+        "out FILE": "the file to write; without it, the text is printed",
+        "namespace NAME": "the C++ namespace or Kotlin package; by default the package's name",
+    },
+    "Each method becomes a function with named inputs, whose dtypes and sizes it checks, and with "
+    "named outputs. The package must be lowered as its config says now.",
+    (
+        ("doit call-sites vision --language cpp --out vision.h", "a header for C++"),
+        ("doit call-sites vision --language kotlin", "printed, for Android"),
+    ),
+    run="pipeline.features.call_sites.verb:run",
+)
+FEATURE = Feature(
+    "call_sites",
+    "write typed functions for apps that call a package, in C++, Kotlin, Swift or TypeScript",
+    verbs=(CALL_SITES,),
+)

@@ -1,0 +1,49 @@
+"""Identifiers of generated code: the names of a package, as a language takes them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+
+def snake(name: str) -> str:
+    """Return a name as `states_0_key`."""
+    words = re.findall(r"[A-Za-z0-9]+", name)
+    return _begin("_".join(words).lower() if words else "value")
+
+
+def camel(name: str) -> str:
+    """Return a name as `states0Key`."""
+    first, *words = re.findall(r"[A-Za-z0-9]+", name) or ["value"]
+    return _begin(first[0].lower() + first[1:] + "".join(map(_capital, words)))
+
+
+def pascal(name: str) -> str:
+    """Return a name as `States0Key`."""
+    return _begin(
+        "".join(map(_capital, re.findall(r"[A-Za-z0-9]+", name) or ["Value"]))
+    )
+
+
+def _capital(word: str) -> str:
+    return word[0].upper() + word[1:]
+
+
+def _begin(name: str) -> str:
+    """Return a name that does not begin with a digit, as no identifier does."""
+    return f"m{name}" if name[0].isdigit() else name
+
+
+def unique(names: Iterable[str], reserved: str) -> list[str]:
+    """Return names of which none is there twice, and none is one of these reserved words."""
+    seen = set(reserved.split())
+    identifiers = []
+    for name in names:
+        identifier = f"{name}_" if name in seen else name
+        number = 2
+        while identifier in seen:
+            identifier = f"{name}_{number}"
+            number += 1
+        seen.add(identifier)
+        identifiers.append(identifier)
+    return identifiers
