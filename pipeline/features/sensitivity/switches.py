@@ -40,6 +40,8 @@ class QuantizationSwitches:
         operators: the name of each operator that the quantizer quantizes on its own, in the order
             of the graph, with its module; what is fused into one or shares its ranges goes with it.
         kinds: the operators by their kind, such as `conv2d`.
+        module, program: the quantized program; keeps_state: whether it changes buffers.
+        edges: the values that it rounds.
         saved: bytes that the weights of each operator take less than in float; a weight that
             several read counts once.
     """
@@ -67,7 +69,9 @@ class QuantizationSwitches:
         self._nodes = {node.name: node for node in self._prepared.graph.nodes}
         self._origins = _name_origins(program, origins[0])
         self._source = Source(quantized)
-        self._module: GraphModule = self._source._module
+        self.module: GraphModule = self._source._module
+        self.program = quantized
+        self.keeps_state = bool(self._source.state)
         self.operators: dict[str, str] = {}
         self.kinds: dict[str, str] = {}
         for name, node in self._annotated.items():
@@ -75,15 +79,15 @@ class QuantizationSwitches:
                 self.operators[name] = innermost_module(node)
                 self.kinds[name] = base_name(node)
         self.saved: dict[str, int] = {}
-        self._edges = list(self._find_edges())
-        graph = self._module.graph
+        self.edges = list(self._find_edges())
+        graph = self.module.graph
         self._graph = copy.deepcopy(graph)
 
     def switch(self, quantized: frozenset[str]) -> None:
         """Quantize these operators, and compute the others in float."""
         graph = copy.deepcopy(self._graph)
         nodes = {node.name: node for node in graph.nodes}
-        for name, reader, replacement, is_weight, operators in self._edges:
+        for name, reader, replacement, is_weight, operators in self.edges:
             if not quantized.isdisjoint(operators):
                 continue
             if is_weight:
@@ -92,9 +96,9 @@ class QuantizationSwitches:
             else:
                 value = nodes[replacement]
             nodes[reader].replace_input_with(nodes[name], value)
-        for name in {edge[0] for edge in self._edges}:
+        for name in {edge[0] for edge in self.edges}:
             _erase_unread(nodes[name])
-        module = GraphModule(self._module, graph)
+        module = GraphModule(self.module, graph)
         self._source._module = module
 
     def run(self, inputs: InputSet) -> list[Any]:
@@ -126,7 +130,7 @@ class QuantizationSwitches:
 
     def _find_edges(self) -> Iterator[Edge]:
         counted: set[str] = set()
-        for node in self._module.graph.nodes:
+        for node in self.module.graph.nodes:
             if not _is_call(node, "dequantize"):
                 continue
             stored = node.args[0]
@@ -164,7 +168,7 @@ class QuantizationSwitches:
         if not isinstance(value, Node) or value.op != "get_attr":
             return
         weight = attrgetter(str(value.target))(self._prepared).detach()
-        rounded = attrgetter(str(stored.target))(self._module)
+        rounded = attrgetter(str(stored.target))(self.module)
         if weight.shape != rounded.shape:
             return
         if str(stored.target) not in counted:
@@ -172,7 +176,7 @@ class QuantizationSwitches:
             saved = self.saved.get(leader, 0)
             self.saved[leader] = saved + weight.nbytes - rounded.nbytes
         attribute = f"{_FLOAT_WEIGHT}{len(counted)}_{place}"
-        self._module.register_buffer(attribute, weight)
+        self.module.register_buffer(attribute, weight)
         yield (node.name, reader.name, attribute, True, frozenset([leader]))
 
 
@@ -180,6 +184,12 @@ def _is_annotated(node: Node) -> bool:
     annotation = node.meta.get("quantization_annotation")
     is_call = node.op == "call_function"
     return is_call and annotation is not None and annotation._annotated
+
+
+def is_rounding(node: Node) -> bool:
+    """Tell whether a node rounds a value, or chooses how."""
+    prefixes = ("quantize", "dequantize", "choose_qparams")
+    return any(_is_call(node, prefix) for prefix in prefixes)
 
 
 def _is_call(node: Node, prefix: str) -> bool:
@@ -204,12 +214,9 @@ def _name_origins(
 
 def _erase_unread(node: Node) -> None:
     """Erase a node that nothing reads, and what was computed for it by quantizing operators."""
-    if node.users or node.op != "call_function":
+    if node.users or not is_rounding(node):
         return
     sources = node.all_input_nodes
-    is_rounding = base_name(node).startswith(("quantize", "dequantize"))
-    if not is_rounding and not base_name(node).startswith("choose_qparams"):
-        return
     node.graph.erase_node(node)
     for source in sources:
         _erase_unread(source)
