@@ -3,7 +3,8 @@
 verb       the command: builds, measures, proposes, verifies, writes
 measure    what each probe of a method gives, as JSON, in a process of its own
 switches   a quantized program whose operators can be switched back to float
-search     finds the modules that carry the noise in few probes
+gradients  estimates the noise of every module at once
+search     finds by these estimates what to keep in float, in few probes
 overrides  the `modules` of a config that keep these modules in float
 config_edit    puts them into a YAML file, and leaves all else as it is
 trial      builds a package with another config, in a folder of its own

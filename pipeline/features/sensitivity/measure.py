@@ -15,6 +15,7 @@ import torch
 from pipeline.backends.workspace_files import located
 from pipeline.config.operators import load_libraries
 from pipeline.config.validation import ValidateConfig
+from pipeline.features.sensitivity.gradients import NoGradientError, estimate_noise
 from pipeline.features.sensitivity.overrides import OPERATOR
 from pipeline.features.sensitivity.search import (
     Group,
@@ -22,7 +23,6 @@ from pipeline.features.sensitivity.search import (
     NoiseSearch,
     OutOfBudgetError,
     count_one_by_one,
-    order_alike,
     to_decibels,
     to_share,
 )
@@ -39,6 +39,9 @@ from pipeline.store.workspace import Workspace
 from pipeline.validate.budget import Budget
 
 _MOST_CALLS = 32  # examples of a probe, evenly taken from all of them
+_MOST_ALONE = (
+    3  # kept modules that are measured alone too, which the proposal does not need
+)
 _GREATEST = 120.0  # dB; beyond it, only the processor's own rounding is measured
 # dB that a program must have whose operators are all switched back to float: as much as the limits
 # of validation allow between two right implementations.
@@ -75,14 +78,10 @@ def measure_method(
             runs[operators] = _compare_calls(switches.run, examples, expected)
         return runs[operators]
 
-    members = _group(_name_units(switches))
+    units = _name_units(switches)
+    members = _group(units)
     if not members:
         raise PipelineError(f"{action.method}: nothing of it is quantized")
-    search = NoiseSearch(
-        order_alike(members),
-        lambda modules: probe(frozenset().union(*(members[name] for name in modules))),
-        fixed=[""],
-    )
     in_float = to_decibels(max(probe(frozenset())))
     if in_float < max(_FAITHFUL, floor or 0.0):
         raise PipelineError(
@@ -90,25 +89,51 @@ def measure_method(
             f"against its float program: {action.inputs.spec.quantizer} changes more than it "
             "rounds, so its modules can't be measured one by one"
         )
+
+    def probe_units(names: Group) -> Noise:
+        return probe(frozenset().union(*(members[name] for name in names)))
+
+    estimates, gradients = _estimate(switches, units, examples, probe_units)
+    search = NoiseSearch(estimates, probe_units, fixed=[""])
     search.run(None if floor is None else to_share(floor))
     kinds = _group(switches.kinds)
-    rows = _describe_modules(search, members, switches.saved)
+    operators = _describe_kinds(kinds, probe, switches.saved)
+    measured = _measure_alone(search.kept, probe_units)
+    for name, group in members.items():
+        if group in runs:
+            measured[name] = max(runs[group])
     return {
         "floor_db": floor,
         "calls": len(examples),
         "sqnr_db": _round(max(search.total)),
         "float_sqnr_db": min(round(in_float, 1), _GREATEST),
         "kept": search.kept if search.is_needed and search.reached else [],
-        "noisiest": search.kept,
         "reached": search.reached,
         "complete": search.complete,
         "expected_db": _round(max(search.rest)),
-        "modules": rows,
-        "operators": _describe_kinds(kinds, probe, switches.saved),
+        "modules": _describe_modules(
+            search.kept, estimates, measured, members, switches.saved
+        ),
+        "operators": operators,
         "runs": len(runs),
-        "one_by_one": count_one_by_one(list(members), kinds),
-        "quantized_modules": list(members),
+        "gradients": gradients,
+        "one_by_one": count_one_by_one(members, kinds),
     }
+
+
+def _estimate(
+    switches: QuantizationSwitches,
+    units: Mapping[str, str],
+    examples: Sequence[InputSet],
+    probe: Callable[[Group], Noise],
+) -> tuple[dict[str, float], int]:
+    """Return the share of noise of each unit alone, and from how many gradients it was estimated;
+    where there are none, from none: it is measured one by one."""
+    try:
+        return estimate_noise(switches, units, examples)
+    except NoGradientError:
+        names = dict.fromkeys(units.values())
+        return {name: max(probe(frozenset([name]))) for name in names}, 0
 
 
 def measure_sqnr(
@@ -214,29 +239,42 @@ def _name_units(switches: QuantizationSwitches) -> dict[str, str]:
     return units
 
 
+def _measure_alone(
+    kept: Sequence[str], probe: Callable[[Group], Noise]
+) -> dict[str, float]:
+    """Measure the noise of the first of the kept modules alone, as far as the budget goes."""
+    measured: dict[str, float] = {}
+    for name in kept[:_MOST_ALONE]:
+        try:
+            measured[name] = max(probe(frozenset([name])))
+        except OutOfBudgetError:
+            break
+    return measured
+
+
 def _describe_modules(
-    search: NoiseSearch, members: Mapping[str, Group], saved: Mapping[str, int]
+    kept: Sequence[str],
+    estimates: Mapping[str, float],
+    measured: Mapping[str, float],
+    members: Mapping[str, Group],
+    saved: Mapping[str, int],
 ) -> list[dict[str, Any]]:
-    """Return a row for each group of modules that was not taken apart, the noisiest first."""
-    place = search.total.index(max(search.total))
-    together = math.fsum(noise[place] for noise in search.parts.values())
+    """Return a row for each unit, the noisiest first, as it was measured or else estimated."""
+    noise = {**estimates, **measured}
+    together = math.fsum(noise.values())
     rows = []
-    for group, noise in sorted(
-        search.parts.items(), key=lambda item: (-item[1][place], sorted(item[0]))
-    ):
+    for name in sorted(noise, key=lambda name: (-noise[name], name)):
         share = 0.0
-        if math.isfinite(together) and together:
-            share = noise[place] / together
+        if together and math.isfinite(together):
+            share = noise[name] / together
         rows.append(
             {
-                "modules": [name for name in members if name in group],
-                "sqnr_db": _round(max(noise)),
+                "module": name,
+                "sqnr_db": _round(noise[name]),
+                "measured": name in measured,
                 "share": round(share, 4),
-                "measured": group not in search.subtracted,
-                "saved_bytes": _count_saved(
-                    frozenset().union(*(members[n] for n in group)), saved
-                ),
-                "noisiest": group <= {*search.kept},
+                "saved_bytes": _count_saved(members[name], saved),
+                "chosen": name in kept,
             }
         )
     return rows

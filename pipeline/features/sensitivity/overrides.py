@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -66,11 +65,13 @@ def _repeat_options(name: str, spec: Any) -> dict[str, Any]:
 
 def add_overrides(data: Any, method: str, overrides: Mapping[str, Any]) -> Any:
     """Return the data of a config with these overrides of a method."""
-    changed = copy.deepcopy(data)
-    quantize = changed["methods"][method]["quantize"]
+    # Methods share what their defaults say, as one object.
+    settings = data["methods"][method]
+    quantize = dict(settings.get("quantize") or {})
     for kind, members in overrides.items():
         quantize[kind] = {**(quantize.get(kind) or {}), **members}
-    return changed
+    methods = {**data["methods"], method: {**settings, "quantize": quantize}}
+    return {**data, "methods": methods}
 
 
 def find_places(document: Document, method: str, kind: str) -> Iterator[Place]:

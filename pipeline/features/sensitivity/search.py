@@ -1,26 +1,24 @@
-"""Finds the modules that carry the noise of a quantization, in few probes.
+"""Finds the modules to keep in float, in few probes.
 
 A probe quantizes some modules and leaves the others in float; it gives the share of noise in the
-signal of each output in each call. Noise of different modules is taken to add up, as that of
-independent errors does, so a group whose noise is small is never taken apart. Whatever follows from
-that assumption is measured before it counts. Knows no torch.
+signal of each output in each call. An estimate ranks the modules, so the fewest that have to be
+kept are about the first ones, and bisecting finds how many. What is kept for nothing, since the
+estimate was wrong, is given back. Knows no torch.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 Group = frozenset[str]
 Noise = tuple[float, ...]
 Probe = Callable[[Group], Noise]
-# The share of its whole from which on a part that follows by subtraction is believed.
-_BELIEVED = 0.2
-# The share of noise beyond which that of several modules does not add up any more: it saturates.
-_MOST_ADDITIVE = 0.1
-_NUMBER = re.compile(r"\d+")
 _HALF = 0.5  # the share of the noise that is looked for where nothing has to be reached
+# By which factor the noise of a module may have been estimated too high: it is tried to quantize
+# again what would fit then.
+_TOO_HIGH = 4.0
+_FEW = 4  # kept modules, of which each is tried whatever was estimated
 
 
 class OutOfBudgetError(Exception):
@@ -31,9 +29,8 @@ class NoiseSearch:
     """A search for the modules to keep in float.
 
     Attributes:
-        parts: the noise of each group of modules that was not taken apart any further, alone.
-        subtracted: those of them whose noise follows from that of others, and was not measured.
-        kept: the modules to keep in float, in the order in which they were found.
+        ranked: the modules that can be kept, the noisiest by their estimates first.
+        kept: those to keep in float; where nothing is needed, those that carry half of the noise.
         total, rest: the noise with all modules quantized, and with all but those kept.
         is_needed: whether the noise exceeds the limit with all modules quantized.
         reached: whether the rest is within the limit, or half of the noise where nothing is needed.
@@ -41,116 +38,109 @@ class NoiseSearch:
     """
 
     def __init__(
-        self, modules: Sequence[str], probe: Probe, fixed: Iterable[str] = ()
+        self, estimates: Mapping[str, float], probe: Probe, fixed: Iterable[str] = ()
     ) -> None:
-        """Take the modules, those next to each other that are likely to be alike.
+        """Take the share of noise of each module alone, as it is estimated.
 
         Args:
             probe: gives the noise of each coordinate, with these modules quantized alone. Raises
                 OutOfBudgetError.
             fixed: those that can't be kept in float.
         """
-        self._modules = list(modules)
+        self._estimates = estimates
         self._probe = probe
-        self._fixed = frozenset(fixed)
-        self.total: Noise = probe(frozenset(modules))
+        keepable = [name for name in estimates if name not in {*fixed}]
+        self.ranked = sorted(keepable, key=lambda name: -estimates[name])
+        self.total: Noise = probe(frozenset(estimates))
         self.rest = self.total
-        self.parts: dict[Group, Noise] = {frozenset(modules): self.total}
-        self.subtracted: set[Group] = set()
-        self._doubtful: set[Group] = set()
         self.kept: list[str] = []
+        self.is_needed = False
         self.reached = False
         self.complete = True
-        self.is_needed = False
 
     def run(self, limit: float | None) -> None:
         """Keep the noisiest modules in float until no share of noise exceeds the limit. Where all
         are within it already, or there is none, find those that carry half of the noise."""
         worst = max(self.total)
         self.is_needed = limit is not None and worst > limit
+        if limit is None or not self.is_needed:
+            limit = worst * _HALF
         try:
-            if limit is None or not self.is_needed:
-                self._keep_until(worst * _HALF)
-                return
             self._keep_until(limit)
             if self.reached:
                 self._give_back(limit)
         except OutOfBudgetError:
-            self.complete = False
-            self.reached = False
+            self.complete = self.reached = False
 
     def _keep_until(self, limit: float) -> None:
-        while max(self.rest) > limit:
-            place = self.rest.index(max(self.rest))
-            group = self._find_noisiest(place)
-            if group is None:
-                return
-            # What is kept for its noise has to be as noisy as that.
-            is_single = len(group) == 1 and group in self.subtracted
-            if group in self._doubtful or is_single:
-                self._measure(group)
-            elif len(group) > 1:
-                self._take_apart(group, place)
+        """Find the least number of modules, noisiest first, whose keeping reaches a limit."""
+        too_few, enough = 0, len(self.ranked)
+        self.kept = list(self.ranked)
+        self.rest = self._measure(self.kept)
+        if max(self.rest) > limit:
+            return
+        number = self._guess(limit)
+        step = 1
+        while enough - too_few > 1:
+            number = min(max(number, too_few + 1), enough - 1)
+            rest = self._measure(self.ranked[:number])
+            if max(rest) <= limit:
+                enough = number
+                self.kept = self.ranked[:number]
+                self.rest = rest
+                number -= step
             else:
-                self.kept += group
-                self.rest = _subtract(self.rest, self.parts[group])
-                if max(self.rest) <= limit or self._find_noisiest(place) is None:
-                    self.rest = self._probe(self._quantized())
+                too_few = number
+                number += step
+            step *= 2
+            if not too_few < number < enough:
+                number = (too_few + enough) // 2
         self.reached = True
 
-    def _find_noisiest(self, place: int) -> Group | None:
-        """Return the group that adds most to a coordinate; None where none is left to be kept."""
-        left = [
-            group
-            for group in self.parts
-            if not group <= self._fixed and not group <= {*self.kept}
-        ]
-        return max(left, key=lambda group: self.parts[group][place], default=None)
-
-    def _measure(self, group: Group) -> None:
-        self.subtracted.discard(group)
-        self._doubtful.discard(group)
-        self.parts[group] = self._probe(group)
-
-    def _take_apart(self, group: Group, place: int) -> None:
-        """Halve a group: one half is measured, the other follows from it by subtraction."""
-        members = [name for name in self._modules if name in group]
-        middle = len(members) // 2
-        half = frozenset(members[:middle])
-        remainder = frozenset(members[middle:])
-        noise = self._probe(half)
-        whole = self.parts.pop(group)
-        self.parts[half] = noise
-        self.parts[remainder] = difference = _subtract(whole, noise)
-        self.subtracted.discard(group)
-        self.subtracted.add(remainder)
-        is_small = difference[place] < _BELIEVED * whole[place]
-        if is_small or max(whole) > _MOST_ADDITIVE:
-            self._doubtful.add(remainder)
-
-    def _quantized(self) -> Group:
-        return frozenset(self._modules) - {*self.kept}
+    def _guess(self, limit: float) -> int:
+        """Return how many modules would be kept if the estimates were right."""
+        left = math.fsum(self._estimates.values())
+        for number, name in enumerate(self.ranked):
+            if left <= limit:
+                return number
+            left -= self._estimates[name]
+        return len(self.ranked)
 
     def _give_back(self, limit: float) -> None:
-        """Quantize kept modules again without which the limit holds too, the least noisy first."""
-        for name in sorted(self.kept, key=lambda name: max(self._noise_of(name))):
-            together = [
-                a + b for a, b in zip(self.rest, self._noise_of(name), strict=True)
-            ]
-            if len(self.kept) == 1 or max(together) > limit:
+        """Quantize kept modules again without which the limit holds too: several at a time, the
+        least noisy first."""
+        waiting: list[Sequence[str]] = [self.kept[::-1]]
+        while waiting:
+            names = waiting.pop(0)
+            if not self._may_be_spare(names, limit):
+                waiting = [*_halve(names), *waiting]
                 continue
-            rest = self._probe(self._quantized() | {name})
+            kept = [name for name in self.kept if name not in names]
+            rest = self._measure(kept)
             if max(rest) <= limit:
-                self.kept.remove(name)
+                self.kept = kept
                 self.rest = rest
+            else:
+                waiting = [*_halve(names), *waiting]
 
-    def _noise_of(self, name: str) -> Noise:
-        return self.parts[frozenset([name])]
+    def _may_be_spare(self, names: Sequence[str], limit: float) -> bool:
+        """Tell whether it is worth a probe to quantize some of the kept modules again."""
+        if len(names) == len(self.kept):
+            return False
+        estimate = math.fsum(self._estimates[name] for name in names)
+        is_quiet = max(self.rest) + estimate / _TOO_HIGH <= limit
+        return is_quiet or (len(self.kept) <= _FEW and len(names) == 1)
+
+    def _measure(self, kept: Sequence[str]) -> Noise:
+        return self._probe(frozenset(self._estimates) - {*kept})
 
 
-def _subtract(noise: Noise, part: Noise) -> Noise:
-    pairs = zip(noise, part, strict=True)
-    return tuple(max(a - b, 0.0) if math.isfinite(a) else a for a, b in pairs)
+def _halve(names: Sequence[str]) -> list[Sequence[str]]:
+    """Return both halves of some names; none of one name."""
+    if len(names) == 1:
+        return []
+    middle = len(names) // 2
+    return [names[:middle], names[middle:]]
 
 
 def to_decibels(share: float) -> float:
@@ -165,16 +155,6 @@ def to_share(decibels: float) -> float:
     return float(10 ** (-decibels / 10))
 
 
-def order_alike(modules: Iterable[str]) -> list[str]:
-    """Return modules in their order, but with those of one role in repeated blocks, as
-    `layers.0.dense` and `layers.1.dense`, next to each other: they tend to be equally noisy, so
-    that a group of them is seldom taken apart."""
-    by_role: dict[str, list[str]] = {}
-    for name in modules:
-        by_role.setdefault(_NUMBER.sub("#", name), []).append(name)
-    return [name for names in by_role.values() for name in names]
-
-
-def count_one_by_one(modules: Sequence[str], kinds: Mapping[str, Group]) -> int:
+def count_one_by_one(modules: Iterable[str], kinds: Mapping[str, Group]) -> int:
     """Return the probes that it takes to measure all modules and kinds alone, and all together."""
-    return 1 + len(modules) + (len(kinds) if len(kinds) > 1 else 0)
+    return 1 + len(list(modules)) + (len(kinds) if len(kinds) > 1 else 0)

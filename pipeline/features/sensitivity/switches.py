@@ -40,6 +40,8 @@ class QuantizationSwitches:
         operators: the name of each operator that the quantizer quantizes on its own, in the order
             of the graph, with its module; what is fused into one or shares its ranges goes with it.
         kinds: the operators by their kind, such as `conv2d`.
+        module, program: the quantized program; keeps_state: whether it changes buffers.
+        edges: the values that it rounds.
         saved: bytes that the weights of each operator take less than in float; a weight that
             several read counts once.
     """
@@ -68,6 +70,11 @@ class QuantizationSwitches:
         self._origins = _name_origins(program, origins[0])
         self._source = Source(quantized)
         self.module: GraphModule = self._source.module
+
+
+        self.module: GraphModule = self._source._module
+        self.program = quantized
+        self.keeps_state = bool(self._source.state)
         self.operators: dict[str, str] = {}
         self.kinds: dict[str, str] = {}
         for name, node in self._annotated.items():
@@ -76,6 +83,9 @@ class QuantizationSwitches:
                 self.kinds[name] = base_name(node)
         self.saved: dict[str, int] = {}
         self._edges = list(self._find_edges())
+
+
+        self.edges = list(self._find_edges())
         graph = self.module.graph
         self._graph = copy.deepcopy(graph)
 
@@ -83,7 +93,7 @@ class QuantizationSwitches:
         """Quantize these operators, and compute the others in float."""
         graph = copy.deepcopy(self._graph)
         nodes = {node.name: node for node in graph.nodes}
-        for name, reader, replacement, is_weight, operators in self._edges:
+        for name, reader, replacement, is_weight, operators in self.edges:
             if not quantized.isdisjoint(operators):
                 continue
             if is_weight:
@@ -92,10 +102,13 @@ class QuantizationSwitches:
             else:
                 value = nodes[replacement]
             nodes[reader].replace_input_with(nodes[name], value)
-        for name in {edge[0] for edge in self._edges}:
+        for name in {edge[0] for edge in self.edges}:
             _erase_unread(nodes[name])
         module = GraphModule(self.module, graph)
         self._source.module = module
+
+
+        self._source._module = module
 
     def run(self, inputs: InputSet) -> list[Any]:
         """Return the flat outputs of a call from the initial state, as `Source.run` does."""
@@ -182,6 +195,12 @@ def _is_annotated(node: Node) -> bool:
     return is_call and annotation is not None and annotation._annotated
 
 
+def is_rounding(node: Node) -> bool:
+    """Tell whether a node rounds a value, or chooses how."""
+    prefixes = ("quantize", "dequantize", "choose_qparams")
+    return any(_is_call(node, prefix) for prefix in prefixes)
+
+
 def _is_call(node: Node, prefix: str) -> bool:
     """Tell whether a node calls an operator whose name begins so."""
     return node.op == "call_function" and base_name(node).startswith(prefix)
@@ -204,12 +223,9 @@ def _name_origins(
 
 def _erase_unread(node: Node) -> None:
     """Erase a node that nothing reads, and what was computed for it by quantizing operators."""
-    if node.users or node.op != "call_function":
+    if node.users or not is_rounding(node):
         return
     sources = node.all_input_nodes
-    is_rounding = base_name(node).startswith(("quantize", "dequantize"))
-    if not is_rounding and not base_name(node).startswith("choose_qparams"):
-        return
     node.graph.erase_node(node)
     for source in sources:
         _erase_unread(source)

@@ -9,7 +9,7 @@ from pipeline.cli.columns import columns
 from pipeline.store.errors import listed, plural
 from pipeline.store.sizes import human_size
 
-_MOST_NAMED = 1  # modules of a group that was not taken apart
+_MOST_QUIET = 8  # rows of modules that stay quantized
 _ITSELF = "(its own operators)"
 
 
@@ -22,10 +22,12 @@ def describe_method(title: str, method: Mapping[str, Any]) -> Iterator[str]:
     calls = plural(method["calls"], "example")
     yield f"{title}: SQNR {method['sqnr_db']:.1f} dB quantized, the worst output of {calls}"
     rows: list[Sequence[str]] = [("module", "SQNR alone", "noise", "saves", "")]
-    for row in method["modules"]:
+    shown = [row for row in method["modules"] if row["chosen"]]
+    shown += [row for row in method["modules"] if not row["chosen"]][:_MOST_QUIET]
+    for row in shown:
         rows.append(
             (
-                _name_modules(row["modules"]),
+                row["module"] or _ITSELF,
                 _format_decibels(row),
                 f"{row['share']:.1%}",
                 human_size(row["saved_bytes"]),
@@ -41,15 +43,13 @@ def describe_method(title: str, method: Mapping[str, Any]) -> Iterator[str]:
                 (row["operator"], _format_decibels(row), str(row["count"]), saved)
             )
         yield from _indent(rows)
-    yield f"  {method['runs']} runs in place of {method['one_by_one']}, one for each"
+    if left_out := len(method["modules"]) - len(shown):
+        yield f"  and {plural(left_out, 'quieter module')}"
+    ranked = ""
+    if method["gradients"]:
+        ranked = f" and {plural(method['gradients'], 'gradient')} of a call"
+    yield f"  {plural(method['runs'], 'run')}{ranked} in place of {method['one_by_one']} runs"
     yield f"  {_conclude(method)}"
-
-
-def _name_modules(modules: Sequence[str]) -> str:
-    names = [name or _ITSELF for name in modules]
-    if len(names) > _MOST_NAMED:
-        return f"{names[0]} ... ({len(names)} modules)"
-    return ", ".join(names)
 
 
 def _format_decibels(row: Mapping[str, Any]) -> str:
@@ -58,9 +58,9 @@ def _format_decibels(row: Mapping[str, Any]) -> str:
 
 
 def _describe_choice(row: Mapping[str, Any], method: Mapping[str, Any]) -> str:
-    if row["modules"] == [""]:
+    if not row["module"]:
         return "in no module"
-    if not row["noisiest"]:
+    if not row["chosen"]:
         return ""
     return "keep in float" if method["overrides"] else "noisiest"
 

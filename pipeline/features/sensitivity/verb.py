@@ -164,9 +164,8 @@ def _measure(
     for name, result in results.items():
         result["floor_db"] = floors[name]
         spec = actions[name].inputs.spec
-        result["overrides"] = keep_in_float(
-            result["kept"], result.pop("quantized_modules"), spec
-        )
+        units = [row["module"] for row in result["modules"]]
+        result["overrides"] = keep_in_float(result["kept"], units, spec)
     return results
 
 
@@ -177,11 +176,8 @@ def _run_logged(
     folder = plan.workspace.logs / package
     make_folder(folder, plan.workspace.build)
 
-    def run_function() -> dict[str, Any]:
-        with logging_to(folder / LOG):
-            return function()
-
-    result: dict[str, Any] = run_isolated(run_function)
+    with logging_to(folder / LOG):
+        result: dict[str, Any] = run_isolated(function)
     return result
 
 
