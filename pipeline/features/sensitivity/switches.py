@@ -70,9 +70,6 @@ class QuantizationSwitches:
         self._origins = _name_origins(program, origins[0])
         self._source = Source(quantized)
         self.module: GraphModule = self._source.module
-
-
-        self.module: GraphModule = self._source._module
         self.program = quantized
         self.keeps_state = bool(self._source.state)
         self.operators: dict[str, str] = {}
@@ -82,9 +79,6 @@ class QuantizationSwitches:
                 self.operators[name] = innermost_module(node)
                 self.kinds[name] = base_name(node)
         self.saved: dict[str, int] = {}
-        self._edges = list(self._find_edges())
-
-
         self.edges = list(self._find_edges())
         graph = self.module.graph
         self._graph = copy.deepcopy(graph)
@@ -106,9 +100,6 @@ class QuantizationSwitches:
             _erase_unread(nodes[name])
         module = GraphModule(self.module, graph)
         self._source.module = module
-
-
-        self._source._module = module
 
     def run(self, inputs: InputSet) -> list[Any]:
         """Return the flat outputs of a call from the initial state, as `Source.run` does."""
