@@ -28,6 +28,8 @@ WORDS = {
     "explain": ["pair"],
     "why": ["models/pair.py"],
 }
+# `plan` has a test below; tests/features/exporters/test_diagnose.py runs an exporter.
+APART = ("plan", "diagnose")
 
 
 def closed(schema):
@@ -83,11 +85,11 @@ def test_each_schema_in_the_reference_is_current():
 
 
 def test_a_verb_with_a_record_has_the_option_and_no_other_has():
-    assert {*WORDS, "backends", "cache", "packages", "plan"} == {*WITH_RECORD}
+    assert {*WORDS, "backends", "cache", "packages", *APART} == {*WITH_RECORD}
     assert [name for name, verb in VERBS.items() if "json" in verb.options] == WITH_RECORD
 
 
-@pytest.mark.parametrize("name", sorted({*WITH_RECORD} - {"plan"}))
+@pytest.mark.parametrize("name", sorted({*WITH_RECORD} - {*APART}))
 def test_what_a_verb_yields_keeps_to_its_schema(name, plan):
     record, error = ask(plan, name, *WORDS.get(name, ()))
     assert error is None or name == "diff"
