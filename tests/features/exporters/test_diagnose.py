@@ -68,6 +68,7 @@ def test_all_refusals_have_a_line_and_a_remedy(bench):
 
 
 @pytest.mark.slow
+@pytest.mark.release
 def test_a_sound_model_and_one_that_is_not_there(bench):
     workspace = bench("pair")
     assert workspace.doit("diagnose", "pair") == 0
