@@ -108,6 +108,12 @@ def test_a_plan_has_actions_and_mistakes_and_the_same_exit_status(plan):
         list(load(VERBS["plan"].run)(plan, (), resolved=True, json=True))
 
 
+def test_a_package_is_listed_with_its_config_and_methods(plan):
+    listed, _ = ask(plan, "packages")[0]["packages"]
+    assert listed["configs"] == ["partition_configs/pair.yaml"]
+    assert (listed["source"], listed["methods"]) == ("models/pair.py", ["encode", "decode"])
+
+
 def test_of_the_last_run_and_of_all_packages(plan):
     assert ask(plan, "explain")[0]["last_run"]["chain"]
     joined = ask(plan, "contract", "pair", all=True)[0]
