@@ -97,7 +97,41 @@ def folder(tmp_path):
     return Site((tmp_path / "remote").as_uri())
 
 
-@pytest.fixture(params=["folder", "s3"])
+@pytest.fixture
+def gcs(tmp_path):
+    pytest.importorskip("gcsfs")
+    pytest.importorskip("gcp_storage_emulator")
+    from tests.support.sites import serve_gcs
+
+    with serve_gcs(f"bucket-{secrets.token_hex(4)}") as site:
+        yield site
+
+
+@pytest.fixture
+def http(tmp_path):
+    from tests.support.sites import serve_put
+
+    (tmp_path / "served").mkdir()
+    with serve_put(tmp_path / "served") as site:
+        yield site
+
+
+@pytest.fixture
+def webdav(tmp_path):
+    pytest.importorskip("wsgidav")
+    from tests.support.sites import serve_webdav
+
+    (tmp_path / "served").mkdir()
+    with serve_webdav(tmp_path / "served") as site:
+        yield site
+
+
+# tests/features/remote/test_http.py has a small test of them in each run of the slow tests.
+_RARE = (pytest.mark.slow, pytest.mark.release)
+RARE_SITES = [pytest.param(name, marks=_RARE) for name in ("gcs", "http", "webdav")]
+
+
+@pytest.fixture(params=["folder", "s3", *RARE_SITES])
 def site(request):
     return request.getfixturevalue(request.param)
 

@@ -160,32 +160,6 @@ def register_operators(
     return missing
 
 
-def explain_missing(error: AttributeError) -> str:
-    """Explain that an exporter asked `torch.ops` for an operator that is missing.
-
-    Returns "" for any other error.
-    """
-    import torch
-
-    owner: Any = error.obj
-    if isinstance(owner, torch._ops._OpNamespace):
-        name = f"{owner.name}.{error.name}"
-    elif isinstance(owner, torch._ops.OpOverloadPacket):
-        packet = owner._qualified_op_name.replace("::", ".")
-        name = f"{packet}.{error.name}"
-    else:
-        return ""
-    library = likely_library(name)
-    example = ""
-    if library:
-        example = f", as {library},"
-    return (
-        f"calls the operator {name[:_MOST_CHARACTERS]}, which nothing here registers; import the "
-        f"module that does{example} in the exporter, or name it in `operators` of "
-        "[tool.pte-pipeline]"
-    )
-
-
 @cache
 def _import(module: str) -> str:
     """Import a module; return its error in a line, or "".

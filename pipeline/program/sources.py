@@ -22,6 +22,16 @@ Form = Literal["archive", "folder", "exporter"]
 
 _FORMS: dict[str, Form] = {".pt2": "archive", ".py": "exporter", ".yaml": "exporter"}
 
+
+_FORMS: dict[str, Form] = {".pt2": "archive", ".py": "exporter"}
+# What a model can't be made of, and what to do instead.
+_PICKLED = "is a checkpoint or TorchScript by its ending; exported programs end in .pt2"
+_OTHER_FORMS = {
+    ".onnx": "is ONNX, which nothing here reads",
+    ".pt": _PICKLED,
+    ".pth": _PICKLED,
+}
+
 # What torch.export.save, which knows one method only, calls it, and what ExecuTorch calls it.
 _SINGLE_NAME, _SINGLE_METHOD = "model", "forward"
 
@@ -67,6 +77,9 @@ def find_sources(models: Path) -> tuple[dict[str, ModelSource], dict[str, str]]:
             else:
                 model = path.stem
             candidates.setdefault(model, []).append(ModelSource(model, form, path))
+        elif path.suffix in _OTHER_FORMS:
+            remedy = f"write {shown(path.with_suffix('.py'))}, which exports its module"
+            wrong[path.stem] = f"{shown(path)}: {_OTHER_FORMS[path.suffix]}; {remedy}"
     sources = {}
     for model, candidates_of_model in candidates.items():
         if len(candidates_of_model) == 1:

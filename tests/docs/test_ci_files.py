@@ -4,6 +4,7 @@ says: what was built is kept also of a red run, and a change has one comment."""
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -23,6 +24,9 @@ FOLDER = REPOSITORY / "examples" / "ci"
 GITHUB = ("github-actions.yml", "vendor.github-workflows")
 MAC = ("github-actions-macos.yml", "vendor.github-workflows")
 GITLAB = ("gitlab-ci.yml", "vendor.gitlab-ci", "--data-transform", "gitlab-ci")
+REUSABLE = ("github-reusable.yml", "vendor.github-workflows")
+# The second document of the file: the schema of the first, `spec`, is not published with it.
+COMPONENT = ("gitlab-component.yml", *GITLAB[1:])
 
 
 def check(file, schema, *more):
@@ -37,12 +41,15 @@ def job_of(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "schema", "more"), [(n, s, m) for n, s, *m in (GITHUB, MAC, GITLAB)]
+    ("name", "schema", "more"),
+    [(n, s, m) for n, s, *m in (GITHUB, MAC, GITLAB, REUSABLE, COMPONENT)],
 )
 def test_file_keeps_to_its_schema(name, schema, more, tmp_path):
-    done = check(FOLDER / name, schema, *more)
+    text = (FOLDER / name).read_text(encoding="utf-8").rpartition("\n---\n")[2]
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    done = check(tmp_path / name, schema, *more)
     assert done.returncode == 0, done.stdout
-    wrong = yaml.safe_load((FOLDER / name).read_text(encoding="utf-8"))
+    wrong = yaml.safe_load(text)
     job = wrong["jobs"]["packages"] if "jobs" in wrong else wrong["packages"]
     job["services"] = 3
     (tmp_path / name).write_text(yaml.safe_dump(wrong), encoding="utf-8")
@@ -91,6 +98,81 @@ def test_gitlab_saves_the_store_of_a_red_run_after_eviction():
     (store,) = (cache for cache in job["cache"] if ".store" in cache["paths"])
     assert store["when"] == "always"
     assert "doit cache gc" in job["after_script"]  # it runs before caches are saved
+
+
+# What builds only what a change touches
+
+AFFECTED = {
+    "format": 1,
+    "since": "main",
+    "packages": [
+        {"package": "vision", "state": "changed", "lower": True, "validate": True},
+        {"package": "gone", "state": "removed", "lower": False, "validate": False},
+    ],
+}
+CALLS = """#!/bin/sh
+echo "$*" >> calls
+case "$1" in
+    affected) cat given.json ;;
+    validate) exit "$STATUS" ;;
+    diff) echo "| a table |" ;;
+esac
+"""
+
+
+def run_step(script, folder, record, **environment):
+    """Run a script of a CI file beside a `doit` that answers with a record; return its status and
+    the calls."""
+    (folder / "given.json").write_text(json.dumps(record))
+    (folder / "build").mkdir()
+    (folder / "doit").write_text(CALLS)
+    (folder / "doit").chmod(0o755)
+    path = os.pathsep.join([str(folder), os.environ["PATH"]])
+    given = {"PATH": path, "REVISION": "origin/main", "STATUS": "0", **environment}
+    done = subprocess.run(["bash", "-e", "-c", script], cwd=folder, env=given)
+    return done.returncode, (folder / "calls").read_text().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("packages", "matrix", "any_"),
+    [
+        (AFFECTED["packages"], '{"include": [{"package":"vision"}]}', "yes"),
+        ([], '{"include": []}', ""),
+    ],
+)
+def test_the_reusable_workflow_makes_a_job_for_each_package(packages, matrix, any_, tmp_path):
+    if shutil.which("jq") is None:
+        pytest.skip("no jq, which GitHub's runners have")
+    document = yaml.safe_load((FOLDER / REUSABLE[0]).read_text(encoding="utf-8"))
+    (script,) = (s["run"] for s in document["jobs"]["affected"]["steps"] if s.get("id"))
+    record = {**AFFECTED, "packages": packages}
+    status, calls = run_step(script, tmp_path, record, GITHUB_OUTPUT="output")
+    assert (status, calls) == (0, ["affected origin/main --json"])
+    assert (tmp_path / "output").read_text() == f"matrix={matrix}\nany={any_}\n"
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_the_component_builds_and_compares_what_is_affected(status, tmp_path):
+    text = (FOLDER / COMPONENT[0]).read_text(encoding="utf-8").rpartition("\n---\n")[2]
+    script = yaml.safe_load(text)["packages"]["script"][-1]
+    environment = {"STATUS": str(status), "FAIL_ON": "removed"}
+    ended, calls = run_step(script, tmp_path, AFFECTED, **environment)
+    assert ended == status
+    assert calls == [
+        "export",
+        "affected origin/main --json",
+        "validate vision",
+        "diff origin/main vision --markdown --fail-on removed",
+    ]
+    assert (tmp_path / "build" / "diff.md").read_text() == "| a table |\n"
+
+
+def test_both_keep_the_store_of_a_red_run_and_name_our_settings():
+    for name in (REUSABLE[0], COMPONENT[0]):
+        text = (FOLDER / name).read_text(encoding="utf-8")
+        ours = set(re.findall(r"PTE_PIPELINE_\w+", text))
+        assert ours <= {*find_variables().values(), "PTE_PIPELINE_UNTRUSTED"}
+        assert "when: always" in text or text.count("if: always()") >= 6
 
 
 # build.sh

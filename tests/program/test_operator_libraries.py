@@ -8,9 +8,9 @@ import executorch.exir
 import pytest
 import torch
 
+from pipeline.features.exporters.missing_operator import explain_missing
 from pipeline.program.operator_libraries import (
     LIBRARIES,
-    explain_missing,
     find_library,
     find_operators,
     is_registered,

@@ -1,8 +1,17 @@
-"""Places where a remote tier is: a folder, and a real S3 server on loopback."""
+"""Places where a remote tier is: a folder, and real servers on loopback: of S3, of WebDAV, and of
+plain HTTP with PUT."""
 
 from __future__ import annotations
 
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import fsspec
@@ -12,10 +21,12 @@ from pipeline.features.remote.remote import Remote, RemoteSettings
 
 @dataclass
 class Site:
-    """Where remotes are, seen as by someone else who can write there."""
+    """Where remotes are, seen as by someone else who can write there: to `folder`, if a server on
+    loopback has one."""
 
     url: str
     options: dict[str, Any] = field(default_factory=dict)
+    folder: str = ""
 
     def settings(self, **more: Any) -> RemoteSettings:
         return RemoteSettings(self.url, options=self.options, **{"unsigned": True, **more})
@@ -25,7 +36,9 @@ class Site:
 
     def _locate(self, name: str) -> tuple[Any, str]:
         options = {"use_listings_cache": False, **self.options}
-        filesystem, root = fsspec.url_to_fs(self.url, **options)
+        if self.folder:
+            options = {}
+        filesystem, root = fsspec.url_to_fs(self.folder or self.url, **options)
         return filesystem, f"{root}/{name}"
 
     def read(self, name: str) -> bytes:
@@ -44,6 +57,90 @@ class Site:
     def names(self) -> set[str]:
         filesystem, root = self._locate("")
         return {path.removeprefix(root).lstrip("/") for path in filesystem.find(root)}
+
+
+class PutHandler(SimpleHTTPRequestHandler):
+    """What nginx does with `dav_methods PUT; create_full_put_path on;`."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_PUT(self) -> None:
+        path = Path(self.translate_path(self.path))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=self.directory, delete=False) as file:
+            for chunk in self._read_body():
+                file.write(chunk)
+        os.replace(file.name, path)
+        self.send_response(201)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def _read_body(self) -> Iterator[bytes]:
+        if self.headers.get("Transfer-Encoding") != "chunked":
+            yield self.rfile.read(int(self.headers["Content-Length"]))
+            return
+        while size := int(self.rfile.readline(), 16):
+            yield self.rfile.read(size)
+            self.rfile.readline()
+        self.rfile.readline()
+
+    def log_message(self, *arguments: Any) -> None:
+        pass
+
+
+@contextmanager
+def serve_put(folder: Path, handler: type = PutHandler) -> Iterator[Site]:
+    """A server of plain HTTP that takes PUT, on loopback."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=str(folder)))
+    with _running(server.serve_forever, server.shutdown):
+        yield Site(f"http://127.0.0.1:{server.server_port}/team", {}, f"{folder.as_uri()}/team")
+    server.server_close()
+
+
+@contextmanager
+def serve_webdav(folder: Path) -> Iterator[Site]:
+    """A WebDAV server on loopback, WsgiDAV."""
+    from cheroot.wsgi import Server
+    from wsgidav.wsgidav_app import WsgiDAVApp
+
+    config = {
+        "provider_mapping": {"/": str(folder)},
+        "simple_dc": {"user_mapping": {"*": True}},
+        "logging": {"enable": False},
+        "verbose": 0,
+    }
+    server = Server(("127.0.0.1", 0), WsgiDAVApp(config))
+    server.prepare()
+    with _running(server.serve, server.stop):
+        address = f"webdav+http://127.0.0.1:{server.bind_addr[1]}/team"
+        yield Site(address, {}, f"{folder.as_uri()}/team")
+
+
+@contextmanager
+def serve_gcs(bucket: str) -> Iterator[Site]:
+    """An emulator of Google's storage on loopback, gcp-storage-emulator, which speaks no gRPC."""
+    os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"  # read when gcsfs is imported
+    from gcp_storage_emulator.server import create_server
+
+    server = create_server("127.0.0.1", 0, in_memory=True, default_bucket=bucket)
+    server.start()
+    try:
+        host, port = server._api._httpd.server_address
+        options = {"endpoint_url": f"http://{host}:{port}", "token": "anon", "project": "test"}
+        yield Site(f"gs://{bucket}/team", options)
+    finally:
+        server.stop()
+
+
+@contextmanager
+def _running(serve: Callable[[], None], stop: Callable[[], None]) -> Iterator[None]:
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop()
+        thread.join()
 
 
 def s3_options(endpoint: str) -> dict[str, Any]:

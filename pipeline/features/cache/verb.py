@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pipeline.cli.columns import columns
 from pipeline.features.cache.contents import find_unreadable, statistics, verify
-from pipeline.plan.corrections import find_wrong_records
+from pipeline.features.cache.wrong_records import find_wrong_records
 from pipeline.plan.plan import Plan
 from pipeline.report.formatting import duration, percent
 from pipeline.store.errors import PipelineError, did_you_mean, listed

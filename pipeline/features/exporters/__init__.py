@@ -2,6 +2,7 @@
 
 export    an export action, from the exporter to an archive in the store
 exporter  what an exporter defines, and the calls of it
+diagnose  `doit diagnose`: drafts of what can't be exported
 handover  from the exporter's process to the one that writes the archive
 neutral   what is alike in the process of every exporter
 shared_members  weights of several programs, once in the archive
@@ -9,10 +10,24 @@ shared_members  weights of several programs, once in the archive
 
 from __future__ import annotations
 
-from pipeline.moments import Feature
+from pipeline.moments import Command, Feature
 
+DIAGNOSE = Command(
+    "diagnose",
+    "all that torch.export refuses of a model, with source lines",
+    "<model | package> ...",
+    {"json": "write one line of JSON instead; docs/reference/json.md describes it"},
+    "The exporter runs once more. What torch.export refuses, torch.export.draft_export exports as "
+    "far as it can, and its report is printed: operators without fake kernels, branches and sizes "
+    "that depend on values, guards on sizes. The exit status is 1 where anything is refused.",
+    (("doit diagnose asr", "the model of models/asr.py"),),
+    run="pipeline.features.exporters.diagnose:run",
+    builds=True,
+    record="pipeline.features.exporters.diagnose:DIAGNOSIS",
+)
 FEATURE = Feature(
     "exporters",
     "run exporters; archives of exported programs (.pt2) are built without",
+    verbs=(DIAGNOSE,),
     perform_export={"export": "pipeline.features.exporters.export:export"},
 )

@@ -22,10 +22,12 @@ from typing import Any
 import torch
 
 from pipeline.config.operators import load_libraries
+from pipeline.features.exporters.drafts import drafting
 from pipeline.features.exporters.exporter import call_export_methods
 from pipeline.features.exporters.exporter_imports import import_afresh, importing_for
 from pipeline.features.exporters.handover import Handover, handing_over
 from pipeline.features.exporters.methods import hand_over_all, hand_over_stream
+from pipeline.features.exporters.missing_operator import explain_missing
 from pipeline.features.exporters.neutral import neutral_process
 from pipeline.moments import call_all, find_features, load
 from pipeline.plan.actions import Action
@@ -39,7 +41,6 @@ from pipeline.program.archive_facts import describe_archive
 from pipeline.program.fresh_imports import FromText
 from pipeline.program.import_errors import explain_hidden
 from pipeline.program.inputs import InputSet, save_inputs
-from pipeline.program.operator_libraries import explain_missing
 from pipeline.program.workspace_modules import load_file, own_name
 from pipeline.run import isolated
 from pipeline.run.build.load import check_libraries
@@ -127,10 +128,61 @@ def run_exporter(
     ):
         prepare = partial(load_libraries, action.libraries, root)
         run = partial(_run, path, text, handover, action.inputs.parameters, prepare)
-        exported: dict[str, Any] = run_isolated(
-            run, watch, stages, partial(explain_error, root=root)
-        )
+        describe = partial(_explain, root, action.model)
+        exported: dict[str, Any] = run_isolated(run, watch, stages, describe)
     return exported
+
+
+def _explain(root: Path, model: str, error: BaseException) -> str:
+    """Describe what ended an exporter, and where torch says that a draft would tell more, how to
+    make one."""
+    text = explain_error(error, root=root)
+    if "draft_export" in str(error):
+        return (
+            f"{text}; `doit diagnose {model}` lists all that torch.export refuses of it"
+        )
+    return text
+
+
+def run_drafts(action: Action[ExportInputs], root: Path, text: bytes) -> dict[str, Any]:
+    """Run an exporter of this text in a process of its own, with drafts of what can't be exported,
+    and return a model's record as `diagnose.DIAGNOSIS` has it, without its name."""
+    path = root / action.inputs.path
+    with keeping_all():
+        _warm_up()
+    with importing_for(root, path), neutral_process(root):
+        prepare = partial(load_libraries, action.libraries, root)
+        run = partial(_draft, path, text, action.inputs.parameters, prepare)
+        record: dict[str, Any] = run_isolated(
+            run, None, None, partial(explain_error, root=root)
+        )
+    return record
+
+
+def _draft(
+    path: Path,
+    text: bytes,
+    parameters: Mapping[str, Any],
+    prepare: Callable[[], None],
+) -> dict[str, Any]:
+    """Run an exporter in this process, which is its own, with drafts; return its record."""
+    root = path.parents[1]
+    import_afresh(path.parent)
+    prepare()
+    record: dict[str, Any] = {"exports": [], "error": ""}
+    with drafting(root) as calls:
+        try:
+            with _explaining_imports(path):
+                returned = call_export_methods(_load(path, text), parameters)
+                if isinstance(returned, Iterator):
+                    for _ in returned:
+                        pass
+        except Exception as error:
+            record["error"] = explain_error(error, root=root)
+    record["exports"] = calls
+    if calls and calls[-1]["draft_error"]:
+        record["error"] = ""  # which ended the exporter
+    return record
 
 
 def store_exported(

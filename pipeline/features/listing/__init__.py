@@ -25,5 +25,5 @@ FEATURE = Feature(
             record="pipeline.features.listing.packages:PACKAGES",
         ),
     ),
-    split_command="pipeline.features.listing.packages:take_list",
+    split_command="pipeline.features.listing.take_list:take_list",
 )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
 from json import dumps
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +12,7 @@ from pipeline.cli.grammar import find_named
 from pipeline.cli.verbs import known_packages
 from pipeline.moments import show_error
 from pipeline.plan.plan import Plan
-from pipeline.store.errors import PipelineError, plural
+from pipeline.store.errors import plural
 from pipeline.store.workspace import open_workspace
 
 PACKAGES = {
@@ -50,21 +49,8 @@ def run(plan: Plan, words: Sequence[str], json: bool = False) -> Iterator[Any]:
     yield from (line.rstrip() for line in columns(cells))
 
 
-def take_list(
-    words: Sequence[str], root: Path
-) -> tuple[None, Callable[[], int]] | None:
-    """Take `doit list --json` from doit, whose `list` has no JSON; None for other words. It lists
-    the packages of all toolchains, in one line."""
-    if words[:1] != ["list"] or "--json" not in words:
-        return None
-    names = [word for word in words[1:] if word != "--json"]
-    for word in names:
-        if word.startswith("-"):
-            raise PipelineError(f"list: --json goes without {word}")
-    return None, partial(_print_list, names, root)
-
-
-def _print_list(names: Sequence[str], root: Path) -> int:
+def print_list(names: Sequence[str], root: Path) -> int:
+    """Print the record of packages of all toolchains, by default all; return the exit status."""
     plan = Plan(open_workspace(root))
     plan.trust_last_exports()
     packages: dict[str, None] = {}
@@ -92,7 +78,7 @@ def _describe(plan: Plan, package: str) -> dict[str, Any]:
         methods += unit
     return {
         "package": package,
-        "configs": [path for path, _ in plan.configs.files(package)],
+        "configs": list(dict(plan.configs.files(package))),
         "model": plan.model(package),
         "source": str(path) if path else None,
         "target": parsed.config.target if parsed.config else None,

@@ -6,11 +6,13 @@ import errno
 import os
 import re
 import secrets
+import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from pipeline.store.errors import PipelineError
@@ -20,8 +22,13 @@ from pipeline.store.signing import INSTALL
 _CHUNK = 1 << 22  # bytes read in a step
 _PART = 1 << 23  # bytes of a part of an upload; S3 wants at least 5 MiB
 
-# Where a server that does not know ranges answers with all that it likes.
-_STREAMED = {"http", "https"}
+# Where a server that does not know ranges answers with all that it likes, and a file is written by
+# PUT alone.
+_HTTP = {"http", "https"}
+_WEBDAV = "webdav"
+_LEAST_RATE = 1 << 20  # bytes a second of an upload that is one step
+# What servers answer that may, or can, only be read.
+_READ_ONLY = (401, 403, 405, 501)
 
 # What tells absent files from those that may not be read, by the address; S3 and Google's storage
 # answer 403 to both without it.
@@ -35,6 +42,16 @@ _PROBE = "readable"  # a file that shows whether anything can be read
 
 # Where a file appears when its upload is complete, and a move is a copy.
 _ATOMIC = {"abfs", "abfss", "az", "gcs", "gs", "hf", "oss", "s3", "s3a"}
+
+
+_ATOMIC = {"abfs", "abfss", "az", "gcs", "gs", "oss", "s3", "s3a", *_HTTP}
+# What pip installs for an address that fsspec knows.
+_EXTRAS = {
+    **dict.fromkeys(("abfs", "abfss", "az"), "azure"),
+    **dict.fromkeys(("gcs", "gs"), "gcs"),
+    **dict.fromkeys(_HTTP, "http"),
+    _WEBDAV: "webdav",
+}
 
 
 class RemoteError(Exception):
@@ -56,7 +73,14 @@ class RemoteError(Exception):
     def denied(self) -> bool:
         """Tell whether the remote may, or can, only be read."""
         only_read = isinstance(self.cause, PermissionError | NotImplementedError)
-        return only_read or self.errno == errno.EROFS
+        return only_read or self.errno == errno.EROFS or self._status in _READ_ONLY
+
+    @property
+    def _status(self) -> int | None:
+        """The status of an answer over HTTP, as aiohttp and httpx keep it."""
+        answer = getattr(self.cause, "response", None)
+        status: int | None = getattr(answer, "status_code", None)
+        return status or getattr(self.cause, "status", None)
 
 
 class RemoteFiles:
@@ -73,7 +97,8 @@ class RemoteFiles:
     def __init__(self, url: str, options: Mapping[str, Any], timeout: float) -> None:
         self.shown = re.sub(r"//[^/]*@", "//", url)  # without a password
         self._url = url
-        self._protocol = url.partition("://")[0]
+        # `webdav+https://host/folder` says how the server is reached.
+        self._protocol, _, self._transport = url.partition("://")[0].partition("+")
         self._options = dict(options)
         self._timeout = timeout
         self._connecting = threading.Lock()
@@ -91,11 +116,16 @@ class RemoteFiles:
         try:
             fsspec.get_filesystem_class(self._protocol)
         except ValueError:
-            schemes = "such as file://, s3://, gs://, abfs://, sftp://"
+            schemes = (
+                "such as file://, s3://, gs://, abfs://, https://, webdav+https://"
+            )
             raise PipelineError(f"{where} is not known; {schemes}") from None
         except ImportError as error:
-            on_s3 = self._protocol in ("s3", "s3a")
-            needs = f"s3fs: {INSTALL}" if on_s3 else f"a package: {error}"
+            needs = f"a package: {error}"
+            if self._protocol in ("s3", "s3a"):
+                needs = f"s3fs: {INSTALL}"
+            elif self._protocol in _EXTRAS:
+                needs = f"pip install 'pte-pipeline[{_EXTRAS[self._protocol]}]'"
             raise PipelineError(f"{where} needs {needs}") from error
 
     def read(self, name: str, limit: int) -> Iterator[bytes]:
@@ -104,7 +134,7 @@ class RemoteFiles:
         Most files are one piece, so the first is asked for outright, and the size only if there may
         be more.
         """
-        if self._protocol in _STREAMED:
+        if self._protocol in _HTTP:
             yield from self._stream(name, limit)
             return
         position, size = 0, None
@@ -201,7 +231,12 @@ class RemoteFiles:
         try:
             size = self._upload(temporary, pieces)
             filesystem, root = self._connect()
-            self._step(filesystem.mv, f"{root}/{temporary}", f"{root}/{name}")
+            move = filesystem.mv
+            if (
+                self._protocol == _WEBDAV
+            ):  # whose mv copies, which readers may see half of
+                move = partial(filesystem.client.move, overwrite=True)
+            self._step(move, f"{root}/{temporary}", f"{root}/{name}")
         except BaseException:
             with suppress(RemoteError):
                 self._ask("rm_file", temporary)
@@ -222,17 +257,31 @@ class RemoteFiles:
 
     def _upload(self, name: str, pieces: Iterable[bytes]) -> int:
         filesystem, root = self._connect()
+        if self._protocol in _HTTP:
+            return self._put(name, pieces)
         file = self._step(filesystem.open, f"{root}/{name}", "wb", block_size=_PART)
         size = 0
         try:
             for piece in pieces:
                 self._step(file.write, piece)
                 size += len(piece)
-            self._step(file.close)
+            self._step(file.close, bytes_sent=size if self._protocol == _WEBDAV else 0)
         except BaseException:
             with suppress(RemoteError):
                 self._step(_discard, file)
             raise
+        return size
+
+    def _put(self, name: str, pieces: Iterable[bytes]) -> int:
+        """Write a file by PUT, once all of it is known to be good."""
+        filesystem, root = self._connect()
+        with tempfile.NamedTemporaryFile(prefix=TEMPORARY_PREFIX) as file:
+            for piece in pieces:
+                file.write(piece)
+            file.flush()
+            size = file.tell()
+            where = (file.name, f"{root}/{name}")
+            self._step(filesystem.put_file, *where, method="put", bytes_sent=size)
         return size
 
     def _connect(self) -> tuple[Any, str]:
@@ -253,7 +302,14 @@ class RemoteFiles:
                 "retries": {"total_max_attempts": 1},
             }
             options["config_kwargs"] = {**limits, **options.get("config_kwargs", {})}
-        filesystem, root = url_to_fs(self._url, **options)
+        url = self._url
+        if self._protocol == _WEBDAV:
+            options = {"retry": False, "timeout": self._timeout, **options}
+            if self._transport:
+                host, _, folder = self._url.partition("://")[2].partition("/")
+                options["base_url"] = f"{self._transport}://{host}"
+                url = f"{_WEBDAV}://{folder}"
+        filesystem, root = url_to_fs(url, **options)
         return filesystem, root.rstrip("/")
 
     def _ask(self, method: str, name: str, **options: Any) -> Any:
@@ -262,9 +318,20 @@ class RemoteFiles:
             options["timeout"] = self._timeout
         return self._step(getattr(filesystem, method), f"{root}/{name}", **options)
 
-    def _step(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    def _step(
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        bytes_sent: int = 0,
+        **options: Any,
+    ) -> Any:
         """Call a function in a thread that may be left hanging: no process waits for it at its
-        exit. Raises RemoteError, a miss for FileNotFoundError and an error for all else."""
+        exit. Raises RemoteError, a miss for FileNotFoundError and an error for all else.
+
+        Args:
+            bytes_sent: in this one step, for which more time is given.
+        """
+        timeout = self._timeout + bytes_sent / _LEAST_RATE
         future: Future[Any] = Future()
 
         def run() -> None:
@@ -275,7 +342,7 @@ class RemoteFiles:
 
         try:
             threading.Thread(target=run, name="pte-remote", daemon=True).start()
-            error = future.exception(self._timeout)
+            error = future.exception(timeout)
         except (
             RuntimeError,
             TimeoutError,
@@ -284,7 +351,7 @@ class RemoteFiles:
         if error is None:
             return future.result()
         if isinstance(error, TimeoutError):
-            error = TimeoutError(f"no answer within {self._timeout:g} s")
+            error = TimeoutError(f"no answer within {timeout:g} s")
         count = "misses" if isinstance(error, FileNotFoundError) else "errors"
         raise RemoteError(count, error) from error
 

@@ -28,6 +28,8 @@ WORDS = {
     "explain": ["pair"],
     "why": ["models/pair.py"],
 }
+# `plan` has a test below; tests/features/exporters/test_diagnose.py runs an exporter.
+APART = ("plan", "diagnose")
 
 
 def closed(schema):
@@ -83,11 +85,11 @@ def test_each_schema_in_the_reference_is_current():
 
 
 def test_a_verb_with_a_record_has_the_option_and_no_other_has():
-    assert {*WORDS, "backends", "cache", "packages", "plan"} == {*WITH_RECORD}
+    assert {*WORDS, "backends", "cache", "packages", *APART} == {*WITH_RECORD}
     assert [name for name, verb in VERBS.items() if "json" in verb.options] == WITH_RECORD
 
 
-@pytest.mark.parametrize("name", sorted({*WITH_RECORD} - {"plan"}))
+@pytest.mark.parametrize("name", sorted({*WITH_RECORD} - {*APART}))
 def test_what_a_verb_yields_keeps_to_its_schema(name, plan):
     record, error = ask(plan, name, *WORDS.get(name, ()))
     assert error is None or name == "diff"
@@ -104,6 +106,12 @@ def test_a_plan_has_actions_and_mistakes_and_the_same_exit_status(plan):
     assert ask(plan, "plan", "pair/decode")[0]["actions"][-1]["methods"] == ["decode"]
     with pytest.raises(PipelineError, match="leave out --json"):
         list(load(VERBS["plan"].run)(plan, (), resolved=True, json=True))
+
+
+def test_a_package_is_listed_with_its_config_and_methods(plan):
+    listed, _ = ask(plan, "packages")[0]["packages"]
+    assert listed["configs"] == ["partition_configs/pair.yaml"]
+    assert (listed["source"], listed["methods"]) == ("models/pair.py", ["encode", "decode"])
 
 
 def test_of_the_last_run_and_of_all_packages(plan):

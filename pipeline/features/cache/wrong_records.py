@@ -1,0 +1,34 @@
+"""Finds records of archives that contradict the archives, and corrects them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+
+from pipeline.plan.corrections import keep_facts
+from pipeline.plan.keys import programs_key
+from pipeline.program.archive_facts import describe_archive
+from pipeline.program.sources import ModelSource
+from pipeline.store.errors import SourceError
+from pipeline.store.file_digests import FileDigests
+from pipeline.store.store import Store
+
+
+def find_wrong_records(
+    source: ModelSource, store: Store, digests: FileDigests
+) -> Iterator[str]:
+    """Compare the records of a model's archives with the archives; correct wrong ones, and yield
+    what they are of. An archive that can't be read has none."""
+    if source.form == "archive":
+        archives = [source.path]
+    elif source.form == "folder":
+        archives = sorted(source.path.glob("*.pt2"))
+    else:
+        archives = []
+    for archive in archives:
+        with suppress(SourceError):
+            facts = describe_archive(archive, digests=digests)
+            entry = store.get_by_key(programs_key(facts.content))
+            if entry is not None and entry.result["programs"] != facts.to_json():
+                keep_facts(store, facts)
+                yield f"the record of the programs in {archive.parent.name}/{archive.name}"
