@@ -1,6 +1,6 @@
 """Trials: variants of a package, built as packages of a workspace beside the user's.
 
-Each variant is a config of its own in `build/.tune/<package>`, named by its content, and a run of
+Each variant is a config of its own in `build/.tune/<package>`, named by its meaning, and a run of
 doit builds a batch of them there: the ordinary actions, from the same sources and the same store.
 So what variants share is compiled once, an interrupted search goes on, and nothing that is known is
 built again.
@@ -22,10 +22,11 @@ import yaml
 
 from pipeline.cli.grammar import quoted
 from pipeline.config.compose import Document
+from pipeline.config.parser import parse_document
 from pipeline.config.yaml import Dumper
 from pipeline.features.tuning.space import Choice, make_trial_data
 from pipeline.report.events import RUN
-from pipeline.store.digest import hash_bytes
+from pipeline.store.digest import hash_json
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import read_record, remove, write_atomically
 from pipeline.store.workspace import BUILD_VARIABLE, CONFIGS_VARIABLE, Workspace
@@ -80,15 +81,17 @@ class TrialFolder:
         return self._folder / _BUILD / name
 
     def add(self, document: Document) -> str:
-        """Write the config of a trial, and return its name."""
-        data = make_trial_data(document)
-        text = yaml.dump(data, None, Dumper, sort_keys=False, allow_unicode=True)
-        content = (_COMMENT.format(package=self._package) + text).encode()
-        name = f"{self._package}-{hash_bytes(content)[:_DIGITS]}"
-        path = self._folder / _CONFIGS / f"{name}.yaml"
-        if not path.exists() or path.read_bytes() != content:
-            write_atomically(path, content, self._workspace.build)
-        self._names[name] = None
+        """Write the config of a trial, and return its name: configs that mean the same have one."""
+        meaning = parse_document(self._package, document).resolved()
+        name = f"{self._package}-{hash_json(meaning)[:_DIGITS]}"
+        if name not in self._names:
+            data = make_trial_data(document)
+            text = yaml.dump(data, None, Dumper, sort_keys=False, allow_unicode=True)
+            content = (_COMMENT.format(package=self._package) + text).encode()
+            path = self._folder / _CONFIGS / f"{name}.yaml"
+            if not path.exists() or path.read_bytes() != content:
+                write_atomically(path, content, self._workspace.build)
+            self._names[name] = None
         return name
 
     def build(self, group: str, names: Iterable[str]) -> dict[str, str]:

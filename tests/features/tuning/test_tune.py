@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tests.support.bench import Bench
+from tests.support.bench import Bench, bench_of
 
 DODO = "from pte_pipeline.tasks import *\n"
 MODEL = '''
@@ -72,8 +72,8 @@ def make_bench(root, space, most="15kB"):
     return Bench(root)
 
 
-def record_of(bench):
-    return json.loads((bench.root / "build" / "tune-tiny.json").read_text())
+def record_of(bench, package="tiny"):
+    return json.loads((bench.root / "build" / f"tune-{package}.json").read_text())
 
 
 def test_words_without_meaning_are_refused(tmp_path):
@@ -90,32 +90,41 @@ def test_words_without_meaning_are_refused(tmp_path):
     assert bench.doit("tune") == 1
 
 
+SPACE_OF_ONE = """\
+tune: # memory that the app brings, or the package
+  space:
+    emit.memory_planning:
+      - null
+      - {alloc_graph_input: false}
+      - {alloc_graph_input: false, alloc_graph_output: false}
+  objectives: {planned_memory: min, sqnr: max}
+"""
+
+
 @pytest.mark.slow
 def test_variants_are_built_once_and_the_best_is_written(tmp_path):
-    bench = make_bench(tmp_path, SMALL)
-    assert bench.doit("tune", "tiny", PTE_PIPELINE_JOBS="1") == 0, bench.output
-    assert "5 methods compiled in" in bench.output  # four of `large`, and `small` once
-    record = record_of(bench)
-    trials = {trial["trial"]: trial for trial in record["trials"]}
-    assert [trial["trial"] for trial in record["trials"] if trial["present"]] == [1]
-    sizes = {number: trial["figures"]["size"] for number, trial in trials.items()}
-    assert sizes[2] == min(sizes.values()) < 15_000
-    assert record["best"] == 2
-    for number in (1, 3):  # float on either: too large, so it was not validated
-        assert "breaks max_size 15.0 kB" in trials[number]["faults"][0]
-    assert trials[2]["figures"]["sqnr"] > 25 and trials[2]["held_out"]["sqnr"] > 25
-    page = (bench.root / "build" / "tune-tiny.html").read_text()
-    assert page.count("<circle") == 2 and "doit tune tiny --write best" in page
+    bench = bench_of("archives", tmp_path)
+    path = bench.root / "partition_configs" / "one.yaml"
+    path.write_text(path.read_text() + SPACE_OF_ONE)
+    assert bench.doit("tune", "one", PTE_PIPELINE_JOBS="1") == 0, bench.output
+    assert "6 methods compiled in" in bench.output
+    record = record_of(bench, "one")
+    assert [trial["present"] for trial in record["trials"]] == [True, False, False]
+    sizes = [trial["figures"]["planned_memory"] for trial in record["trials"]]
+    assert sizes == [64, 32, 0] and record["best"] == 3  # two tensors of six floats
+    assert all(trial["figures"]["sqnr"] > 100 for trial in record["trials"])
+    page = (bench.root / "build" / "tune-one.html").read_text()
+    assert page.count("<circle") == 3 and "doit tune one --write best" in page
 
-    before = (bench.root / "partition_configs" / "tiny.yaml").read_text()
-    assert bench.doit("tune", "--write", "best") == 0, bench.output
+    # Another limit builds nothing: the first trial is lowered, and breaks it.
+    path.write_text(path.read_text() + "  limits: {max_planned_memory: 40B}\n")
+    before = path.read_text()
+    assert bench.doit("tune", "--write", "best", PTE_PIPELINE_JOBS="1") == 0, bench.output
     assert "0 methods compiled in" in bench.output
-    assert record_of(bench) == record
-    quantize = "quantize: {quantizer: xnnpack, dynamic: true, per_channel: true}"
-    after = (bench.root / "partition_configs" / "tiny.yaml").read_text()
-    assert after == before.replace(
-        "large: {partitioners: [xnnpack]}", f"large: {{partitioners: [xnnpack], {quantize}}}"
-    )
+    faults = [trial["faults"] for trial in record_of(bench, "one")["trials"]]
+    assert faults == [["planned_memory 64 B breaks max_planned_memory 40 B"], [], []]
+    planning = "{alloc_graph_input: false, alloc_graph_output: false}"
+    assert path.read_text() == f"{before}emit: {{memory_planning: {planning}}}\n"
 
 
 def table_of(bench):
@@ -151,13 +160,18 @@ def test_a_killed_search_goes_on_to_the_same_table(tmp_path):
     assert record_of(killed) == record_of(whole)
 
 
+def _count_compiled(bench):
+    (line,) = [line for line in bench.output.splitlines() if "methods compiled in" in line]
+    return int(line.split()[0])
+
+
 @pytest.mark.release
 def test_a_search_finds_the_best_of_all_with_fewer_compilations(tmp_path):
-    """The best by size of all 12 combinations is found in 6 trials."""
+    """The best by size of all 12 combinations is found in 6 trials; float is too large."""
     pytest.importorskip("optuna")
-    whole = make_bench(tmp_path / "whole", LARGE, "1MB")
+    whole = make_bench(tmp_path / "whole", LARGE)
     assert whole.doit("tune") == 0, whole.output
-    search = make_bench(tmp_path / "search", LARGE, "1MB")
+    search = make_bench(tmp_path / "search", LARGE)
     assert search.doit("tune", "--trials", "6") == 0, search.output
 
     def best_of(bench):
@@ -166,5 +180,9 @@ def test_a_search_finds_the_best_of_all_with_fewer_compilations(tmp_path):
 
     assert len(record_of(whole)["trials"]) == 12
     assert len(record_of(search)["trials"]) <= 7  # and the present config
+    faults = [trial["faults"] for trial in record_of(whole)["trials"] if trial["faults"]]
+    assert len(faults) == 4 and all("breaks max_size 15.0 kB" in fault[0] for fault in faults)
+    compiled = [_count_compiled(bench) for bench in (search, whole)]
+    assert compiled[0] <= 0.5 * compiled[1], compiled
     sizes = [best_of(bench)["figures"]["size"] for bench in (search, whole)]
     assert sizes[0] <= 1.05 * sizes[1]
