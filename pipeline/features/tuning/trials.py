@@ -13,12 +13,13 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
+from filelock import FileLock, Timeout
 
 from pipeline.cli.grammar import quoted
 from pipeline.config.compose import Document
@@ -34,6 +35,7 @@ from pipeline.store.workspace import BUILD_VARIABLE, CONFIGS_VARIABLE, Workspace
 FOLDER = ".tune"  # no package can have this name
 _CONFIGS = "partition_configs"
 _BUILD = "build"
+_LOCK = "lock"
 _LOG = "doit.log"
 _DATABASE = ".doit.sqlite3"
 _COMMENT = "# A trial of `doit tune {package}`, which writes it anew.\n"
@@ -75,6 +77,18 @@ class TrialFolder:
         self._folder = workspace.build / FOLDER / package
         self._names: dict[str, None] = {}
         self.compiled = 0
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other processes from building trials of the package. Raises PipelineError where one
+        does."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        try:
+            with FileLock(self._folder / _LOCK, timeout=0):
+                yield
+        except Timeout as error:
+            fault = "another `doit tune` builds its trials"
+            raise PipelineError(f"{self._package}: {fault}; wait for it") from error
 
     def find(self, name: str) -> Path:
         """Return the folder of a trial's package."""
@@ -119,7 +133,7 @@ class TrialFolder:
         log = self._folder / _LOG
         status = _run_logged(command, environment, self._workspace.root, log)
         if status not in (0, 1):
-            shown_log = log.relative_to(self._workspace.root)
+            shown_log = os.path.relpath(log, self._workspace.root)
             raise PipelineError(f"nothing could be built; {shown_log} says why")
         actions = (read_record(record) or {}).get("actions", ())
         counts = Counter((action["kind"], action["outcome"]) for action in actions)
