@@ -5,9 +5,12 @@ import os
 import signal
 import subprocess
 import time
+from types import SimpleNamespace
 
 import pytest
 
+from pipeline.features.tuning.verb import run
+from pipeline.store.errors import PipelineError
 from tests.support.bench import Bench, bench_of
 
 DODO = "from pte_pipeline.tasks import *\n"
@@ -76,18 +79,24 @@ def record_of(bench, package="tiny"):
     return json.loads((bench.root / "build" / f"tune-{package}.json").read_text())
 
 
-def test_words_without_meaning_are_refused(tmp_path):
-    bench = make_bench(tmp_path, SMALL)
-    for words, fault in {
-        ("--trials", "many"): "tune: --trials is 'many', must be a whole number",
-        ("--max-size", "10"): "tune: --max-size is '10', must be a size such as 10MB",
-        ("--write", "last"): "tune: --write is 'last', must be a whole number",
-        ("other",): "tune: no package 'other'; known: tiny",
-    }.items():
-        assert bench.doit("tune", *words) == 1
-        assert fault in bench.output
-    bench.edit("partition_configs/tiny.yaml", "tune:\n", "target: phone\nx: &unused\n")
-    assert bench.doit("tune") == 1
+@pytest.mark.parametrize(
+    ("words", "options", "fault"),
+    [
+        ([], {"trials": "many"}, "--trials is 'many', must be a whole number"),
+        ([], {"max_size": "10"}, "--max-size is '10', must be a size such as 10MB"),
+        ([], {"write": "last"}, "--write is 'last', must be a whole number"),
+        (["other"], {}, "no package 'other'; known: tiny"),
+        ([], {}, "no config has a section `tune`; `doit help tune` says more"),
+        (["tiny"], {}, "tiny: its config has no section `tune`; write `tune: {space: "),
+    ],
+)
+def test_words_without_meaning_are_refused(words, options, fault):
+    parsed = SimpleNamespace(config=SimpleNamespace(tune=None))
+    configs = SimpleNamespace(parsed=lambda package: parsed)
+    plan = SimpleNamespace(packages=["tiny"], configs=configs, check=lambda package: None)
+    with pytest.raises(PipelineError) as error:
+        list(run(plan, words, **options))
+    assert str(error.value).startswith(fault)
 
 
 SPACE_OF_ONE = """\
@@ -170,7 +179,7 @@ ONE_METHOD = """\
       - null
       - {quantizer: xnnpack, dynamic: true, per_channel: true}
       - {quantizer: xnnpack, per_channel: true}
-      - {quantizer: xnnpack}
+      - {quantizer: xnnpack, per_channel: false}
     methods.large.partitioners: [[xnnpack], [{xnnpack: {per_op_mode: true}}]]
     methods.large.edge: [null, {keep_ranges: true}]"""
 
