@@ -234,6 +234,9 @@ NOT_RUN = {
     "doit upgrade et15": "tests/features/toolchains; it needs another environment",
     "doit upgrade et15 vision": "likewise",
     "doit contract vision --on pi5": "tests/features/contracts/test_packages.py; it needs a board",
+    "doit tune vision": "tests/features/tuning; its config has no space",
+    "doit tune vision --write best": "likewise",
+    "doit tune vision asr --max-size 10MB": "likewise",
     "doit profile vision/classify": "tests/features/native/test_runner.py; it needs an SDK",
     "doit profile vision/classify --on qemu:cortex-a72 --repeats 3": "likewise",
 }

@@ -121,6 +121,8 @@ def _find_figure(name: str, figures: Figures, report: Json) -> float | None:
     kind, _, device = name.partition(".")
     if kind in _ON_DEVICE:
         return _find_on_device(kind, device, report)
+    if kind == "metrics":
+        return _find_metric(device, report)
     return _find_in_record(report, name.split("."))
 
 
@@ -166,6 +168,19 @@ def _find_on_device(kind: str, device: str, report: Json) -> float | None:
     if kind == "peak_memory":
         return max(values)
     return sum(values)
+
+
+def _find_metric(name: str, report: Json) -> float | None:
+    """Return the value of a metric of the first method that has it, or another of its facts, such
+    as the `drop` against the source. Names of metrics may have dots."""
+    entry, _, fact = name.rpartition(".")
+    for method in report.get("methods", ()):
+        metrics = method.get("metrics") or {}
+        if name in metrics:
+            return _find_in_record(metrics[name], ["value"])
+        if entry in metrics:
+            return _find_in_record(metrics[entry], [fact])
+    return None
 
 
 def _find_in_record(record: Any, path: Sequence[str]) -> float | None:

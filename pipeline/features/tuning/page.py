@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -37,7 +38,7 @@ def write_results(search: Search) -> str:
     }
     for name, content in contents.items():
         write_atomically(workspace.build / name, content, workspace.build)
-    return str((workspace.build / f"{stem}.html").relative_to(workspace.root))
+    return os.path.relpath(workspace.build / f"{stem}.html", workspace.root)
 
 
 def make_record(search: Search) -> dict[str, Any]:

@@ -63,6 +63,11 @@ class Search:
 
     def run(self) -> Iterator[tuple[int, int]]:
         """Build the trials; yield how many there are, and how many there will be."""
+        with self.folder.held():
+            yield from self._build_batches()
+            self.folder.drop_others()
+
+    def _build_batches(self) -> Iterator[tuple[int, int]]:
         batches = sample(self.space, self.number, self.seed, self.objectives)
         yield 0, self.number
         present, *trials = self._try([None, *next(batches)])
@@ -76,7 +81,6 @@ class Search:
                 self.trials += trials
         if all(trial.name != self.present for trial in self.trials):
             self.trials.insert(0, present)
-        self.folder.drop_others()
 
     def _try(self, choices: Sequence[Choice | None]) -> list[Trial]:
         """Build and validate variants, but those that break a limit on a cheap figure."""

@@ -55,7 +55,8 @@ class Space:
         self.root = root
         section = document.root.value["tune"].value["space"].value
         self.axes: Mapping[str, Sequence[Node]] = {
-            name: tuple(node.value) for name, node in section.items()
+            name: tuple(map(restore_variables, node.value))
+            for name, node in section.items()
         }
 
     @property
@@ -117,6 +118,19 @@ def compose_root(space: Space, root: Node) -> Document:
     if document is None:
         raise ConfigErrors(composition.problems)
     return document
+
+
+def restore_variables(node: Node) -> Node:
+    """Return a node with texts as they were written, before variables took their places in it:
+    composing a trial fills them in."""
+    if node.source:
+        return Node(node.source, node.mark, node.plain)
+    members = node.value
+    if isinstance(members, dict):
+        members = {key: restore_variables(member) for key, member in members.items()}
+    elif isinstance(members, list):
+        members = list(map(restore_variables, members))
+    return Node(members, node.mark, node.plain, node.takes)
 
 
 def leave_out_empty(node: Node) -> Node:

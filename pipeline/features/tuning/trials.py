@@ -1,6 +1,6 @@
 """Trials: variants of a package, built as packages of a workspace beside the user's.
 
-Each variant is a config of its own in `build/.tune/<package>`, named by its content, and a run of
+Each variant is a config of its own in `build/.tune/<package>`, named by its meaning, and a run of
 doit builds a batch of them there: the ordinary actions, from the same sources and the same store.
 So what variants share is compiled once, an interrupted search goes on, and nothing that is known is
 built again.
@@ -13,19 +13,21 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
+from filelock import FileLock, Timeout
 
 from pipeline.cli.grammar import quoted
 from pipeline.config.compose import Document
+from pipeline.config.parser import parse_document
 from pipeline.config.yaml import Dumper
 from pipeline.features.tuning.space import Choice, make_trial_data
 from pipeline.report.events import RUN
-from pipeline.store.digest import hash_bytes
+from pipeline.store.digest import hash_json
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import read_record, remove, write_atomically
 from pipeline.store.workspace import BUILD_VARIABLE, CONFIGS_VARIABLE, Workspace
@@ -33,6 +35,7 @@ from pipeline.store.workspace import BUILD_VARIABLE, CONFIGS_VARIABLE, Workspace
 FOLDER = ".tune"  # no package can have this name
 _CONFIGS = "partition_configs"
 _BUILD = "build"
+_LOCK = "lock"
 _LOG = "doit.log"
 _DATABASE = ".doit.sqlite3"
 _COMMENT = "# A trial of `doit tune {package}`, which writes it anew.\n"
@@ -75,20 +78,34 @@ class TrialFolder:
         self._names: dict[str, None] = {}
         self.compiled = 0
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other processes from building trials of the package. Raises PipelineError where one
+        does."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        try:
+            with FileLock(self._folder / _LOCK, timeout=0):
+                yield
+        except Timeout as error:
+            fault = "another `doit tune` builds its trials"
+            raise PipelineError(f"{self._package}: {fault}; wait for it") from error
+
     def find(self, name: str) -> Path:
         """Return the folder of a trial's package."""
         return self._folder / _BUILD / name
 
     def add(self, document: Document) -> str:
-        """Write the config of a trial, and return its name."""
-        data = make_trial_data(document)
-        text = yaml.dump(data, None, Dumper, sort_keys=False, allow_unicode=True)
-        content = (_COMMENT.format(package=self._package) + text).encode()
-        name = f"{self._package}-{hash_bytes(content)[:_DIGITS]}"
-        path = self._folder / _CONFIGS / f"{name}.yaml"
-        if not path.exists() or path.read_bytes() != content:
-            write_atomically(path, content, self._workspace.build)
-        self._names[name] = None
+        """Write the config of a trial, and return its name: configs that mean the same have one."""
+        meaning = parse_document(self._package, document).resolved()
+        name = f"{self._package}-{hash_json(meaning)[:_DIGITS]}"
+        if name not in self._names:
+            data = make_trial_data(document)
+            text = yaml.dump(data, None, Dumper, sort_keys=False, allow_unicode=True)
+            content = (_COMMENT.format(package=self._package) + text).encode()
+            path = self._folder / _CONFIGS / f"{name}.yaml"
+            if not path.exists() or path.read_bytes() != content:
+                write_atomically(path, content, self._workspace.build)
+            self._names[name] = None
         return name
 
     def build(self, group: str, names: Iterable[str]) -> dict[str, str]:
@@ -116,7 +133,7 @@ class TrialFolder:
         log = self._folder / _LOG
         status = _run_logged(command, environment, self._workspace.root, log)
         if status not in (0, 1):
-            shown_log = log.relative_to(self._workspace.root)
+            shown_log = os.path.relpath(log, self._workspace.root)
             raise PipelineError(f"nothing could be built; {shown_log} says why")
         actions = (read_record(record) or {}).get("actions", ())
         counts = Counter((action["kind"], action["outcome"]) for action in actions)

@@ -42,17 +42,21 @@ def run(
     most = parse_size(max_size) if max_size else None
     if max_size and most is None:
         raise PipelineError(f"--max-size is '{max_size}', must be a size such as 10MB")
-    packages = _find_tuned(plan, words)
-    if write and write != BEST:
+    if write != BEST:
         _parse_number(write, "--write")
-        if len(packages) > 1:
-            raise PipelineError("--write NUMBER is for one package; name it")
+    packages = _find_tuned(plan, words)
+    if write not in ("", BEST) and len(packages) > 1:
+        raise PipelineError("--write NUMBER is for one package; name it")
     searches = []
     for package in packages:
         started = time.monotonic()
         search = Search(plan, package, number)
-        for built, whole in search.run():
-            yield f"{package}: {built} of {plural(whole, 'trial')}"
+        try:
+            for built, whole in search.run():
+                yield f"{package}: {built} of {plural(whole, 'trial')}"
+        except KeyboardInterrupt:
+            yield "interrupted; what was built is in the store, and the same command goes on"
+            raise
         seconds = time.monotonic() - started
         yield from list_lines(search)
         work = f"{plural(search.folder.compiled, 'method')} compiled in {seconds:.0f} s"

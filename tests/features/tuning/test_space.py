@@ -3,7 +3,15 @@
 import pytest
 
 from pipeline.features.tuning.space import compose_choice, find_choice_problems, make_trial_data
-from tests.features.tuning.spaces import CONFIG, problems_of, space_of, write_config
+from pipeline.features.tuning.trials import TrialFolder
+from pipeline.store.errors import PipelineError
+from tests.features.tuning.spaces import (
+    CONFIG,
+    problems_of,
+    space_of,
+    workspace_at,
+    write_config,
+)
 
 PATH = "partition_configs/pair.yaml"
 KNOWN = "known: partitioners, modules, edge, quantize, emit, allow_none, recipe"
@@ -134,3 +142,24 @@ def test_a_trial_has_no_family_and_no_gates_on_growth(tmp_path):
     assert trial["validate"] == {"gates": {"max_size": "1MB"}}
     assert trial["constant_methods"] == {"get_text": "$$5"}
     assert "family" not in trial and "tune" not in trial
+
+
+def test_variables_are_filled_in_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("TUNE_FILE", "inputs/a.pt")
+    space = (
+        "    methods.decode.quantize:\n      - quantizer: xnnpack\n"
+        "        calibration: $$${TUNE_FILE}"
+    )
+    path = write_config(tmp_path, space)
+    assert problems_of(path) == []
+    trial = make_trial_data(compose_choice(space_of(path), (0,)))
+    assert trial["methods"]["decode"]["quantize"]["calibration"] == "$$inputs/a.pt"
+
+
+def test_a_second_search_of_a_package_has_to_wait(tmp_path):
+    folders = [TrialFolder(workspace_at(tmp_path), "pair") for _ in range(2)]
+    match = "pair: another `doit tune`"
+    with folders[0].held(), pytest.raises(PipelineError, match=match), folders[1].held():
+        pass
+    with folders[1].held():
+        pass

@@ -5,10 +5,13 @@ import os
 import signal
 import subprocess
 import time
+from types import SimpleNamespace
 
 import pytest
 
-from tests.support.bench import Bench
+from pipeline.features.tuning.verb import run
+from pipeline.store.errors import PipelineError
+from tests.support.bench import Bench, bench_of
 
 DODO = "from pte_pipeline.tasks import *\n"
 MODEL = '''
@@ -72,50 +75,65 @@ def make_bench(root, space, most="15kB"):
     return Bench(root)
 
 
-def record_of(bench):
-    return json.loads((bench.root / "build" / "tune-tiny.json").read_text())
+def record_of(bench, package="tiny"):
+    return json.loads((bench.root / "build" / f"tune-{package}.json").read_text())
 
 
-def test_words_without_meaning_are_refused(tmp_path):
-    bench = make_bench(tmp_path, SMALL)
-    for words, fault in {
-        ("--trials", "many"): "tune: --trials is 'many', must be a whole number",
-        ("--max-size", "10"): "tune: --max-size is '10', must be a size such as 10MB",
-        ("--write", "last"): "tune: --write is 'last', must be a whole number",
-        ("other",): "tune: no package 'other'; known: tiny",
-    }.items():
-        assert bench.doit("tune", *words) == 1
-        assert fault in bench.output
-    bench.edit("partition_configs/tiny.yaml", "tune:\n", "target: phone\nx: &unused\n")
-    assert bench.doit("tune") == 1
+@pytest.mark.parametrize(
+    ("words", "options", "fault"),
+    [
+        ([], {"trials": "many"}, "--trials is 'many', must be a whole number"),
+        ([], {"max_size": "10"}, "--max-size is '10', must be a size such as 10MB"),
+        ([], {"write": "last"}, "--write is 'last', must be a whole number"),
+        (["other"], {}, "no package 'other'; known: tiny"),
+        ([], {}, "no config has a section `tune`; `doit help tune` says more"),
+        (["tiny"], {}, "tiny: its config has no section `tune`; write `tune: {space: "),
+    ],
+)
+def test_words_without_meaning_are_refused(words, options, fault):
+    parsed = SimpleNamespace(config=SimpleNamespace(tune=None))
+    configs = SimpleNamespace(parsed=lambda package: parsed)
+    plan = SimpleNamespace(packages=["tiny"], configs=configs, check=lambda package: None)
+    with pytest.raises(PipelineError) as error:
+        list(run(plan, words, **options))
+    assert str(error.value).startswith(fault)
+
+
+SPACE_OF_ONE = """\
+tune: # memory that the app brings, or the package
+  space:
+    emit.memory_planning:
+      - null
+      - {alloc_graph_input: false}
+      - {alloc_graph_input: false, alloc_graph_output: false}
+  objectives: {planned_memory: min, sqnr: max}
+"""
 
 
 @pytest.mark.slow
 def test_variants_are_built_once_and_the_best_is_written(tmp_path):
-    bench = make_bench(tmp_path, SMALL)
-    assert bench.doit("tune", "tiny", PTE_PIPELINE_JOBS="1") == 0, bench.output
-    assert "5 methods compiled in" in bench.output  # four of `large`, and `small` once
-    record = record_of(bench)
-    trials = {trial["trial"]: trial for trial in record["trials"]}
-    assert [trial["trial"] for trial in record["trials"] if trial["present"]] == [1]
-    sizes = {number: trial["figures"]["size"] for number, trial in trials.items()}
-    assert sizes[2] == min(sizes.values()) < 15_000
-    assert record["best"] == 2
-    for number in (1, 3):  # float on either: too large, so it was not validated
-        assert "breaks max_size 15.0 kB" in trials[number]["faults"][0]
-    assert trials[2]["figures"]["sqnr"] > 25 and trials[2]["held_out"]["sqnr"] > 25
-    page = (bench.root / "build" / "tune-tiny.html").read_text()
-    assert page.count("<circle") == 2 and "doit tune tiny --write best" in page
+    bench = bench_of("archives", tmp_path)
+    path = bench.root / "partition_configs" / "one.yaml"
+    path.write_text(path.read_text() + SPACE_OF_ONE)
+    assert bench.doit("tune", "one", PTE_PIPELINE_JOBS="1") == 0, bench.output
+    assert "6 methods compiled in" in bench.output
+    record = record_of(bench, "one")
+    assert [trial["present"] for trial in record["trials"]] == [True, False, False]
+    sizes = [trial["figures"]["planned_memory"] for trial in record["trials"]]
+    assert sizes == [64, 32, 0] and record["best"] == 3  # two tensors of six floats
+    assert all(trial["figures"]["sqnr"] > 100 for trial in record["trials"])
+    page = (bench.root / "build" / "tune-one.html").read_text()
+    assert page.count("<circle") == 3 and "doit tune one --write best" in page
 
-    before = (bench.root / "partition_configs" / "tiny.yaml").read_text()
-    assert bench.doit("tune", "--write", "best") == 0, bench.output
+    # Another limit builds nothing: the first trial is lowered, and breaks it.
+    path.write_text(path.read_text() + "  limits: {max_planned_memory: 40B}\n")
+    before = path.read_text()
+    assert bench.doit("tune", "--write", "best", PTE_PIPELINE_JOBS="1") == 0, bench.output
     assert "0 methods compiled in" in bench.output
-    assert record_of(bench) == record
-    quantize = "quantize: {quantizer: xnnpack, dynamic: true, per_channel: true}"
-    after = (bench.root / "partition_configs" / "tiny.yaml").read_text()
-    assert after == before.replace(
-        "large: {partitioners: [xnnpack]}", f"large: {{partitioners: [xnnpack], {quantize}}}"
-    )
+    faults = [trial["faults"] for trial in record_of(bench, "one")["trials"]]
+    assert faults == [["planned_memory 64 B breaks max_planned_memory 40 B"], [], []]
+    planning = "{alloc_graph_input: false, alloc_graph_output: false}"
+    assert path.read_text() == f"{before}emit: {{memory_planning: {planning}}}\n"
 
 
 def table_of(bench):
@@ -151,20 +169,39 @@ def test_a_killed_search_goes_on_to_the_same_table(tmp_path):
     assert record_of(killed) == record_of(whole)
 
 
+def _count_compiled(bench):
+    (line,) = [line for line in bench.output.splitlines() if "methods compiled in" in line]
+    return int(line.split()[0])
+
+
+ONE_METHOD = """\
+    methods.large.quantize:
+      - null
+      - {quantizer: xnnpack, dynamic: true, per_channel: true}
+      - {quantizer: xnnpack, per_channel: true}
+      - {quantizer: xnnpack, per_channel: false}
+    methods.large.partitioners: [[xnnpack], [{xnnpack: {per_op_mode: true}}]]
+    methods.large.edge: [null, {keep_ranges: true}]"""
+
+
 @pytest.mark.release
 def test_a_search_finds_the_best_of_all_with_fewer_compilations(tmp_path):
-    """The best by size of all 12 combinations is found in 6 trials."""
+    """Of 16 combinations, 4 are float and too large; the best of all is found in 5 trials."""
     pytest.importorskip("optuna")
-    whole = make_bench(tmp_path / "whole", LARGE, "1MB")
+    whole = make_bench(tmp_path / "whole", ONE_METHOD)
     assert whole.doit("tune") == 0, whole.output
-    search = make_bench(tmp_path / "search", LARGE, "1MB")
-    assert search.doit("tune", "--trials", "6") == 0, search.output
-
-    def best_of(bench):
-        record = record_of(bench)
-        return next(t for t in record["trials"] if t["trial"] == record["best"])
-
-    assert len(record_of(whole)["trials"]) == 12
-    assert len(record_of(search)["trials"]) <= 7  # and the present config
-    sizes = [best_of(bench)["figures"]["size"] for bench in (search, whole)]
+    search = make_bench(tmp_path / "search", ONE_METHOD)
+    assert search.doit("tune", "--trials", "5") == 0, search.output
+    trials = record_of(whole)["trials"]
+    assert len(trials) == 16
+    faults = [trial["faults"] for trial in trials if trial["faults"]]
+    assert len(faults) == 4 and all("breaks max_size 15.0 kB" in fault[0] for fault in faults)
+    compiled = [_count_compiled(bench) for bench in (search, whole)]
+    assert compiled[1] == 17 and compiled[0] <= 7, compiled  # `small` is one
+    sizes = [_find_best(bench)["figures"]["size"] for bench in (search, whole)]
     assert sizes[0] <= 1.05 * sizes[1]
+
+
+def _find_best(bench):
+    record = record_of(bench)
+    return next(trial for trial in record["trials"] if trial["trial"] == record["best"])
