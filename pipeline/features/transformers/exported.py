@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -32,6 +32,10 @@ from pipeline.features.transformers.sample_inputs import make_sample_inputs
 from pipeline.features.transformers.task_classes import find_auto_class
 from pipeline.store.errors import SourceError
 
+# By method, the module and its arguments.
+Components: TypeAlias = "dict[str, tuple[Any, dict[str, Any]]]"
+
+_DECODERS = ("language_model", "lm_head")
 _SINGLE = "model"  # what `ExecutorchExporter.export` calls a component that is alone
 # Arguments that the exporter sets in the model's config instead.
 _FLAGS = (
@@ -97,8 +101,9 @@ class Exported(HuggingFaceModel):
 
         Raises SourceError for a folder that can't be read, and where no inputs can be made up.
         """
+        model = self.model
         exporter = _load_exporter()
-        components = self._split()
+        components = self._split(model)
         unknown = [name for name in self._dynamic_shapes if name not in components]
         if unknown:
             raise SourceError(
@@ -109,23 +114,23 @@ class Exported(HuggingFaceModel):
             methods[name] = self._export(exporter, name, module, inputs)
         return methods
 
-    def _split(self) -> dict[str, tuple[Any, dict[str, Any]]]:
+    def _split(self, model: Any) -> Components:
         """Return the module and the arguments of each method."""
         utils = import_transformers("transformers.exporters.utils")
-        inputs = dict(self._inputs or make_sample_inputs(self.model))
+        inputs = dict(self._inputs or make_sample_inputs(model))
         generates = self._generate
         if generates is None:
-            generates = self.model.can_generate()
+            generates = model.can_generate()
         if not generates:
-            return {"forward": (self.model, inputs)}
-        components: dict[str, tuple[Any, dict[str, Any]]]
-        components = utils.decompose_for_generation(
-            self.model,
-            inputs,
-            generation_config=self._generation_config,
-            multi_token_decode=self._multi_token_decode,
-        )
-        return components
+            return {"forward": (model, inputs)}
+        with _capturing_encoders(utils, model) as encoders:
+            components = utils.decompose_for_generation(
+                model,
+                inputs,
+                generation_config=self._generation_config,
+                multi_token_decode=self._multi_token_decode,
+            )
+        return encoders | components
 
     @cached_property
     def _generation_config(self) -> Any:
@@ -170,6 +175,28 @@ class Exported(HuggingFaceModel):
         }
         write_record(program.graph_module.meta, record)
         return program, _make_reference(module, program, flags)
+
+
+@contextmanager
+def _capturing_encoders(utils: Any, model: Any) -> Iterator[Components]:
+    """Fill a mapping, at the end of the context, with those encoders and projectors that a model
+    called within it. `generate` of transformers 5.24 calls those of images before it calls the
+    model, where `decompose_for_generation` doesn't see them; this can go when it does."""
+    encoders: Components = {}
+    if not utils.is_multimodal(model):
+        yield encoders
+        return
+    modules = utils._find_multimodal_submodules(model)
+    with ExitStack() as stack:
+        calls = {
+            name: stack.enter_context(utils._capture_forward(module))
+            for name, module in modules.items()
+            if name not in _DECODERS
+        }
+        yield encoders
+    encoders.update(
+        (name, (modules[name], calls[name][0])) for name in calls if calls[name]
+    )
 
 
 def _describe_config(config: Any) -> dict[str, Any] | None:

@@ -77,7 +77,8 @@ def write_folder(plan: Plan, package: str) -> Path:
         for method in action.inputs.sources:
             alone = _take_method(unit, method, store)
             programs[method] = _link(package, method, alone, link.key["layout"], store)
-    _write(folder, programs, records)
+    order = [name for name in link.key["order"] if name in records]
+    _write(folder, programs, {name: records[name] for name in order})
     return folder
 
 
