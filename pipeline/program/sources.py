@@ -21,9 +21,6 @@ from pipeline.store.files import stat_file
 Form = Literal["archive", "folder", "exporter"]
 
 _FORMS: dict[str, Form] = {".pt2": "archive", ".py": "exporter", ".yaml": "exporter"}
-
-
-_FORMS: dict[str, Form] = {".pt2": "archive", ".py": "exporter"}
 # What a model can't be made of, and what to do instead.
 _PICKLED = "is a checkpoint or TorchScript by its ending; exported programs end in .pt2"
 _OTHER_FORMS = {

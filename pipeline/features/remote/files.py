@@ -41,10 +41,7 @@ _RIGHTS_TO_LIST = {
 _PROBE = "readable"  # a file that shows whether anything can be read
 
 # Where a file appears when its upload is complete, and a move is a copy.
-_ATOMIC = {"abfs", "abfss", "az", "gcs", "gs", "hf", "oss", "s3", "s3a"}
-
-
-_ATOMIC = {"abfs", "abfss", "az", "gcs", "gs", "oss", "s3", "s3a", *_HTTP}
+_ATOMIC = {"abfs", "abfss", "az", "gcs", "gs", "hf", "oss", "s3", "s3a", *_HTTP}
 # What pip installs for an address that fsspec knows.
 _EXTRAS = {
     **dict.fromkeys(("abfs", "abfss", "az"), "azure"),
