@@ -4,6 +4,7 @@ import pytest
 
 from tests.mutations.quantization import SETTINGS, judge
 from tests.mutations.trained import TASKS
+from tests.support.matrix import in_tiers
 
 TOLD = (
     ("classifier", "fold_without_mean"),
@@ -14,8 +15,7 @@ TOLD = (
 )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("network", "damage"), TOLD)
+@pytest.mark.parametrize(("network", "damage"), in_tiers(TOLD, TOLD[2:4]))
 def test_a_user_is_told_of_a_wrong_quantization(network, damage):
     record = judge(TASKS[network], damage)
     told = dict(zip(SETTINGS, record.outcomes, strict=True))

@@ -90,8 +90,11 @@ def _take_signals():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("ends", "status"),
-    [([signal.SIGINT] * 3, 130), ([signal.SIGTERM], 143), ([signal.SIGHUP, signal.SIGTERM], 129)],
-    ids=["Ctrl-C thrice", "SIGTERM", "closed terminal"],
+    [
+        pytest.param([signal.SIGINT] * 3, 130, id="Ctrl-C thrice"),
+        pytest.param([signal.SIGTERM], 143, id="SIGTERM", marks=pytest.mark.release),
+        pytest.param([signal.SIGHUP, signal.SIGTERM], 129, id="closed terminal"),
+    ],
 )
 def test_what_was_done_before_a_run_was_stopped_is_recorded(bench, ends, status, tmp_path):
     (temporary := tmp_path / "temporary").mkdir()

@@ -18,6 +18,7 @@ from pipeline.store.errors import SourceError
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
 from tests.support.lowerable import bench_for, both
+from tests.support.matrix import in_tiers
 
 # A pass that scales what a method gives by a number that `read()` finds.
 SCALE = """
@@ -148,8 +149,7 @@ def test_a_variable_whose_name_is_computed_is_named(workspace, monkeypatch):
         reads.check()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("how", READS)
+@pytest.mark.parametrize("how", in_tiers(READS, ["beside", "variable"]))
 def test_a_pass_never_gives_stale_bytes(how, tmp_path):
     settings = both(partitioners=[])
     settings["methods"]["features"] = {"partitioners": [], "edge": {"passes": ["mine:Scale"]}}
