@@ -15,8 +15,9 @@ TOLD = (
 )
 
 
-@pytest.mark.parametrize(("network", "damage"), in_tiers(TOLD, TOLD[2:4]))
-def test_a_user_is_told_of_a_wrong_quantization(network, damage):
+@pytest.mark.parametrize("wrong", in_tiers(TOLD, TOLD[2:4]), ids=" ".join)
+def test_a_user_is_told_of_a_wrong_quantization(wrong):
+    network, damage = wrong
     record = judge(TASKS[network], damage)
     told = dict(zip(SETTINGS, record.outcomes, strict=True))
     assert record.lowering == ()  # only the comparison with the float program shows it
