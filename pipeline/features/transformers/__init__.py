@@ -15,7 +15,7 @@ from pipeline.moments import Command, Feature
 
 PRETRAINED = Command(
     "pretrained",
-    "write packages as folders that transformers' ExportedModel.from_pretrained reads",
+    "write packages as folders that transformers' ExportedModel reads",
     "[package ...]",
     more="Of packages that are lowered as they are asked for, whose models transformers' exporters "
     "exported. The folder is build/<package>/pretrained; nothing is compiled again.",
