@@ -131,6 +131,7 @@ def _measure(root: Path, decoder: str, precision: str) -> LargeModel:
         store=stored,
         differing=differing,
     )
+    print(model, file=sys.stderr, flush=True)  # the others may take long
     shutil.rmtree(root)  # the next one needs the room
     return model
 

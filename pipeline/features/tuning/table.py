@@ -2,28 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 
 from pipeline.cli.columns import columns
 from pipeline.features.tuning.figures import format_figure
 from pipeline.features.tuning.ranking import describe_violations, find_front
 from pipeline.features.tuning.search import Search
 from pipeline.features.tuning.trials import Trial
+from pipeline.store.errors import listed
 
 _HELD_OUT = "{} (held out)"
+_WHY_NOT = "why not"
 
 
 def list_lines(search: Search) -> Iterator[str]:
     """Yield the lines of the table: the front first, then the others in their order."""
     rows = list_rows(search)
+    for row in rows:
+        del row[_WHY_NOT]  # which may be long
     titles = [name.removeprefix("methods.") for name in rows[0]]
     cells = [list(row.values()) for row in rows]
     yield from columns([titles, *cells], rule=True)
+    yield from _list_reasons(search.trials)
     front = find_front(search.trials, search.objectives)
     if not front:
         yield "no trial holds all limits"
     else:
         yield from _describe_gap(search, front[0])
+
+
+def _list_reasons(trials: Iterable[Trial]) -> Iterator[str]:
+    """Yield why trials can't be the best: each reason once, with the numbers of its trials."""
+    numbers: dict[str, list[str]] = {}
+    for trial in trials:
+        for fault in trial.faults:
+            # The line of a trial's own config, which nobody wrote, says nothing.
+            place = rf"^\S*{re.escape(trial.name)}\.yaml:\d+: "
+            reason = re.sub(place, "", fault) if trial.name else fault
+            numbers.setdefault(reason, []).append(str(trial.number))
+    for reason, trial_numbers in numbers.items():
+        word = "trial" if len(trial_numbers) == 1 else "trials"
+        yield f"{word} {listed(trial_numbers)}: {reason}"
 
 
 def _describe_gap(search: Search, best: Trial) -> Iterator[str]:
@@ -58,7 +78,7 @@ def list_rows(search: Search) -> list[dict[str, str]]:
                 row[_HELD_OUT.format(name)] = format_figure(
                     name, trial.held_out.get(name)
                 )
-        row["why not"] = "; ".join(trial.faults)
+        row[_WHY_NOT] = "; ".join(trial.faults)
         rows.append(row)
     return rows
 

@@ -35,15 +35,23 @@ def search(tmp_path):
 
 
 def test_the_front_comes_first_and_the_gap_is_shown(search):
-    title, _, *rows, best, warning = list_lines(search)
+    title, _, *rows, reason, best, warning = list_lines(search)
     assert title.split("  ")[0] == "trial" and "sqnr (held out)" in title
     assert [row.split()[0] for row in rows] == ["2", "0", "1", "3"]
     assert "best" in rows[0] and "{quantizer: xnnpack, per_channel: true}" in rows[0]
     assert "present, front" in rows[1] and "as it is" in rows[1]
-    assert rows[3].endswith("size 20.0 kB breaks max_size 10.0 kB")
+    assert reason == "trial 3: size 20.0 kB breaks max_size 10.0 kB"
     assert best == "best: trial 2; sqnr 30.0 dB on the inputs that chose it, 24.0 dB on the others"
     broken = "sqnr 24.0 dB breaks min_sqnr 25.0 dB"
     assert warning == f"warning: on the inputs that did not choose it, {broken}"
+
+
+def test_a_reason_is_told_once_without_the_line_that_nobody_wrote(search):
+    search.trials += [
+        trial(n, (1, 1), {}, {}, f"partition_configs/pair-{n}.yaml:8: methods.embed: no inputs")
+        for n in (4, 5)
+    ]
+    assert "trials 4, 5: methods.embed: no inputs" in [*list_lines(search)]
 
 
 def test_without_a_sound_trial_nothing_is_best(search):
