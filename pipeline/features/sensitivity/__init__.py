@@ -9,6 +9,7 @@ overrides  the `modules` of a config that keep these modules in float
 config_edit    puts them into a YAML file, and leaves all else as it is
 trial      builds a package with another config, in a folder of its own
 table      the lines that are printed
+form       the outline of what is printed as JSON
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ FEATURE = Feature(
                 "budget SECONDS": "for the probes of a package, by default 300; what it leaves "
                 "out is said",
                 "write": "put the proposal into the config, whose comments and layout stay",
-                "json": "print what sensitivity.json holds",
+                "json": "print what the sensitivity.json of all packages hold",
             },
             more="It builds what is stale, and leaves build/<package>/sensitivity.json. A proposal "
             "is built and measured before it is printed.",
@@ -41,6 +42,7 @@ FEATURE = Feature(
                 ),
             ),
             run="pipeline.features.sensitivity.verb:run",
+            record="pipeline.features.sensitivity.form:SENSITIVITY",
             builds=True,
         ),
     ),

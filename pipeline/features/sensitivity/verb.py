@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_lines
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -39,8 +38,9 @@ def run(
     budget: str = "",
     write: bool = False,
     json: bool = False,
-) -> Iterator[str]:
-    """Yield what quantizing each module of packages costs, and a proposal that was verified.
+) -> Iterator[Any]:
+    """Yield what quantizing each module of packages costs, and a proposal that was verified; with
+    `json` one record of all.
 
     Raises:
         PipelineError: a package can't be built or has nothing to measure, an option is no number,
@@ -50,17 +50,24 @@ def run(
         raise PipelineError("name a package: doit sensitivity <package>")
     least = _parse_number("floor", floor)
     seconds = _parse_number("budget", budget) or _BUDGET
+    records: list[dict[str, Any]] = []
+    written: list[str] = []
     for package in known_packages(plan, words):
         build_package(plan, package)
         record, texts = _examine(plan, package, least, seconds)
         folder = plan.workspace.package(package)
         write_atomically(folder / FILE, record_bytes(record), plan.workspace.build)
-        if json:
-            yield json_lines.dumps(record, sort_keys=True)
-        else:
+        records.append(record)
+        if not json:
             yield from _describe(record)
-        if write:
-            yield from _write(plan, record, texts)
+        if write and not texts and not json:
+            yield f"{package}: nothing to write"
+        for name in _write(plan, record, texts) if write else ():
+            written.append(name)
+            if not json:
+                yield f"{package}: wrote {name}"
+    if json:
+        yield {"format": 1, "packages": records, "written": written}
 
 
 def _parse_number(name: str, text: str) -> float | None:
@@ -240,11 +247,9 @@ def _describe(record: Mapping[str, Any]) -> Iterator[str]:
 def _write(
     plan: Plan, record: Mapping[str, Any], texts: Mapping[str, str]
 ) -> Iterator[str]:
-    """Write the configs of a proposal that was verified. Raises PipelineError for any other."""
+    """Write the configs of a proposal that was verified, and yield their names. Raises
+    PipelineError for any other."""
     package = record["package"]
-    if not texts:
-        yield f"{package}: nothing to write"
-        return
     floors = {name: method["floor_db"] for name, method in record["methods"].items()}
     lacking = _find_lacking(record["verified"], record["methods"], floors)
     if lacking:
@@ -255,4 +260,4 @@ def _write(
     folder: Path = plan.workspace.configs
     for name, text in texts.items():
         write_atomically(folder / name, text.encode(), plan.workspace.root)
-        yield f"{package}: wrote {folder.name}/{name}"
+        yield f"{folder.name}/{name}"

@@ -28,8 +28,8 @@ WORDS = {
     "explain": ["pair"],
     "why": ["models/pair.py"],
 }
-# `plan` has a test below; tests/features/exporters/test_diagnose.py runs an exporter.
-APART = ("plan", "diagnose")
+# `plan` has a test below; those of `diagnose` and `sensitivity` stand with these features.
+APART = ("plan", "diagnose", "sensitivity")
 
 
 def closed(schema):

@@ -5,6 +5,7 @@ import json
 import pytest
 import yaml
 
+from tests.features.schemas.test_json_output import validate
 from tests.support.bench import Bench
 
 MODEL = '''
@@ -75,13 +76,27 @@ def planted(tmp_path_factory):
         (root / name).parent.mkdir(exist_ok=True)
         (root / name).write_text(text)
     bench = Bench(root)
-    assert bench.doit("sensitivity", "planted", "--write") == 0, bench.output
+    assert bench.doit("sensitivity", "planted", "--write", "--json") == 0, bench.output
     return bench
+
+
+@pytest.fixture(scope="module")
+def printed(planted):
+    """What it printed as JSON, which is one line."""
+    (line,) = (line for line in planted.output.splitlines() if line.startswith("{"))
+    return json.loads(line)
 
 
 @pytest.fixture(scope="module")
 def record(planted):
     return json.loads((planted.root / "build" / "planted" / "sensitivity.json").read_text())
+
+
+@pytest.mark.slow
+def test_what_is_printed_keeps_to_its_schema(printed, record):
+    validate("sensitivity", printed)
+    assert printed["packages"] == [record]
+    assert printed["written"] == ["partition_configs/planted.yaml"]
 
 
 @pytest.mark.slow
