@@ -14,7 +14,7 @@ ROOT = Path(pipeline.__file__).parent
 ENTRIES = {
     "describing": ["pipeline.program.sources", "pipeline.program.archive_facts"],
     "planning": ["pipeline.plan.plan"],
-    "export": ["pipeline.run.export.*", "pipeline.features.exporters.*"],
+    "export": ["pipeline.run.export.*", "pipeline.features.exporters.export"],
     "compile": ["pipeline.run.build.*"],
     "measure": ["pipeline.run.prove.measure"],
     "validate": ["pipeline.run.prove.validate"],

@@ -7,15 +7,15 @@ time of an export, and the exporter may do more than export. So it is asked for.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
+from pipeline.cli.grammar import find_named
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds.export import ExportInputs
 from pipeline.plan.plan import Plan
 from pipeline.run.action_log import logging_to
-from pipeline.store.errors import PipelineError, did_you_mean, plural
+from pipeline.store.errors import PipelineError, plural
 from pipeline.store.files import make_folder
 from pipeline.store.workspace import Workspace
 
@@ -86,12 +86,8 @@ def _find_exports(plan: Plan, words: Sequence[str]) -> list[str]:
             names.setdefault(package, exporter)
     exports: dict[str, None] = {}
     for word in words:
-        # The grammar of command lines is no part of an export's key, as this module is.
-        fitting = [name for name in names if fnmatchcase(name, word)]
-        if not fitting:
-            hint = did_you_mean(word, names)
-            raise PipelineError(f"no model with an exporter '{word}'; {hint}")
-        exports |= dict.fromkeys(names[name] for name in fitting)
+        for name in find_named(word, names, "model with an exporter"):
+            exports[names[name]] = None
     return list(exports)
 
 
