@@ -18,10 +18,7 @@ from tests.support.bench import REPOSITORY, Bench
 SOURCE = Path(__file__).with_name("architectures.py")
 GUIDE = REPOSITORY / "docs" / "guides" / "transformers.md"
 _ROW = re.compile(r"\| `(\w+)` \|.*\| (built|refused) \|")
-# Which transformers imports for some, and which can't be imported everywhere.
-TORCHVISION = REPOSITORY / "examples" / "models" / "_torchvision.py"
 _EXPORTER = """
-import _torchvision
 import _architectures
 
 export_methods = _architectures.MODELS[{name!r}][1]().export_methods
@@ -47,6 +44,9 @@ def test_the_guide_has_a_row_for_each_architecture():
 @pytest.mark.release
 def test_architectures_are_built_as_the_guide_says(tmp_path):
     pytest.importorskip("transformers")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(REPOSITORY / "examples" / "models")
+        import _torchvision  # noqa: F401 - the processes of a build are forks of this one
     from tests.features.transformers.architectures import EXCEPTIONS, MODELS
 
     bench = Bench(tmp_path)
@@ -54,7 +54,6 @@ def test_architectures_are_built_as_the_guide_says(tmp_path):
         (tmp_path / folder).mkdir()
     (tmp_path / "dodo.py").write_text("from pte_pipeline.tasks import *\n")
     shutil.copy(SOURCE, tmp_path / "models" / "_architectures.py")
-    shutil.copy(TORCHVISION, tmp_path / "models")
     names = list(filter(None, os.environ.get("ARCHITECTURES", "").split(","))) or [*MODELS]
     for name in names:
         methods = {method: {} for method in MODELS[name][0]}

@@ -16,7 +16,7 @@ from pipeline.features.transformers.recorded import read_record, write_record
 from pipeline.features.transformers.sample_inputs import make_sample_inputs
 from pipeline.features.transformers.source_file import read_source
 from pipeline.store.errors import PipelineError, SourceError
-from tests.support.bench import Bench
+from tests.support.bench import REPOSITORY, Bench
 
 needs = pytest.mark.skipif(
     importlib.util.find_spec("transformers") is None, reason="the extra `gallery` is not installed"
@@ -146,6 +146,9 @@ def test_inputs_are_made_up_for_one_kind_alone():
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     """A tiny ViT, whose bytes depend on the patches, as a package and as a folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(REPOSITORY / "examples" / "models")
+        import _torchvision  # noqa: F401
     import transformers as hf
 
     bench = Bench(tmp_path_factory.mktemp("workspace"))
