@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pipeline.features.call_sites.methods import Size, find_symbols, is_symbol
+from pipeline.features.call_sites.methods import (
+    Size,
+    find_places,
+    find_symbols,
+    is_symbol,
+)
 from pipeline.features.call_sites.names import pascal, snake, unique
 
 Json = Mapping[str, Any]
@@ -189,11 +194,7 @@ def _render_method(name: str, method: Json) -> Iterator[str]:
     yield f"    if (outputs.size() != {len(method['outputs'])}) {{"
     yield "      return Error::InvalidProgram;"
     yield "    }"
-    places = [
-        place
-        for place, output in enumerate(method["outputs"])
-        if output["kind"] != "fixed"
-    ]
+    places = find_places(method)
     read = [
         f"outputs[{place}].{_GETTERS[output['kind']]}"
         for place, output in zip(places, outputs, strict=True)

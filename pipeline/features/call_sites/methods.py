@@ -119,6 +119,16 @@ def find_symbols(method: Json) -> list[str]:
     return list(symbols)
 
 
+def find_places(method: Json) -> list[int]:
+    """Return the places of the outputs of a method that an app is given: those that the export did
+    not fix."""
+    places = []
+    for place, output in enumerate(method["outputs"]):
+        if output["kind"] != "fixed":
+            places.append(place)
+    return places
+
+
 def find_obstacles(
     methods: list[dict[str, Any]], dtypes: Mapping[str, str]
 ) -> Iterator[str]:

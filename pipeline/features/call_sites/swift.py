@@ -6,7 +6,12 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pipeline.features.call_sites.methods import Size, find_symbols, is_symbol
+from pipeline.features.call_sites.methods import (
+    Size,
+    find_places,
+    find_symbols,
+    is_symbol,
+)
 from pipeline.features.call_sites.names import camel, pascal, unique
 
 Json = Mapping[str, Any]
@@ -100,11 +105,7 @@ def _render_method(name: str, method: Json, error: str) -> Iterator[str]:
         return
     symbols = find_symbols(method)
     arguments = unique((camel(item["name"]) for item in method["inputs"]), _RESERVED)
-    places = [
-        place
-        for place, output in enumerate(method["outputs"])
-        if output["kind"] != "fixed"
-    ]
+    places = find_places(method)
     outputs = [method["outputs"][place] for place in places]
     fields = unique((camel(output["name"]) for output in outputs), _RESERVED)
     record = f"{pascal(name)}Outputs"

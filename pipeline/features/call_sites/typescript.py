@@ -6,7 +6,12 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pipeline.features.call_sites.methods import Size, find_symbols, is_symbol
+from pipeline.features.call_sites.methods import (
+    Size,
+    find_places,
+    find_symbols,
+    is_symbol,
+)
 from pipeline.features.call_sites.names import camel, unique
 from pipeline.store.errors import PipelineError
 
@@ -137,11 +142,7 @@ def _render_method(name: str, method: Json) -> Iterator[str]:
     yield "    try {"
     yield f"      const values = this.model.execute({label}, [{', '.join(values)}], outputs);"
     yield "      return {"
-    places = [
-        place
-        for place, output in enumerate(method["outputs"])
-        if output["kind"] != "fixed"
-    ]
+    places = find_places(method)
     for place, field, output in zip(places, fields, outputs, strict=True):
         yield f"        {field}: values[{place}] as {_TYPES[output['kind']]},"
     yield "      };"

@@ -12,7 +12,7 @@ _Text = Annotated[str, Field(min_length=1, max_length=2000)]
 
 
 class Publish(Options):
-    """What the model card of a package says that no build knows."""
+    """The facts on a published model that only its team knows, for its model card."""
 
     licence: _Text | None = None
     """The licence of the model: an SPDX identifier, or a sentence.
@@ -20,12 +20,12 @@ class Publish(Options):
     Example: apache-2.0
     """
     source_url: _Text | None = None
-    """Where the model comes from: a repository, a paper, a page.
+    """The address of the model's origin: a repository, a paper, a page.
 
     Example: https://example.com/models/vision
     """
     description: _Text | None = None
-    """What the model does, and what it must not be used for.
+    """The purpose of the model, and the uses that it must not be put to.
 
     Example: Classifies photographs of plants.
     """

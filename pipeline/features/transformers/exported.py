@@ -134,7 +134,8 @@ class Exported(HuggingFaceModel):
 
     @cached_property
     def _generation_config(self) -> Any:
-        """How the model generates while its arguments are captured; None for one that can't."""
+        """The settings by which the model generates while its arguments are captured; None for a
+        model that doesn't generate."""
         config = copy.deepcopy(getattr(self.model, "generation_config", None))
         if config is None:
             return None
