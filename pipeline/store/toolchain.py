@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterable
+import posixpath
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from fnmatch import fnmatch
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from blake3 import blake3
 
@@ -19,6 +22,7 @@ from pipeline.store.distributions import (
     forget_identities,
     identity,
 )
+from pipeline.store.own_code import hash_own_files
 from pipeline.store.startup import startup_code
 
 # The code units of keys: the rooms whose code can change what is described, planned, built,
@@ -80,10 +84,15 @@ def _room(room: str) -> bytes:
     the features which take part in moments of these keys."""
     if room.startswith(_FEATURES):
         return _features(room.removeprefix(_FEATURES))
-    # What Python caches is left out with its temporary files (`x.cpython-311.pyc.140213`), which
-    # come and go while other processes import.
-    pattern = room if room.endswith(".py") else f"{room}/**/*"
-    return _hash_files(Path(__file__).parents[1].glob(pattern))
+    path = posixpath.normpath(f"pipeline/{room}")
+    if not room.endswith(".py"):
+        return _hash_files(_find_below(path))
+    folder = posixpath.dirname(path)
+    return _hash_files(
+        file
+        for file in _find_below(folder)
+        if posixpath.dirname(file) == folder and fnmatch(file, path)
+    )
 
 
 def _features(keys: str) -> bytes:
@@ -103,8 +112,13 @@ def _features(keys: str) -> bytes:
             hasher.update(identity(feature.distribution).encode())
             continue
         uncounted = find_uncounted(feature, keys)
-        files = Path(__file__).parents[1].glob(f"features/{feature.name}/**/*")
-        hasher.update(_hash_files(path for path in files if path.stem not in uncounted))
+        hasher.update(
+            _hash_files(
+                path
+                for path in _find_below(f"pipeline/features/{feature.name}")
+                if PurePosixPath(path).stem not in uncounted
+            )
+        )
     return hasher.digest()
 
 
@@ -117,13 +131,23 @@ def find_uncounted(feature: Feature, keys: str) -> set[str]:
     return {module.rpartition(".")[2] for module in modules}
 
 
-def _hash_files(paths: Iterable[Path]) -> bytes:
-    """Return the digest of files, in the order of their paths."""
+@cache
+def _own_digests() -> Mapping[str, str]:
+    """Return the digests of our own files by their paths, which are in order."""
+    return hash_own_files(Path(__file__).parents[2])
+
+
+def _find_below(folder: str) -> Sequence[str]:
+    """Return the paths of our own files below a folder, which follow each other."""
+    paths = list(_own_digests())
+    return paths[bisect_left(paths, f"{folder}/") : bisect_left(paths, f"{folder}0")]
+
+
+def _hash_files(paths: Iterable[str]) -> bytes:
+    """Return the digest of some of our own files, in the order of their paths."""
     hasher = blake3()
-    for path in sorted(paths):
-        if path.parent.name != "__pycache__" and path.is_file():
-            source = path.read_bytes()
-            hasher.update(len(source).to_bytes(8, "little") + source)
+    for path in paths:
+        hasher.update(_own_digests()[path].encode())
     return hasher.digest()
 
 

@@ -1,18 +1,14 @@
 """The code of features in keys: what takes part in an action's moments counts, and nothing else."""
 
-import shutil
 from functools import cache
-from pathlib import Path
 
 import pytest
 
-import pipeline
 from pipeline.moments import KEYS, find_features, find_modules
 from pipeline.store import toolchain
+from tests.support.own_code import read_codes
 from tools.lines import read_files, read_modules
 from tools.measures import find_closure, find_imports
-
-ROOT = Path(pipeline.__file__).parent
 
 
 @cache
@@ -44,13 +40,7 @@ def test_all_that_a_moment_imports_counts(feature):
         ("provenance/attest.py", set()),
     ],
 )
-def test_a_line_more_changes_the_keys_of_its_moments(name, changed, tmp_path, monkeypatch):
-    root = Path(shutil.copytree(ROOT, tmp_path / "pipeline"))
-    monkeypatch.setattr(toolchain, "__file__", str(root / "store" / "toolchain.py"))
-    monkeypatch.setattr(toolchain, "_room", toolchain._room.__wrapped__)
-    monkeypatch.setattr(toolchain, "code", toolchain.code.__wrapped__)
+def test_a_line_more_changes_the_keys_of_its_moments(name, changed):
     kinds = ("plan", "export", "compile", "measure", "validate")
-    before = {kind: toolchain.code(kind) for kind in kinds}
-    with (root / "features" / name).open("a") as module:
-        module.write("# changed\n")
-    assert {kind for kind in kinds if toolchain.code(kind) != before[kind]} == changed
+    before, now = read_codes(kinds), read_codes(kinds, f"pipeline/features/{name}")
+    assert {kind for kind in kinds if now[kind] != before[kind]} == changed

@@ -1,15 +1,13 @@
 """The code units of keys, and the versions and facts of the machine in them."""
 
-import shutil
 from pathlib import Path
 
 import grimp
 import pytest
 
-import pipeline
 from pipeline.store import toolchain
+from tests.support.own_code import BASE, read_codes
 
-ROOT = Path(pipeline.__file__).parent
 # What each kind of key must change with: its entry points, and all that these import, lazily too.
 ENTRIES = {
     "describing": ["pipeline.program.sources", "pipeline.program.archive_facts"],
@@ -22,13 +20,14 @@ ENTRIES = {
 # What performs every action, whatever it does; what it hands an action to is an entry of its own.
 HARNESS = ("pipeline.run.perform", "pipeline.run.worker")
 CODES = {
-    "describing": lambda: toolchain.code("describe"),
-    "planning": lambda: toolchain.code("plan"),
-    "export": lambda: toolchain.code("export"),
-    "compile": lambda: toolchain.code("compile"),
-    "measure": lambda: toolchain.code("measure"),
-    "validate": lambda: toolchain.code("validate") + toolchain.code("measure"),
+    "describing": ("describe",),
+    "planning": ("plan",),
+    "export": ("export",),
+    "compile": ("compile",),
+    "measure": ("measure",),
+    "validate": ("validate", "measure"),
 }
+KINDS = sorted(set().union(*CODES.values()))
 
 
 @pytest.fixture(scope="module")
@@ -50,33 +49,24 @@ def reached():
     return found
 
 
-def file_of(module, root):
-    path = root.parent / module.replace(".", "/")
-    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+def file_of(module):
+    path = Path(module.replace(".", "/"))
+    return str(path / "__init__.py" if (BASE / path).is_dir() else path.with_suffix(".py"))
 
 
 @pytest.mark.slow
-def test_a_line_more_in_any_module_changes_every_key_that_can_reach_it(
-    reached, tmp_path, monkeypatch
-):
-    root = Path(shutil.copytree(ROOT, tmp_path / "pipeline"))
-    monkeypatch.setattr(toolchain, "__file__", str(root / "store" / "toolchain.py"))
-    monkeypatch.setattr(toolchain, "_room", toolchain._room.__wrapped__)
-    monkeypatch.setattr(toolchain, "code", toolchain.code.__wrapped__)
-    before = {kind: code() for kind, code in CODES.items()}
+def test_a_line_more_in_any_module_changes_every_key_that_can_reach_it(reached):
+    before = read_codes(KINDS)
     missed = []
     for module in sorted(set().union(*reached.values()) - {"pipeline"}):
-        path = file_of(module, root)
-        source = path.read_bytes()
-        path.write_bytes(source + b"# changed\n")
+        codes = read_codes(KINDS, file_of(module))
         missed += [
             (kind, module)
-            for kind, code in CODES.items()
-            if module in reached[kind] and code() == before[kind]
+            for kind, units in CODES.items()
+            if module in reached[kind] and all(codes[unit] == before[unit] for unit in units)
         ]
-        path.write_bytes(source)
     assert not missed
-    assert before == {kind: code() for kind, code in CODES.items()}
+    assert before == read_codes(KINDS)
 
 
 def test_reports_are_made_without_measuring_and_packages_measured_without_building(reached):
@@ -92,40 +82,17 @@ def test_reports_are_made_without_measuring_and_packages_measured_without_buildi
 @pytest.mark.parametrize(
     "name", ["features/pages/templates/style.css", "backends/xnnpack/constructors.json"]
 )
-def test_data_files_count(name, tmp_path, monkeypatch):
-    root = Path(shutil.copytree(ROOT, tmp_path / "pipeline"))
-    monkeypatch.setattr(toolchain, "__file__", str(root / "store" / "toolchain.py"))
-    monkeypatch.setattr(toolchain, "_room", toolchain._room.__wrapped__)
-    monkeypatch.setattr(toolchain, "code", toolchain.code.__wrapped__)
-    before = toolchain.code("compile"), toolchain.code("validate")
-    (root / name).write_text("changed")
-    now = toolchain.code("compile"), toolchain.code("validate")
-    reports = name.startswith("features/pages/")
-    assert (now[0] == before[0], now[1] == before[1]) == (reports, not reports)
+def test_data_files_count(name):
+    kinds = ("compile", "validate")
+    before, now = read_codes(kinds), read_codes(kinds, f"pipeline/{name}")
+    changed = "validate" if name.startswith("features/pages/") else "compile"
+    assert [kind for kind in kinds if now[kind] != before[kind]] == [changed]
 
 
-def test_the_public_interface_counts_for_what_user_code_makes(tmp_path, monkeypatch):
-    root = Path(shutil.copytree(ROOT, tmp_path / "pipeline"))
-    public = Path(shutil.copytree(ROOT.with_name("pte_pipeline"), tmp_path / "pte_pipeline"))
-    monkeypatch.setattr(toolchain, "__file__", str(root / "store" / "toolchain.py"))
-    monkeypatch.setattr(toolchain, "_room", toolchain._room.__wrapped__)
-    monkeypatch.setattr(toolchain, "code", toolchain.code.__wrapped__)
-    before = toolchain.code("compile"), toolchain.code("plan")
-    (public / "report" / "schema.py").write_text("changed")
-    now = toolchain.code("compile"), toolchain.code("plan")
-    assert (now[0] == before[0], now[1] == before[1]) == (False, True)
-
-
-def test_bytecode_does_not_count_while_it_is_written(tmp_path, monkeypatch):
-    root = Path(shutil.copytree(ROOT, tmp_path / "pipeline"))
-    monkeypatch.setattr(toolchain, "__file__", str(root / "store" / "toolchain.py"))
-    monkeypatch.setattr(toolchain, "_room", toolchain._room.__wrapped__)
-    monkeypatch.setattr(toolchain, "code", toolchain.code.__wrapped__)
-    before = toolchain.code("compile")
-    (root / "plan" / "__pycache__").mkdir(exist_ok=True)
-    for name in ("new.cpython-311.pyc", "new.cpython-311.pyc.140213"):
-        (root / "plan" / "__pycache__" / name).write_bytes(b"half")
-    assert toolchain.code("compile") == before
+def test_the_public_interface_counts_for_what_user_code_makes():
+    kinds = ("compile", "plan")
+    before, now = read_codes(kinds), read_codes(kinds, "pte_pipeline/report/schema.py")
+    assert [kind for kind in kinds if now[kind] != before[kind]] == ["compile"]
 
 
 def test_versions_of_what_takes_part():

@@ -1,0 +1,73 @@
+"""Digests of this package's own files, which stand in every key.
+
+They are computed once: they hold while size, times and inode of all files and folders stay as they
+are, which takes one `stat` each, as for other distributions (`pipeline.store.distributions`).
+Nothing is kept of a file that could still change and keep its times.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from pipeline.store.digest import canonical_json, hash_bytes, hash_file
+from pipeline.store.file_digests import is_settled, stamp_of
+from pipeline.store.files import read_record, write_atomically
+
+_TOPS = ("pipeline", "pte_pipeline")
+
+
+def hash_own_files(base: Path) -> dict[str, str]:
+    """Return the digest of each file below `pipeline/` and `pte_pipeline/` in a folder, data files
+    among them, by its path from there and in the order of paths. Raises OSError."""
+    cached = _cache_path(base)
+    record = read_record(cached) or {}
+    with suppress(
+        LookupError, TypeError, AttributeError, OSError
+    ):  # not written by this
+        if record["stamps"] == _hash_stamps(_read_stamps(base, record["places"])):
+            return dict(record["digests"])
+    started = time.time_ns()  # before anything is read
+    files: set[str] = set()
+    folders: set[str] = set()
+    for folder, names in _walk(base):
+        folders.add(folder)
+        files.update(f"{folder}/{name}" for name in names)
+    places = [*sorted(files), *sorted(folders)]
+    stamps = _read_stamps(base, places)
+    digests = {path: str(hash_file(base / path)) for path in sorted(files)}
+    is_still = _read_stamps(base, places) == stamps
+    if is_still and all(is_settled(stamp, started) for stamp in stamps):
+        record = {"stamps": _hash_stamps(stamps), "places": places, "digests": digests}
+        with suppress(OSError):  # computed again each time, where nothing can be kept
+            write_atomically(cached, canonical_json(record))
+    return digests
+
+
+def _cache_path(base: Path) -> Path:
+    from pipeline.store.places import default_root
+
+    name = f"own-{hash_bytes(os.fsencode(base))[:16]}.json"
+    return default_root() / "distributions" / name
+
+
+def _walk(base: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yield all folders and the names of the files in each. What Python caches is left out with
+    its temporary files (`x.cpython-311.pyc.140213`), which come and go while other processes
+    import."""
+    for top in _TOPS:
+        for folder, folders, names in os.walk(base / top):
+            folders[:] = [name for name in folders if name != "__pycache__"]
+            yield Path(folder).relative_to(base).as_posix(), names
+
+
+def _read_stamps(base: Path, places: Iterable[str]) -> list[list[int]]:
+    """Return size, times and inode of files and folders. Raises OSError."""
+    return [stamp_of(os.stat(f"{base}/{place}")) for place in places]
+
+
+def _hash_stamps(stamps: Iterable[list[int]]) -> str:
+    return hash_bytes(" ".join(map(str, stamps)).encode())

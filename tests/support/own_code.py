@@ -1,0 +1,30 @@
+"""The code units of keys, were our own files others."""
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import pipeline
+from pipeline.store import toolchain
+from pipeline.store.own_code import hash_own_files
+
+BASE = Path(pipeline.__file__).parents[1]
+
+
+@cache
+def read_own_digests() -> Mapping[str, str]:
+    """Return the digests of our own files by path."""
+    return hash_own_files(BASE)
+
+
+def read_codes(kinds: Iterable[str], *changed: str) -> dict[str, str]:
+    """Return the code of each kind of key, as if some files had another content."""
+    digests = {**read_own_digests(), **dict.fromkeys(changed, "changed")}
+    assert digests.keys() == read_own_digests().keys()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(toolchain, "_own_digests", lambda: digests)
+        patch.setattr(toolchain, "_room", cache(toolchain._room.__wrapped__))
+        patch.setattr(toolchain, "code", cache(toolchain.code.__wrapped__))
+        return {kind: toolchain.code(kind) for kind in kinds}
