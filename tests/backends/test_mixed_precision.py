@@ -37,13 +37,16 @@ MODULES = {
 }
 
 
-def needs(quantizer, *values):
-    """A parameter that is skipped where an extra is not installed. What takes long is slow."""
+def needs(quantizer, *values, release=()):
+    """A parameter that is skipped where an extra is not installed. What takes long is slow, and of
+    quantizers that share their code with another one, for a release."""
     there = all(find_spec(module) for module in MODULES.get(quantizer, ()))
     reason = f"needs pip install 'pte-pipeline[{quantizer}]'"
     marks = [pytest.mark.skipif(not there, reason=reason)]
     if quantizer not in ("vulkan", "xnnpack"):
         marks.append(pytest.mark.slow)
+    if quantizer in release:
+        marks.append(pytest.mark.release)
     return pytest.param(quantizer, *values, marks=marks)
 
 
@@ -251,7 +254,7 @@ def test_arms_borders_have_a_type_of_their_own(net, io):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("quantizer", [needs(name) for name in MIXED])
+@pytest.mark.parametrize("quantizer", [needs(name, release=("tosa", "vgf")) for name in MIXED])
 def test_a_mixed_method_is_lowered_and_to_the_same_bytes(net, quantizer):
     method = method_of(quantizer, modules={"up": "none"})
 

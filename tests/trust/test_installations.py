@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.bench import REPOSITORY
 from tests.support.lowerable import bench_for, both
+from tests.support.matrix import in_tiers
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +29,7 @@ class Keep:
 
 
 @pytest.mark.skipif(sys.prefix == sys.base_prefix, reason="needs a Python that lacks torch")
-@pytest.mark.parametrize("way", ["user", "path"])
+@pytest.mark.parametrize("way", in_tiers(["user", "path"], ["path"]))
 def test_what_is_installed_elsewhere_is_no_input(tmp_path, way):
     """A symbolic link stands for the installation, which takes 2 GB."""
     python = Path(sys.base_prefix, "bin", f"python{sysconfig.get_python_version()}")
