@@ -428,10 +428,17 @@ def find_modules(feature: Feature, keys: str) -> list[str]:
     """Return the modules that a feature names for the moments whose code stands in these keys, or
     with "" for its verbs, which stand in none."""
     references = [verb.run for verb in feature.verbs] if not keys else []
-    for moment in fields(feature):
-        if keys and moment.metadata.get("keys") == keys:
-            references += _references(getattr(feature, moment.name))
+    for moment in _find_moments(keys) if keys else ():
+        references += _references(getattr(feature, moment))
     return [reference.partition(":")[0] for reference in references]
+
+
+@cache
+def _find_moments(keys: str) -> tuple[str, ...]:
+    """Return the names of the moments whose code stands in these keys."""
+    return tuple(
+        moment.name for moment in fields(Feature) if moment.metadata.get("keys") == keys
+    )
 
 
 def _references(value: Any) -> list[str]:
