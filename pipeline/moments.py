@@ -136,6 +136,11 @@ class Feature:
             None; yields lines to print at its end.
         record_run: takes the workspace, the `report.events.Event`s of a run that did something, and
             a `store.usage.is_caches`; writes files in `build/`. Raises OSError.
+        evict: takes a `store.store.Store` that a run has changed, and the bytes that it may hold;
+            removes what was least recently used. Raises PipelineError, OSError.
+        earlier_keys: takes a store, a kind of action, and a key or None; yields the digest and the
+            key of results of that kind, the latest used first; with a key, of those that can be
+            compared with it.
         elsewhere: takes a `plan.config_cache.ConfigCache`; returns the packages that other
             processes build, which the plan of this one leaves out.
         settings: those of workspaces that it reads, by name; the name of each begins with that of
@@ -283,6 +288,8 @@ class Feature:
     live_view: str = _moment("")
     describe_run: str = _moment("")
     record_run: str = _moment("")
+    evict: str = _moment("")
+    earlier_keys: str = _moment("")
     elsewhere: str = _moment("")
     settings: Mapping[str, Setting] = _moment("", _NONE)
     remote_tier: str = _moment("")  # what it moves is checked by its digest
@@ -381,6 +388,13 @@ def call_all(moment: str, *arguments: object) -> Iterator[Any]:
     for feature in find_features():
         if reference := getattr(feature, moment):
             yield load(reference)(*arguments)
+
+
+def earlier_keys(*arguments: object) -> Iterator[tuple[Any, Mapping[str, Any]]]:
+    """Yield the digest and the key of earlier results, the latest used first; none without the
+    feature that finds them. The arguments are those of the moment."""
+    for results in call_all("earlier_keys", *arguments):
+        yield from results
 
 
 def show_error(text: str, kind: str = "") -> str:
