@@ -195,9 +195,10 @@ class Feature:
         judge_quantization: a class like `features.quantization_loss.judge.QuantizationJudge`, of
             which there is one for a method that was quantized on the way; takes what its calls
             give beside the float program, and returns a `report.method_records.QuantizationRecord`.
-        judge_movement: a class like `features.unjudged.standstill.StandstillJudge`, of which there
-            is one for what a method is compared with, and one for the float program of a quantized
-            method; its `judge` returns the `report.method_records.MovementRecord`s of outputs.
+        judge_movement: a class like `features.unjudged.judge.MovementJudge`, of which there is one
+            for what a method is compared with, and one for the float program of a quantized method;
+            takes what they give in calls, and returns the `report.method_records.MovementRecord`s
+            of outputs.
         record_references: takes the references of an exporter, its programs and examples by method,
             torch's default dtype and device while it ran, and the workspace's folder; returns a
             recording of each reference by method, as bytes for the store.

@@ -37,7 +37,6 @@ from pipeline.validate.interface import (
     find_unlisted,
 )
 from pipeline.validate.method_calls import MethodCalls
-from pipeline.validate.movement import add_call
 from pipeline.validate.payloads import checks, find_payload_faults
 from pipeline.validate.randomness import REPEATS, judge_random
 from pipeline.validate.references import References
@@ -101,9 +100,8 @@ class MethodValidator(MethodCalls):
             self._go_on()
         # A fresh session lets go of the loaded program, and of its memory.
         self.package = Session(self.files)
-        for movement in (self.judge.movement, self.judge.float_movement):
-            for output in movement.values():
-                output.release()
+        for movement in (*self.judge.movement, *self.judge.float_movement):
+            movement.release()
 
     def conclude(self) -> None:
         """Judge what only all calls together show."""
@@ -196,7 +194,8 @@ class MethodValidator(MethodCalls):
                 self.package = Session(self.files)
             actual.append(self.package.run(method, leaves))
         for outputs in expected:
-            add_call(self.judge.movement, outputs, [Limits() for _ in outputs], inputs)
+            unlimited = [Limits() for _ in outputs]
+            self.judge.add_movement(outputs, unlimited, inputs)
         wrong = judge_random(self.result.outputs, expected, actual)
         for output, fault in wrong:
             self.result.fail(fault, inputs.origin, output)
