@@ -190,6 +190,8 @@ class Feature:
             and the shapes that the package takes or None; returns an object like
             `features.cases.maker.CaseMaker`, whose `make` yields `validate.cases.InputCase`s of
             the kinds that it is given.
+        round_sources: takes programs by method; returns by method a `program.eager.Source` that
+            rounds every value anew, from whose runs limits are derived. They share state.
         explain_conditioning: says how ill-conditioned a program is on an input set, and where that
             begins; "" where it is not.
         judge_quantization: a class like `features.quantization_loss.judge.QuantizationJudge`, of
@@ -248,6 +250,12 @@ class Feature:
             an object like `features.native.device_failure.DeviceFailure`, and a
             `validate.budget.Budget`; returns `report.method_records.CulpritRecord`s, the first one
             first, and lines on what was not found out.
+        find_quotes: takes the record of a measured package, its
+            `plan.kinds.validate.ValidateInputs` and the workspace; returns JSON by which its lines
+            of source can be quoted anew.
+        quote_anew: takes such a record, that JSON, and the inputs as they are by now, whose lines
+            moved; returns the record with the lines as they are now, or None where they can't be
+            known. Raises SourceError.
         judge: takes a validate action and the workspace before the package is measured; returns a
             function of its manifest and what was measured, which returns a
             `run.prove.judgement.Judgement`.
@@ -266,6 +274,9 @@ class Feature:
         sections: the sections that it adds to the report of a package.
         overview_sections: those that it adds to the page over all packages, of
             `report.packages.Entry`s.
+        decisive_figure: takes the record of a method in a report, and its worst verdict; returns
+            the figure and the limit by which it has this verdict, as text, and the error's share of
+            the limit.
         draw_chart: takes a chart's kind and data; returns a `report.elements.Drawing`, or None.
         report_formats: by the name of a file beside each package's report and in `build/`, what
             returns its bytes; takes reports, and the errors of packages without one.
@@ -313,6 +324,7 @@ class Feature:
     record_references: str = _moment("export")
     explain_departure: str = _moment("export")
     make_cases: str = _moment("measure")
+    round_sources: str = _moment("measure")
     explain_conditioning: str = _moment("measure")
     judge_quantization: str = _moment("measure")
     judge_movement: str = _moment("measure")
@@ -338,6 +350,8 @@ class Feature:
     devices: Mapping[str, str] = _moment("measure", _NONE)
     measuring: str = _moment("measure")
     locate_on_device: str = _moment("measure")
+    find_quotes: str = _moment("measure")
+    quote_anew: str = _moment("measure")
     judge: str = _moment("report")
     run_elsewhere: str = _moment("")
     ask_device: str = _moment("")
@@ -347,6 +361,7 @@ class Feature:
     overview_pages: str = _moment("report")
     sections: tuple[Section, ...] = _moment("report", ())
     overview_sections: tuple[Section, ...] = _moment("report", ())
+    decisive_figure: str = _moment("report")
     draw_chart: str = _moment("report")
     report_formats: Mapping[str, str] = _moment("report", _NONE)
     highlights: str = _moment("report")

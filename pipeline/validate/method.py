@@ -17,6 +17,7 @@ from pipeline.devices.session import Session
 from pipeline.moments import call_all
 from pipeline.program.inputs import InputSet
 from pipeline.program.mapped_files import release_pages
+from pipeline.program.quantized_values import finds_ranges
 from pipeline.program.random_inputs import Shapes, generate_inputs
 from pipeline.program.signature import check_inputs, flatten, signature
 from pipeline.report.method_records import ALL
@@ -40,7 +41,6 @@ from pipeline.validate.method_calls import MethodCalls
 from pipeline.validate.payloads import checks, find_payload_faults
 from pipeline.validate.randomness import REPEATS, judge_random
 from pipeline.validate.references import References
-from pipeline.validate.rounding import finds_ranges
 from pipeline.validate.runs import JudgedCall
 
 # How often a method with state is called on one case: the next call reads the state of the last.
