@@ -194,6 +194,9 @@ class Feature:
             rounds every value anew, from whose runs limits are derived. They share state.
         explain_conditioning: says how ill-conditioned a program is on an input set, and where that
             begins; "" where it is not.
+        judge_random: takes the names of outputs, what repeated calls of a source gave on one input
+            set, and what those of a package, or a reference, did; returns a name and a fault for
+            each output that is distributed in another way.
         judge_quantization: a class like `features.quantization_loss.judge.QuantizationJudge`, of
             which there is one for a method that was quantized on the way; takes what its calls
             give beside the float program, and returns a `report.method_records.QuantizationRecord`.
@@ -219,6 +222,13 @@ class Feature:
             result of a compile action keeps. They must be the same in each compilation.
         listen_to_compile: takes a compile action and the workspace; returns a
             `run.build.listening.CompileListener`, or None.
+        warn_of_emitted: takes the execution plan of a method that was just emitted, its
+            `store.compiled.Instructions`, the program that was lowered, and what leads from places
+            in a quantized program to those in its source, or None; returns
+            `store.compiled.LoweringWarning`s.
+        find_lost_results: takes such a plan, the places of its instructions, and the program;
+            returns the results of `torch.cond` that the plan overwrites too early, as
+            `features.lost_results.warnings.find_placed_losses` does.
         explain_compile: takes a stale compile action and the workspace; returns a sentence for
             `doit explain`, or "".
         explain_error: takes what ended an action and the workspace's folder; returns a line that
@@ -326,6 +336,7 @@ class Feature:
     make_cases: str = _moment("measure")
     round_sources: str = _moment("measure")
     explain_conditioning: str = _moment("measure")
+    judge_random: str = _moment("measure")
     judge_quantization: str = _moment("measure")
     judge_movement: str = _moment("measure")
     around_lowering: str = _moment("build")
@@ -333,6 +344,8 @@ class Feature:
     find_preprocessed: str = _moment("build")
     compile_facts: str = _moment("build")
     listen_to_compile: str = _moment("build")
+    warn_of_emitted: str = _moment("build")
+    find_lost_results: str = _moment("measure")
     explain_compile: str = _moment("")
     explain_error: str = _moment("")
     show_error: str = _moment("")

@@ -14,7 +14,7 @@ from typing import Any
 from pipeline.config.validation import Limits
 from pipeline.devices.interface import DeviceError
 from pipeline.devices.session import Session
-from pipeline.moments import call_all
+from pipeline.moments import call_all, has_feature
 from pipeline.program.inputs import InputSet
 from pipeline.program.mapped_files import release_pages
 from pipeline.program.quantized_values import finds_ranges
@@ -29,7 +29,7 @@ from pipeline.validate.conclusions import (
     conclude_quantization,
     describe_ill_conditioning,
 )
-from pipeline.validate.determinism import outputs_of_runs
+from pipeline.validate.determinism import REPEATS, outputs_of_runs
 from pipeline.validate.interface import (
     NarrowedInput,
     add_range_remedy,
@@ -39,7 +39,6 @@ from pipeline.validate.interface import (
 )
 from pipeline.validate.method_calls import MethodCalls
 from pipeline.validate.payloads import checks, find_payload_faults
-from pipeline.validate.randomness import REPEATS, judge_random
 from pipeline.validate.references import References
 from pipeline.validate.runs import JudgedCall
 
@@ -185,6 +184,11 @@ class MethodValidator(MethodCalls):
 
     def _judge_random(self, inputs: InputSet) -> None:
         """Compare repeated calls on one input set, each from the initial state."""
+        if not has_feature("randomness"):
+            self.result.fail(
+                'is random, and this installation has no feature "randomness"'
+            )
+            return
         method = self.result.method
         expected = outputs_of_runs(self.source, inputs, range(2 * REPEATS))
         leaves = flatten(self.program, inputs)
@@ -196,7 +200,8 @@ class MethodValidator(MethodCalls):
         for outputs in expected:
             unlimited = [Limits() for _ in outputs]
             self.judge.add_movement(outputs, unlimited, inputs)
-        wrong = judge_random(self.result.outputs, expected, actual)
+        names = self.result.outputs
+        (wrong,) = call_all("judge_random", names, expected, actual)
         for output, fault in wrong:
             self.result.fail(fault, inputs.origin, output)
         if wrong:
