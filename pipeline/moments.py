@@ -101,7 +101,8 @@ _NONE: Mapping[str, Any] = MappingProxyType({})
 
 def _moment(keys: str, default: Any = "") -> Any:
     """Declare a moment; `keys` says which actions' keys hold the code that takes part in it
-    (`store.toolchain.code`), so that no result of other code is taken for theirs."""
+    (`store.toolchain.code`), so that no result of other code is taken for theirs. Spaces part
+    several."""
     return field(default_factory=lambda: default, metadata={"keys": keys})
 
 
@@ -172,6 +173,8 @@ class Feature:
         summarize: takes a `config.models.PackageConfig`, and whether values of variables stand in
             it, which must not be kept as they are; returns JSON that the plan keeps of the config,
             or None where the feature has no part in the package.
+        backends: takes the `backends.entry.Backend`s of this package by name; returns further ones
+            by name, and by the name of a plugin what is wrong with those that can't be used.
         kinds: by its name, what returns a `plan.kinds.kind.Kind`: a kind of action whose result a
             compilation reads in place of a method's program. The core knows of one, `quantize`.
         perform: by the name of such a kind, what performs its actions in a worker; takes the
@@ -324,6 +327,7 @@ class Feature:
     config: Mapping[str, str] = _moment("plan", _NONE)
     expand_matrix: str = _moment("plan")
     summarize: str = _moment("plan")
+    backends: str = _moment("plan build")
     kinds: Mapping[str, str] = _moment("plan", _NONE)
     perform: Mapping[str, str] = _moment("build", _NONE)
     perform_export: Mapping[str, str] = _moment("export", _NONE)
@@ -472,7 +476,7 @@ def find_modules(feature: Feature, keys: str) -> list[str]:
     with "" for its verbs, which stand in none."""
     references = [verb.run for verb in feature.verbs] if not keys else []
     for moment in fields(feature):
-        if keys and moment.metadata.get("keys") == keys:
+        if keys and keys in moment.metadata.get("keys", "").split():
             references += _references(getattr(feature, moment.name))
     return [reference.partition(":")[0] for reference in references]
 
