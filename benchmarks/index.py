@@ -16,9 +16,10 @@ from pathlib import Path
 from benchmarks.measure import Result, run
 from benchmarks.workspaces import Checkout, Sizes, new_checkout
 from pipeline.features.cache.contents import statistics
+from pipeline.features.cache.earlier_results import earlier_keys
+from pipeline.features.cache.eviction import evict
 from pipeline.store.digest import canonical_json, hash_bytes, hash_json
 from pipeline.store.entries import ActionEntry
-from pipeline.store.maintenance import earlier_keys, evict
 from pipeline.store.store import Store
 
 STATISTICS, EXPLAIN = 1.0, 0.5  # seconds, to reach

@@ -16,7 +16,7 @@ _PUBLIC = {
         *("is_registered", "preprocess_function", "register_preprocess"),
         *("registered", "unregister_preprocess"),
     ),
-    "pipeline.compile.to_backend": ("to_backend",),
+    "pipeline.features.to_backend.to_backend": ("to_backend",),
     "pipeline.compile.to_backend_multiple": ("to_backend_multiple",),
     "pipeline.features.loading.load_package": (
         "LoadedMethod",

@@ -101,7 +101,8 @@ _NONE: Mapping[str, Any] = MappingProxyType({})
 
 def _moment(keys: str, default: Any = "") -> Any:
     """Declare a moment; `keys` says which actions' keys hold the code that takes part in it
-    (`store.toolchain.code`), so that no result of other code is taken for theirs."""
+    (`store.toolchain.code`), so that no result of other code is taken for theirs. Spaces part
+    several."""
     return field(default_factory=lambda: default, metadata={"keys": keys})
 
 
@@ -136,6 +137,11 @@ class Feature:
             None; yields lines to print at its end.
         record_run: takes the workspace, the `report.events.Event`s of a run that did something, and
             a `store.usage.is_caches`; writes files in `build/`. Raises OSError.
+        evict: takes a `store.store.Store` that a run has changed, and the bytes that it may hold;
+            removes what was least recently used. Raises PipelineError, OSError.
+        earlier_keys: takes a store, a kind of action, and a key or None; yields the digest and the
+            key of results of that kind, the latest used first; with a key, of those that can be
+            compared with it.
         elsewhere: takes a `plan.config_cache.ConfigCache`; returns the packages that other
             processes build, which the plan of this one leaves out.
         settings: those of workspaces that it reads, by name; the name of each begins with that of
@@ -167,6 +173,8 @@ class Feature:
         summarize: takes a `config.models.PackageConfig`, and whether values of variables stand in
             it, which must not be kept as they are; returns JSON that the plan keeps of the config,
             or None where the feature has no part in the package.
+        backends: takes the `backends.entry.Backend`s of this package by name; returns further ones
+            by name, and by the name of a plugin what is wrong with those that can't be used.
         kinds: by its name, what returns a `plan.kinds.kind.Kind`: a kind of action whose result a
             compilation reads in place of a method's program. The core knows of one, `quantize`.
         perform: by the name of such a kind, what performs its actions in a worker; takes the
@@ -185,14 +193,20 @@ class Feature:
             and the shapes that the package takes or None; returns an object like
             `features.cases.maker.CaseMaker`, whose `make` yields `validate.cases.InputCase`s of
             the kinds that it is given.
+        round_sources: takes programs by method; returns by method a `program.eager.Source` that
+            rounds every value anew, from whose runs limits are derived. They share state.
         explain_conditioning: says how ill-conditioned a program is on an input set, and where that
             begins; "" where it is not.
+        judge_random: takes the names of outputs, what repeated calls of a source gave on one input
+            set, and what those of a package, or a reference, did; returns a name and a fault for
+            each output that is distributed in another way.
         judge_quantization: a class like `features.quantization_loss.judge.QuantizationJudge`, of
             which there is one for a method that was quantized on the way; takes what its calls
             give beside the float program, and returns a `report.method_records.QuantizationRecord`.
-        judge_movement: a class like `features.unjudged.standstill.StandstillJudge`, of which there
-            is one for what a method is compared with, and one for the float program of a quantized
-            method; its `judge` returns the `report.method_records.MovementRecord`s of outputs.
+        judge_movement: a class like `features.unjudged.judge.MovementJudge`, of which there is one
+            for what a method is compared with, and one for the float program of a quantized method;
+            takes what they give in calls, and returns the `report.method_records.MovementRecord`s
+            of outputs.
         record_references: takes the references of an exporter, its programs and examples by method,
             torch's default dtype and device while it ran, and the workspace's folder; returns a
             recording of each reference by method, as bytes for the store.
@@ -211,6 +225,13 @@ class Feature:
             result of a compile action keeps. They must be the same in each compilation.
         listen_to_compile: takes a compile action and the workspace; returns a
             `run.build.listening.CompileListener`, or None.
+        warn_of_emitted: takes the execution plan of a method that was just emitted, its
+            `store.compiled.Instructions`, the program that was lowered, and what leads from places
+            in a quantized program to those in its source, or None; returns
+            `store.compiled.LoweringWarning`s.
+        find_lost_results: takes such a plan, the places of its instructions, and the program;
+            returns the results of `torch.cond` that the plan overwrites too early, as
+            `features.lost_results.warnings.find_placed_losses` does.
         explain_compile: takes a stale compile action and the workspace; returns a sentence for
             `doit explain`, or "".
         explain_error: takes what ended an action and the workspace's folder; returns a line that
@@ -242,6 +263,12 @@ class Feature:
             an object like `features.native.device_failure.DeviceFailure`, and a
             `validate.budget.Budget`; returns `report.method_records.CulpritRecord`s, the first one
             first, and lines on what was not found out.
+        find_quotes: takes the record of a measured package, its
+            `plan.kinds.validate.ValidateInputs` and the workspace; returns JSON by which its lines
+            of source can be quoted anew.
+        quote_anew: takes such a record, that JSON, and the inputs as they are by now, whose lines
+            moved; returns the record with the lines as they are now, or None where they can't be
+            known. Raises SourceError.
         judge: takes a validate action and the workspace before the package is measured; returns a
             function of its manifest and what was measured, which returns a
             `run.prove.judgement.Judgement`.
@@ -260,6 +287,9 @@ class Feature:
         sections: the sections that it adds to the report of a package.
         overview_sections: those that it adds to the page over all packages, of
             `report.packages.Entry`s.
+        decisive_figure: takes the record of a method in a report, and its worst verdict; returns
+            the figure and the limit by which it has this verdict, as text, and the error's share of
+            the limit.
         draw_chart: takes a chart's kind and data; returns a `report.elements.Drawing`, or None.
         report_formats: by the name of a file beside each package's report and in `build/`, what
             returns its bytes; takes reports, and the errors of packages without one.
@@ -283,6 +313,8 @@ class Feature:
     live_view: str = _moment("")
     describe_run: str = _moment("")
     record_run: str = _moment("")
+    evict: str = _moment("")
+    earlier_keys: str = _moment("")
     elsewhere: str = _moment("")
     settings: Mapping[str, Setting] = _moment("", _NONE)
     remote_tier: str = _moment("")  # what it moves is checked by its digest
@@ -295,6 +327,7 @@ class Feature:
     config: Mapping[str, str] = _moment("plan", _NONE)
     expand_matrix: str = _moment("plan")
     summarize: str = _moment("plan")
+    backends: str = _moment("plan build")
     kinds: Mapping[str, str] = _moment("plan", _NONE)
     perform: Mapping[str, str] = _moment("build", _NONE)
     perform_export: Mapping[str, str] = _moment("export", _NONE)
@@ -305,7 +338,9 @@ class Feature:
     record_references: str = _moment("export")
     explain_departure: str = _moment("export")
     make_cases: str = _moment("measure")
+    round_sources: str = _moment("measure")
     explain_conditioning: str = _moment("measure")
+    judge_random: str = _moment("measure")
     judge_quantization: str = _moment("measure")
     judge_movement: str = _moment("measure")
     around_lowering: str = _moment("build")
@@ -313,6 +348,8 @@ class Feature:
     find_preprocessed: str = _moment("build")
     compile_facts: str = _moment("build")
     listen_to_compile: str = _moment("build")
+    warn_of_emitted: str = _moment("build")
+    find_lost_results: str = _moment("measure")
     explain_compile: str = _moment("")
     explain_error: str = _moment("")
     show_error: str = _moment("")
@@ -330,6 +367,8 @@ class Feature:
     devices: Mapping[str, str] = _moment("measure", _NONE)
     measuring: str = _moment("measure")
     locate_on_device: str = _moment("measure")
+    find_quotes: str = _moment("measure")
+    quote_anew: str = _moment("measure")
     judge: str = _moment("report")
     run_elsewhere: str = _moment("")
     ask_device: str = _moment("")
@@ -339,6 +378,7 @@ class Feature:
     overview_pages: str = _moment("report")
     sections: tuple[Section, ...] = _moment("report", ())
     overview_sections: tuple[Section, ...] = _moment("report", ())
+    decisive_figure: str = _moment("report")
     draw_chart: str = _moment("report")
     report_formats: Mapping[str, str] = _moment("report", _NONE)
     highlights: str = _moment("report")
@@ -381,6 +421,13 @@ def call_all(moment: str, *arguments: object) -> Iterator[Any]:
     for feature in find_features():
         if reference := getattr(feature, moment):
             yield load(reference)(*arguments)
+
+
+def earlier_keys(*arguments: object) -> Iterator[tuple[Any, Mapping[str, Any]]]:
+    """Yield the digest and the key of earlier results, the latest used first; none without the
+    feature that finds them. The arguments are those of the moment."""
+    for results in call_all("earlier_keys", *arguments):
+        yield from results
 
 
 def show_error(text: str, kind: str = "") -> str:
@@ -430,6 +477,11 @@ def find_modules(feature: Feature, keys: str) -> list[str]:
     references = [verb.run for verb in feature.verbs] if not keys else []
     for moment in _find_moments(keys) if keys else ():
         references += _references(getattr(feature, moment))
+
+
+    for moment in fields(feature):
+        if keys and keys in moment.metadata.get("keys", "").split():
+            references += _references(getattr(feature, moment.name))
     return [reference.partition(":")[0] for reference in references]
 
 

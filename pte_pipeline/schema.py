@@ -6,7 +6,7 @@ from pte_pipeline.name_conflict import claim_pipeline
 
 claim_pipeline()
 
-from pipeline.schema import main as main
+from pipeline.features.schemas.editor_files import main as main
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import SerializeAsAny
 
-from pipeline.backends import vendors
 from pipeline.backends.entry import (
     Backend,
     CacheScope,
@@ -29,9 +28,9 @@ from pipeline.backends.entry import (
 from pipeline.backends.families import find_families
 from pipeline.backends.host import Host, Requirement
 from pipeline.backends.options import Modules, Options
-from pipeline.backends.plugins import find_plugins
 from pipeline.backends.quantize_options import QuantizeConfig
 from pipeline.backends.workspace_files import WorkspaceFiles
+from pipeline.moments import call_all
 from pipeline.store.errors import PipelineError
 from pipeline.store.releases import installed_release
 
@@ -71,9 +70,11 @@ for _family in find_families():
     _module = import_module(f"{__name__}.{_family}")
     _OWN |= {entry.name: entry for entry in getattr(_module, "ENTRIES", ())}
     _OWN_QUANTIZERS |= getattr(_module, "QUANTIZERS", {})
-_PLUGINS, _PROBLEMS = find_plugins(_OWN)
-# A plugin may lower to what is a row of data here.
-_VENDORS = {backend.name: backend for backend in vendors.ENTRIES}
+_ADDED: dict[str, Backend] = {}
+_PROBLEMS: dict[str, str] = {}
+for _backends, _faults in call_all("backends", _OWN):
+    _ADDED |= _backends
+    _PROBLEMS |= _faults
 
 
 def _require_release(backend: Backend) -> Backend:
@@ -87,10 +88,7 @@ def _require_release(backend: Backend) -> Backend:
 
 
 BACKENDS: Mapping[str, Backend] = MappingProxyType(
-    {
-        name: _require_release(backend)
-        for name, backend in (_OWN | _VENDORS | _PLUGINS).items()
-    }
+    {name: _require_release(backend) for name, backend in (_OWN | _ADDED).items()}
 )
 # Plugins that can't be used, and why.
 PLUGIN_PROBLEMS: Mapping[str, str] = MappingProxyType(_PROBLEMS)

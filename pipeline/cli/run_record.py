@@ -142,11 +142,9 @@ class RunRecord:
             sweep(folder)
         store = workspace.store
         if self.reports and store.cap is not None:
-            from pipeline.store.maintenance import evict  # only after changes
-
             for root in filter(None, (store.root, store.overflow)):
                 with suppress(OSError, PipelineError):
-                    evict(Store(root), store.cap)
+                    list(call_all("evict", Store(root), store.cap))
 
     def _sum_remote(self, plan: Plan) -> dict[str, Any]:
         """Return what all processes asked of the remote tier, summed, and why it was given up."""

@@ -69,7 +69,7 @@ class TaskOutcomes(Runner):  # type: ignore[misc]
     def _hold(self, workspace: Workspace) -> None:
         """Keep others from evicting what this run uses from now on."""
         # A run with nothing to do holds nothing.
-        from pipeline.store.maintenance import lease
+        from pipeline.store.leases import lease
 
         if not self._is_held:
             self._is_held = True

@@ -8,18 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from executorch.exir import schema
 from torch.export import ExportedProgram
 from torch.fx import Node
 
 from pipeline.program.graphs import iter_nodes
-from pipeline.program.lost_conds import find_cond
-from pipeline.program.lost_results import describe_loss, find_lost_results
 from pipeline.program.module_paths import innermost_module
 from pipeline.program.operators import operator_name
 from pipeline.program.random_operators import REMEDIES, random_cause
 from pipeline.program.training import find_training_outputs
-from pipeline.store.compiled import Instructions, LoweringWarning
+from pipeline.store.compiled import LoweringWarning
 from pipeline.store.errors import plural
 
 if TYPE_CHECKING:  # shapes, which change nothing that is done
@@ -33,7 +30,7 @@ def find_training_mode(
     trains has them on purpose.
 
     Args:
-        origins: as `find_lost_conds` takes them.
+        origins: leads from places in a quantized program to those in its source.
     """
     if find_training_outputs(program) is not None:
         return []
@@ -55,31 +52,6 @@ def find_training_mode(
             )
         )
     return warnings
-
-
-def find_lost_conds(
-    plan: schema.ExecutionPlan,
-    instructions: Instructions,
-    program: ExportedProgram,
-    origins: Mapping[int, int] | None = None,
-) -> list[LoweringWarning]:
-    """Return a warning for each `torch.cond` of an emitted method whose result is lost.
-
-    Args:
-        program: the one that was lowered.
-        origins: leads from places in a quantized program to those in its source.
-    """
-    nodes = list(iter_nodes(program))
-    warnings: dict[int | None, LoweringWarning] = {}
-    for loss in find_lost_results(plan):
-        place = find_cond(loss, plan, instructions.places, program)
-        module = "" if place is None else innermost_module(nodes[place])
-        source = place if origins is None or place is None else origins.get(place)
-        warning = LoweringWarning(
-            what=describe_loss(loss), operator="cond", module=module, place=source
-        )
-        warnings.setdefault(place, warning)
-    return list(warnings.values())
 
 
 def describe_undelegated(facts: Mapping[str, Any]) -> str:

@@ -54,6 +54,8 @@ class Source:
             is that tensor, whether this program changes it or only reads it.
     """
 
+    is_rounded = False  # whether it rounds values anew, at random
+
     def __init__(
         self, program: ExportedProgram, common: Mapping[str, torch.Tensor] | None = None
     ) -> None:
@@ -76,6 +78,9 @@ class Source:
         self._initial = [tensor.detach().clone() for tensor in self._state]
         initial = zip(self.state, self._initial, strict=True)
         self.nonzero = tuple(name for name, tensor in initial if bool(tensor.any()))
+
+    def reseed(self, seed: int) -> None:
+        """Take the seed of values rounded at random, in a source that rounds them."""
 
     @classmethod
     def with_common_state(

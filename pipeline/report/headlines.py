@@ -1,15 +1,13 @@
-"""The one figure and limit by which a method stands or falls, for tables with a row for each."""
+"""The verdict on a method with the one figure and limit by which it stands or falls, for tables
+with a row for each. A feature picks these."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from pipeline.report.formatting import decibel, error, percent, ratio, short
-from pipeline.report.verdicts import PASSED, VERDICTS, Verdict, method_verdict
-
-Json = Mapping[str, Any]
-NO_LIMIT = "none"
+from pipeline.moments import call_all
+from pipeline.report.verdicts import VERDICTS, Verdict, method_verdict
 
 
 class Headline(NamedTuple):
@@ -22,35 +20,14 @@ class Headline(NamedTuple):
     distance: float = 0.0
 
 
-# By limit: its figure, and how both are formatted.
-_JUDGED: Mapping[str, tuple[str, Callable[[Any], str]]] = {
-    "min_sqnr": ("sqnr_db", decibel),
-    "min_agreement": ("agreement", percent),
-    "min_cosine": ("cosine", ratio),
-    "max_relative": ("relative", error),
-    "max_mean_abs": ("mean_abs", error),
-    "max_p999_abs": ("p999_abs", error),
-    "atol": ("max_abs", error),
-}
-
-
-def headline(method: Json) -> Headline:
-    """Return the figure and limit of a method's worst verdict."""
+def headline(method: Mapping[str, Any]) -> Headline:
+    """Return the figure and limit of a method's worst verdict; empty texts without the feature."""
     verdict = method_verdict(method)
-    quantization = method.get("quantization")
-    reference = method.get("reference")
-    if reference and reference["verdict"] == verdict not in (PASSED, method["verdict"]):
-        return Headline(verdict, *_reference_figures(reference))
-    if quantization and quantization["verdict"] == verdict:
-        return Headline(verdict, *_quantization_figures(method, quantization))
-    if method.get("quantized"):
-        return Headline(verdict, *_held_figures(method["quantized"]))
-    if not method["runs"] or method["kind"] != "program":
-        return Headline(verdict, "", "")
-    return Headline(verdict, *_lowering_figures(method))
+    figures = next(call_all("decisive_figure", method, verdict), ("", "", 0.0))
+    return Headline(verdict, *figures)
 
 
-def worst_headline(methods: Iterable[Json]) -> Headline | None:
+def worst_headline(methods: Iterable[Mapping[str, Any]]) -> Headline | None:
     """Return the headline of the method whose verdict is the worst; of several, the one that comes
     nearest to its limit. None without methods."""
     headlines = [headline(method) for method in methods]
@@ -59,146 +36,3 @@ def worst_headline(methods: Iterable[Json]) -> Headline | None:
         key=lambda h: (VERDICTS.index(h.verdict), -h.distance),
         default=None,
     )
-
-
-def _quantization_figures(method: Json, quantization: Json) -> tuple[str, str, float]:
-    """Return the figure that the first limit is about that it breaks, or else the first one."""
-    limits = quantization["limits"]
-    pools = quantization["examples"] or quantization["generated"]
-    figures = {**method, **_pooled_agreement(pools)}
-    judged = [name for name in _JUDGED if limits.get(name) is not None]
-
-    def is_kept(name: str) -> bool:
-        field, _ = _JUDGED[name]
-        return not _breaks(name, figures.get(field), limits[name])
-
-    judged.sort(key=is_kept)
-    for name in judged:
-        field, style = _JUDGED[name]
-        value = figures.get(field)
-        limit = limits[name]
-        if value is not None:
-            sign = "≤"
-            if name.startswith("min_"):
-                sign = "≥"
-            return style(value), f"{sign} {style(limit)}", _distance(name, value, limit)
-    sqnr = figures.get("sqnr_db")
-    if sqnr is None:
-        return error(figures.get("max_abs")), NO_LIMIT, 0.0
-    words = NO_LIMIT
-    if quantization["verdict"] == "failed":
-        words = f"≥ {decibel(quantization['floor'])}"
-    # Without a limit, the noisier method is the worse one.
-    return decibel(sqnr), words, _distance("min_sqnr", sqnr, 0.0)
-
-
-def _reference_figures(reference: Json) -> tuple[str, str, float]:
-    """Return the error of the exported program against its reference."""
-    ratio = reference["of_limit"]
-    if ratio == "inf":
-        distance = float("inf")
-    else:
-        distance = ratio or 0.0
-    atol = reference.get("limits", {}).get("atol")
-    if atol is None:
-        limit = "reference"
-    else:
-        limit = f"{short(atol)} reference"
-    return error(reference["max_abs"]), limit, distance
-
-
-def _pooled_agreement(pools: Iterable[Json]) -> dict[str, Any]:
-    """Return the worst agreement of outputs, which limits hold over all calls together."""
-    shares = [pool["agreement"] for pool in pools if pool["agreement"] is not None]
-    if shares:
-        return {"agreement": min(shares)}
-    return {}
-
-
-def _distance(limit: str, figure: Any, value: float) -> float:
-    """Return the ratio of an error to its limit: above 1 where the limit is exceeded."""
-    if not isinstance(figure, int | float):
-        if figure == "inf":
-            return 0.0
-        return float("inf")
-    if limit == "min_sqnr":
-        return float(10 ** (min(value - figure, 6000.0) / 20))
-    if limit.startswith("min_"):
-        figure = 1 - figure
-        value = 1 - value
-    if value:
-        return float(figure / value)
-    if figure:
-        return float("inf")
-    return 0.0
-
-
-def _breaks(limit: str, figure: Any, value: float) -> bool:
-    if not isinstance(figure, int | float):
-        return figure == "-inf"
-    if limit.startswith("min_"):
-        return figure < value
-    return figure > value
-
-
-def _held_figures(comparison: Json) -> tuple[str, str, float]:
-    """Return the error against the quantized program."""
-    atol = comparison["limits"].get("atol")
-    if atol is None:
-        return error(comparison["max_abs"]), NO_LIMIT, 0.0
-    return (
-        error(comparison["max_abs"]),
-        f"{short(atol)} quantized",
-        _distance("atol", comparison["max_abs"], atol),
-    )
-
-
-def _lowering_figures(method: Json) -> tuple[str, str, float]:
-    """Return the error that comes nearest to its limit, or goes farthest beyond it."""
-    origin = method.get("limits_from", "")
-    worst, figures, limits = _find_worst_output(method)
-    atol = limits.get("atol")
-    least_sqnr = limits.get("min_sqnr")
-    if atol is not None and not _broken_ratio(figures, limits):
-        return error(figures["max_abs"]), f"{short(atol)} {origin}".strip(), worst
-    sqnr = figures.get("sqnr_db")
-    if least_sqnr is not None and sqnr is not None:
-        return decibel(sqnr), f"≥ {decibel(least_sqnr)}", worst
-    return error(figures["max_abs"]), origin or NO_LIMIT, worst
-
-
-def _find_worst_output(method: Json) -> tuple[float, Json, Json]:
-    """Return the output that comes nearest to its limit: the ratio to it, its figures and its
-    limits; without ratios, -1 and the method's own."""
-    worst = -1.0
-    figures = method
-    limits = method["limits"]
-    for run, errors, output_limits in _outputs(method):
-        distance = errors.get("of_limit")
-        if distance == "inf":
-            distance = float("inf")
-        if run.get("case") == "large" or not isinstance(distance, float):
-            continue
-        if distance > worst:
-            worst = distance
-            figures = errors
-            limits = output_limits
-    return worst, figures, limits
-
-
-def _broken_ratio(figures: Json, limits: Json) -> bool:
-    """Return whether the SQNR breaks its limit, and the absolute error does not break its own."""
-    largest = figures["max_abs"]
-    least_sqnr = limits.get("min_sqnr")
-    if isinstance(largest, int | float) and largest > limits["atol"]:
-        return False
-    return least_sqnr is not None and _breaks(
-        "min_sqnr", figures.get("sqnr_db"), least_sqnr
-    )
-
-
-def _outputs(method: Json) -> Iterator[tuple[Json, Json, Json]]:
-    for run in method["runs"]:
-        limits = run.get("limits") or [method["limits"]] * len(run["outputs"])
-        for errors, output_limits in zip(run["outputs"], limits, strict=False):
-            yield run, errors, output_limits

@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from pipeline.config.validation import Limits
+from pipeline.moments import call_all
 from pipeline.program.inputs import InputSet
 from pipeline.report.method_records import FailureSubject
 from pipeline.validate.call_limits import CallLimits, DerivedLimits
@@ -18,7 +19,6 @@ from pipeline.validate.default_limits import MOST_SHARE_QUANTIZED
 from pipeline.validate.limits import OutputLimits, check_limits, judge_output
 from pipeline.validate.method_result import MethodValidation
 from pipeline.validate.metrics import OutputError, compare
-from pipeline.validate.movement import MethodMovement, add_call
 from pipeline.validate.references import References
 from pipeline.validate.runs import JudgedCall
 
@@ -56,8 +56,9 @@ class CallJudge:
         has_examples: whether its examples are inputs that someone gave for this: the arguments of
             an export are mostly random numbers.
         unjudged: the first inputs on which an output could not be judged.
-        movement: how far what the package is compared with moves over the calls.
-        float_movement: how far the float program of a quantized method does, by the limits of the
+        movement: who judges how far what the package is compared with moves over the calls
+            (`moments.Feature.judge_movement`).
+        float_movement: the same of the float program of a quantized method, by the limits of the
             config.
         noisiest: the calls up to the one on which quantization loses most.
     """
@@ -70,8 +71,8 @@ class CallJudge:
         self.quantization: Any = None
         self.has_examples = has_examples
         self.unjudged: InputSet | None = None
-        self.movement: MethodMovement = {}
-        self.float_movement: MethodMovement = {}
+        self.movement: list[Any] = list(call_all("judge_movement"))
+        self.float_movement: list[Any] = list(call_all("judge_movement"))
         self.noisiest: Sequence[tuple[str, InputSet]] = ()
         self._least_sqnr: float = math.inf
 
@@ -105,7 +106,7 @@ class CallJudge:
             limits = self._source_limits(call, by_rounding)
             judged_run = self._judge_outputs(call, lowered, errors, limits, call.hint)
             self.result.runs.append(judged_run)
-            add_call(self.movement, lowered, judged_run.limits, inputs, run.case)
+            self.add_movement(lowered, judged_run.limits, inputs, run.case)
             return lowered
         if self.quantization is None:
             self.result.runs.append(_leave_unlimited(call))
@@ -116,8 +117,19 @@ class CallJudge:
             call, lowered, errors, limits, _OF_QUANTIZED, "quantized"
         )
         self.result.quantized_runs.append(judged_run)
-        add_call(self.movement, lowered, judged_run.limits, inputs, run.case)
+        self.add_movement(lowered, judged_run.limits, inputs, run.case)
         return lowered
+
+    def add_movement(
+        self,
+        expected: Sequence[Any],
+        limits: Sequence[Limits],
+        inputs: InputSet,
+        case: str = "",
+    ) -> None:
+        """Let features follow what the source, or the quantized program, gives in a call."""
+        for movement in self.movement:
+            movement.add(expected, limits, inputs, case)
 
     def judge_quantization(
         self, call: Call, calls: Sequence[tuple[str, InputSet]]
@@ -134,7 +146,8 @@ class CallJudge:
         config_limits = self.held_to.of_config(call.inputs, call.expected)
         # Extreme inputs move outputs by more than any limit, which shows nothing.
         if not call.run.case:
-            add_call(self.float_movement, call.expected, config_limits, call.inputs)
+            for movement in self.float_movement:
+                movement.add(call.expected, config_limits, call.inputs)
         limits: list[Limits] = []
         for output_limits in config_limits:
             if generated:

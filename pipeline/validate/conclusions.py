@@ -55,15 +55,10 @@ def conclude_quantization(
     left_out = [inputs for inputs in examples if inputs.origin in result.left_out]
     record = judge.judge(failed, len(left_out), bool(result.random))
     still: list[str] = []
-    for movement_judge in call_all(
-        "judge_movement",
-        program,
-        result.outputs,
-        result.state,
-        examples,
-        calls.float_movement,
-    ):
-        still += movement_judge.find_indifferent_outputs()
+    for movement in calls.float_movement:
+        still += movement.find_indifferent_outputs(
+            program, result.outputs, result.state, examples
+        )
     # A failure stays one: what is wrong was shown, whatever else could not be.
     if still and record["verdict"] == PASSED:
         record["verdict"] = "not judged"
@@ -90,21 +85,17 @@ def conclude_movement(
     """
     if result.runs and result.state and not result.outputs and not is_observed:
         result.returns_nothing = RETURNS_NOTHING
-    if not calls.movement:
-        return
-    for judge in call_all(
-        "judge_movement",
-        program,
-        result.outputs,
-        result.state,
-        examples,
-        calls.movement,
-        result.unjudged_places,
-        bool(result.random),
-        is_observed,
-        budget,
-    ):
-        result.movement = judge.judge()
+    for movement in calls.movement:
+        result.movement = movement.judge(
+            program,
+            result.outputs,
+            result.state,
+            examples,
+            result.unjudged_places,
+            bool(result.random),
+            is_observed,
+            budget,
+        )
 
 
 def describe_ill_conditioning(

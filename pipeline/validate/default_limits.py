@@ -1,8 +1,8 @@
 """Derives the limits of an output from the dtypes of its program, where the config sets none.
 
-They are a small multiple of what rounding alone does to this output (rounding.py), and never closer
-than a share of it that depends on its dtype. So float16, bfloat16 and quantized programs are held
-to what they can be, each at its depth, and float32 ones to as little as ever.
+They are a small multiple of what rounding alone does to this output (`features/rounding`), and
+never closer than a share of it that depends on its dtype. So float16, bfloat16 and quantized
+programs are held to what they can be, each at its depth, and float32 ones to as little as ever.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 
+from pipeline.program.quantized_values import float_dtypes, is_quantized
 from pipeline.validate.limits import OutputLimits
 from pipeline.validate.metrics import compare
-from pipeline.validate.rounding import float_dtypes, is_quantized
 from pipeline.validate.worst_place import find_worst_place
 
 RUNS = 2  # of the program with every value rounded anew

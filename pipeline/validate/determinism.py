@@ -34,6 +34,8 @@ from pipeline.validate.node_values import Walker
 
 # Runs of a program that draws numbers: with few of them, a rare draw may go unseen.
 RUNS, RUNS_OF_RANDOM = 2, 6
+# Calls of a package, or a reference, that is declared random; its source runs twice as often.
+REPEATS = 64
 # Small blocks are used again, with what is in them: so many are overwritten, so often.
 _SMALL, _BLOCKS, _TRIES = 1 << 17, 64, 3
 _FILL = 1.0e3  # in place of uninitialized memory

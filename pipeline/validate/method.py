@@ -14,9 +14,10 @@ from typing import Any
 from pipeline.config.validation import Limits
 from pipeline.devices.interface import DeviceError
 from pipeline.devices.session import Session
-from pipeline.moments import call_all
+from pipeline.moments import call_all, has_feature
 from pipeline.program.inputs import InputSet
 from pipeline.program.mapped_files import release_pages
+from pipeline.program.quantized_values import finds_ranges
 from pipeline.program.random_inputs import Shapes, generate_inputs
 from pipeline.program.signature import check_inputs, flatten, signature
 from pipeline.report.method_records import ALL
@@ -28,7 +29,7 @@ from pipeline.validate.conclusions import (
     conclude_quantization,
     describe_ill_conditioning,
 )
-from pipeline.validate.determinism import outputs_of_runs
+from pipeline.validate.determinism import REPEATS, outputs_of_runs
 from pipeline.validate.interface import (
     NarrowedInput,
     add_range_remedy,
@@ -37,11 +38,8 @@ from pipeline.validate.interface import (
     find_unlisted,
 )
 from pipeline.validate.method_calls import MethodCalls
-from pipeline.validate.movement import add_call
 from pipeline.validate.payloads import checks, find_payload_faults
-from pipeline.validate.randomness import REPEATS, judge_random
 from pipeline.validate.references import References
-from pipeline.validate.rounding import finds_ranges
 from pipeline.validate.runs import JudgedCall
 
 # How often a method with state is called on one case: the next call reads the state of the last.
@@ -101,9 +99,8 @@ class MethodValidator(MethodCalls):
             self._go_on()
         # A fresh session lets go of the loaded program, and of its memory.
         self.package = Session(self.files)
-        for movement in (self.judge.movement, self.judge.float_movement):
-            for output in movement.values():
-                output.release()
+        for movement in (*self.judge.movement, *self.judge.float_movement):
+            movement.release()
 
     def conclude(self) -> None:
         """Judge what only all calls together show."""
@@ -187,6 +184,11 @@ class MethodValidator(MethodCalls):
 
     def _judge_random(self, inputs: InputSet) -> None:
         """Compare repeated calls on one input set, each from the initial state."""
+        if not has_feature("randomness"):
+            self.result.fail(
+                'is random, and this installation has no feature "randomness"'
+            )
+            return
         method = self.result.method
         expected = outputs_of_runs(self.source, inputs, range(2 * REPEATS))
         leaves = flatten(self.program, inputs)
@@ -196,8 +198,10 @@ class MethodValidator(MethodCalls):
                 self.package = Session(self.files)
             actual.append(self.package.run(method, leaves))
         for outputs in expected:
-            add_call(self.judge.movement, outputs, [Limits() for _ in outputs], inputs)
-        wrong = judge_random(self.result.outputs, expected, actual)
+            unlimited = [Limits() for _ in outputs]
+            self.judge.add_movement(outputs, unlimited, inputs)
+        names = self.result.outputs
+        (wrong,) = call_all("judge_random", names, expected, actual)
         for output, fault in wrong:
             self.result.fail(fault, inputs.origin, output)
         if wrong:

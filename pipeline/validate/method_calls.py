@@ -22,6 +22,7 @@ from pipeline.program.eager import Source
 from pipeline.program.graphs import iter_nodes
 from pipeline.program.inputs import InputSet
 from pipeline.program.operators import base_name
+from pipeline.program.quantized_values import is_quantized
 from pipeline.program.random_operators import find_random_operators, find_uninitialized
 from pipeline.program.signature import flatten
 from pipeline.program.source_lines import source_line
@@ -42,7 +43,6 @@ from pipeline.validate.determinism import describe_nondeterminism
 from pipeline.validate.limits import LIMITS
 from pipeline.validate.method_result import MethodValidation
 from pipeline.validate.references import Lane, OpenLane, References
-from pipeline.validate.rounding import is_quantized
 from pipeline.validate.runs import JudgedCall
 
 # How the runtime names what it lacks: `kernel 'aten::cummax.out' not found`.

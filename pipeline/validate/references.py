@@ -7,10 +7,10 @@ from typing import Any
 
 from torch.export import ExportedProgram
 
+from pipeline.moments import call_all
 from pipeline.program.eager import Source
 from pipeline.program.inputs import InputSet
 from pipeline.validate.default_limits import RUNS
-from pipeline.validate.rounding import RoundedSource
 
 # Far from the steps of a sequence, and no power of two: seeds whose low bits agree draw numbers
 # that are much alike (the 24 bits of a float32 are the low ones of mt19937).
@@ -34,8 +34,7 @@ class Lane:
     ) -> list[Any]:
         """Return what a method gives; `seed` is that of values rounded at random."""
         source = self.sources[method]
-        if isinstance(source, RoundedSource):
-            source.reseed(seed)
+        source.reseed(seed)
         return source.run(inputs, as_it_lies)
 
     def reset(self) -> None:
@@ -92,8 +91,8 @@ class References:
             quantized_lane = open_lane("quantized", sources)
         rounded_lanes = []
         for _ in range(RUNS if rounding else 0):
-            rounded_sources = RoundedSource.with_common_state(lowered)
-            rounded_lanes.append(open_lane("rounded", rounded_sources))
+            for rounded_sources in call_all("round_sources", lowered):
+                rounded_lanes.append(open_lane("rounded", rounded_sources))
         return {
             name: cls(
                 name,

@@ -15,8 +15,8 @@ from pipeline.backends import BACKENDS, QUANTIZERS, make_partitioners
 from pipeline.backends.quantize_options import MixedQuantize
 from pipeline.compile.emit import emit
 from pipeline.compile.lower import lower
-from pipeline.config.schema import json_schema
 from pipeline.features.quantization.quantize import quantize
+from pipeline.features.schemas.config_schema import json_schema
 from pipeline.program.inputs import InputSet
 from pipeline.program.module_paths import enclosing_modules
 from pipeline.program.operators import base_name

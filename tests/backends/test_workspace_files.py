@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from pipeline.backends import Options
 from pipeline.backends.workspace_files import WorkspaceFiles, find_misfits, located, named_files
-from tests.backends.test_plugins import MODEL, install
+from tests.features.backend_plugins.test_plugins import MODEL, install
 from tests.support.lowerable import OneProcess, bench_for, both, manifest_of
 from tests.support.patches import python_path
 

@@ -11,8 +11,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.config.schema import json_schema
 from pipeline.config.yaml import load_nodes, plain
+from pipeline.features.schemas.config_schema import json_schema
 from pipeline.store.digest import canonical_json
 from pipeline.store.errors import ConfigErrors, PipelineError
 from tests.support.bench import REPOSITORY
@@ -605,7 +605,7 @@ def test_the_configs_of_this_repository_are_good():
 
 
 def test_torch_is_not_imported():
-    code = "import sys, pipeline.config.schema; print('torch' in sys.modules)"
+    code = "import sys, pipeline.features.schemas.config_schema; print('torch' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "False"
 

@@ -6,8 +6,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from pipeline.features.cache.index_file import open_index
 from pipeline.store.digest import hash_bytes
-from pipeline.store.index_file import open_index
 from pipeline.store.pieces import blobs_of_files, find_size, joined, make_piece, write_joined
 from pipeline.store.store import MissingBlobError, Store
 

@@ -103,7 +103,7 @@ def test_eviction_all_the_time_only_costs_time(built):
         [
             sys.executable, "-c",
             "import sys; from pathlib import Path; from pipeline.store.store import Store\n"
-            "from pipeline.store.maintenance import evict\n"
+            "from pipeline.features.cache.eviction import evict\n"
             "while True: evict(Store(Path(sys.argv[1])), 0)",
             str(built.store),
         ],

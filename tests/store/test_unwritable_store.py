@@ -7,9 +7,9 @@ import shutil
 import pytest
 
 from pipeline.features.cache.contents import find_unreadable, statistics, verify
+from pipeline.features.cache.eviction import evict
 from pipeline.store import blobs, folder
 from pipeline.store.errors import PipelineError
-from pipeline.store.maintenance import evict
 from pipeline.store.store import Store
 from tests.support.forked import run_doit, run_in_fork
 from tests.support.permissions import folders_of, mode, obey_permissions

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeline.features.cache.contents import verify
-from pipeline.store.maintenance import evict
+from pipeline.features.cache.eviction import evict
 from pipeline.store.store import Store
 from tests.support.bench import Bench, bench_of
 from tests.support.processes import wait_for

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.features.cache.contents import verify
+from pipeline.features.cache.eviction import evict
 from pipeline.store.files import remove, write_atomically
-from pipeline.store.maintenance import evict, lease
+from pipeline.store.leases import lease
 from pipeline.store.store import Store
 from pipeline.store.usage import Usage, add_usage, read_usage
 from tests.support.matrix import in_tiers

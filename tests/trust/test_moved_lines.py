@@ -82,7 +82,7 @@ def test_a_record_knows_the_files_as_they_were_exported(built):
 
 
 def test_an_archive_whose_traces_name_other_lines_is_reported_on_again():
-    """It is not measured again: `tests/run/prove/test_quotes.py`."""
+    """It is not measured again: `tests/features/moved_lines/test_quotes.py`."""
 
     def action(content, exported):
         methods = {n: s._replace(content=content, exported=exported) for n, s in SOURCES.items()}

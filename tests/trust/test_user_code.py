@@ -15,9 +15,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import BaseTorchDispatchMode
 
 from pipeline.backends import BACKENDS
-from pipeline.backends.plugins import _complete
 from pipeline.config.edge import EdgeConfig, PassSpec
 from pipeline.config.models import MethodConfig
+from pipeline.features.backend_plugins.plugins import _complete
 from pipeline.features.exporters.export import export
 from pipeline.features.remote.remote import RemoteSettings
 from pipeline.plan.actions import Action

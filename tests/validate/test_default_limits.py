@@ -8,10 +8,13 @@ from torch import nn
 from torch.export import export
 
 from pipeline.config.validation import Limits, ValidateConfig
+from pipeline.features.rounding.source import RoundedSource
+from pipeline.features.rounding.sums import find_sum
 from pipeline.program.eager import Source
 from pipeline.program.graphs import iter_nodes
 from pipeline.program.inputs import InputSet
 from pipeline.program.operators import base_name
+from pipeline.program.quantized_values import is_quantized
 from pipeline.validate.default_limits import (
     MOST_SHARE,
     MOST_SHARE_QUANTIZED,
@@ -24,8 +27,6 @@ from pipeline.validate.limits import check_limits, drop_limits_of_noise
 from pipeline.validate.metrics import compare
 from pipeline.validate.package import validate_package
 from pipeline.validate.references import References
-from pipeline.validate.rounding import RoundedSource, is_quantized
-from pipeline.validate.sums import find_sum
 from tests.devices.test_bindings import lowered, write
 from tests.mutations.samples import SAMPLES, quantized_programs
 

@@ -6,12 +6,12 @@ from torch import nn
 from torch.export import export
 
 from pipeline.config.validation import ValidateConfig
+from pipeline.features.randomness.judge import judge_random
 from pipeline.program.eager import Source
 from pipeline.program.inputs import InputSet
 from pipeline.program.random_operators import find_random_operators
-from pipeline.validate.determinism import describe_nondeterminism
+from pipeline.validate.determinism import REPEATS, describe_nondeterminism
 from pipeline.validate.package import validate_package
-from pipeline.validate.randomness import REPEATS, judge_random
 from tests.devices.test_bindings import lowered, write
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))

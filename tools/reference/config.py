@@ -13,8 +13,8 @@ import yaml
 from pipeline.backends import BACKENDS, QUANTIZERS, RECIPES, Options
 from pipeline.backends.families import find_files
 from pipeline.config.models import PackageConfig
-from pipeline.config.schema import json_schema
 from pipeline.features.catalogue.value_kinds import definition_of, describe_values, format_yaml
+from pipeline.features.schemas.config_schema import json_schema
 from tools.reference.markdown import plain, row
 
 Json = Mapping[str, Any]

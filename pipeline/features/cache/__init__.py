@@ -1,4 +1,4 @@
-"""Cache: the store is looked at, verified, and evicted by hand."""
+"""Cache: the store is looked at, verified, and kept below its greatest size."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pipeline.moments import Command, Feature
 
 FEATURE = Feature(
     "cache",
-    "say what the store holds and has saved, verify it, and evict by hand",
+    "keep the store below `store_size`, say what it holds and has saved, and verify it",
     verbs=(
         Command(
             "cache",
@@ -21,4 +21,6 @@ FEATURE = Feature(
             record="pipeline.features.cache.verb:STATISTICS",
         ),
     ),
+    evict="pipeline.features.cache.eviction:evict",
+    earlier_keys="pipeline.features.cache.earlier_results:earlier_keys",
 )

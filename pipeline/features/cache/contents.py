@@ -8,9 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline.features.cache.index_file import open_index
 from pipeline.store.digest import Digest, hash_file
 from pipeline.store.files import is_plain, remove
-from pipeline.store.index_file import open_index
 from pipeline.store.store import Store
 from pipeline.store.usage import Moved, Usage, read_moved, read_usage
 

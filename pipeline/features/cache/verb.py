@@ -7,12 +7,12 @@ from typing import Any, Literal
 
 from pipeline.cli.columns import columns
 from pipeline.features.cache.contents import find_unreadable, statistics, verify
+from pipeline.features.cache.eviction import evict
 from pipeline.features.cache.wrong_records import find_wrong_records
 from pipeline.plan.plan import Plan
 from pipeline.report.formatting import duration, percent
 from pipeline.store.errors import PipelineError, did_you_mean, listed
 from pipeline.store.forms import Count, Seconds
-from pipeline.store.maintenance import evict
 from pipeline.store.places import describe_remedy
 from pipeline.store.sizes import human_size
 from pipeline.store.store import Store

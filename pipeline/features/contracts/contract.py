@@ -18,7 +18,7 @@ from pipeline.backends.linking import (
     find_kernels,
     kernel_libraries,
 )
-from pipeline.compile.inspect.package_view import PackageFile, open_file
+from pipeline.compile.inspect.package_file import PackageFile, open_file
 from pipeline.features.contracts.kernel_calls import (
     KernelCall,
     RuntimeNeeds,

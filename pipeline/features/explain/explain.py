@@ -14,7 +14,7 @@ from pipeline.features.explain.plan import (
     foresee_links,
     is_of,
 )
-from pipeline.moments import call_all
+from pipeline.moments import call_all, earlier_keys
 from pipeline.plan.actions import Action, unit_name
 from pipeline.plan.kinds.table import KINDS
 from pipeline.plan.plan import Plan
@@ -27,7 +27,6 @@ from pipeline.store.digest import Digest
 from pipeline.store.entries import ActionEntry
 from pipeline.store.errors import PipelineError
 from pipeline.store.json_diff import diff_json
-from pipeline.store.maintenance import earlier_keys
 
 _SHOWN = 0.05  # seconds of a stage, below which it is passed over
 _NEEDED = (SOURCE_CALLS, PACKAGE_CALLS, LOADS)

@@ -19,13 +19,13 @@ from pipeline.features.gates.revisions import (
     find_commit,
     read_revision,
 )
+from pipeline.moments import earlier_keys
 from pipeline.plan.plan import Plan
 from pipeline.report.records import fits_name
 from pipeline.store.digest import Digest
 from pipeline.store.entries import ActionEntry
 from pipeline.store.errors import PipelineError, SourceError
 from pipeline.store.files import CONTENTS, MANIFEST, REPORT
-from pipeline.store.maintenance import earlier_keys
 from pipeline.store.store import MissingBlobError, Store
 from pipeline.store.workspace import BASELINES
 from pipeline.validate.figures import Build, make_build, read_build

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.compile.inspect.package_view import PackageFile, PackageView, join_names
+from pipeline.compile.inspect.package_file import PackageFile
+from pipeline.features.inspection.package_view import PackageView, join_names
 from pipeline.features.inspection.stored_tensors import (
     find_duplicates,
     find_shared,

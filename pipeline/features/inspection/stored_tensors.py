@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pipeline.compile.inspect.package_view import (
+from pipeline.compile.inspect.package_file import PackageFile
+from pipeline.features.inspection.package_view import (
     KnownTensor,
-    PackageFile,
     PackageView,
     join_names,
 )

@@ -1,7 +1,7 @@
 """Locates results of `torch.cond` that are gone when the package reads them.
 
 The interpreter shares memory as the runtime does, so it shows whether a result that a plan may
-overwrite (`program/lost_results.py`) is overwritten in the calls that failed.
+overwrite (`moments.Feature.find_lost_results`) is overwritten in the calls that failed.
 """
 
 from __future__ import annotations
@@ -18,9 +18,12 @@ from pipeline.features.locating.interpreter.load import (
     InterpretedMethod,
     get_instructions,
 )
-from pipeline.program.lost_conds import find_cond
-from pipeline.program.lost_results import LostResult, describe_loss, find_lost_results
+from pipeline.moments import call_all
 from pipeline.report.method_records import CulpritRecord as Culprit
+
+# Each with the place of its `torch.cond`, and a sentence, as `find_lost_results` of a feature
+# returns them.
+Losses = list[tuple[Any, int | None, str]]
 
 
 def locate_lost_results(case: FailureCase) -> Iterator[Culprit]:
@@ -33,26 +36,24 @@ def locate_lost_results(case: FailureCase) -> Iterator[Culprit]:
     for name, inputs in case.sequence:
         watched = losses if name == case.method else []
         lost |= _run_watched(case, loaded[name], inputs, watched)
-    yield from name_conds(case, [loss for loss in losses if loss.value in lost])
+    yield from name_conds(case, [loss for loss in losses if loss[0].value in lost])
 
 
-def find_losses(case: FailureCase) -> list[LostResult]:
+def find_losses(case: FailureCase) -> Losses:
     """Return the results that the plan of the method may lose."""
-    return find_lost_results(case.data.plans[case.method])
-
-
-def name_conds(case: FailureCase, losses: Sequence[LostResult]) -> Iterator[Culprit]:
-    """Yield a culprit for each `torch.cond` with lost results."""
     plan = case.data.plans[case.method]
     places = case.lowered.instructions.places
-    conds = {
-        find_cond(loss, plan, places, case.lowered.program): loss
-        for loss in losses[::-1]
-    }
-    for place, loss in reversed(conds.items()):
+    program = case.lowered.program
+    return next(call_all("find_lost_results", plan, places, program), [])
+
+
+def name_conds(case: FailureCase, losses: Losses) -> Iterator[Culprit]:
+    """Yield a culprit for each `torch.cond` with lost results."""
+    conds = {place: (loss, sentence) for loss, place, sentence in losses[::-1]}
+    for place, (loss, lost) in reversed(conds.items()):
         spot = case.find_runner(place) if place is not None else case.find(loss.move)
         where = case.describe(spot, "torch.cond")
-        sentence = f"first departs: {where}: {describe_loss(loss)}"
+        sentence = f"first departs: {where}: {lost}"
         yield case.culprit(spot, "operator", sentence)
 
 
@@ -60,16 +61,17 @@ def _run_watched(
     case: FailureCase,
     method: InterpretedMethod,
     inputs: Sequence[Any],
-    losses: Sequence[LostResult],
+    losses: Losses,
 ) -> set[int]:
     """Make a call; return the values of losses that changed before they were read."""
     instructions = get_instructions(method.plan)
     handed: dict[int, Any] = {}
-    lost = {loss.value for loss in losses if loss.lost_at is None}
+    results = [loss for loss, _, _ in losses]
+    lost = {loss.value for loss in results if loss.lost_at is None}
     for number in steps(method, inputs):
         case.budget.check()
         call = instructions[number].instr_args
-        for loss in losses:
+        for loss in results:
             if isinstance(call, schema.MoveCall) and call.move_to == loss.value:
                 handed[loss.value] = read_value(method, loss.value)
             elif loss.value in handed and number <= _last_overwriting(loss):
@@ -78,7 +80,7 @@ def _run_watched(
     return lost
 
 
-def _last_overwriting(loss: LostResult) -> int:
+def _last_overwriting(loss: Any) -> int:
     """Return the last instruction that may overwrite a result before it is read; in a loop, which
     reads it again, that may stand behind the reader."""
     return max(loss.read_at - 1, loss.lost_at or 0)

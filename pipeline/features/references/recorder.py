@@ -57,7 +57,7 @@ from pipeline.program.random_operators import find_random_operators
 from pipeline.store.errors import log_traceback
 from pipeline.store.reasons import reason
 from pipeline.store.remedies import add_remedy
-from pipeline.validate.randomness import REPEATS
+from pipeline.validate.determinism import REPEATS
 
 Reference = Callable[..., Any]
 Calls = Sequence[tuple[str, InputSet]]

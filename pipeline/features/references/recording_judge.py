@@ -3,8 +3,8 @@ that were recorded elsewhere.
 
 It is the first of two comparisons: the package is compared with the exported program. A reference
 that was run here, on the same kernels, is held to a few units in the last place and to what
-rounding does to this program (rounding.py); one from elsewhere to the usual limits. Limits of the
-config take the place of either.
+rounding does to this program (`features/rounding`); one from elsewhere to the usual limits. Limits
+of the config take the place of either.
 """
 
 from __future__ import annotations

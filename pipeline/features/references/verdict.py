@@ -17,15 +17,15 @@ from pipeline.features.references.recording_judge import (
     RecordingComparison,
 )
 from pipeline.features.references.recordings import RecordedCall, Recording
+from pipeline.moments import call_all, has_feature
 from pipeline.program.eager import Source
 from pipeline.report.method_records import ReferenceRecord
 from pipeline.report.verdicts import Verdict
 from pipeline.store.errors import PipelineError, listed
 from pipeline.validate.budget import Budget
-from pipeline.validate.determinism import outputs_of_runs
+from pipeline.validate.determinism import REPEATS, outputs_of_runs
 from pipeline.validate.method_result import MethodValidation, describe_failure
 from pipeline.validate.metrics import json_number
-from pipeline.validate.randomness import REPEATS, judge_random
 from pipeline.validate.references import Lane, OpenLane
 
 _MOST_NAMED = 3
@@ -179,6 +179,10 @@ class ReferenceJudge:
             self._fail(recording, fault, recording.sequences[0][0].inputs.origin)
             return
         call = recording.sequences[0][0]
+        if not has_feature("randomness"):
+            lack = 'this installation has no feature "randomness"'
+            self._skipped.append((call.inputs.origin, lack))
+            return
         source = Source(self._programs[call.method])
         names = list(recording.repeats[0])
         repeated_outputs = [list(outputs.values()) for outputs in recording.repeats]
@@ -191,8 +195,9 @@ class ReferenceJudge:
                 call.inputs.origin,
             )
             return
-        for output, fault in judge_random(names, expected, repeated_outputs):
-            self._fail(recording, fault, call.inputs.origin, output)
+        for faults in call_all("judge_random", names, expected, repeated_outputs):
+            for output, fault in faults:
+                self._fail(recording, fault, call.inputs.origin, output)
 
     def _make_record(self) -> ReferenceRecord:
         verdict, why = self._verdict()

@@ -1,5 +1,8 @@
-"""Schemas: the JSON Schemas of what builds and commands write, which
-`python -m pte_pipeline.report.schema` prints."""
+"""Schemas: the JSON Schemas of what people write and of what builds and commands write.
+
+`python -m pte_pipeline.schema` writes those of configs and their like for editors, and
+`python -m pte_pipeline.report.schema` prints those of records.
+"""
 
 from __future__ import annotations
 
@@ -7,5 +10,5 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "schemas",
-    "print the JSON Schemas of report.json, events.jsonl and what commands print with --json",
+    "write JSON Schemas for editors, and print those of reports, events and `--json`",
 )

@@ -14,7 +14,7 @@ from torch.fx import Graph, Node
 from pipeline.program.eager import Source
 from pipeline.program.graph_runner import CallNode, GraphRunner
 from pipeline.program.operators import base_name
-from pipeline.validate.rounding import dequantizes_constant
+from pipeline.program.quantized_values import dequantizes_constant
 
 # Bytes of weights in floats that are held, those of the method that runs before those of others;
 # what there is no room for is computed in every call.

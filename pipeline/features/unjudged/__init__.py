@@ -1,5 +1,7 @@
 """Unjudged: comparisons of a package with its source that show nothing, and why.
 
+judge         follows the outputs of a method, call by call
+movement      how far an output moves over the calls
 standstill    outputs that no inputs moved, so that no call could have failed
 dependence    which outputs depend on the values of inputs, by the graph
 unmoved_node  the operator from which an output stops depending on the inputs
@@ -14,5 +16,5 @@ FEATURE = Feature(
     "unjudged",
     "judge nothing by outputs that no inputs move, and name the operator where a source loses them",
     explain_conditioning="pipeline.features.unjudged.conditioning:describe_conditioning",
-    judge_movement="pipeline.features.unjudged.standstill:StandstillJudge",
+    judge_movement="pipeline.features.unjudged.judge:MovementJudge",
 )

@@ -6,7 +6,7 @@ judged, unless the program alone determines it: then its value was compared.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +22,7 @@ from pipeline.features.unjudged.dependence import (
     find_dependences,
     output_values,
 )
+from pipeline.features.unjudged.movement import OutputMovement
 from pipeline.features.unjudged.unmoved_node import describe_standstill
 from pipeline.program.eager import functionalized
 from pipeline.program.inputs import InputSet
@@ -33,7 +34,6 @@ from pipeline.validate.budget import Budget
 from pipeline.validate.conclusions import ACCEPT, RETURNS_NOTHING
 from pipeline.validate.limits import check_limits
 from pipeline.validate.metrics import compare
-from pipeline.validate.movement import MethodMovement, OutputMovement
 from pipeline.validate.node_values import NodeValues
 
 _REDRAWN = 6  # input sets that the source alone is run on, where all calls were on one
@@ -70,7 +70,7 @@ class StandstillJudge:
         names: Sequence[str],
         state: Sequence[str],
         examples: Sequence[InputSet],
-        movement: MethodMovement,
+        movement: Mapping[int, OutputMovement],
         unjudged: Collection[int] = (),
         is_random: bool = False,
         is_observed: bool = False,

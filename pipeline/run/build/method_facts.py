@@ -18,11 +18,11 @@ from pipeline.compile.inspect.delegation import describe_delegation, find_debug_
 from pipeline.compile.inspect.uptake import measure_kernels
 from pipeline.compile.lowering_warnings import (
     describe_unused_quantization,
-    find_lost_conds,
     find_training_mode,
 )
 from pipeline.compile.module_filter import FilteredPartitioner
 from pipeline.config.models import MethodConfig
+from pipeline.moments import call_all
 from pipeline.program.method_spec import MethodSpec, make_method_spec
 from pipeline.program.signature import find_changed_inputs
 from pipeline.run.build.called_operators import describe_libraries
@@ -76,12 +76,16 @@ class MethodFacts(CompileListener):
         plans = {plan.name: plan for plan in emitted.executorch_program.execution_plan}
         for name, method in self._methods.items():
             instructions = self._emission.instructions(name, method.program)
-            lost = find_lost_conds(
-                plans[name], instructions, method.program, method.origins
-            )
             facts = self._facts[name]
             facts["instructions"] = asdict(instructions)
-            facts["warnings"] = [*facts["warnings"], *lost]
+            for warnings in call_all(
+                "warn_of_emitted",
+                plans[name],
+                instructions,
+                method.program,
+                method.origins,
+            ):
+                facts["warnings"] = [*facts["warnings"], *warnings]
             facts["operators"] = describe_libraries(plans[name], self._libraries)
         return self._facts
 

@@ -10,7 +10,6 @@ from pipeline.devices.session import Session
 from pipeline.program.eager import Source
 from pipeline.program.patching import wrapped
 from pipeline.run.stages import LOADS, PACKAGE_CALLS, ROUNDED_CALLS, SOURCE_CALLS
-from pipeline.validate.rounding import RoundedSource
 
 _CALLS = (
     (Source, "_call_module", SOURCE_CALLS),
@@ -25,7 +24,7 @@ def timed_calls(step: Callable[[str], AbstractContextManager[None]]) -> Iterator
 
     def around(name: str) -> Callable[..., Any]:
         def call(function: Callable[..., Any], *args: Any) -> Any:
-            is_rounded = isinstance(args[0], RoundedSource)
+            is_rounded = isinstance(args[0], Source) and args[0].is_rounded
             with step(ROUNDED_CALLS if is_rounded else name):
                 return function(*args)
 

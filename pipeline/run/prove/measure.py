@@ -29,7 +29,6 @@ from pipeline.run.build.planned import guard_sources
 from pipeline.run.prove.call_times import timed_calls
 from pipeline.run.prove.measured import check_files
 from pipeline.run.prove.measuring import Measurement, Measuring
-from pipeline.run.prove.quotes import find_quotes
 from pipeline.run.prove.subject import Subject, lines_of_handles
 from pipeline.run.stages import Stages
 from pipeline.store import digest
@@ -263,7 +262,10 @@ def _keep(
     blobs: list[digest.Digest] = []
     for feature in features:
         blobs += feature.before_keeping(record, validation)
-    quotes = find_quotes(record, subject.action.inputs, workspace)
+    inputs = subject.action.inputs
+    quotes: dict[str, Any] = {"sources": inputs.traced}
+    for lines in call_all("find_quotes", record, inputs, workspace):
+        quotes |= lines
     kept = {**record, "quotes": quotes}
     blob = store.put(record_bytes(kept, sort_keys=False))
     store.put_result(

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pipeline.moments import call_all
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds.validate import ValidateInputs
-from pipeline.run.prove.quotes import quote_anew
 from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError
 from pipeline.store.file_digests import FileDigests
@@ -27,13 +27,15 @@ def find_measured(
     action: Action[ValidateInputs], workspace: Workspace
 ) -> Mapping[str, Any] | None:
     """Return the record of the same package, measured before under the same conditions, with the
-    lines that its sources have now. Raises SourceError."""
+    lines that its sources have now; None where these are not known. Raises SourceError."""
     entry = workspace.store.get_by_key(action.key["measured"])
     if entry is None or not workspace.store.intact(entry.result["blobs"]):
         return None
     record = json.loads(workspace.store.read(entry.result["record"]))
     quotes = record.pop("quotes")
-    return quote_anew(record, quotes, action.inputs, workspace)
+    if quotes["sources"] == action.inputs.traced:
+        return record
+    return next(call_all("quote_anew", record, quotes, action.inputs, workspace), None)
 
 
 def check_files(

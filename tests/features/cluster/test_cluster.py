@@ -13,7 +13,7 @@ import fsspec
 import pytest
 
 from pipeline.store.digest import hash_bytes
-from tests.backends.test_plugins import install
+from tests.features.backend_plugins.test_plugins import install
 from tests.support.cluster import running_cluster
 from tests.support.keys import write_keys
 from tests.support.patches import python_path

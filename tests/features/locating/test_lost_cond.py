@@ -17,10 +17,10 @@ from torch.export import export
 from torch.utils import _pytree as pytree
 
 from pipeline.compile.inspect.traced_facts import trace_operators
-from pipeline.compile.lowering_warnings import find_lost_conds
 from pipeline.devices.bindings import Package
 from pipeline.devices.interface import PackageFiles
 from pipeline.devices.package_data import read_package
+from pipeline.features.lost_results.warnings import warn_of_lost_conds
 from tests.support.located import ROOT, build
 from tests.support.lowerable import bench_for
 from tests.support.matrix import in_tiers
@@ -194,7 +194,7 @@ def warnings_of(module, **options):
     made = built(module, **options)
     plan = read_package(PackageFiles("small.pte", made.pte)).plans["run"]
     program = made.lowered["run"]
-    found = find_lost_conds(plan, made.emission.instructions("run", program), program)
+    found = warn_of_lost_conds(plan, made.emission.instructions("run", program), program)
     return trace_operators(found, program, ROOT)
 
 

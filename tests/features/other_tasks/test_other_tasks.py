@@ -13,7 +13,7 @@ import torch
 from pipeline.features.other_tasks.phases import has_code_for_workers
 from pipeline.plan.plan import Plan
 from pipeline.store.workspace import open_workspace
-from tests.backends.test_plugins import install
+from tests.features.backend_plugins.test_plugins import install
 from tests.support.bench import Bench, bench_of
 from tests.support.patches import python_path
 from tests.support.team import Added

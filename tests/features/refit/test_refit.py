@@ -10,8 +10,8 @@ from torch import nn
 from torch.export import export
 from torch.export.pt2_archive._package import package_pt2
 
+from pipeline.features.cache.earlier_results import earlier_keys
 from pipeline.store.digest import hash_file
-from pipeline.store.maintenance import earlier_keys
 from pipeline.store.store import Store
 from tests.support.bench import REPOSITORY, Bench
 from tests.support.events import read_events

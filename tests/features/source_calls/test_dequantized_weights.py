@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch.export import export
 
+from pipeline.features.rounding.source import RoundedSource
 from pipeline.features.source_calls import dequantized_weights
 from pipeline.features.source_calls.dequantized_weights import DequantizedWeights
 from pipeline.program.eager import Source
 from pipeline.program.inputs import InputSet
-from pipeline.validate.rounding import RoundedSource
 
 DEQUANTIZE = torch.ops.quantized_decomposed.dequantize_per_tensor.default
 

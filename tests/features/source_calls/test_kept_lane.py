@@ -6,6 +6,7 @@ from torch import nn
 from torch.export import export
 
 from pipeline.config.validation import ValidateConfig
+from pipeline.features.rounding.source import RoundedSource
 from pipeline.features.source_calls import kept_lane
 from pipeline.features.source_calls.kept_lane import CallResults, KeptLane
 from pipeline.program.eager import Source
@@ -14,7 +15,6 @@ from pipeline.store.store import Store
 from pipeline.validate.budget import Budget
 from pipeline.validate.package import validate_package
 from pipeline.validate.references import Lane
-from pipeline.validate.rounding import RoundedSource
 from tests.mutations.samples import _packed
 
 SETS = [InputSet((torch.full((4,), float(number) + 0.5),)) for number in range(4)]

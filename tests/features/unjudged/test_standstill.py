@@ -8,8 +8,8 @@ from torch import nn
 from torch.export import export
 
 from pipeline.config.validation import Limits, ValidateConfig
+from pipeline.features.unjudged.movement import OutputMovement
 from pipeline.program.inputs import InputSet
-from pipeline.validate.movement import OutputMovement
 from pipeline.validate.package import validate_package
 from tests.devices.test_bindings import lowered, write
 

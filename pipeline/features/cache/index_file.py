@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from pipeline.features.cache.index import Index
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import clear_place, is_plain, remove
-from pipeline.store.index import Index
 from pipeline.store.places import describe_remedy
 from pipeline.store.store import Store
 

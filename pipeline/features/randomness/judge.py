@@ -15,8 +15,6 @@ from torch import Tensor
 
 from pipeline.validate.metrics import compare, greatest_magnitude
 
-# The source runs twice as often as the package.
-REPEATS = 64
 # Two halves of the source's own calls differ by so much at most; the package may by this factor
 # more. How much depends on how many elements of an output hang on one draw.
 _SPLITS, _TIMES_SPLIT = 50, 1.75

@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.features.cache import eviction, index
 from pipeline.features.cache.contents import statistics, verify
-from pipeline.store import digest, index, maintenance
+from pipeline.features.cache.eviction import evict
+from pipeline.store import digest
 from pipeline.store.entries import find_references
-from pipeline.store.maintenance import evict, lease
+from pipeline.store.leases import lease
 from pipeline.store.store import Store
 
 
@@ -164,7 +166,7 @@ def test_put_of_what_is_there_counts_as_use(store):
 
 HOLDER = (
     "import sys, time; from pathlib import Path; from pipeline.store.store import Store\n"
-    "from pipeline.store.maintenance import lease\n"
+    "from pipeline.store.leases import lease\n"
     "with lease(Store(Path(sys.argv[1]))):\n"
     "    print('held', flush=True); time.sleep(60)\n"
 )
@@ -205,17 +207,17 @@ def test_leftovers_of_killed_processes_go(store):
 def test_two_evictions_do_not_meet(store):
     put(store, "a", 10, 0)
     busy = []
-    original = maintenance._evict
+    original = eviction._evict
 
     def meanwhile(*arguments):
         busy.append(evict(store, 0).busy)
         return original(*arguments)
 
-    maintenance._evict = meanwhile
+    eviction._evict = meanwhile
     try:
         evict(store, 0)
     finally:
-        maintenance._evict = original
+        eviction._evict = original
     assert busy == [True]
 
 

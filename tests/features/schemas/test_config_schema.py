@@ -5,9 +5,10 @@ import sys
 import jsonschema
 import pytest
 
-from pipeline.config.schema import DIALECT, json_schema
+from pipeline.config.schema_generator import DIALECT
 from pipeline.features.contracts.target_schema import target_schema
-from pipeline.schema import main
+from pipeline.features.schemas.config_schema import json_schema
+from pipeline.features.schemas.editor_files import main
 from pipeline.store.errors import ConfigErrors
 from tests.support.bench import REPOSITORY
 from tests.support.configs import parse_config, read_configs
@@ -38,14 +39,13 @@ def test_every_definition_is_used_and_every_one_used_is_there():
     assert used == SCHEMA["$defs"].keys()
 
 
-def test_the_file_is_current():
-    run = [sys.executable, "-m", "pipeline.config.schema"]
-    printed = subprocess.run(run, capture_output=True, text=True, check=True, cwd=REPOSITORY)
+def test_the_file_is_current(tmp_path):
+    written = tmp_path / "schema.json"
+    run = [sys.executable, "-m", "pte_pipeline.schema", str(written)]
+    subprocess.run(run, check=True, cwd=REPOSITORY, stdout=subprocess.DEVNULL)
     path = REPOSITORY / "partition_configs" / "schema.json"
-    assert path.read_text(encoding="utf-8") == printed.stdout, (
-        "run `python -m pipeline.config.schema > partition_configs/schema.json`"
-    )
-    assert json.loads(printed.stdout) == SCHEMA
+    assert path.read_bytes() == written.read_bytes(), "run `python -m pte_pipeline.schema`"
+    assert json.loads(written.read_bytes()) == SCHEMA
 
 
 def test_the_configs_of_this_repository_are_valid():

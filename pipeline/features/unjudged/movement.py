@@ -7,7 +7,6 @@ and always gives what its source gives on the first of them, must be beyond the 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -184,23 +183,6 @@ class OutputMovement:
             record["nonfinite"] = self.nonfinite
             record["example_values"] = self.example_values
         return record
-
-
-MethodMovement = dict[int, OutputMovement]  # of a method's outputs, by their places
-
-
-def add_call(
-    movement: MethodMovement,
-    expected: Sequence[Any],
-    limits: Sequence[Limits],
-    inputs: InputSet,
-    case: str = "",
-) -> None:
-    """Add what the source, or the quantized program, gives in a call."""
-    for place, (value, output_limits) in enumerate(zip(expected, limits, strict=True)):
-        movement.setdefault(place, OutputMovement()).add(
-            value, output_limits, inputs, case
-        )
 
 
 def have_same_values(inputs: InputSet, other_inputs: InputSet) -> bool:

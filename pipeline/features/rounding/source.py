@@ -23,11 +23,12 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
+from pipeline.features.rounding.sums import find_sum
 from pipeline.program.eager import Source
 from pipeline.program.graph_runner import GraphRunner
 from pipeline.program.graphs import iter_nodes
 from pipeline.program.operators import base_name
-from pipeline.validate.sums import find_sum
+from pipeline.program.quantized_values import dequantizes_constant
 
 # Kernels may sum in the dtype itself: ExecuTorch's portable linear, of 2048 float16 or bfloat16
 # inputs, is off by 0.14 sqrt(k) eps of what it gives. With this factor it is 0.17 sqrt(k) eps here.
@@ -40,7 +41,6 @@ _OF_RESULTS = 0.2
 _MOVED, _MOVED_DYNAMIC = 0.01, 0.25
 _SAMPLE = 256  # values of a large tensor that are looked at before all of them
 _FEWEST = 2  # values of a tensor, however small, or what one step does would go unseen
-_QUANTIZING = ("quantize_", "dequantize_", "choose_qparams_")
 # Operators of several sums on the way, which are rounded one by one.
 _COMPOSED = frozenset(
     {
@@ -57,9 +57,17 @@ _COMPOSED = frozenset(
 )
 
 
+def round_sources(programs: Mapping[str, ExportedProgram]) -> dict[str, Source]:
+    """Return programs that round every value anew, by method, which share the buffers that any of
+    them changes."""
+    return dict(RoundedSource.with_common_state(programs))
+
+
 class RoundedSource(Source):
     """A source program that rounds every value anew, at random; runs after `reseed` are the same
     for the same seed."""
+
+    is_rounded = True
 
     def __init__(
         self, program: ExportedProgram, common: Mapping[str, Tensor] | None = None
@@ -234,32 +242,3 @@ def _is_dynamic(node: Node) -> bool:
         if isinstance(maker, Node) and base_name(maker).startswith("choose_qparams"):
             return True
     return False
-
-
-def dequantizes_constant(node: Node, name: str) -> bool:
-    """Tell whether a node makes floats of quantized weights; `name` is its `base_name`."""
-    makers = {argument.op for argument in node.all_input_nodes}
-    return name.startswith("dequantize") and makers == {"get_attr"}
-
-
-def is_quantized(program: ExportedProgram) -> bool:
-    """Tell whether a program quantizes values or computes with quantized ones."""
-    return any(base_name(node).startswith(_QUANTIZING) for node in iter_nodes(program))
-
-
-def finds_ranges(program: ExportedProgram) -> bool:
-    """Tell whether a program quantizes by ranges that it finds as values come."""
-    return any(
-        base_name(node).startswith("choose_qparams") for node in iter_nodes(program)
-    )
-
-
-def float_dtypes(program: ExportedProgram) -> list[str]:
-    """Return the floating-point dtypes in which a program computes, the coarsest first."""
-    dtypes = []
-    for node in iter_nodes(program):
-        if node.op == "call_function":
-            values = pytree.tree_leaves(node.meta.get("val"))
-            dtypes += [value.dtype for value in values if _is_float(value)]
-    coarsest_first = sorted({*dtypes}, key=lambda dtype: -torch.finfo(dtype).eps)
-    return [str(dtype).removeprefix("torch.") for dtype in coarsest_first]

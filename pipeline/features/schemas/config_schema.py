@@ -1,4 +1,4 @@
-"""The JSON Schema of package configs, for editors: `python -m pipeline.config.schema`.
+"""The JSON Schema of package configs, for editors.
 
 Made from the models that parse a config and from the backend catalogue, so it agrees with them. The
 parser and the plan check what no schema can know, such as the methods of the model.
@@ -6,12 +6,11 @@ parser and the plan check what no schema can know, such as the methods of the mo
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
 import yaml
-from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_json_schema
+from pydantic.json_schema import JsonSchemaValue, models_json_schema
 from pydantic_core import core_schema
 
 from pipeline.backends import (
@@ -27,9 +26,9 @@ from pipeline.config.edge import FACTORY, PassSpec
 from pipeline.config.fields import REFERENCE_PATTERN
 from pipeline.config.models import OMIT, MethodConfig, PackageConfig
 from pipeline.config.reader import partitioner_options
+from pipeline.config.schema_generator import DIALECT, MEMBERS, SchemaGenerator
 from pipeline.config.variables import AXIS_PATTERN
 
-DIALECT = "https://json-schema.org/draft/2020-12/schema"
 # What is no model's. The names of these definitions end in a point, which no model's holds.
 _DEFINITIONS = rf"""
 Root.:
@@ -106,45 +105,12 @@ File.:
         default <file>-<value>-<value>.
       type: string
 """
-_MEMBERS = ("properties", "patternProperties")
 
 
-class SchemaGenerator(GenerateJsonSchema):
-    """Describes what people write, in YAML: a key is left out, never empty, and no title repeats a
-    key."""
-
-    def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
-        return self.generate_inner(schema["schema"])
-
-    def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
-        if isinstance(schema.get("default"), bool | int | float | str):
-            return super().default_schema(schema)
-        return self.generate_inner(schema["schema"])
-
-    def field_title_should_be_set(self, schema: Any) -> bool:
-        return False
-
-    def tagged_union_schema(
-        self, schema: core_schema.TaggedUnionSchema
-    ) -> JsonSchemaValue:
-        return {"anyOf": super().tagged_union_schema(schema)["oneOf"]}
-
-    def dict_schema(self, schema: core_schema.DictSchema) -> JsonSchemaValue:
-        """Close a mapping whose keys are known, or match a pattern."""
-        generated = super().dict_schema(schema)
-        names = generated.pop("propertyNames", None)
-        if names:
-            keys = names.get("enum") or [names["const"]]
-            generated["properties"] = dict.fromkeys(
-                keys, generated["additionalProperties"]
-            )
-        closed = any(key in generated for key in _MEMBERS)
-        if closed:
-            return {**generated, "additionalProperties": False}
-        return generated
+class ConfigSchemaGenerator(SchemaGenerator):
+    """Describes a model as `pipeline.config.reader` reads it."""
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
-        """Describe a model as `pipeline.config.reader` reads it."""
         model = schema["cls"]
         if model is QuantizeConfig:
             return {
@@ -218,7 +184,8 @@ def json_schema() -> dict[str, Any]:
     # Not by the models' own names: where two are called the same, a plugin's and one of ours,
     # pydantic calls both by their modules too.
     references_by_mode, schema = models_json_schema(
-        [(model, "validation") for model in models], schema_generator=SchemaGenerator
+        [(model, "validation") for model in models],
+        schema_generator=ConfigSchemaGenerator,
     )
     references = {
         model: reference for (model, _), reference in references_by_mode.items()
@@ -257,7 +224,7 @@ def _mergeable(schema: dict[str, Any], definitions: dict[str, Any]) -> Iterator[
         yield _name_in(schema)
         yield from _mergeable(definitions[_name_in(schema)], definitions)
     parts = [*schema.get("anyOf", ())]
-    for key in _MEMBERS:
+    for key in MEMBERS:
         parts += schema.get(key, {}).values()
     for part in parts:
         yield from _mergeable(part, definitions)
@@ -296,7 +263,7 @@ def _relaxed(schema: dict[str, Any], partial: bool) -> dict[str, Any]:
     result = {key: member for key, member in schema.items() if key not in dropped}
     if "items" in schema:
         result["items"] = _relaxed(schema["items"], False)
-    for key in _MEMBERS:
+    for key in MEMBERS:
         if key in schema:
             members = schema[key].items()
             result[key] = {name: _relaxed(member, partial) for name, member in members}
@@ -307,7 +274,3 @@ def _relaxed(schema: dict[str, Any], partial: bool) -> dict[str, Any]:
 
 def _name_in(reference: JsonSchemaValue) -> str:
     return str(reference["$ref"]).rpartition("/")[2]
-
-
-if __name__ == "__main__":
-    print(json.dumps(json_schema(), indent=2))

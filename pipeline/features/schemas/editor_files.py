@@ -9,7 +9,7 @@ import json
 import sys
 from pathlib import Path
 
-from pipeline.config.schema import json_schema
+from pipeline.features.schemas.config_schema import json_schema
 from pipeline.moments import find_functions, load
 
 DEFAULT = Path("partition_configs", "schema.json")

@@ -37,11 +37,7 @@ def find_quotes(record: Json, inputs: ValidateInputs, workspace: Workspace) -> J
                 if line and _escape(line) in text:
                     lines.setdefault(line, {}).setdefault(method, []).append(number)
     rest = _match_any(lines).sub("", text)
-    return {
-        "sources": inputs.traced,
-        "lines": lines,
-        "complete": not _PLACE.search(rest),
-    }
+    return {"lines": lines, "complete": not _PLACE.search(rest)}
 
 
 def quote_anew(
@@ -49,9 +45,7 @@ def quote_anew(
 ) -> Json | None:
     """Return a record with the lines that its sources have now; None where they can't be known, and
     the package has to be measured again. Raises SourceError."""
-    if quotes["sources"] == inputs.traced:
-        return record
-    if not quotes["complete"]:
+    if not quotes.get("complete"):
         return None
     lines: dict[str, list[str]] = {}
     for nodes in quotes["lines"].values():

@@ -3,6 +3,8 @@
 A distribution names entries of the catalogue in the group `pte_pipeline.backends`; each entry point
 is a `Backend`, or several of them. It is imported with the catalogue, so it should import torch no
 earlier than the built-in ones do: in the functions that build a part.
+
+The catalogue imports this module as it is made: whoever needs it imports `pipeline.backends` first.
 """
 
 from __future__ import annotations
@@ -14,9 +16,23 @@ from importlib.metadata import EntryPoint
 from typing import Any
 
 from pipeline.backends.entry import Backend
+from pipeline.features.backend_plugins.vendors import ENTRIES
 from pipeline.moments import installed_entry_points
 
 GROUP = "pte_pipeline.backends"
+
+
+def find_backends(
+    built_in: Mapping[str, Backend],
+) -> tuple[dict[str, Backend], dict[str, str]]:
+    """Return the rows of vendors and the entries of plugins, which may take the place of a row, and
+    by plugin what is wrong with those that can't be used.
+
+    Args:
+        built_in: the entries of this package, whose names are taken.
+    """
+    backends, problems = find_plugins(built_in)
+    return {row.name: row for row in ENTRIES} | backends, problems
 
 
 def find_plugins(

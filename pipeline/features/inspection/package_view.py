@@ -2,57 +2,20 @@
 
 from __future__ import annotations
 
-import mmap
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
-from pipeline.program.flatbuffer import CorruptError, Span
-from pipeline.program.pte import (
-    DataFile,
-    ProgramFile,
-    TensorType,
-    read_data,
-    read_program,
-)
-from pipeline.store.digest import Digest, hash_bytes
+from pipeline.compile.inspect.package_file import open_file
+from pipeline.program.flatbuffer import Span
+from pipeline.program.pte import ProgramFile, TensorType
+from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError, listed
 
 _MOST_NAMES = 3
-
-
-class PackageFile:
-    """A file of a package; digests of its parts, by offset and size, are computed when they are
-    first asked for."""
-
-    def __init__(
-        self,
-        name: str,
-        data: memoryview,
-        layout: ProgramFile | DataFile,
-        digests: Mapping[tuple[int, int], Digest],
-    ) -> None:
-        self.name = name
-        self.data = data
-        self.layout = layout
-        self._digests = dict(digests)
-
-    def digest(self, span: Span) -> Digest:
-        if span not in self._digests:
-            self._digests[span] = hash_bytes(self.data[span.offset : span.end])
-        return self._digests[span]
-
-    @cached_property
-    def named(self) -> dict[int, list[str]]:
-        """The keys of each segment of named data, sorted."""
-        named_pieces: dict[int, list[str]] = defaultdict(list)
-        for key, segment in sorted((entry[0], entry[1]) for entry in self.layout.named):
-            named_pieces[segment].append(key)
-        return dict(sorted(named_pieces.items()))
 
 
 @dataclass(frozen=True)
@@ -64,29 +27,6 @@ class KnownTensor:
     shape: tuple[int, ...]
     size: int
     base: Digest
-
-
-def open_file(
-    name: str,
-    path: Path,
-    digests: Mapping[tuple[int, int], Digest] = MappingProxyType({}),
-) -> PackageFile:
-    """Map a file into memory. Raises PipelineError if it is not what its name says."""
-    try:
-        with open(path, "rb") as file:
-            if not path.stat().st_size:
-                raise CorruptError("it is empty")
-            data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        layout: ProgramFile | DataFile
-        if name.endswith(".ptd"):
-            layout = read_data(data)
-        else:
-            layout = read_program(data)
-    except CorruptError as error:
-        raise PipelineError(f"{name}: is corrupt: {error}") from None
-    except OSError as error:
-        raise PipelineError(f"{name}: cannot be read: {error.strerror}") from None
-    return PackageFile(name, data, layout, digests)
 
 
 class PackageView:

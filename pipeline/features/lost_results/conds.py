@@ -8,8 +8,8 @@ from executorch.exir import schema
 from torch.export import ExportedProgram
 from torch.fx import Node
 
+from pipeline.features.lost_results.lost_results import LostResult
 from pipeline.program.graphs import control_flow_bodies, graph_modules, iter_nodes
-from pipeline.program.lost_results import LostResult
 from pipeline.program.plan_values import count_delegate_results, written_values
 
 

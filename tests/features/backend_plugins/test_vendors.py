@@ -9,8 +9,9 @@ import textwrap
 import pytest
 import yaml
 
-from pipeline.backends import BACKENDS, vendors
+from pipeline.backends import BACKENDS
 from pipeline.backends.constructors import constructors
+from pipeline.features.backend_plugins import vendors
 from pipeline.features.catalogue.listing import describe_backend
 from pipeline.plan.plan import Plan
 from pipeline.store.releases import installed_release
@@ -152,7 +153,7 @@ def test_parts_are_refused_and_nothing_is_imported():
     script = """
         import sys
         from pipeline.backends import PartitionerSpec, make_partitioners
-        from pipeline.backends.vendors import ENTRIES
+        from pipeline.features.backend_plugins.vendors import ENTRIES
         from pipeline.store.errors import PipelineError
         for row in ENTRIES:
             try:

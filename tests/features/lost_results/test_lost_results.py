@@ -3,7 +3,7 @@
 import pytest
 from executorch.exir import schema
 
-from pipeline.program.lost_results import find_lost_results
+from pipeline.features.lost_results.lost_results import find_lost_results
 
 
 @pytest.mark.parametrize("moves", [[(0, 0)], [(0, 1), (1, 0)]])

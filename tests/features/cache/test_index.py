@@ -9,16 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.features.cache import eviction, index_file
+from pipeline.features.cache import index as module
 from pipeline.features.cache.contents import statistics
-from pipeline.store import index as module
-from pipeline.store import index_file, maintenance
+from pipeline.features.cache.earlier_results import earlier_keys
+from pipeline.features.cache.eviction import evict
+from pipeline.features.cache.index import Index, subject
+from pipeline.features.cache.index_file import FILE, open_index
 from pipeline.store.digest import hash_bytes
 from pipeline.store.errors import PipelineError
-from pipeline.store.index import Index, subject
-from pipeline.store.index_file import FILE, open_index
-from pipeline.store.maintenance import earlier_keys, evict
 from pipeline.store.store import Store
-from tests.store.test_maintenance import put
+from tests.features.cache.test_eviction import put
 
 
 def seen(index):
@@ -148,14 +149,14 @@ def test_what_somebody_puts_there_during_an_eviction_is_seen(store, monkeypatch,
         for data in (str(number).encode() for number in range(100_000))
         if (hash_bytes(data)[:2] == folder) is (place == "the same folder")
     )
-    remove = maintenance.remove
+    remove = eviction.remove
 
     def put_meanwhile(path):
         remove(path)
         if path == store.blob_path(made[0][1]):
             Store(store.root).put(content)
 
-    monkeypatch.setattr(maintenance, "remove", put_meanwhile)
+    monkeypatch.setattr(eviction, "remove", put_meanwhile)
     assert evict(store, 400).blobs >= 1
     assert store.blob_path(hash_bytes(content)).exists()
     with open_index(store) as index:
@@ -171,7 +172,7 @@ def test_what_could_not_be_removed_is_still_there(store, monkeypatch):
         raise PermissionError(path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(maintenance, "remove", refuse)
+        patch.setattr(eviction, "remove", refuse)
         assert evict(store, 400).size == 0
     with open_index(store) as index:
         assert seen(index) == afresh(store) and index.blobs()[0] == 8

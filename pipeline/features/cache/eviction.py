@@ -1,53 +1,19 @@
-"""Maintenance of a store: what is in it, by kind, and eviction."""
+"""Evict from a store what was least recently used."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from pipeline.store.digest import Digest
+from pipeline.features.cache.index import Index, StoreFile
+from pipeline.features.cache.index_file import open_index
 from pipeline.store.errors import PipelineError
-from pipeline.store.files import clear_place, remove, sweep, temporary
-from pipeline.store.index import Index, StoreFile, subject
-from pipeline.store.index_file import open_index
+from pipeline.store.files import clear_place, remove, sweep
+from pipeline.store.leases import earliest_lease
 from pipeline.store.places import describe_remedy
 from pipeline.store.store import Store
-
-# What is in it
-
-_MOST_EARLIER = 1000  # results among which the nearest is looked for
-
-
-def earlier_keys(
-    store: Store, kind: str, like: Mapping[str, Any] | None = None
-) -> Iterator[tuple[Digest, Mapping[str, Any]]]:
-    """Yield digest and key of results of a kind, the latest used first; with `like`, of those whose
-    keys can be compared with this one."""
-    about = subject(like) if like is not None else None
-    with open_index(store) as index:
-        earlier = index.find(kind, about, _MOST_EARLIER)
-    for digest in earlier:
-        entry = store.read_entry(store.action_path(digest), digest)
-        if entry is not None:
-            yield digest, entry.key
-
-
-# Eviction
-
-
-@contextmanager
-def lease(store: Store) -> Iterator[None]:
-    """Keep everyone from evicting what is used of the store from now on, while the block lasts."""
-    with ExitStack() as stack:
-        with suppress(
-            OSError
-        ):  # a store that can't be written, where nothing is evicted either
-            stack.enter_context(temporary(store.root / "runs", store.root))
-        yield
 
 
 @dataclass
@@ -95,7 +61,7 @@ def evict(store: Store, cap: int) -> Evicted:
 
 
 def _evict(store: Store, cap: int) -> Evicted:
-    since = _earliest_lease(store)
+    since = earliest_lease(store)
     with open_index(store) as index:
         if index.size() <= cap:
             return Evicted(left=index.size())
@@ -129,14 +95,3 @@ def _drop(path: Path, row: StoreFile, evicted: Evicted) -> bool:
     evicted.left -= row.size
     evicted.size += row.size
     return True
-
-
-def _earliest_lease(store: Store) -> float:
-    """Return when the oldest of the builds under way began, or infinity if there is none."""
-    folder = store.root / "runs"
-    sweep(folder)
-    times = [float("inf")]
-    for path in folder.glob(".*"):
-        with suppress(OSError):
-            times.append(path.stat().st_mtime)
-    return min(times)

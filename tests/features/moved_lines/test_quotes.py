@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from pipeline.features.moved_lines.quotes import find_quotes, quote_anew
 from pipeline.program.archive import save_programs
 from pipeline.program.archive_facts import describe_archive
 from pipeline.program.sources import find_sources, method_sources
-from pipeline.run.prove.quotes import find_quotes, quote_anew
 from pipeline.store.file_digests import FileDigests
 
 MODEL = """\

@@ -152,7 +152,7 @@ def test_it_stands_in_catalogue_and_schema_without_torch(site):
         assert parse_config("p", data, "f").methods["f"].partitioners[0].options.level == 2
         assert any("Acme's accelerator" in line for line in list_backends())
         assert any("level: whole number 0..3 = 1" in line for line in describe_backend("acme"))
-        from pipeline.config.schema import json_schema
+        from pipeline.features.schemas.config_schema import json_schema
         assert "AcmeOptions" in json_schema()["$defs"]
         print("torch" in sys.modules)
         """,
@@ -197,7 +197,7 @@ def test_models_that_are_called_as_ours_are_told_apart_in_the_schema(site):
         """
         import jsonschema
         from pipeline.backends import PLUGIN_PROBLEMS
-        from pipeline.config.schema import json_schema
+        from pipeline.features.schemas.config_schema import json_schema
         assert not PLUGIN_PROBLEMS, PLUGIN_PROBLEMS
         schema = json_schema()
         valid = jsonschema.Draft202012Validator(schema).is_valid

@@ -1,0 +1,11 @@
+"""Headlines: of all that reports have, the figure and limit by which a method stands or falls."""
+
+from __future__ import annotations
+
+from pipeline.moments import Feature
+
+FEATURE = Feature(
+    "headlines",
+    "name the figure and limit by which each method stands or falls, in tables of methods",
+    decisive_figure="pipeline.features.headlines.figures:find_decisive",
+)

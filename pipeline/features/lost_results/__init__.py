@@ -1,0 +1,17 @@
+"""Lost results: results of `torch.cond` that a package overwrites before it reads them.
+
+lost_results  finds them in an execution plan
+conds         finds the `torch.cond` of a program that each of them is of
+warnings      says so when a method is compiled, and to the feature that locates wrong results
+"""
+
+from __future__ import annotations
+
+from pipeline.moments import Feature
+
+FEATURE = Feature(
+    "lost_results",
+    "warn of results of torch.cond that a package overwrites before it reads them",
+    warn_of_emitted="pipeline.features.lost_results.warnings:warn_of_lost_conds",
+    find_lost_results="pipeline.features.lost_results.warnings:find_placed_losses",
+)

@@ -1,0 +1,13 @@
+"""Moved lines: what was measured holds where an edit moved lines of a model and changed no program;
+the record quotes them anew."""
+
+from __future__ import annotations
+
+from pipeline.moments import Feature
+
+FEATURE = Feature(
+    "moved_lines",
+    "keep what was measured when lines of a model move; its packages are measured again without",
+    find_quotes="pipeline.features.moved_lines.quotes:find_quotes",
+    quote_anew="pipeline.features.moved_lines.quotes:quote_anew",
+)

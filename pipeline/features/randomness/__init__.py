@@ -1,0 +1,11 @@
+"""Randomness: methods that are declared random, judged by how their outputs are distributed."""
+
+from __future__ import annotations
+
+from pipeline.moments import Feature
+
+FEATURE = Feature(
+    "randomness",
+    "judge methods that sample, `random: true`, by how outputs of repeated calls are distributed",
+    judge_random="pipeline.features.randomness.judge:judge_random",
+)

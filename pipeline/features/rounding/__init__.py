@@ -1,0 +1,15 @@
+"""Rounding: the limits of outputs that follow from how far two right implementations can differ.
+
+source  runs a program with every value rounded anew
+sums    how many values an operator sums for each of its results
+"""
+
+from __future__ import annotations
+
+from pipeline.moments import Feature
+
+FEATURE = Feature(
+    "rounding",
+    "derive limits from what rounding does to a program; they are of its dtypes alone without",
+    round_sources="pipeline.features.rounding.source:round_sources",
+)

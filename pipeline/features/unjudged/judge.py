@@ -1,0 +1,84 @@
+"""Judges whether the comparisons of a method could have failed: follows its outputs, call by
+call."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from torch.export import ExportedProgram
+
+from pipeline.config.validation import Limits
+from pipeline.features.unjudged.movement import OutputMovement
+from pipeline.features.unjudged.standstill import StandstillJudge
+from pipeline.program.inputs import InputSet
+from pipeline.report.method_records import MovementRecord
+from pipeline.validate.budget import Budget
+
+
+class MovementJudge:
+    """Follows how far the outputs of a program move over the calls that a package is compared in.
+
+    Attributes:
+        movement: that of each output, by its place.
+    """
+
+    def __init__(self) -> None:
+        self.movement: dict[int, OutputMovement] = {}
+
+    def add(
+        self,
+        expected: Sequence[Any],
+        limits: Sequence[Limits],
+        inputs: InputSet,
+        case: str = "",
+    ) -> None:
+        """Add what the source, or the quantized program, gives in a call."""
+        outputs = zip(expected, limits, strict=True)
+        for place, (value, output_limits) in enumerate(outputs):
+            movement = self.movement.setdefault(place, OutputMovement())
+            movement.add(value, output_limits, inputs, case)
+
+    def release(self) -> None:
+        """Let go of values that are not needed any more, once all calls are made."""
+        for output in self.movement.values():
+            output.release()
+
+    def judge(
+        self,
+        program: ExportedProgram,
+        names: Sequence[str],
+        state: Sequence[str],
+        examples: Sequence[InputSet],
+        unjudged: Collection[int],
+        is_random: bool,
+        is_observed: bool,
+        budget: Budget,
+    ) -> list[MovementRecord]:
+        """Return the movement of each output. The arguments are the attributes of
+        `StandstillJudge`."""
+        if not self.movement:
+            return []
+        judge = StandstillJudge(
+            program,
+            names,
+            state,
+            examples,
+            self.movement,
+            unjudged,
+            is_random,
+            is_observed,
+            budget,
+        )
+        return judge.judge()
+
+    def find_indifferent_outputs(
+        self,
+        program: ExportedProgram,
+        names: Sequence[str],
+        state: Sequence[str],
+        examples: Sequence[InputSet],
+    ) -> list[str]:
+        """Return the outputs whose limits could not fail (`StandstillJudge`)."""
+        judge = StandstillJudge(program, names, state, examples, self.movement)
+        return judge.find_indifferent_outputs()
