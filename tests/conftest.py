@@ -6,6 +6,7 @@ import gc
 import secrets
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,22 @@ def gcs(tmp_path):
         yield site
 
 
+@pytest.fixture(scope="session")
+def _azure():
+    pytest.importorskip("adlfs")
+    if shutil.which("azurite-blob") is None:
+        pytest.skip("no azurite-blob on PATH; `npm install azurite` brings it")
+    from tests.support.sites import serve_azure
+
+    with serve_azure("container") as site:
+        yield site
+
+
+@pytest.fixture
+def azure(_azure):
+    return replace(_azure, url=f"{_azure.url}-{secrets.token_hex(4)}")
+
+
 @pytest.fixture
 def http(tmp_path):
     from tests.support.sites import serve_put
@@ -128,7 +145,7 @@ def webdav(tmp_path):
 
 # tests/features/remote/test_http.py has a small test of them in each run of the slow tests.
 _RARE = (pytest.mark.slow, pytest.mark.release)
-RARE_SITES = [pytest.param(name, marks=_RARE) for name in ("gcs", "http", "webdav")]
+RARE_SITES = [pytest.param(name, marks=_RARE) for name in ("azure", "gcs", "http", "webdav")]
 
 
 @pytest.fixture(params=["folder", "s3", *RARE_SITES])

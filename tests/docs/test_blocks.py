@@ -166,7 +166,12 @@ RULES = (
     Rule("docs/guides/scaling.md", "yaml", check_kubernetes, "apiVersion:"),
     # Files of ours that are no configs
     Rule("docs/guides/*", "yaml", check_target, "kernels:"),
-    Rule("docs/guides/transformers.md", "yaml", check_model_source, "transformers:"),
+    Rule("docs/guides/*transformers*.md", "yaml", check_model_source, "transformers:"),
+    Rule(
+        "docs/guides/from-transformers-to-an-index.md",
+        "yaml",
+        covered_by("features/publish/test_from_transformers.py"),
+    ),
     Rule("docs/guides/baselines.md", "yaml", check_baseline, "# What was accepted"),
     # What `test_blocks_run.py` prints again
     Rule("docs/guides/configs.md", "", covered_by("docs/test_blocks_run.py"), "# asr-small-int8:"),

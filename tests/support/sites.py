@@ -1,9 +1,13 @@
-"""Places where a remote tier is: a folder, and real servers on loopback: of S3, of WebDAV, and of
-plain HTTP with PUT."""
+"""Places where a remote tier is: a folder, and real servers on loopback: of S3, of WebDAV, of plain
+HTTP with PUT, and emulators of Google's and Azure's storage."""
 
 from __future__ import annotations
 
+import base64
 import os
+import re
+import secrets
+import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -130,6 +134,33 @@ def serve_gcs(bucket: str) -> Iterator[Site]:
         yield Site(f"gs://{bucket}/team", options)
     finally:
         server.stop()
+
+
+@contextmanager
+def serve_azure(container: str) -> Iterator[Site]:
+    """Azurite, the emulator of Azure's storage of its maintainers, on loopback: `azurite-blob` of
+    the npm package `azurite`."""
+    from azure.storage.blob import BlobServiceClient
+
+    key = base64.b64encode(secrets.token_bytes(64)).decode()
+    command = ["azurite-blob", "--inMemoryPersistence", "--blobPort", "0", "--silent"]
+    command.append("--disableTelemetry")
+    command.append("--skipApiVersionCheck")  # azure-storage-blob is ahead of it at times
+    environment = {**os.environ, "AZURITE_ACCOUNTS": f"test:{key}"}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            lines = (re.search(r"listens on (http\S+)", line) for line in server.stdout)
+            endpoint = next(line[1] for line in lines if line)
+            words = {"DefaultEndpointsProtocol": "http", "AccountName": "test", "AccountKey": key}
+            words["BlobEndpoint"] = f"{endpoint}/test"
+            connection = ";".join(f"{name}={word}" for name, word in words.items())
+            with BlobServiceClient.from_connection_string(connection) as service:
+                service.create_container(container)
+            yield Site(f"abfs://{container}/team", {"connection_string": connection})
+        finally:
+            server.terminate()
+            server.communicate()  # what it says when it ends, or it fails for a closed pipe
 
 
 @contextmanager

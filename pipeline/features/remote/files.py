@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import secrets
@@ -15,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
+from pipeline.features.remote.remote_error import RemoteError, translate_error
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import TEMPORARY_PREFIX
 from pipeline.store.signing import INSTALL
@@ -27,8 +27,6 @@ _PART = 1 << 23  # bytes of a part of an upload; S3 wants at least 5 MiB
 _HTTP = {"http", "https"}
 _WEBDAV = "webdav"
 _LEAST_RATE = 1 << 20  # bytes a second of an upload that is one step
-# What servers answer that may, or can, only be read.
-_READ_ONLY = (401, 403, 405, 501)
 
 # What tells absent files from those that may not be read, by the address; S3 and Google's storage
 # answer 403 to both without it.
@@ -49,35 +47,6 @@ _EXTRAS = {
     **dict.fromkeys(_HTTP, "http"),
     _WEBDAV: "webdav",
 }
-
-
-class RemoteError(Exception):
-    """The remote gave nothing; `count` is the field of `remote.Counts` that says why."""
-
-    def __init__(self, count: str, cause: BaseException | None = None) -> None:
-        super().__init__(count)
-        self.count = count
-        self.cause = cause
-
-    def __str__(self) -> str:
-        return " ".join(f"{type(self.cause).__name__}: {self.cause}".split())[:500]
-
-    @property
-    def errno(self) -> int | None:
-        return getattr(self.cause, "errno", None)
-
-    @property
-    def denied(self) -> bool:
-        """Tell whether the remote may, or can, only be read."""
-        only_read = isinstance(self.cause, PermissionError | NotImplementedError)
-        return only_read or self.errno == errno.EROFS or self._status in _READ_ONLY
-
-    @property
-    def _status(self) -> int | None:
-        """The status of an answer over HTTP, as aiohttp and httpx keep it."""
-        answer = getattr(self.cause, "response", None)
-        status: int | None = getattr(answer, "status_code", None)
-        return status or getattr(self.cause, "status", None)
 
 
 class RemoteFiles:
@@ -140,8 +109,7 @@ class RemoteFiles:
             try:
                 chunk = self._ask("cat_file", name, start=position, end=end)
             except RemoteError as error:
-                # Of an empty file, S3 has no range to give.
-                if error.errno == errno.EINVAL and self.size(name) == 0:
+                if error.lacks_range and self.size(name) == 0:
                     raise RemoteError("corrupt") from error
                 raise
             if not isinstance(chunk, bytes):
@@ -349,8 +317,7 @@ class RemoteFiles:
             return future.result()
         if isinstance(error, TimeoutError):
             error = TimeoutError(f"no answer within {timeout:g} s")
-        count = "misses" if isinstance(error, FileNotFoundError) else "errors"
-        raise RemoteError(count, error) from error
+        raise translate_error(error) from error
 
 
 def _read_chunk(file: Any) -> bytes:
