@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
-from pipeline.devices.registry import devices
 from pipeline.features.metrics.calls import CallServer
 from pipeline.features.metrics.intervals import (
     LEAST_SAMPLES,
@@ -79,8 +79,6 @@ class MetricMeasuring(Measuring):
         that it may call on this machine's bindings."""
         if device:
             setup = (self.subject.key["devices"] or {}).get(device) or {}
-            if device not in devices().names() and not device.startswith("qemu:"):
-                return f"metrics don't run on the board {device}"
             return str(setup.get("problem", ""))
         reasons = self.subject.not_run()
         needed = [method] if method else [*reasons]
@@ -136,7 +134,7 @@ class MetricMeasuring(Measuring):
         method: str | None,
         side: str,
         fields: Json,
-        open_side: Callable[[], CallServer],
+        open_side: Callable[[], AbstractContextManager[CallServer]],
     ) -> Json:
         """Return the scores of one side, from the store where they are known, as `scoring.score`
         does. Raises PipelineError."""
@@ -147,16 +145,16 @@ class MetricMeasuring(Measuring):
             scores: Json = json.loads(store.read(entry.result["scores"]))
             return scores
         root = self.subject.workspace.root
-        calls = open_side()
         self._check_unchanged(file, settings["inputs"])
-        function = partial(score, root, file, calls, method, settings["samples"])
         explain = partial(explain_error, root=root)
-        try:
-            scores = run_isolated(function, calls, self.stages, explain)
-        except OutOfTimeError:
-            raise
-        except PipelineError as error:
-            raise _with_place(error, f"{FOLDER}/{file}.py") from error
+        with open_side() as calls:
+            function = partial(score, root, file, calls, method, settings["samples"])
+            try:
+                scores = run_isolated(function, calls, self.stages, explain)
+            except OutOfTimeError:
+                raise
+            except PipelineError as error:
+                raise _with_place(error, f"{FOLDER}/{file}.py") from error
         self._check_opened(file, scores["opened"], settings["inputs"])
         self._check_unchanged(file, settings["inputs"])
         kept = {name: value for name, value in scores.items() if name != "opened"}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from pipeline.devices.interface import PackageFiles
+from pipeline.devices.registry import devices
 from pipeline.devices.session import Session
 from pipeline.features.metrics.calls import CallServer
 from pipeline.program.eager import Source, common_buffers
@@ -13,12 +15,41 @@ from pipeline.program.method_spec import MethodSpec
 from pipeline.run.prove.subject import Subject
 from pipeline.validate.budget import Budget
 
+_BOARD = "board:"  # before the name of a device of `validate.devices` that is a board
 
+
+@contextmanager
 def open_package(
     subject: Subject, budget: Budget, files: PackageFiles, device: str
+) -> Iterator[CallServer]:
+    """Yield the methods of a package as a device runs them, "" for this machine's bindings. A board
+    is held until the end of the block. Raises PipelineError for a device that is missing or can't
+    be reached."""
+    name = _find_registered(device)
+    calls = _serve_package(subject, budget, files, name)
+    try:
+        yield calls
+    finally:
+        if name:
+            _close(name, files)
+
+
+def _find_registered(device: str) -> str:
+    """Return the registered name of a device of `validate.devices`."""
+    is_board = device and ":" not in device and device not in devices().names()
+    return f"{_BOARD}{device}" if is_board else device
+
+
+def _close(device: str, files: PackageFiles) -> None:
+    """Let go of what a device holds for a package, such as a board's lock."""
+    close = getattr(devices().get(device), "close", None)
+    if close is not None:
+        close(files)
+
+
+def _serve_package(
+    subject: Subject, budget: Budget, files: PackageFiles, device: str
 ) -> CallServer:
-    """Return the methods of a package as a device runs them, "" for this machine's bindings. Raises
-    PipelineError for a device that there is not."""
     sources = {name: Source(program) for name, program in subject.programs.items()}
     has_state = any(source.state for source in sources.values())
     together = _find_sharing(subject)
@@ -44,8 +75,9 @@ def open_package(
     )
 
 
-def open_source(subject: Subject, budget: Budget) -> CallServer:
-    """Return the methods of a package's source: the exported programs, before any quantizing, in
+@contextmanager
+def open_source(subject: Subject, budget: Budget) -> Iterator[CallServer]:
+    """Yield the methods of a package's source: the exported programs, before any quantizing, in
     eager mode."""
     sources: dict[str, Source] = {}
     if _find_sharing(subject):
@@ -65,7 +97,7 @@ def open_source(subject: Subject, budget: Budget) -> CallServer:
         for source in sources.values():
             source.reset()
 
-    return CallServer(
+    yield CallServer(
         sorted(specs),
         run,
         reset if has_state else None,
