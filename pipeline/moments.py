@@ -188,6 +188,9 @@ class Feature:
         watch_passes: takes a compile action with passes or libraries of operators, and the
             workspace; returns an object like `features.tracing.pass_reads.PassReads`, whose `check`
             says whether its result may be kept.
+        call_references: runs the references of an exporter in a process of its own; takes an export
+            action, the workspace's folder, the most seconds of a call, and a function; gives this
+            a `features.exporters.reference_calls.ReferenceCalls`, and returns its result.
         make_cases: takes a `program.eager.Source`, the number of random input sets that it runs on,
             a seed, examples, the method's `config.validation.Limits`, a `validate.budget.Budget`,
             and the shapes that the package takes or None; returns an object like
@@ -337,6 +340,7 @@ class Feature:
     watch_passes: str = _moment("build")
     record_references: str = _moment("export")
     explain_departure: str = _moment("export")
+    call_references: str = _moment("measure")
     make_cases: str = _moment("measure")
     round_sources: str = _moment("measure")
     explain_conditioning: str = _moment("measure")

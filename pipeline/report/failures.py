@@ -103,10 +103,7 @@ def _find_check(method: Json, failure: Json) -> str:
 
 def failed_checks(report: Json) -> list[str]:
     """Return the names of the checks that a package failed, as JUnit's cases have them."""
-    if package_failures(report):
-        failed = ["package"]
-    else:
-        failed = []
+    failed = ["package"] if package_failures(report) else []
     for method in report["methods"]:
         failed += failed_by_check(method)
     for gate in report.get("gates") or ():

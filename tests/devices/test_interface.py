@@ -50,7 +50,9 @@ def test_a_name_twice_is_an_error_that_names_both():
 def test_an_unknown_device_is_an_error_that_names_the_known_ones():
     with pytest.raises(PipelineError, match="no device 'interpeter'; did you mean 'interpreter'"):
         devices().get("interpeter")
-    with pytest.raises(PipelineError, match=r"known: executorch, interpreter, native, qemu:<cpu>$"):
+    with pytest.raises(
+        PipelineError, match=r"known: board:<name>, executorch, interpreter, native, qemu:<cpu>$"
+    ):
         devices().get("gpu")
 
 

@@ -3,6 +3,7 @@
 export    an export action, from the exporter to an archive in the store
 exporter  what an exporter defines, and the calls of it
 diagnose  `doit diagnose`: drafts of what can't be exported
+reference_calls  calls of what an exporter names as references, for other features
 handover  from the exporter's process to the one that writes the archive
 neutral   what is alike in the process of every exporter
 shared_members  weights of several programs, once in the archive
@@ -30,4 +31,5 @@ FEATURE = Feature(
     "run exporters; archives of exported programs (.pt2) are built without",
     verbs=(DIAGNOSE,),
     perform_export={"export": "pipeline.features.exporters.export:export"},
+    call_references="pipeline.features.exporters.reference_calls:call_references",
 )

@@ -172,8 +172,8 @@ def _draft(
     record: dict[str, Any] = {"exports": [], "error": ""}
     with drafting(root) as calls:
         try:
-            with _explaining_imports(path):
-                returned = call_export_methods(_load(path, text), parameters)
+            with explaining_imports(path):
+                returned = call_export_methods(load_exporter(path, text), parameters)
                 if isinstance(returned, Iterator):
                     for _ in returned:
                         pass
@@ -286,8 +286,8 @@ def _run(
     requests = import_afresh(path.parent)
     prepare()
     root = path.parents[1]
-    with _explaining_imports(path):
-        module = _load(path, text)
+    with explaining_imports(path):
+        module = load_exporter(path, text)
         returned = call_export_methods(module, parameters)
         if isinstance(returned, Iterator):
             records = hand_over_stream(module, returned, parameters, handover, root)
@@ -297,7 +297,7 @@ def _run(
 
 
 @contextmanager
-def _explaining_imports(path: Path) -> Iterator[None]:
+def explaining_imports(path: Path) -> Iterator[None]:
     """Say which operator nothing registers, or which file an import did not mean."""
     try:
         yield
@@ -318,7 +318,7 @@ export_methods = read_source(__file__)
 """
 
 
-def _load(path: Path, text: bytes) -> ModuleType:
+def load_exporter(path: Path, text: bytes) -> ModuleType:
     name = own_name(path.parent.name, path)
     if path.suffix == ".yaml":
         text = _STAND_IN

@@ -67,7 +67,35 @@ def _add_report(suite: Xml.Element, package: str, report: Json) -> None:
         else:
             classname = package
         _add_gate(suite, classname, gate)
-    _add_case(suite, package, "package", package_failures(report))
+    metrics = report.get("metrics") or ()
+    for row in metrics:
+        _add_metric(suite, f"{package}.{row['method']}", row)
+    explained = {row["sentence"] for row in metrics}
+    failures = [text for text in package_failures(report) if text not in explained]
+    _add_case(suite, package, "package", failures)
+
+
+def _add_metric(suite: Xml.Element, classname: str, row: Json) -> None:
+    """Add a limit of a task metric, or its value where the config sets no limit."""
+    name = f"metric {row['metric']}"
+    if row.get("kind"):
+        name = f"{name} {row['kind']}"
+    failures: list[str] = []
+    skipped = ""
+    if row["verdict"] == "failed":
+        failures = [row["sentence"]]
+    elif row["verdict"] in ("not judged", "not run"):
+        skipped = f"{row['verdict']}: {row['sentence']}"
+    facts: list[str] = []
+    for title, key in (("package", "value"), ("source", "source"), ("drop", "drop")):
+        if key in row:
+            facts.append(f"{title} {row[key]:.6g}")
+    if row["limit"] is not None:
+        facts.append(f"limit {row['limit']:g}")
+    if "samples" in row:
+        facts.append(f"{row['samples']} samples")
+    output = f"{', '.join(facts)}\n{row.get('place', '')}".strip()
+    _add_case(suite, classname, name, failures, skipped, output)
 
 
 def _add_gate(suite: Xml.Element, classname: str, gate: Json) -> None:

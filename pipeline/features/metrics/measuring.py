@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from pipeline.devices.registry import devices
 from pipeline.features.metrics.calls import CallServer
 from pipeline.features.metrics.intervals import (
     LEAST_SAMPLES,
@@ -16,9 +15,18 @@ from pipeline.features.metrics.intervals import (
 )
 from pipeline.features.metrics.metric_files import FOLDER, find_inputs, split_name
 from pipeline.features.metrics.scoring import score
-from pipeline.features.metrics.sides import open_package, open_source
+from pipeline.features.metrics.sides import (
+    Use,
+    use_package,
+    use_references,
+    use_source,
+)
+from pipeline.moments import has_feature
+from pipeline.plan.actions import Action
+from pipeline.plan.kinds.export import ExportInputs
 from pipeline.plan.kinds.parts import common_fields, operator_fields
 from pipeline.plan.places import SYSTEM, Places, within
+from pipeline.plan.plan import Plan
 from pipeline.run.isolated import run_isolated
 from pipeline.run.prove.measuring import Measurement, Measuring
 from pipeline.store.errors import PipelineError, SourceError, did_you_mean, listed
@@ -79,8 +87,6 @@ class MetricMeasuring(Measuring):
         that it may call on this machine's bindings."""
         if device:
             setup = (self.subject.key["devices"] or {}).get(device) or {}
-            if device not in devices().names() and not device.startswith("qemu:"):
-                return f"metrics don't run on the board {device}"
             return str(setup.get("problem", ""))
         reasons = self.subject.not_run()
         needed = [method] if method else [*reasons]
@@ -102,15 +108,21 @@ class MetricMeasuring(Measuring):
         file, chosen = split_name(entry)
         run = partial(self._find_scores, file, settings, method)
         budget = measurement.budget
-        source = run("source", {}, partial(open_source, self.subject, budget))
+        export = settings.get("export")
+        if export and has_feature("exporters"):
+            action = self._find_export(export)
+            use_side = partial(use_references, self.subject, budget, action)
+            source = run("references", {"export": export}, use_side)
+            self._find_export(export)
+        else:
+            export = None
+            source = run("source", {}, partial(use_source, self.subject, budget))
         device = settings["device"] or ""
         setup = (self.subject.key["devices"] or {}).get(device)
         files = sorted(self.subject.key["files"].values())
         fields = {"files": files, "device": device, "setup": setup}
-        open_side = partial(
-            open_package, self.subject, budget, measurement.files, device
-        )
-        package = run("package", fields, open_side)
+        use_side = partial(use_package, self.subject, budget, measurement.files, device)
+        package = run("package", fields, use_side)
         where = f"{FOLDER}/{file}.py"
         if package["data"] != source["data"] or package["samples"] != source["samples"]:
             fault = "data yields other inputs each time, so nothing can be compared"
@@ -125,9 +137,20 @@ class MetricMeasuring(Measuring):
             facts[full_name] = {
                 "entry": entry,
                 "device": device,
+                "against": "PyTorch" if export else "exported program",
                 **compare(source, package, name),
             }
         return facts
+
+    def _find_export(self, export: Sequence[str]) -> Action[ExportInputs]:
+        """Return the action of an export, by its name and digest. Raises SourceError where what the
+        exporter looks at is no more what the digest holds."""
+        name, digest = export
+        action = Plan(self.subject.workspace).models.export(name)
+        if action.digest != digest:
+            fault = "what the exporter looks at changed while the build ran; run again"
+            raise SourceError(f"{action.inputs.path}: {fault}")
+        return action
 
     def _find_scores(
         self,
@@ -136,7 +159,7 @@ class MetricMeasuring(Measuring):
         method: str | None,
         side: str,
         fields: Json,
-        open_side: Callable[[], CallServer],
+        use_side: Callable[[Use], Any],
     ) -> Json:
         """Return the scores of one side, from the store where they are known, as `scoring.score`
         does. Raises PipelineError."""
@@ -147,12 +170,18 @@ class MetricMeasuring(Measuring):
             scores: Json = json.loads(store.read(entry.result["scores"]))
             return scores
         root = self.subject.workspace.root
-        calls = open_side()
         self._check_unchanged(file, settings["inputs"])
-        function = partial(score, root, file, calls, method, settings["samples"])
         explain = partial(explain_error, root=root)
+
+        def run(calls: CallServer) -> Json:
+            arguments = (root, file, calls, method, settings["samples"])
+            answer: Json = run_isolated(
+                partial(score, *arguments), calls, self.stages, explain
+            )
+            return answer
+
         try:
-            scores = run_isolated(function, calls, self.stages, explain)
+            scores = use_side(run)
         except OutOfTimeError:
             raise
         except PipelineError as error:

@@ -83,6 +83,7 @@ class MetricPlanning(Planning):
             file, _ = split_name(entry)
             measured[entry] = {name: values[name] for name in _RUN_SETTINGS}
             measured[entry]["inputs"] = find_inputs(self.plan.workspace, file)
+            measured[entry] |= self._describe_references(package, settings.method)
             limits[entry] = {
                 name: values[name] for name in _LIMITS if values[name] is not None
             }
@@ -103,7 +104,26 @@ class MetricPlanning(Planning):
                 facts[file] = hash_json(find_inputs(workspace, file))
             except SourceError as error:
                 facts[file] = str(error)
-        return facts
+        return [facts, self._find_export(package)]
+
+    def _describe_references(self, package: str, method: str | None) -> Json:
+        """Return fields of an entry whose source is PyTorch's own module: that of one method, or,
+        where any may be called, of all methods."""
+        export = self._find_export(package)
+        sources = self.plan.methods(package) or {}
+        needed = [sources[method]] if method else sources.values()
+        if export is None or not all(source.reference for source in needed):
+            return {}
+        return {"export": export}
+
+    def _find_export(self, package: str) -> list[str] | None:
+        """Return the name and the digest of the export of a package whose exporter names
+        references; None for others."""
+        exporter = self.plan.exporter(package)
+        sources = self.plan.methods(package) or {}
+        if exporter is None or not any(s.reference for s in sources.values()):
+            return None
+        return [exporter, self.plan.models.export(exporter).digest]
 
 
 def find_place(entry: str, limit: str) -> str:
@@ -116,6 +136,8 @@ def describe_key(difference: Difference) -> str | None:
     match difference.path:
         case (*_, "metrics", entry, "inputs", name):
             return f"metric {entry}: {name} {difference.change()}"
+        case (*_, "metrics", entry, "export") | (*_, "metrics", entry, "export", _):
+            return f"metric {entry}: what the exporter looks at changed"
         case (*_, "metrics", entry, name) if name in _RUN_SETTINGS:
             return describe_setting(find_place(entry, name), difference)
         case ("metrics", entry) | ("held_to", "metrics", entry):

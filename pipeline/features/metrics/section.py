@@ -12,8 +12,9 @@ from pipeline.report.formatting import short
 
 Json = Mapping[str, Any]
 _LEAD = (
-    "What the package and its source score on data of the workspace, with 95 % confidence "
-    "intervals. Drops are of the same samples. A limit that lies within the interval is not judged."
+    "What the package and its source, which is PyTorch's own module where the exporter names it, "
+    "score on data of the workspace, with 95 % confidence intervals. Drops are of the same "
+    "samples. A limit that lies within the interval is not judged."
 )
 
 
@@ -38,13 +39,19 @@ def _make_row(record: Json) -> Row:
         "verdict": verdict,
         "of": ", ".join(record.get("methods") or [record["method"]]),
         "package": _make_figure(record, "value", "interval"),
-        "source": figure(record.get("source"), round_figure),
+        "source": _make_source(record),
         "drop": _make_figure(record, "drop", "drop_interval"),
         "limit": limit,
         "samples": figure(record.get("samples")),
         "note": Cell(record["sentence"], kind="wide") if record["sentence"] else "",
         "set in": source(record.get("place")),
     }
+
+
+def _make_source(record: Json) -> Cell:
+    """Return the cell of the source's value, with what the source is as its note."""
+    note = record.get("against", "")
+    return figure(record.get("source"), round_figure, note=note)
 
 
 def _make_figure(record: Json, name: str, interval_name: str) -> Cell:

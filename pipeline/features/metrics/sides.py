@@ -1,24 +1,60 @@
-"""The two sides of a metric: the package, on a device, and the programs that it was exported as."""
+"""The two sides of a metric: the package, on a device, and its source.
+
+That is PyTorch's own module where the exporter names one, and otherwise the exported program.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pipeline.devices.interface import PackageFiles
+from pipeline.devices.registry import devices
 from pipeline.devices.session import Session
 from pipeline.features.metrics.calls import CallServer
+from pipeline.moments import call_all
+from pipeline.plan.actions import Action
+from pipeline.plan.kinds.export import ExportInputs
 from pipeline.program.eager import Source, common_buffers
 from pipeline.program.method_spec import MethodSpec
 from pipeline.run.prove.subject import Subject
 from pipeline.validate.budget import Budget
 
+Use = Callable[[CallServer], Any]
+_BOARD = "board:"  # before the name of a device of `validate.devices` that is a board
 
-def open_package(
+
+def use_package(
+    subject: Subject, budget: Budget, files: PackageFiles, device: str, use: Use
+) -> Any:
+    """Return what a function makes of the methods of a package as a device runs them, "" for this
+    machine's bindings. A board is held meanwhile. Raises PipelineError for a device that is missing
+    or can't be reached."""
+    name = _find_registered(device)
+    calls = _serve_package(subject, budget, files, name)
+    try:
+        return use(calls)
+    finally:
+        if name:
+            _close(name, files)
+
+
+def _find_registered(device: str) -> str:
+    """Return the registered name of a device of `validate.devices`."""
+    is_board = device and ":" not in device and device not in devices().names()
+    return f"{_BOARD}{device}" if is_board else device
+
+
+def _close(device: str, files: PackageFiles) -> None:
+    """Let go of what a device holds for a package, such as a board's lock."""
+    close = getattr(devices().get(device), "close", None)
+    if close is not None:
+        close(files)
+
+
+def _serve_package(
     subject: Subject, budget: Budget, files: PackageFiles, device: str
 ) -> CallServer:
-    """Return the methods of a package as a device runs them, "" for this machine's bindings. Raises
-    PipelineError for a device that there is not."""
     sources = {name: Source(program) for name, program in subject.programs.items()}
     has_state = any(source.state for source in sources.values())
     together = _find_sharing(subject)
@@ -44,8 +80,8 @@ def open_package(
     )
 
 
-def open_source(subject: Subject, budget: Budget) -> CallServer:
-    """Return the methods of a package's source: the exported programs, before any quantizing, in
+def use_source(subject: Subject, budget: Budget, use: Use) -> Any:
+    """Return what a function makes of the exported programs of a package, before any quantizing, in
     eager mode."""
     sources: dict[str, Source] = {}
     if _find_sharing(subject):
@@ -65,13 +101,33 @@ def open_source(subject: Subject, budget: Budget) -> CallServer:
         for source in sources.values():
             source.reset()
 
-    return CallServer(
+    calls = CallServer(
         sorted(specs),
         run,
         reset if has_state else None,
         subject.settings.timeout,
         budget,
     )
+    return use(calls)
+
+
+def use_references(
+    subject: Subject, budget: Budget, action: Action[ExportInputs], use: Use
+) -> Any:
+    """Return what a function makes of PyTorch's own modules, which the exporter of a package names
+    as references. Raises PipelineError for what the exporter raises."""
+    specs = _read_specs(subject)
+
+    def use_calls(references: Any) -> Any:
+        def run(method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+            return references.call(method, specs[method].flat_arguments(args, kwargs))
+
+        timeout = subject.settings.timeout
+        methods = sorted(specs.keys() & {*references.methods})
+        return use(CallServer(methods, run, references.reset, timeout, budget))
+
+    arguments = (action, subject.workspace.root, subject.settings.timeout, use_calls)
+    return next(call_all("call_references", *arguments))
 
 
 def _read_specs(subject: Subject) -> dict[str, MethodSpec]:

@@ -96,6 +96,7 @@ FEATURE = Feature(
     devices={
         "native": "pipeline.features.native.device:make_native",
         "qemu:<cpu>": "pipeline.features.native.device:make_emulated",
+        "board:<name>": "pipeline.features.native.device:make_board",
     },
     remarks="pipeline.features.native.emulator:find_remarks",
     ask_device="pipeline.features.native.asking:find_lacks",

@@ -21,6 +21,7 @@ from pipeline.features.native.setups import (
     EMULATED,
     NATIVE,
     Setup,
+    find_boards,
     find_libraries,
     find_setup,
 )
@@ -195,3 +196,11 @@ def make_native() -> NativeDevice:
 def make_emulated(cpu: str) -> NativeDevice:
     """Return the device of an emulated processor, such as `cortex-a72`. Raises PipelineError."""
     return NativeDevice(EMULATED + cpu, Path.cwd())
+
+
+def make_board(name: str) -> NativeDevice:
+    """Return the device of a board that `native_boards` names, and hold its lock until `close`.
+    Raises PipelineError."""
+    if name not in find_boards(Path.cwd()):
+        raise PipelineError(f"native_boards names no board '{name}'")
+    return NativeDevice(name, Path.cwd())

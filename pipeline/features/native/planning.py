@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.features.native.emulator import explain_unknown_cpu
 from pipeline.features.native.setups import (
+    BOARD,
     EMULATED,
     NATIVE,
     find_boards,
@@ -97,7 +98,7 @@ class NativePlanning(Planning):
     ) -> Iterator[Problem]:
         plugins = self._plugins()
         root = self.plan.workspace.root
-        known = {*find_functions("devices"), *plugins, *list_traceable(root)}
+        known = {*find_functions("devices"), *plugins, *list_traceable(root)} - {BOARD}
         devices = find_devices(config)
         for number, device in enumerate(devices):
             remedy = ""

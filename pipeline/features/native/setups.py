@@ -21,6 +21,9 @@ from pipeline.store.settings_reader import TABLE, SettingsReader, open_settings
 from pipeline.store.sizes import parse_size
 
 NATIVE, EMULATED = "native", "qemu:"
+BOARD = (
+    "board:<name>"  # as other features ask for one; configs name it by its name alone
+)
 SOURCES = Path(__file__).with_name("runner")
 _CPU = re.compile(r"[\w.,=+-]{1,80}")  # QEMU's names and switches: max,sme=off
 _LIBRARIES = "lib/libexecutorch*.so"

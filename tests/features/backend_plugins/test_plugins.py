@@ -405,8 +405,8 @@ def test_its_device_is_there_by_name(site):
         from pipeline.devices.registry import devices
         from pipeline.store.errors import PipelineError
         assert devices().names() == [
-            "acme", "acme-delegate.executorch", "executorch", "interpreter", "native",
-                "qemu:<cpu>",
+            "acme", "acme-delegate.executorch", "board:<name>", "executorch", "interpreter",
+                "native", "qemu:<cpu>",
         ]
         assert "torch" not in sys.modules and "acme_backend" not in sys.modules
         assert devices().get("acme").methods(None) == ["features"]

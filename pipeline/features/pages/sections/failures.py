@@ -25,8 +25,13 @@ def section(report: Json) -> ReportSection:
                 subject = name(gate["method"])
             fix = fix_gate(report, gate)
             failures.append(_cells(gate["sentence"], subject, gate.get("place"), fix))
+    metrics = {row["sentence"]: row for row in report.get("metrics") or ()}
     for sentence in package_failures(report):
-        failures.append(_cells(sentence, "package", ""))
+        subject, place = "package", ""
+        if sentence in metrics:
+            subject = name(metrics[sentence]["method"])
+            place = metrics[sentence].get("place", "")
+        failures.append(_cells(sentence, subject, place))
     culprits = list(_culprits(methods))
     notes: list[str] = []
     for method in methods:
