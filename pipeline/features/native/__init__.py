@@ -103,7 +103,10 @@ FEATURE = Feature(
     "validate and profile packages on ExecuTorch's C++ runtime: here, emulated, on boards",
     verbs=(PROFILE,),
     settings=SETTINGS,
-    config={"validate": "pipeline.features.native.config:add_fields"},
+    config={
+        "validate": "pipeline.features.native.config:add_fields",
+        "target": "pipeline.features.native.config:add_target_fields",
+    },
     summarize="pipeline.features.native.planning:summarize",
     planning="pipeline.features.native.planning:NativePlanning",
     describe_key="pipeline.features.native.planning:describe_key",

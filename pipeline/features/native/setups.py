@@ -134,6 +134,8 @@ def _find_native(settings: SettingsReader) -> Setup:
     setup = Setup(NATIVE)
     setup.runner = settings.get("native_runner")
     _add_kernels(setup, platform.machine(), settings)
+    if setup.problem:
+        return setup
     if setup.runner:
         if not setup.runner.is_file():
             setup.problem = (
