@@ -166,7 +166,8 @@ class Feature:
         pending_tasks: takes the plan, and what loads the tasks of a dodo file; returns the
             `plan.status.Status` of actions that wait for other tasks, by package and kind.
         config: functions by the section of a config to which they add keys, such as `package`, its
-            top, or `validate.gates`; each returns types and `pydantic.Field`s by name.
+            top, or `validate.gates`, and `target`, a file of `targets/`; each returns types and
+            `pydantic.Field`s by name.
         expand_matrix: takes the `config.yaml.Node` of a config's `matrix`, its
             `config.variables.Variables`, the name of its file and the node of its `package` or
             None; returns the `config.variables.Combination` of each package by name.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pipeline.backends.options import read_descriptions
-from pipeline.features.contracts.targets import RuntimeTarget
+from pipeline.features.contracts.targets import TargetFile
 from tools.reference.markdown import row
 
 EXAMPLES = {
@@ -19,6 +19,7 @@ EXAMPLES = {
     "schema_version": "0",
     "memory": "{1: 256kB, 2: 8MB}",
     "alignment": "16",
+    "devices": "[native, 'qemu:cortex-a72', pi5]",
 }
 
 
@@ -26,7 +27,8 @@ def targets() -> Iterator[str]:
     """Yield the table of all keys."""
     yield "| key | meaning | example |"
     yield "|---|---|---|"
-    descriptions = read_descriptions(RuntimeTarget)
-    for name in RuntimeTarget.model_fields:
-        meaning = " ".join(descriptions.get(name, "").split())
+    descriptions = read_descriptions(TargetFile)
+    for name, field in TargetFile.model_fields.items():
+        text = field.description or descriptions.get(name, "")
+        meaning = " ".join(text.split())
         yield row(f"`{name}`", meaning, f"`{name}: {EXAMPLES[name]}`")

@@ -53,12 +53,18 @@ def summarize(config: PackageConfig, has_variables: bool) -> Mapping[str, Any] |
 def find_target_names(config: PackageConfig) -> list[str]:
     """Return the names of targets that a config holds its package to, if they have a file; its own
     `target` comes first."""
-    names: set[str] = set(_runs_on(config.validation) or ())
-    for limits in config.validation.methods.values():
-        names.update(_runs_on(limits) or ())
+    names = find_runs_on(config)
     if not config.target or _runs_on(config.validation) is not None:
         return sorted(names)
     return [config.target, *sorted(names - {config.target})]
+
+
+def find_runs_on(config: PackageConfig) -> set[str]:
+    """Return the names of the targets that gates of a config name."""
+    names = set(_runs_on(config.validation) or ())
+    for limits in config.validation.methods.values():
+        names.update(_runs_on(limits) or ())
+    return names
 
 
 def _runs_on(limits: Any) -> tuple[str, ...] | None:
@@ -113,12 +119,16 @@ class TargetPlanning(Planning):
     ) -> Mapping[str, Any]:
         """Return what the runtimes hold that a package without mistakes is held to, by target, and
         its gates, among which its own `target` has its place."""
-        from pipeline.features.contracts.targets import read_target
+        from pipeline.features.contracts.targets import describe_runtime, read_target
 
         targets = {}
+        named = set(find_runs_on(config))
         for name in find_target_names(config):
             if name in self._paths:
-                targets[name] = read_target(self._paths[name]).resolved()
+                target = read_target(self._paths[name])
+                runtime = describe_runtime(target)
+                if runtime or name in named:
+                    targets[name] = runtime or target.resolved()
         if not targets:
             return {}
         gates = config.validation.gates.resolved()

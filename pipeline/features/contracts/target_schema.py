@@ -14,6 +14,10 @@ from pipeline.backends.linking import kernel_libraries
 from pipeline.backends.options import add_descriptions
 from pipeline.config.schema_generator import DIALECT, SchemaGenerator
 from pipeline.features.contracts.targets import KERNEL_PATTERN, PARTS, RuntimeTarget
+
+
+from pipeline.config.schema import DIALECT, SchemaGenerator
+from pipeline.features.contracts.targets import KERNEL_PATTERN, PARTS, TargetFile
 from pipeline.program.scalar_types import SCALAR_TYPES
 from pipeline.store.sizes import SIZE_PATTERN
 
@@ -22,7 +26,7 @@ _ARENA = "^[1-9][0-9]{0,2}$"
 
 def target_schema() -> dict[str, Any]:
     """Return a schema of draft 2020-12; the order of its keys is fixed."""
-    schema = RuntimeTarget.model_json_schema(schema_generator=SchemaGenerator)
+    schema = TargetFile.model_json_schema(schema_generator=SchemaGenerator)
     keys = schema["properties"]
     dtype = {"enum": SCALAR_TYPES.split()}
     dtypes = {"type": "array", "items": dtype, "minItems": 1, "uniqueItems": True}
@@ -46,7 +50,7 @@ def target_schema() -> dict[str, Any]:
     power = {"enum": [1 << bits for bits in range(31)]}
     keys["memory"] = {"anyOf": [*sizes, _mapping({_ARENA: {"anyOf": sizes}})]}
     keys["alignment"] = {"anyOf": [power, _mapping({f"^({'|'.join(PARTS)})$": power})]}
-    add_descriptions(RuntimeTarget, keys)
+    add_descriptions(TargetFile, keys)
     return {"$schema": DIALECT, **schema, "description": "The runtime of a device."}
 
 

@@ -20,6 +20,7 @@ from pipeline.backends import BACKENDS, Options
 from pipeline.backends.linking import kernel_libraries, known_operators
 from pipeline.backends.options import Distinct, distinct, rule
 from pipeline.config.compose import Document
+from pipeline.config.features import open_to_features
 from pipeline.config.fields import IDENTIFIER_PATTERN, RELEASE_PATTERN, parse_bytes
 from pipeline.config.parser import parse
 from pipeline.config.yaml import Dumper, load_nodes
@@ -172,8 +173,21 @@ class RuntimeTarget(Options):
     is aligned: {segments: 4096, constants: 16}."""
 
 
+# What a file may say: the runtime, and what features add, such as `devices`.
+TargetFile = open_to_features("target")(RuntimeTarget)
+
+
+def describe_runtime(target: RuntimeTarget) -> dict[str, Any]:
+    """Return what the file of a target says of the runtime, as JSON; empty where it says nothing of
+    it."""
+    if not target.model_fields_set & RuntimeTarget.model_fields.keys():
+        return {}
+    facts = target.resolved()
+    return {name: facts[name] for name in RuntimeTarget.model_fields}
+
+
 def read_target(path: Path) -> RuntimeTarget:
-    """Read a target. Raises ConfigErrors, with every mistake and its line."""
+    """Read the file of a target. Raises ConfigErrors, with every mistake and its line."""
     file = f"{path.parent.name}/{path.name}"
     try:
         content = read_text_file(inside(path, (path.parent.parent,)))
@@ -185,7 +199,7 @@ def read_target(path: Path) -> RuntimeTarget:
     if root is None:
         hint = "`doit contract --of-runtime` writes one"
         raise ConfigErrors([Problem(file, "", "is empty", hint)])
-    return parse(RuntimeTarget, Document(file, root))
+    return parse(TargetFile, Document(file, root))
 
 
 def format_target(facts: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ installed with the package, and goes where the feature goes.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,13 @@ from pipeline.store.sizes import parse_size
 
 def _parse_path(value: Any, root: Path) -> Path:
     return root / Path(parse_text(value)).expanduser()
+
+
+def _parse_paths(value: Any, root: Path) -> tuple[Path, ...]:
+    paths = value.split(os.pathsep) if isinstance(value, str) else value
+    return tuple(
+        _parse_path(path, root) for path in checked(paths, isinstance(paths, list))
+    )
 
 
 def _parse_size(value: Any, _: Path) -> int:
@@ -43,6 +51,12 @@ SETTINGS = {
         "a path",
         "A runner that was built before, for the device `native`.",
         "built when first needed",
+    ),
+    "native_kernels": Setting(
+        _parse_paths,
+        "a list of paths",
+        "Shared libraries that register kernels which packages need and the SDK lacks; `native` "
+        "and `qemu:<cpu>` load those that are built for their processor.",
     ),
     "native_boards": Setting(
         parse_boards,
@@ -89,7 +103,10 @@ FEATURE = Feature(
     "validate and profile packages on ExecuTorch's C++ runtime: here, emulated, on boards",
     verbs=(PROFILE,),
     settings=SETTINGS,
-    config={"validate": "pipeline.features.native.config:add_fields"},
+    config={
+        "validate": "pipeline.features.native.config:add_fields",
+        "target": "pipeline.features.native.config:add_target_fields",
+    },
     summarize="pipeline.features.native.planning:summarize",
     planning="pipeline.features.native.planning:NativePlanning",
     describe_key="pipeline.features.native.planning:describe_key",

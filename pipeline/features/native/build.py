@@ -79,7 +79,8 @@ def _build(setup: Setup, options: Sequence[str], folder: Path) -> None:
     print(f"{setup.device}: building the runner in {folder}", flush=True)
     for command in (configure, ["cmake", "--build", str(build), "--parallel", "2"]):
         _run(setup.device, command)
-    (build / PROGRAM).replace(folder / PROGRAM)
+    for path in (*build.glob("_C.*.so"), build / PROGRAM):
+        path.replace(folder / path.name)
     shutil.rmtree(build)
 
 

@@ -1,19 +1,49 @@
-"""The field `devices` of `validate`."""
+"""The fields of `validate` on devices, and the field `devices` of targets."""
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, StringConstraints
+from pydantic import AfterValidator, Field
 
-from pipeline.backends.options import distinct
+from pipeline.backends.options import distinct, rule
+from pipeline.features.native.target_devices import DEVICE_PATTERN
 
-_Device = Annotated[str, StringConstraints(pattern=r"^[\w:.,=+-]{1,100}$")]
+
+def _check_name(name: str) -> str:
+    if not re.fullmatch(DEVICE_PATTERN, name):
+        raise rule("must be a device: native, qemu:cortex-a72, or the name of a board")
+    return name
+
+
+_Device = Annotated[
+    str,
+    Field(json_schema_extra={"pattern": DEVICE_PATTERN}),
+    AfterValidator(_check_name),
+]
 _Calls = Annotated[int, Field(ge=1, le=10_000)]
 _Repeats = Annotated[int, Field(ge=2, le=10_000)]
 _WarmUp = Annotated[int, Field(ge=0, le=1000)]
 _Pause = Annotated[float, Field(ge=0, le=10_000, allow_inf_nan=False)]
-_Devices = Annotated[tuple[_Device, ...], Field(strict=False), AfterValidator(distinct)]
+_Devices = Annotated[
+    tuple[_Device, ...],
+    Field(strict=False, json_schema_extra={"uniqueItems": True}),
+    AfterValidator(distinct),
+]
+
+
+def add_target_fields() -> dict[str, tuple[Any, Any]]:
+    """Return the field of a target."""
+    text = (
+        "Devices that stand for this target: packages with this `target` are validated on them, "
+        "besides those of `validate.devices`. They have the same names; the setting "
+        "`native_boards` says where boards are."
+    )
+    field = Field(
+        default=(), description=text, examples=[["native", "qemu:cortex-a72", "pi5"]]
+    )
+    return {"devices": (_Devices, field)}
 
 
 def add_fields() -> dict[str, tuple[Any, Any]]:

@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 from pipeline.devices.interface import Device, PackageFiles
 from pipeline.features.native.board import Board
 from pipeline.features.native.build import find_command
+from pipeline.features.native.kernel_libraries import make_arguments
 from pipeline.features.native.process import RunnerProcess
 from pipeline.features.native.setups import (
     EMULATED,
@@ -25,7 +26,7 @@ from pipeline.features.native.setups import (
     find_libraries,
     find_setup,
 )
-from pipeline.store.errors import PipelineError
+from pipeline.store.errors import DeviceError, PipelineError
 
 _SECONDS = 600.0
 
@@ -87,6 +88,10 @@ class LoadedMethods:
 class NativeDevice(Device):
     """Runs packages by the runner of a workspace.
 
+    Attributes:
+        setup: what it runs packages with.
+        kernel_problem: why libraries of kernels can't be loaded; "" where all can.
+
     Args:
         name: `native`, `qemu:<cpu>`, or that of a board, whose lock it holds until `close`.
         root: the folder of the workspace whose settings name SDKs.
@@ -101,12 +106,16 @@ class NativeDevice(Device):
         self._seconds = seconds
         self._board: Board | None = None
         self._command: list[str] = []
-        self._setup = find_setup(name, root)
-        if self._setup.address:
-            self._board = open_board(self._setup)
+        self.kernel_problem = ""
+        self.setup = find_setup(name, root)
+        if self.setup.address:
+            self._board = open_board(self.setup)
         else:
-            self._command = find_command(self._setup)
+            self._command = find_command(self.setup)
         self._processes: WeakKeyDictionary[PackageFiles, dict[Any, RunnerProcess]] = (
+            WeakKeyDictionary()
+        )
+        self._operators: WeakKeyDictionary[PackageFiles, list[str]] = (
             WeakKeyDictionary()
         )
 
@@ -135,7 +144,9 @@ class NativeDevice(Device):
 
     def list_operators(self, files: PackageFiles) -> list[str]:
         """Return the operators that the runtime has registered. Raises DeviceError."""
-        return self._open(files, ()).list_operators()
+        if files not in self._operators:
+            self._operators[files] = self._open(files, ()).list_operators()
+        return self._operators[files]
 
     def call(
         self, loaded: tuple[LoadedMethods, str], values: Sequence[Any]
@@ -152,17 +163,53 @@ class NativeDevice(Device):
             self._board.close()
             self._board = None
 
+    def _make_command(self, files: PackageFiles, methods: Sequence[str]) -> list[str]:
+        """Return the command of the runner with the libraries that methods need; a board has its
+        own."""
+        if self.setup.address or not self.setup.kernels:
+            return self._command
+        operators = list_called_operators(files, methods)
+        program = Path(self._command[-1])
+        return [*self._command, *make_arguments(self.setup, program, operators)]
+
     def _open(self, files: PackageFiles, methods: tuple[str, ...]) -> RunnerProcess:
         processes = self._processes.setdefault(files, {})
         process = processes.get(methods)
         if process is None or not process.is_alive:
             if process is not None:
                 process.close()
-            if self._setup.address and self._board is None:
-                self._board = open_board(self._setup)
-            process = RunnerProcess(self._command, files, self._seconds, self._board)
+            if self.setup.address and self._board is None:
+                self._board = open_board(self.setup)
+            process = self._start(files, methods)
             processes[methods] = process
         return process
+
+    def _start(self, files: PackageFiles, methods: tuple[str, ...]) -> RunnerProcess:
+        """Start a runner, or take the one that only told its operators, since a library of kernels
+        takes seconds to load on an emulated processor. Where libraries end it, start it without
+        them, so that what needs no such kernel runs."""
+        command = self._make_command(files, methods)
+        processes = self._processes[files]
+        idle = processes.get(())
+        if idle is not None and idle.is_alive and idle.command == command:
+            return processes.pop(())
+        try:
+            return RunnerProcess(command, files, self._seconds, self._board)
+        except DeviceError as error:
+            if command == self._command:
+                raise
+            self.kernel_problem = f"with a library of it, it {error.reason}"
+        return RunnerProcess(self._command, files, self._seconds)
+
+
+def list_called_operators(files: PackageFiles, methods: Sequence[str]) -> set[str]:
+    """Return the operators that methods of a package call outside of delegates; those of all
+    methods where none is named. Raises DeviceError."""
+    operators: set[str] = set()
+    for method in methods or files.plans:
+        plan = files.plans.get(method)
+        operators.update(plan.operators if plan else ())
+    return operators
 
 
 def open_board(setup: Setup) -> Board:

@@ -9,6 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from pipeline.features.native.setups import EMULATED, EMULATOR, find_emulator
+from pipeline.features.native.target_devices import find_planned_devices
 from pipeline.store.errors import Problem, did_you_mean
 
 if TYPE_CHECKING:
@@ -55,9 +56,7 @@ def find_remarks(plan: Plan) -> Iterator[Problem]:
     """Yield the packages that run on all features of a processor, SME among them, on an emulator
     that computes SME wrongly."""
     for package in plan.configs.packages:
-        summary = plan.configs.summary(package)
-        features = summary.features if summary else {}
-        for device in features.get("native", {}).get("devices", ()):
+        for device in find_planned_devices(plan, package):
             fault = _explain_sme(device)
             if fault:
                 remedy = f"take a newer one, or {device},{_NO_SME}"

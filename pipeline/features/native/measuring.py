@@ -1,4 +1,4 @@
-"""Repeats the calls of a validation on the devices of `validate.devices`."""
+"""Repeats the calls of a validation on the devices of its config and its target."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from pipeline.features.native.calls import CallLog, KeptCall
 from pipeline.features.native.device import NativeDevice
 from pipeline.features.native.device_failure import DeviceLocator
 from pipeline.features.native.growth import measure_growth, open_accepted
-from pipeline.features.native.planning import find_devices
 from pipeline.features.native.repeats import find_repeats, repeat_calls
 from pipeline.features.native.setups import EMULATED, find_setup, is_native
 from pipeline.features.native.timing import DeviceTiming
@@ -37,7 +36,8 @@ class NativeMeasuring(Measuring):
 
     def __init__(self, subject: Subject, stages: Stages) -> None:
         super().__init__(subject, stages)
-        self._devices = find_devices(subject.action.inputs.config)
+        named = getattr(subject.action.inputs.config.validation, FIELD)
+        self._devices = tuple(dict.fromkeys([*named, *(subject.key[FIELD] or ())]))
         self._log = CallLog()
         self._verdicts: dict[str, Verdict] = {}
         self._locator = DeviceLocator(stages)

@@ -17,6 +17,11 @@ from pipeline.features.native.setups import (
     find_setup,
     is_native,
 )
+from pipeline.features.native.target_devices import (
+    ANY_TARGET,
+    find_devices,
+    find_planned_devices,
+)
 from pipeline.moments import find_functions, installed_entry_points
 from pipeline.plan.planning import Files, Json, Planning
 from pipeline.store.errors import ConfigErrors, Problem, did_you_mean, join
@@ -41,12 +46,6 @@ _GROUP = "pte_pipeline.devices"  # as `pipeline.devices.registry` has it
 _EXAMPLE = "qemu:cortex-a72"
 
 
-def find_devices(config: PackageConfig) -> tuple[str, ...]:
-    """Return the devices that a config names."""
-    devices: tuple[str, ...] = getattr(config.validation, "devices")  # noqa: B009 - of this feature
-    return devices
-
-
 def list_traceable(root: Path) -> list[str]:
     """Return the names of the devices that record times in the workspace at `root`, of the emulated
     ones an example. Raises PipelineError for settings that can't be read."""
@@ -54,11 +53,14 @@ def list_traceable(root: Path) -> list[str]:
 
 
 def summarize(config: PackageConfig, has_variables: bool) -> Mapping[str, Any] | None:
-    """Return the devices that a config names, None where neither it nor a gate of it names one."""
-    devices = find_devices(config)
-    if not devices and not any(_iter_device_limits(config)):
+    """Return the devices and the target that a config names, None where it names none, and no gate
+    names a device."""
+    devices: tuple[str, ...] = getattr(config.validation, FIELD)
+    if not devices and not config.target and not any(_iter_device_limits(config)):
         return None
     summary: dict[str, Any] = {"devices": list(devices)}
+    if config.target:
+        summary["target"] = ANY_TARGET if has_variables else config.target
     if _limits_growth(config):
         summary["growth"] = True
     return summary
@@ -101,14 +103,25 @@ class NativePlanning(Planning):
         known = {*find_functions("devices"), *plugins, *list_traceable(root)} - {BOARD}
         devices = find_devices(config)
         for number, device in enumerate(devices):
+
+
+        known = {*find_functions("devices"), *plugins, *list_traceable(root)}
+        devices = find_devices(config, root)
+        named: tuple[str, ...] = getattr(config.validation, FIELD)
+        for device in devices:
             remedy = ""
             if device.startswith(EMULATED):
                 remedy = explain_unknown_cpu(device)
             if device not in known and not is_native(device, root):
                 remedy = did_you_mean(device, sorted(known))
             if remedy:
-                where = f"validate.devices[{number}]"
-                yield document.problem(where, f"no device '{device}'", remedy)
+                fault = f"no device '{device}'"
+                if device in named:
+                    where = f"validate.devices[{named.index(device)}]"
+                    yield document.problem(where, fault, remedy)
+                else:
+                    fault = f"targets/{config.target}.yaml: devices: {fault}"
+                    yield document.problem("target", fault, remedy)
         for where, device in _iter_device_limits(config):
             if device not in devices:
                 fault = f"validate.devices does not name '{device}'"
@@ -116,25 +129,29 @@ class NativePlanning(Planning):
 
         repeats = getattr(config.validation, "device_repeats")  # noqa: B009 - as above
         for device in repeats if isinstance(repeats, Mapping) else ():
-            if device not in find_devices(config):
+            if device not in devices:
                 where = "validate.device_repeats"
                 what = f"validate.devices does not name '{device}'"
-                remedy = did_you_mean(device, find_devices(config))
+                remedy = did_you_mean(device, devices)
                 yield document.problem(where, what, remedy)
 
     def problem_facts(self, package: str) -> Any:
         boards = sorted(find_boards(self.plan.workspace.root))
-        return [sorted(self._plugins()), boards, find_emulator()]
+        devices = find_planned_devices(self.plan, package)
+        return [sorted(self._plugins()), boards, find_emulator(), devices]
 
     def validate_facts(self, package: str, files: Files) -> Any:
-        devices = self._describe_devices(package)
-        if self._compares(package):
+        devices = self._describe_devices(find_planned_devices(self.plan, package))
+        if devices and self._compares(package):
             workspace = self.plan.workspace
             devices["baseline"] = workspace.find_data(workspace.baseline(package))
         return devices
 
     def held_to(self, package: str, files: Files, config: PackageConfig) -> Json:
-        devices = self._describe_devices(package)
+        root = self.plan.workspace.root
+        devices = self._describe_devices(find_devices(config, root))
+        if not devices:
+            return {}
         if self._compares(package):
             baseline = self._find_baseline(package, files)
             for facts in devices.values():
@@ -151,12 +168,11 @@ class NativePlanning(Planning):
             return {}
         return {"baseline": accepted}
 
-    def _describe_devices(self, package: str) -> dict[str, Any]:
+    def _describe_devices(self, names: tuple[str, ...]) -> dict[str, Any]:
         """Return by device what decides what it gives."""
         workspace = self.plan.workspace
-        summary = self.plan.configs.summary(package)
         devices = {}
-        for device in summary.features["native"]["devices"]:
+        for device in names:
             if is_native(device, workspace.root):
                 setup = find_setup(device, workspace.root)
                 devices[device] = setup.describe(workspace.file_digests)
@@ -206,5 +222,5 @@ def describe_key(difference: Difference) -> str | None:
         case (*_, "devices", device):
             return f"device {device} {difference.change()}"
         case (*_, "devices"):
-            return "validate.devices names other devices"
+            return "validate.devices or the target names other devices"
     return None

@@ -32,6 +32,7 @@ class RunnerProcess:
     """A runner with a package open.
 
     Attributes:
+        command: that of the runner, without the package's files.
         open_ms: how long the runtime took to open the files, in milliseconds.
     """
 
@@ -49,6 +50,7 @@ class RunnerProcess:
             seconds: those within which each answer must come; the process is ended otherwise.
             board: where it runs; None for this machine.
         """
+        self.command = list(command)
         self._name = files.name
         self._seconds = seconds
         self._folder = TemporaryDirectory(prefix="pte-runner-")

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from pipeline.cli.columns import columns
 from pipeline.cli.grammar import find_targets
 from pipeline.features.native.emulator import explain_unknown_cpu
-from pipeline.features.native.planning import find_devices, list_traceable
+from pipeline.features.native.planning import list_traceable
 from pipeline.features.native.profile_record import describe_profile, keep_profile
 from pipeline.features.native.profile_rows import ProfileRow
 from pipeline.features.native.setups import EMULATED, NATIVE, find_setup, is_native
+from pipeline.features.native.target_devices import find_devices
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import link_status
 from pipeline.run.action_log import logging_to
@@ -55,7 +56,7 @@ def run(
             f"{package}` first"
         )
     root = plan.workspace.root
-    device = _choose_device(on, find_devices(action.inputs.config), root)
+    device = _choose_device(on, find_devices(action.inputs.config, root), root)
     if problem := find_setup(device, root).problem:
         raise PipelineError(f"{device}: {problem}")
     make_folder(plan.workspace.logs, plan.workspace.build)
@@ -108,7 +109,7 @@ def _choose_device(name: str, devices: Sequence[str], root: Path) -> str:
 
     Args:
         name: as it was asked for, or "".
-        devices: those of `validate.devices`.
+        devices: those of the config and its target.
     """
     if not name:
         traceable = [device for device in devices if is_native(device, root)]

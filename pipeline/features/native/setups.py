@@ -14,6 +14,11 @@ from pathlib import Path
 
 from pipeline.features.native import adb, ssh
 from pipeline.features.native.addresses import SSH, BoardAddress
+from pipeline.features.native.kernel_libraries import (
+    SETTING,
+    find_sdk_library,
+    is_for_machine,
+)
 from pipeline.store.file_digests import FileDigests
 from pipeline.store.places import TOOLCHAINS, default_root
 from pipeline.store.setting_table import find_settings
@@ -45,6 +50,8 @@ class Setup:
         sdk: the folder `executorch` of a wheel; None where a runner is given.
         runner: the runner that a setting names, or None.
         compiler: the C++ compiler.
+        kernels: libraries of further kernels, which a runner loads for packages that need them.
+        kernel_facts: files that decide what these give, beside themselves.
         emulator: the command before that of the runner; empty on this machine.
         address: of a board; None for other devices.
         machines: what a board of a processor (`uname -m`) runs with; empty for other devices, and
@@ -59,6 +66,8 @@ class Setup:
         self.sdk: Path | None = None
         self.runner: Path | None = None
         self.compiler = "g++"
+        self.kernels: list[Path] = []
+        self.kernel_facts: list[Path] = []
         self.emulator: list[str] = []
         self.address: BoardAddress | None = None
         self.machines: dict[str, Setup] = {}
@@ -79,8 +88,11 @@ class Setup:
         if self.runner:
             files.append(self.runner)
         files += [Path(path) for path in self.emulator[:1]]
+        files += self.kernel_facts
         for path in files:
             facts[path.name] = digests.find(path)
+        for number, path in enumerate(self.kernels):
+            facts[f"kernels {number}"] = digests.find(path)
         return facts
 
 
@@ -124,6 +136,9 @@ def find_libraries(setup: Setup) -> list[Path]:
 def _find_native(settings: SettingsReader) -> Setup:
     setup = Setup(NATIVE)
     setup.runner = settings.get("native_runner")
+    _add_kernels(setup, platform.machine(), settings)
+    if setup.problem:
+        return setup
     if setup.runner:
         if not setup.runner.is_file():
             setup.problem = (
@@ -140,12 +155,15 @@ def _find_native(settings: SettingsReader) -> Setup:
             'site-packages/executorch"'
         )
         return setup
+    _add_sdk_library(setup)
     _check_build(setup, "native_sdk", "cmake g++", settings)
     return setup
 
 
 def _find_emulated(device: str, settings: SettingsReader) -> Setup:
     setup = _find_cross(device, settings)
+    _add_kernels(setup, _ARM, settings)
+    _add_sdk_library(setup)
     cpu = device.removeprefix(EMULATED)
     emulator = find_emulator()
     setup.emulator = [emulator or EMULATOR, "-cpu", cpu, "-L", _ABI]
@@ -192,6 +210,23 @@ def _find_board(device: str, settings: SettingsReader) -> Setup:
             f"{settings.place_of('native_runner_android')}: {setup.runner} is no file"
         )
     return setup
+
+
+def _add_kernels(setup: Setup, machine: str, settings: SettingsReader) -> None:
+    """Add the libraries of the setting that were built for a processor, and say which are none."""
+    for path in settings.get(SETTING, ()):
+        if not path.is_file():
+            setup.problem = f"{settings.place_of(SETTING)}: {path} is no file"
+        if is_for_machine(path, machine):
+            setup.kernels.append(path)
+
+
+def _add_sdk_library(setup: Setup) -> None:
+    """Add the SDK's own library of kernels for language models, if PyTorch is there, too."""
+    if setup.sdk:
+        library = find_sdk_library(setup.sdk)
+        setup.kernels += library[:1]
+        setup.kernel_facts += library[1:]
 
 
 def _find_machines(setup: Setup, settings: SettingsReader) -> None:

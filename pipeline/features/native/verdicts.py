@@ -13,6 +13,7 @@ from typing import Any
 from pipeline.devices.interface import Device, DeviceError, PackageFiles
 from pipeline.features.native.calls import CallLog, KeptCall
 from pipeline.features.native.device import LoadedMethods, NativeDevice
+from pipeline.features.native.kernel_libraries import explain_missing
 from pipeline.features.native.timing import DeviceTiming, find_median, find_p95
 from pipeline.validate.budget import Budget
 from pipeline.validate.limits import judge_output
@@ -32,7 +33,8 @@ class MethodOnDevice:
             the limit, None where it has none.
         of_limit: the worst such ratio of all outputs, and `worst` the call that has it.
         differing: how many of `repeats` calls gave other bytes than the first on the same inputs.
-        lacks: why the device can't run the method, where it lacks a delegate's backend; else "".
+        lacks: why the device can't run the method, where it lacks a delegate's backend, or a kernel
+            that a runner of the user's would have; else "".
         lacks_operators: whether its runtime has no kernel of an operator, and so nothing was run.
         timed_ms: milliseconds of the calls after the warm-up; `run_ms` those of all others.
         failing: the calls of a sequence up to the one that breaks its limits most; empty where none
@@ -154,8 +156,8 @@ def run_calls(
 def _find_missing_operators(
     device: Device, files: PackageFiles, methods: dict[str, MethodOnDevice]
 ) -> None:
-    """Fail methods whose operators the device's runtime has not registered, by asking it before
-    anything is run."""
+    """Say of methods, before anything is run, that the device's runtime has not registered their
+    operators. That fails them where the user named the runner, which is then the app's runtime."""
     if not isinstance(device, NativeDevice):
         return
     for name, method in methods.items():
@@ -163,10 +165,14 @@ def _find_missing_operators(
             operators = find_missing_operators(device, files, name)
         except DeviceError:  # the calls fail for the same reason
             return
+        method.lacks_operators = bool(operators)
+        if operators and not device.setup.runner:
+            problem = device.kernel_problem
+            method.lacks = explain_missing(device.setup, operators, problem)
+            continue
         for operator in operators:
             fault = f"its runtime has no kernel of {operator}"
             method.faults.append(("", "", fault, None))
-        method.lacks_operators = bool(operators)
 
 
 def find_missing_operators(

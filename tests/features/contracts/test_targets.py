@@ -9,6 +9,7 @@ import yaml
 from pipeline.features.contracts.target_schema import target_schema
 from pipeline.features.contracts.targets import (
     check_targets,
+    describe_runtime,
     find_targets,
     format_target,
     missing_target,
@@ -40,6 +41,7 @@ identifier: ET12
 schema_version: 0
 memory: {1: 256kB, 2: 8MB}
 alignment: {segments: 4096, constants: 16}
+devices: [native, pi5]
 """
 
 
@@ -60,6 +62,7 @@ def test_all_that_a_target_can_say(tmp_path):
         "schema_version": 0,
         "memory": {"1": 256_000, "2": 8_000_000},
         "alignment": {"segments": 4096, "constants": 16},
+        "devices": ["native", "pi5"],
     }
 
 
@@ -88,6 +91,8 @@ def test_the_schema_is_one_and_the_file_is_current():
         "memory: {0: 1kB}",
         "memory: large",
         "alignment: 3",
+        "devices: native",
+        "devices: [native, native]",
         "alignment: {segment: 16}",
         "kernel: [portable]",
     ],
@@ -195,3 +200,11 @@ def test_what_is_written_of_a_runtime_is_read_again(tmp_path):
     found = read_target(write(tmp_path, format_target(facts))).resolved()
     assert found["backends"] == ["XnnpackBackend"] and found["executorch"] == "1.4.1"
     assert [name for name, _ in found["operators"]] == facts["operators"]
+
+
+def test_a_file_that_names_devices_alone_describes_no_runtime(tmp_path):
+    assert describe_runtime(read_target(write(tmp_path, "devices: [native]\n"))) == {}
+    runtime = describe_runtime(
+        read_target(write(tmp_path, "devices: [native]\nkernels: [portable]\n"))
+    )
+    assert runtime["kernels"] == ["portable"] and "devices" not in runtime

@@ -6,8 +6,9 @@ import torch
 from pipeline.devices.registry import Registry
 from pipeline.features.gates.kinds import find_gates
 from pipeline.features.native.calls import CallLog, KeptCall
-from pipeline.features.native.planning import DEVICE_GATES
+from pipeline.features.native.planning import DEVICE_GATES, NativePlanning, summarize
 from pipeline.features.native.section import section
+from pipeline.features.native.target_devices import find_devices, find_planned_devices
 from pipeline.plan.plan import Plan
 from pipeline.store.errors import PipelineError
 from pipeline.store.workspace import open_workspace
@@ -57,6 +58,13 @@ def test_devices_that_there_are(plan_of):
     }
 
 
+def test_an_address_is_no_name_of_a_device(plan_of):
+    [problem] = plan_of("['ssh://pi@pi5.local']").problems("one")
+    assert problem.path == "validate.devices[0]"
+    rule = "must be a device: native, qemu:cortex-a72, or the name of a board"
+    assert problem.what == f"is 'ssh://pi@pi5.local', {rule}"
+
+
 def test_boards_are_devices_by_the_names_of_a_setting(plan_of, tmp_path):
     (tmp_path / "pyproject.toml").write_text(
         '[tool.pte-pipeline.native_boards]\npi5 = "ssh://pi@pi5.local"\n'
@@ -90,6 +98,63 @@ def test_gates_alone_name_a_device(plan_of, tmp_path):
 
 def test_the_gates_that_take_a_limit_for_each_device():
     assert set(DEVICE_GATES) == {gate.name for gate in find_gates() if gate.by_device}
+
+
+@pytest.fixture
+def plan_for_target(plan_of, tmp_path):
+    """A plan of a package whose config names devices and a target, with `targets/pi.yaml`."""
+
+    def make(target, named="[]", name="pi"):
+        plan_of("[]")
+        (tmp_path / "targets").mkdir(exist_ok=True)
+        (tmp_path / "targets" / "pi.yaml").write_text(target)
+        text = CONFIG.format(named) + f"target: {name}\n"
+        (tmp_path / "partition_configs" / "one.yaml").write_text(text)
+        return Plan(open_workspace(tmp_path))
+
+    return make
+
+
+def test_a_package_is_validated_on_the_devices_of_its_target(plan_for_target):
+    plan = plan_for_target("devices: [native, 'qemu:max']\n", "['qemu:max', interpreter]")
+    assert not plan.problems("one")
+    devices = ("qemu:max", "interpreter", "native")
+    assert find_planned_devices(plan, "one") == devices
+    config = plan.configs.parsed("one").config
+    planning = NativePlanning(plan)
+    assert find_devices(config, plan.workspace.root) == devices
+    held_to = planning.held_to("one", {}, config)["devices"]
+    assert tuple(held_to) == devices
+    assert planning.validate_facts("one", {}) == held_to
+    again = plan_for_target("devices: [native]\n")
+    assert find_planned_devices(again, "one") == ("native",)
+    assert NativePlanning(again).validate_facts("one", {}) != held_to  # so it runs again
+
+
+@pytest.mark.parametrize(
+    "target", ["backends: [xnnpack]\n", "devices: []\n", "devices: 3\n", "- 1\n"]
+)
+def test_a_target_without_devices_changes_no_key(plan_for_target, target):
+    plan = plan_for_target(target)
+    planning = NativePlanning(plan)
+    assert find_planned_devices(plan, "one") == ()
+    assert planning.held_to("one", {}, plan.configs.parsed("one").config) == {}
+    assert not planning.validate_facts("one", {})
+
+
+def test_mistakes_in_the_devices_of_a_target(plan_for_target):
+    """An address is none of its names: only settings say what a build connects to."""
+    [unknown] = plan_for_target("devices: [nativ]\n").problems("one")
+    assert unknown.path == "target" and "one.yaml:4" in str(unknown)
+    assert "targets/pi.yaml: devices: no device 'nativ'; did you mean 'native'?" in str(unknown)
+    [address] = plan_for_target("devices: ['ssh://pi@pi5.local']\n").problems("one")
+    assert str(address).startswith("targets/pi.yaml:1: devices[0]: ")
+    assert plan_for_target("devices: [nativ]\n", name="other").problems("one") == ()
+
+
+def test_a_target_that_variables_choose_is_not_kept(plan_for_target):
+    plan = plan_for_target("devices: [native]\n")
+    assert summarize(plan.configs.parsed("one").config, True) == {"devices": [], "target": "*"}
 
 
 def test_a_package_without_devices_has_no_part(plan_of):

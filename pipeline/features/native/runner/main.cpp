@@ -1,12 +1,14 @@
-// Runs a package on ExecuTorch's runtime, for whoever started it: `pte_runner FILE.pte [FILE.ptd
-// ...]` reads requests from its input and writes an answer to each to its output. It ends with its
-// input, with status 0; after a request that makes no sense, with 2.
+// Runs a package on ExecuTorch's runtime, for whoever started it: `pte_runner [--kernels LIBRARY.so
+// ...] FILE.pte [FILE.ptd ...]` reads requests from its input and writes an answer to each to its
+// output. It ends with its input, with status 0; after a request that makes no sense, or without a
+// library that it can't load, with 2.
 //
 // An answer begins with the runtime's error, 0 for none, and the lines of its log. What ends the
 // process, such as a failed check of the runtime, shows in its status and its stderr.
 
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <set>
 #include <unistd.h>
 
@@ -14,6 +16,7 @@
 #include <executorch/runtime/platform/runtime.h>
 
 #include "calls.h"
+#include "libraries.h"
 #include "log.h"
 #include "memory.h"
 #include "package.h"
@@ -36,7 +39,9 @@ uint64_t nanoseconds_since(std::chrono::steady_clock::time_point start) {
 
 class Runner {
  public:
-  Runner(Wire& wire, size_t memory_at_start) : wire_(wire), memory_at_start_(memory_at_start) {}
+  // `of_libraries`: bytes that loading further kernels took.
+  Runner(Wire& wire, size_t memory_at_start, size_t of_libraries)
+      : wire_(wire), memory_at_start_(memory_at_start), of_libraries_(of_libraries) {}
 
   void open(const std::string& pte, const std::vector<std::string>& ptds) {
     const auto start = std::chrono::steady_clock::now();
@@ -151,7 +156,7 @@ class Runner {
     put_status(Error::Ok);
     const size_t figures[] = {
         memory_at_start_,
-        resident_memory(true),
+        resident_memory(true) - of_libraries_,
         loaded.planned_bytes(),
         loaded.method_bytes(),
         loaded.temporary_bytes()};
@@ -188,29 +193,49 @@ class Runner {
 
   Wire& wire_;
   size_t memory_at_start_;
+  size_t of_libraries_;
   bool is_open_ = false;
   Package package_;
   std::map<uint32_t, std::unique_ptr<Group>> groups_;
 };
 
-int run(int count, char** arguments) {
-  if (count < 2) {
-    std::fprintf(stderr, "usage: %s FILE.pte [FILE.ptd ...]\n", arguments[0]);
-    return 2;
+// Loads the libraries that the first arguments name, and takes these away. Returns whether all are.
+bool load_libraries(int& count, char**& arguments) {
+  while (count > 2 && std::strcmp(arguments[1], "--kernels") == 0) {
+    const std::string problem = load_library(arguments[2]);
+    if (!problem.empty()) {
+      std::fprintf(stderr, "%s\n", problem.c_str());
+      return false;
+    }
+    count -= 2;
+    arguments += 2;
   }
+  return true;
+}
+
+int run(int count, char** arguments) {
   // What a library prints must not end up among the answers.
   const int out = dup(STDOUT_FILENO);
   dup2(STDERR_FILENO, STDOUT_FILENO);
   executorch::runtime::runtime_init();
+  const size_t memory_at_start = resident_memory(false);
+  if (!load_libraries(count, arguments)) {
+    return 2;
+  }
+  if (count < 2) {
+    std::fprintf(stderr, "usage: pte_runner [--kernels LIBRARY.so ...] FILE.pte [FILE.ptd ...]\n");
+    return 2;
+  }
   collect_log();
   Wire wire(STDIN_FILENO, out);
   try {
-    Runner runner(wire, resident_memory(false));
+    const size_t of_libraries = resident_memory(false) - memory_at_start;
+    Runner runner(wire, memory_at_start, of_libraries);
     runner.open(arguments[1], {arguments + 2, arguments + count});
     while (runner.answer()) {
     }
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s: %s\n", arguments[0], error.what());
+    std::fprintf(stderr, "pte_runner: %s\n", error.what());
     return 2;
   }
   return 0;
