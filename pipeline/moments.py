@@ -184,6 +184,9 @@ class Feature:
         planning: a class like `plan.planning.Planning`, of which a plan has one object, for the
             packages of which `summarize` says something.
         public: modules from which `pte_pipeline` passes on names to exporters and passes.
+        fetch_sources: takes the workspace, the `plan.kinds.export.ExportInputs` of an exporter that
+            is about to run, and `run.stages.Stages`; fetches what it reads from elsewhere, in a
+            process of its own. Raises SourceError.
         watch_exporter: a class like `run.export.declared_reads.DeclaredReads`, of which there is
             one while an exporter runs; the key of the export holds what it finds.
         watch_passes: takes a compile action with passes or libraries of operators, and the
@@ -337,6 +340,7 @@ class Feature:
     perform_export: Mapping[str, str] = _moment("export", _NONE)
     planning: str = _moment("plan")
     public: tuple[str, ...] = _moment("export", ())
+    fetch_sources: str = _moment("export")
     watch_exporter: str = _moment("export")
     watch_passes: str = _moment("build")
     record_references: str = _moment("export")

@@ -15,6 +15,7 @@ from pipeline.plan.actions import Action
 from pipeline.plan.kinds.export import ExportInputs
 from pipeline.plan.plan import Plan
 from pipeline.run.action_log import logging_to
+from pipeline.run.stages import Stages
 from pipeline.store.errors import PipelineError, plural
 from pipeline.store.files import make_folder
 from pipeline.store.workspace import Workspace
@@ -96,8 +97,12 @@ def _diagnose(action: Action[ExportInputs], workspace: Workspace) -> dict[str, A
     make_folder(workspace.logs, workspace.build)
     path: Path = workspace.root / action.inputs.path
     with logging_to(workspace.logs / "diagnose.log"):
-        from pipeline.features.exporters.export import run_drafts  # torch, which warns
+        from pipeline.features.exporters.export import (  # torch, which warns
+            fetch_sources,
+            run_drafts,
+        )
 
+        fetch_sources(workspace, action.inputs, Stages())
         return run_drafts(action, workspace.root, path.read_bytes())
 
 

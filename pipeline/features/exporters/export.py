@@ -71,6 +71,7 @@ def export(
     path = root / action.inputs.path
     text = path.read_bytes()
     content = digest.hash_bytes(text)
+    fetch_sources(workspace, action.inputs, stages)
     inputs = _watch_exporter(workspace, action.inputs)
     with handing_over(store) as handover:
         try:
@@ -99,6 +100,12 @@ def export(
                 real.key, result, stages.total, stages.seconds(), stages.peak
             )
             _record(store, reads_key(action.model, content), reads, real.digest)
+
+
+def fetch_sources(workspace: Workspace, inputs: ExportInputs, stages: Stages) -> None:
+    """Let features fetch what an exporter reads from elsewhere. Raises SourceError."""
+    for _ in call_all("fetch_sources", workspace, inputs, stages):
+        pass
 
 
 def _watch_exporter(workspace: Workspace, inputs: ExportInputs) -> DeclaredReads:

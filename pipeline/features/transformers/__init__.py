@@ -3,6 +3,7 @@ and folders for transformers' own runner.
 
 hugging_face      classes around transformers' exportable modules
 exported          any model, by transformers' exporters; task_classes, sample_inputs, revisions
+model_download    a hub's model, before its exporter runs; hub
 recorded          what such an export records in its programs
 patched_lowering  transformers' patches, in force while such a program is lowered
 source_file       `models/<model>.yaml`
@@ -31,5 +32,7 @@ FEATURE = Feature(
         "pipeline.features.transformers.hugging_face",
         "pipeline.features.transformers.source_file",
     ),
+    fetch_sources="pipeline.features.transformers.model_download:fetch_source",
+    outlines={"hub-files": "pipeline.features.transformers.outlines:HUB_FILES"},
     compile_facts="pipeline.features.transformers.patched_lowering:PatchedLowering",
 )

@@ -13,7 +13,6 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
@@ -27,7 +26,7 @@ from pipeline.features.transformers.hugging_face import (
     import_transformers,
 )
 from pipeline.features.transformers.recorded import PATCHES, write_record
-from pipeline.features.transformers.revisions import check_revision
+from pipeline.features.transformers.revisions import find_folder
 from pipeline.features.transformers.sample_inputs import make_sample_inputs
 from pipeline.features.transformers.task_classes import find_auto_class
 from pipeline.store.errors import SourceError
@@ -55,7 +54,8 @@ class Exported(HuggingFaceModel):
     `lm_head`, as far as it has them. Any other has `forward`. Caches are arguments and results.
 
     Args:
-        model: a folder, or a model.
+        model: a folder, a model, or, with a `revision`, the name of a hub's model that is in
+            huggingface_hub's cache.
         task: as `transformers.pipeline` calls it, by which the class that reads the folder is
             chosen, such as `text-generation`.
         inputs: arguments of the model's `generate`, or of its `forward` where it can't generate, as
@@ -67,7 +67,8 @@ class Exported(HuggingFaceModel):
         dynamic_shapes: by method, those of `torch.export.export`, by argument.
         multi_token_decode: whether `decode` takes several tokens.
         generate: whether to split the model for generation; by default where it can generate.
-        revision: the commit that the folder must be of, as `hf download` noted there.
+        revision: the commit that the folder must be of, as `hf download` noted there, or the one of
+            a hub's model.
         trust_remote_code: whether code in the folder may be run.
     """
 
@@ -86,10 +87,10 @@ class Exported(HuggingFaceModel):
         trust_remote_code: bool = False,
         dtype: torch.dtype = torch.float32,
     ) -> None:
+        if not isinstance(model, torch.nn.Module):
+            model = find_folder(model, revision)
         auto_class = find_auto_class(model, task)
         super().__init__(model, auto_class, dtype, trust_remote_code)
-        if revision and not isinstance(model, torch.nn.Module):
-            check_revision(Path(model), revision)
         self._inputs = inputs
         self._max_cache_len = max_cache_len
         self._dynamic, self._dynamic_shapes = dynamic, dynamic_shapes or {}

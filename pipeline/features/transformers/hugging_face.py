@@ -56,8 +56,8 @@ class HuggingFaceModel:
         folder = Path(self._model_or_folder)
         if not (folder / "config.json").is_file():
             raise SourceError(
-                f"{folder}: no folder with a config.json; models are read from folders, never from "
-                f"a hub: `hf download NAME --local-dir {folder}` makes one"
+                f"{folder}: no folder with a config.json; `hf download NAME --local-dir {folder}` "
+                "makes one, and `revision: COMMIT` in models/<model>.yaml asks a hub for this name"
             )
         auto_class = getattr(import_transformers(), self._auto_class)
         try:

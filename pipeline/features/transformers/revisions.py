@@ -1,16 +1,41 @@
-"""Whether a folder is of the revision that a source names, as `hf download` notes it there."""
+"""The folder of a model at the revision that a source names: one of the workspace, as `hf download`
+notes it there, or one in huggingface_hub's cache."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from pipeline.features.transformers.hub import find_snapshot, is_commit, is_on_hub
 from pipeline.store.errors import SourceError
 
 # Of each file, its commit, its tag and when it came, a line each.
 _NOTES = ".cache/huggingface/download"
 
 
-def check_revision(folder: Path, revision: str) -> None:
+def find_folder(model: str | Path, revision: str) -> Path:
+    """Return the folder of a model: of a hub's, that of its snapshot, which is downloaded already.
+
+    Args:
+        revision: a commit, as a hub spells it; "" for a folder of any.
+
+    Raises:
+        SourceError: a hub's model is not in the cache, or the folder is of another revision.
+    """
+    if not revision:
+        return Path(model)
+    if not is_on_hub(Path(), str(model)):
+        _check_revision(Path(model), revision)
+        return Path(model)
+    folder = find_snapshot(str(model), revision) if is_commit(revision) else None
+    if folder is None:
+        raise SourceError(
+            f"{model}: not in huggingface_hub's cache at revision {revision}; `hf download {model} "
+            "--revision COMMIT` brings it there, and models/<model>.yaml does by itself"
+        )
+    return folder
+
+
+def _check_revision(folder: Path, revision: str) -> None:
     """Raise SourceError where a folder was downloaded at another revision, or where nothing in it
     says at which.
 

@@ -10,9 +10,10 @@ import torch
 
 from pipeline.config.yaml import Node, load_nodes
 from pipeline.features.transformers.exported import Exported
+from pipeline.features.transformers.hub import is_on_hub
 from pipeline.store.errors import Problem, SourceError, did_you_mean, shown
 
-_FOLDER, _DTYPE = "transformers", "dtype"
+SOURCE, _DTYPE = "transformers", "dtype"
 _DTYPES = {
     "float32": torch.float32,
     "float16": torch.float16,
@@ -20,7 +21,7 @@ _DTYPES = {
 }
 # Arguments of `Exported`, and what they must be.
 _KEYS: Mapping[str, tuple[type, str]] = {
-    _FOLDER: (str, "the path of a folder, from the workspace"),
+    SOURCE: (str, "the path of a folder, from the workspace, or a model of a hub"),
     "task": (str, "a task, such as text-generation"),
     "revision": (str, "a commit, in quotes where it is all digits"),
     "max_cache_len": (int, "a number of positions"),
@@ -39,26 +40,40 @@ def read_source(path: str) -> Callable[..., Any]:
     Raises SourceError with all that is wrong, each with its line.
     """
     file = Path(path)
+    written = read_options(file)
+
+    def export_methods(**parameters: Any) -> Any:
+        options = merge_parameters(file, written, parameters)
+        name = options.pop(SOURCE)
+        model = name if is_on_hub(file.parents[1], name) else file.parents[1] / name
+        if _DTYPE in options:
+            options[_DTYPE] = _DTYPES[options[_DTYPE]]
+        return Exported(model, **options).export_methods()
+
+    return export_methods
+
+
+def read_options(file: Path) -> Mapping[str, Any]:
+    """Return what a source says. Raises SourceError with all that is wrong in it."""
     name = f"{file.parent.name}/{file.name}"
     node = load_nodes(file.read_bytes(), name)
-    if node is None or not isinstance(node.value, dict) or _FOLDER not in node.value:
+    if node is None or not isinstance(node.value, dict) or SOURCE not in node.value:
         raise SourceError(
-            f"{name}: names no folder; say `{_FOLDER}: checkpoints/...`, and `task: ...`"
+            f"{name}: names no folder; say `{SOURCE}: checkpoints/...`, and `task: ...`"
         )
     members: Mapping[str, Node] = node.value
     lines = {key: member.mark.line for key, member in members.items()}
     written = {key: member.value for key, member in members.items()}
     _check(written, name, lines)
+    return written
 
-    def export_methods(**parameters: Any) -> Any:
-        _check(parameters, f"{name}: export")
-        options = {**written, **parameters}
-        folder = file.parents[1] / options.pop(_FOLDER)
-        if _DTYPE in options:
-            options[_DTYPE] = _DTYPES[options[_DTYPE]]
-        return Exported(folder, **options).export_methods()
 
-    return export_methods
+def merge_parameters(
+    file: Path, written: Mapping[str, Any], parameters: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return what a source says, or a package config in place of it. Raises SourceError."""
+    _check(parameters, f"{file.parent.name}/{file.name}: export")
+    return {**written, **parameters}
 
 
 def _check(

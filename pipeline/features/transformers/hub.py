@@ -1,0 +1,244 @@
+"""Get a model's files from a hub, by huggingface_hub, into its cache.
+
+The cache keeps each file once for all workspaces and programs, by the digest that the hub names,
+and snapshots of a commit as links to them; here each file is hashed and held to that digest before
+it is used. Files that are there are not asked for again. huggingface_hub takes its settings from
+the environment: HF_ENDPOINT, HF_HOME, HF_HUB_OFFLINE, HF_TOKEN.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from pipeline.store.errors import SourceError
+
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_CONFIG = "config.json"
+_OPTIONAL = ("generation_config.json",)
+# By preference: a file, or the index of several.
+_WEIGHTS = (
+    ("model.safetensors", "model-*.safetensors"),
+    ("pytorch_model.bin", "pytorch_model-*.bin"),
+)
+_BLOCK = 1 << 20
+_REFUSED = (401, 403)
+# Of a file, by its path: the SHA-256 of its content (64 digits), or the SHA-1 that git gives it.
+Digests = Mapping[str, str]
+
+
+def is_on_hub(workspace: Path, model: str) -> bool:
+    """Tell whether a model is one of a hub: no folder of the workspace, and spelled as such names
+    are, `gpt2` or `openai/whisper-tiny`."""
+    if (workspace / model).exists():
+        return False
+    return _NAME.fullmatch(model) is not None and ".." not in model
+
+
+def is_commit(revision: str) -> bool:
+    """Tell whether a revision is the full hash of a commit, which can't move."""
+    return _COMMIT.fullmatch(revision) is not None
+
+
+def find_snapshot(name: str, commit: str) -> Path | None:
+    """Return the folder in the cache that holds a model at a commit; None where there is none.
+    Asks no hub."""
+    hub: Any = _import_hub()
+    config = hub.try_to_load_from_cache(name, _CONFIG, revision=commit)
+    return Path(config).parent if isinstance(config, str) else None
+
+
+def resolve_commit(name: str, revision: str) -> str:
+    """Ask the hub which commit a branch or a tag of a model is. Raises SourceError."""
+    hub: Any = _import_hub()
+    with _explaining(name, revision):
+        commit: str = hub.HfApi().model_info(name, revision=revision).sha
+    return commit
+
+
+def download(
+    name: str, commit: str, digests: Digests | None, trusts_code: bool
+) -> dict[str, str]:
+    """Get the files that `from_pretrained` reads, unless they are in the cache, and return the
+    digests of all files of the model at this commit.
+
+    Args:
+        digests: those that an earlier call returned, with which no hub is asked for them.
+        trusts_code: whether Python files are needed too.
+
+    Returns:
+        The digests as the hub says them. Where it can't be reached and the cache has the files,
+        nothing: they are held to the digests that the cache files them under.
+
+    Raises:
+        SourceError: the hub can't be reached, doesn't have the model or refuses it, or sends other
+            content than it says.
+    """
+    hub: Any = _import_hub()
+    hub.utils.disable_progress_bars()
+    cached: Digests = {}
+    with _explaining(name, commit):
+        try:
+            digests = digests or _list_files(hub, name, commit)
+        except (OSError, hub.errors.HTTPError):
+            if not (cached := _list_cached(name, commit)):
+                raise
+        listing = cached or digests or {}
+        for file in _choose_files(name, commit, listing, trusts_code):
+            path = Path(hub.hf_hub_download(name, file, revision=commit))
+            _check_content(name, commit, file, path, listing[file])
+    return {} if cached else dict(listing)
+
+
+def _list_files(hub: Any, name: str, commit: str) -> Digests:
+    """Return the digests of the files at the top of a model as the hub says them."""
+    listing = {}
+    for entry in hub.HfApi().list_repo_tree(name, revision=commit):
+        if isinstance(entry, hub.hf_api.RepoFile):
+            lfs = entry.lfs
+            listing[entry.path] = lfs.sha256 if lfs else entry.blob_id
+    return listing
+
+
+def _list_cached(name: str, commit: str) -> Digests:
+    """Return the digests by which the cache has the files of a model, where it has its weights."""
+    folder = find_snapshot(name, commit)
+    if folder is None:
+        return {}
+    listing = {path.name: path.resolve().name for path in sorted(folder.iterdir())}
+    return listing if _choose_weights(listing) else {}
+
+
+def _choose_files(
+    name: str, commit: str, listing: Collection[str], trusts_code: bool
+) -> Iterator[str]:
+    """Yield the names of the files that `from_pretrained` reads. Raises SourceError where there is
+    no config, or no weights that it knows."""
+    wanted = [_CONFIG, *(file for file in _OPTIONAL if file in listing)]
+    if trusts_code:
+        wanted += [file for file in listing if file.endswith(".py")]
+    weights = _choose_weights(listing)
+    if _CONFIG not in listing or not weights:
+        missing = "weights of transformers" if _CONFIG in listing else _CONFIG
+        raise SourceError(f"{name}: has no {missing} at commit {commit}")
+    yield from (*wanted, *weights)
+
+
+def _choose_weights(listing: Collection[str]) -> list[str]:
+    for single, several in _WEIGHTS:
+        index = f"{single}.index.json"
+        if single in listing:
+            return [single]
+        if index in listing:
+            return [index, *(file for file in listing if Path(file).match(several))]
+    return []
+
+
+def _check_content(
+    name: str, commit: str, file: str, path: Path, expected: str
+) -> None:
+    """Hold a file to its digest and remove it where it differs. Raises SourceError."""
+    if path.parent.name != commit:
+        path.unlink()
+        raise SourceError(
+            f"{name}: asked for commit {commit}, the hub sent {file} of {path.parent.name}"
+        )
+    content = _hash(path, expected)
+    if content != expected:
+        blob = path.resolve()
+        path.unlink()
+        blob.unlink(missing_ok=True)
+        raise SourceError(
+            f"{name}: {file} has the digest {content}, the hub says {expected}; it is removed: "
+            "run again to download it"
+        )
+
+
+def _hash(path: Path, like: str) -> str:
+    """Return the digest of a file, of the kind that another one is."""
+    if len(like) == 64:
+        digest = hashlib.sha256()
+    else:  # of git
+        digest = hashlib.sha1(usedforsecurity=False)
+        digest.update(b"blob %d\0" % path.stat().st_size)
+    with path.open("rb") as stream:
+        while block := stream.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+@contextmanager
+def _explaining(name: str, revision: str) -> Iterator[None]:
+    """Say in a line what went wrong between here and the hub."""
+    from huggingface_hub import errors
+
+    try:
+        yield
+    except errors.GatedRepoError as error:
+        raise SourceError(
+            f"{name}: gated; accept its terms on {_endpoint()}/{name}, then set HF_TOKEN or run "
+            "`hf auth login`"
+        ) from error
+    except errors.RevisionNotFoundError as error:
+        raise SourceError(
+            f"{name}: the hub has no revision {revision} of it; with `revision: main` the message "
+            "names a commit"
+        ) from error
+    except errors.RepositoryNotFoundError as error:
+        raise SourceError(
+            f"{name}: no folder of this name, and {_endpoint()} has no such model or hides it; "
+            "correct the name, or set HF_TOKEN for a private one"
+        ) from error
+    except errors.HfHubHTTPError as error:
+        status = error.response.status_code
+        remedy = "set another HF_TOKEN" if status in _REFUSED else "run again later"
+        raise SourceError(
+            f"{name}: {_endpoint()} answered with status {status}; {remedy}"
+        ) from error
+    except (ConnectionError, errors.LocalEntryNotFoundError) as error:
+        raise SourceError(_describe_unreachable(name, revision)) from error
+    except (OSError, errors.HTTPError) as error:
+        # Of httpx or httpx2, as the release of huggingface_hub has it.
+        if type(error).__name__ in ("ConnectError", "ConnectTimeout"):
+            raise SourceError(_describe_unreachable(name, revision)) from error
+        raise SourceError(
+            f"{name}: the connection to {_endpoint()} ended early ({error}), and nothing of that "
+            "file is kept; run again"
+        ) from error
+
+
+def _describe_unreachable(name: str, revision: str) -> str:
+    from huggingface_hub import constants
+
+    why = f"{_endpoint()} can't be reached"
+    if constants.is_offline_mode():
+        why = "HF_HUB_OFFLINE is set"
+    return (
+        f"{name}: not whole in {constants.HF_HUB_CACHE}, and {why}; connect, or copy what "
+        f"`hf download {name} --revision {revision}` makes there on another machine"
+    )
+
+
+def _endpoint() -> str:
+    from huggingface_hub import constants
+
+    return str(constants.ENDPOINT)
+
+
+def _import_hub() -> Any:
+    """Import huggingface_hub, which transformers brings. Raises SourceError without it."""
+    if find_spec("huggingface_hub") is None:
+        raise SourceError(
+            "huggingface_hub is not installed; `pip install transformers` installs it"
+        )
+    import huggingface_hub.errors
+    import huggingface_hub.hf_api
+    import huggingface_hub.utils
+
+    return huggingface_hub
