@@ -3,7 +3,11 @@
 config    the section `tune` of a package config
 space     the alternatives of a space, and the config of each combination
 planning  the mistakes in a space, with their lines
-sampler   which combinations are tried: all of them, or those that Optuna's sampler asks for
+screening the figures of all combinations, predicted from quantized programs
+prediction what one quantized program tells
+estimates predictions, corrected by trials
+guided    which combinations are tried where they are predicted
+sampler   which are tried otherwise: all of them, or those that Optuna's sampler asks for
 trials    trials as packages of a workspace beside the user's, lowered and validated by doit
 figures   the figures of a trial, by name
 ranking   limits, the Pareto front, and the best trial
@@ -25,6 +29,7 @@ TUNE = Command(
     "[package ...]",
     {
         "trials NUMBER": "how many variants to try, instead of `tune.trials`",
+        "all": "try all variants, instead of those that predictions ask for",
         "write TRIAL": "put a trial into the config: its number, or `best`",
         "max-size SIZE": "choose trials of all named packages whose sizes have at most this sum",
     },
@@ -46,4 +51,5 @@ FEATURE = Feature(
     config={"package": "pipeline.features.tuning.config:add_fields"},
     summarize="pipeline.features.tuning.config:summarize",
     planning="pipeline.features.tuning.planning:TunePlanning",
+    outlines={"tune-prediction": "pipeline.features.tuning.screening:PREDICTION"},
 )

@@ -13,7 +13,12 @@ from pipeline.config.yaml import plain
 from pipeline.features.tuning.figures import format_figure
 from pipeline.features.tuning.ranking import find_front
 from pipeline.features.tuning.search import Search
-from pipeline.features.tuning.table import describe_choice, describe_state, list_rows
+from pipeline.features.tuning.table import (
+    describe_choice,
+    describe_screening,
+    describe_state,
+    list_rows,
+)
 from pipeline.features.tuning.trials import Trial
 from pipeline.report.elements import Chart, DataTable, Json
 from pipeline.store.files import record_bytes, write_atomically
@@ -71,7 +76,31 @@ def make_record(search: Search) -> dict[str, Any]:
         "seed": search.seed,
         "best": front[0].number if front else None,
         "trials": trials,
+        "predictions": _list_predictions(search),
     }
+
+
+def _list_predictions(search: Search) -> list[dict[str, Any]]:
+    """Return the predicted figures of combinations that were not lowered, or why they can't be."""
+    predictions: list[dict[str, Any]] = []
+    screening = search.screening
+    if screening is None:
+        return predictions
+    lowered = {trial.name for trial in search.trials}
+    for choice in search.space.list_choices():
+        if screening.names.get(choice) in lowered:
+            continue
+        fault = screening.faults.get(choice, "")
+        if (
+            not fault and choice not in screening.names
+        ):  # it means the same as another one
+            continue
+        values = {
+            name: plain(node) for name, node in search.space.select(choice).items()
+        }
+        figures = screening.figures.get(choice, {})
+        predictions.append({"values": values, "figures": figures, "fault": fault})
+    return predictions
 
 
 def render_page(search: Search) -> bytes:
@@ -82,6 +111,7 @@ def render_page(search: Search) -> bytes:
         package=search.space.package,
         chart=_make_chart(search),
         table=table,
+        screening=list(describe_screening(search)),
         best=next(iter(find_front(search.trials, search.objectives)), None),
         objectives=search.objectives,
         limits={

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from pipeline.features.tuning.figures import format_figure, split_limit
@@ -88,11 +89,20 @@ def find_front(trials: Sequence[Trial], objectives: Objectives) -> list[Trial]:
 
 
 def _rank(trial: Trial, objectives: Objectives) -> tuple[float, ...]:
-    """Return what trials are sorted by: the objectives in their order, the less the better."""
-    return tuple(_cost(trial.figures, name, objectives) for name in objectives)
+    return measure_costs(trial.figures, objectives)
+
+
+def measure_costs(
+    figures: Mapping[str, float], objectives: Objectives
+) -> tuple[float, ...]:
+    """Return what figures are sorted by: the objectives in their order, the less the better; one
+    that is not known is the worst."""
+    return tuple(_cost(figures, name, objectives) for name in objectives)
 
 
 def _cost(figures: Mapping[str, float], name: str, objectives: Objectives) -> float:
+    if name not in figures:
+        return math.inf
     if objectives[name] == "max":
         return -figures[name]
     return figures[name]

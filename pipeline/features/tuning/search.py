@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -13,12 +13,14 @@ from pipeline.features.tuning.figures import (
     read_held_out,
     split_limit,
 )
+from pipeline.features.tuning.guided import Batches, can_guide, follow_estimates
 from pipeline.features.tuning.ranking import (
     describe_violations,
     measure_violations,
     parse_limits,
 )
 from pipeline.features.tuning.sampler import sample
+from pipeline.features.tuning.screening import Screening, can_screen
 from pipeline.features.tuning.space import (
     Choice,
     Space,
@@ -43,10 +45,17 @@ class Search:
         trials: those that were built, in the order in which they were asked for; the present config
             is the first, or marked where it is one of them.
         present: the name of the trial that is the present config.
+        screening: what was predicted; None where all is tried, or nothing can be predicted.
         folder: where they are built.
     """
 
-    def __init__(self, plan: Plan, package: str, number: int | None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        package: str,
+        number: int | None = None,
+        tries_all: bool = False,
+    ) -> None:
         parsed = plan.configs.parsed(package)
         config: Any = getattr(parsed.config, "tune")  # noqa: B009 - mypy knows no such field
         assert parsed.document is not None
@@ -57,9 +66,16 @@ class Search:
         self.names = list(dict.fromkeys(figures))
         self.seed = config.seed
         self.number = min(number or config.trials, self.space.size)
+        if tries_all:
+            self.number = self.space.size
         self.trials: list[Trial] = []
         self.present = ""
         self.folder = TrialFolder(plan.workspace, package)
+        self.screening: Screening | None = None
+        guided = can_guide(self.objectives) and can_screen(self.space)
+        if guided and not tries_all:
+            self.screening = Screening(self.space)
+        self._plan = plan
 
     def run(self) -> Iterator[tuple[int, int]]:
         """Build the trials; yield how many there are, and how many there will be."""
@@ -68,10 +84,10 @@ class Search:
             self.folder.drop_others()
 
     def _build_batches(self) -> Iterator[tuple[int, int]]:
-        batches = sample(self.space, self.number, self.seed, self.objectives)
+        self.present, _ = self.folder.identify(compose_choice(self.space, None))
+        batches = self._begin_batches()
         yield 0, self.number
-        present, *trials = self._try([None, *next(batches)])
-        self.present = present.name
+        present, *trials = self._try([None, *next(batches, ())])
         self.trials = trials
         with suppress(StopIteration):
             while True:
@@ -81,6 +97,20 @@ class Search:
                 self.trials += trials
         if all(trial.name != self.present for trial in self.trials):
             self.trials.insert(0, present)
+
+    def _begin_batches(self) -> Batches:
+        """Return what yields combinations to try, after predicting them where that is possible."""
+        if self.screening is not None:
+            self.screening.run(self._plan, self.folder)
+            return follow_estimates(
+                self.screening,
+                self.space,
+                self.present,
+                self.number,
+                self.objectives,
+                self.limits,
+            )
+        return sample(self.space, self.number, self.seed, self.objectives)
 
     def _try(self, choices: Sequence[Choice | None]) -> list[Trial]:
         """Build and validate variants, but those that break a limit on a cheap figure."""
@@ -119,18 +149,26 @@ class Search:
             return trial._replace(faults=(error,))
         folder = self.folder.find(trial.name)
         figures = read_figures(folder, self.names)
+        accuracy = [name for name in self.names if name in _ACCURACY]
+        held_out = read_held_out(folder, accuracy)
         cheap_faults = list(describe_violations(figures, self.limits, CHEAP))
         # The accuracy of one that was not validated is not known, and breaks no limit.
         names = CHEAP if cheap_faults else self.names
         faults = list(describe_violations(figures, self.limits, names))
         if not cheap_faults:
             faults += find_faults(folder)
+            faults += self._find_held_out_faults(held_out)
             lacking = [name for name in self.objectives if name not in figures]
             faults += [f"its report has no figure {name}" for name in lacking]
-        accuracy = [name for name in self.names if name in _ACCURACY]
         return trial._replace(
             figures=figures,
-            held_out=read_held_out(folder, accuracy),
+            held_out=held_out,
             faults=tuple(dict.fromkeys(faults)),
             violations=measure_violations(figures, self.limits, self.names),
         )
+
+    def _find_held_out_faults(self, held_out: Mapping[str, float]) -> list[str]:
+        """Return which limits a trial breaks on the input sets that have no part in the choice: a
+        floor that holds by chance is no floor."""
+        sentences = describe_violations(held_out, self.limits, list(held_out))
+        return [f"{sentence}, on held-out inputs" for sentence in sentences]

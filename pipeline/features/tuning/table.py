@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from pipeline.cli.columns import columns
 from pipeline.features.tuning.figures import format_figure
-from pipeline.features.tuning.ranking import describe_violations, find_front
+from pipeline.features.tuning.ranking import find_front
 from pipeline.features.tuning.search import Search
 from pipeline.features.tuning.trials import Trial
-from pipeline.store.errors import listed
+from pipeline.store.errors import listed, plural
 
 _HELD_OUT = "{} (held out)"
 _WHY_NOT = "why not"
@@ -30,6 +31,7 @@ def list_lines(search: Search) -> Iterator[str]:
         yield "no trial holds all limits"
     else:
         yield from _describe_gap(search, front[0])
+    yield from describe_screening(search)
 
 
 def _list_reasons(trials: Iterable[Trial]) -> Iterator[str]:
@@ -56,9 +58,24 @@ def _describe_gap(search: Search, best: Trial) -> Iterator[str]:
             f"{name} {chosen} on the inputs that chose it, {held_out} on the others"
         )
     yield "; ".join(words)
-    names = list(best.held_out)
-    for sentence in describe_violations(best.held_out, search.limits, names):
-        yield f"warning: on the inputs that did not choose it, {sentence}"
+
+
+def describe_screening(search: Search) -> Iterator[str]:
+    """Yield how many combinations were lowered, and what became of the others; nothing where none
+    was predicted."""
+    screening = search.screening
+    if screening is None or not screening.names:
+        return
+    lowered = {trial.name for trial in search.trials}
+    left_out = [name for name in screening.names.values() if name not in lowered]
+    words = [f"{plural(search.space.size, 'combination')}: {len(lowered)} lowered"]
+    if left_out:
+        programs = plural(screening.programs, "quantized program")
+        words.append(f"{len(left_out)} left out by predictions from {programs}")
+    reasons = Counter(screening.faults.values())
+    for reason, count in reasons.items():
+        words.append(f"{count} can't be: {reason}")
+    yield "; ".join(words)
 
 
 def list_rows(search: Search) -> list[dict[str, str]]:

@@ -15,8 +15,9 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
 from filelock import FileLock, Timeout
@@ -26,11 +27,15 @@ from pipeline.config.compose import Document
 from pipeline.config.parser import parse_document
 from pipeline.config.yaml import Dumper
 from pipeline.features.tuning.space import Choice, make_trial_data
+from pipeline.plan.plan import Plan
 from pipeline.report.events import RUN
 from pipeline.store.digest import hash_json
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import read_record, remove, write_atomically
 from pipeline.store.workspace import BUILD_VARIABLE, CONFIGS_VARIABLE, Workspace
+
+if TYPE_CHECKING:
+    from pipeline.config.models import PackageConfig
 
 FOLDER = ".tune"  # no package can have this name
 _CONFIGS = "partition_configs"
@@ -94,10 +99,28 @@ class TrialFolder:
         """Return the folder of a trial's package."""
         return self._folder / _BUILD / name
 
+    def find_log(self, name: str) -> Path:
+        """Return the path of a log of the search."""
+        return self._folder / name
+
+    def make_plan(self) -> Plan:
+        """Return the plan of the trials whose configs are written, after their exports."""
+        workspace = replace(self._workspace, build_folder=self._folder / _BUILD)
+        # A cached property, which only this process asks for: workers get configs in requests.
+        vars(workspace)["configs"] = self._folder / _CONFIGS
+        plan = Plan(workspace)
+        plan.trust_last_exports()
+        return plan
+
+    def identify(self, document: Document) -> tuple[str, PackageConfig]:
+        """Return the name of a trial, which configs that mean the same share, and its config.
+        Raises ConfigErrors."""
+        config = parse_document(self._package, document)
+        return f"{self._package}-{hash_json(config.resolved())[:_DIGITS]}", config
+
     def add(self, document: Document) -> str:
-        """Write the config of a trial, and return its name: configs that mean the same have one."""
-        meaning = parse_document(self._package, document).resolved()
-        name = f"{self._package}-{hash_json(meaning)[:_DIGITS]}"
+        """Write the config of a trial, and return its name."""
+        name, _ = self.identify(document)
         if name not in self._names:
             data = make_trial_data(document)
             text = yaml.dump(data, None, Dumper, sort_keys=False, allow_unicode=True)
@@ -109,13 +132,14 @@ class TrialFolder:
         return name
 
     def build(self, group: str, names: Iterable[str]) -> dict[str, str]:
-        """Run a group of tasks, `lower` or `validate`, of trials; return why those that failed did,
-        by name.
+        """Run a group of tasks, `lower` or `validate` of trials or `quantize` of their methods;
+        return why those that failed did, by name.
 
         Raises:
             PipelineError: the run could not begin.
         """
-        tasks = [f"{group}:{quoted(name)}" for name in dict.fromkeys(names)]
+        asked = list(dict.fromkeys(names))
+        tasks = [f"{group}:{quoted(name)}" for name in asked]
         if not tasks:
             return {}
         build = self._folder / _BUILD
@@ -138,7 +162,7 @@ class TrialFolder:
         actions = (read_record(record) or {}).get("actions", ())
         counts = Counter((action["kind"], action["outcome"]) for action in actions)
         self.compiled += counts["compile", "built"]
-        return _find_errors(actions)
+        return _find_errors(actions, asked)
 
     def drop_others(self) -> None:
         """Remove trials that the present search has not asked for."""
@@ -164,13 +188,20 @@ def _run_logged(
             raise
 
 
-def _find_errors(actions: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return why packages were not built, by name; a validation that fails leaves a report."""
+def _find_errors(
+    actions: Sequence[Mapping[str, Any]], names: Sequence[str]
+) -> dict[str, str]:
+    """Return why trials or methods of them were not built, by name; a validation that fails leaves
+    a report."""
     errors: dict[str, str] = {}
     for action in actions:
-        name = action["package"]
-        if name and action["kind"] != "validate" and action["outcome"] in _FAILED:
-            errors.setdefault(name, action["error"] or action["reason"] or "not built")
+        package = action["package"]
+        if action["kind"] == "validate" or action["outcome"] not in _FAILED:
+            continue
+        reason = action["error"] or action["reason"] or "not built"
+        for name in (package, f"{package}/{action['method']}"):
+            if name in names:
+                errors.setdefault(name, reason)
     return errors
 
 

@@ -27,11 +27,13 @@ def run(
     trials: str = "",
     write: str = "",
     max_size: str = "",
+    all: bool = False,
 ) -> Iterator[str]:
     """Try the variants of packages, by default of all that have a space; yield lines to print.
 
     Args:
         trials: how many, instead of what configs say.
+        all: try all variants.
         write: a number, or `best`.
         max_size: the greatest sum of sizes of all named packages.
 
@@ -50,7 +52,7 @@ def run(
     searches = []
     for package in packages:
         started = time.monotonic()
-        search = Search(plan, package, number)
+        search = Search(plan, package, number, all)
         try:
             for built, whole in search.run():
                 yield f"{package}: {built} of {plural(whole, 'trial')}"

@@ -1,0 +1,163 @@
+"""Estimates of the figures of combinations: predictions, corrected by the trials that were lowered.
+
+An estimate decides what is lowered next, never whether a limit holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pipeline.features.tuning.ranking import Limits, Objectives, measure_violations
+from pipeline.features.tuning.screening import Screening, is_screened
+from pipeline.features.tuning.space import Choice, Space
+from pipeline.features.tuning.trials import Trial
+
+# The least that two figures differ by where they are not taken for the same: a share, or dB.
+_LEAST_SHARE, _LEAST_DECIBELS = 0.01, 0.5
+_SQNR = "sqnr"
+
+
+class Estimates:
+    """Estimates for one search.
+
+    Attributes:
+        trials: those that were lowered, by their combination.
+    """
+
+    def __init__(self, screening: Screening, space: Space, limits: Limits) -> None:
+        self.trials: dict[Choice, Trial] = {}
+        self._screening = screening
+        self._limits = limits
+        self._is_screened = list(map(is_screened, space.axes))
+        self._errors: dict[str, float] = {}  # the largest of an estimate, by figure
+
+    @property
+    def untried(self) -> list[Choice]:
+        """The combinations that can be packages and were not lowered."""
+        return [choice for choice in self._screening.names if choice not in self.trials]
+
+    def add(self, choice: Choice, trial: Trial) -> None:
+        """Take the figures of a trial, and learn from them how far estimates can be trusted."""
+        if self.trials:
+            for name, value in self.estimate(choice).items():
+                if name in trial.figures:
+                    error = measure_difference(name, value, trial.figures[name])
+                    self._errors[name] = max(self._errors.get(name, 0.0), error)
+        self.trials[choice] = trial
+
+    def estimate(self, choice: Choice) -> dict[str, float]:
+        """Return the figures that a combination would have: those of the most similar trial,
+        changed by the difference of the predictions."""
+        figures = dict(self._screening.figures.get(choice, {}))
+        similar = self._find_similar(choice)
+        if similar is None:
+            return figures
+        before = self._screening.figures.get(similar, {})
+        for name, value in self.trials[similar].figures.items():
+            if name not in figures or name not in before:
+                figures[name] = value
+            elif name == "size" and 0 < value < before[name]:  # a backend packs values
+                figures[name] *= value / before[name]
+            else:
+                figures[name] += value - before[name]
+        return figures
+
+    def _find_similar(self, choice: Choice) -> Choice | None:
+        """Return the combination of the most similar trial with figures: above all on the axes that
+        predictions don't see; of several the last."""
+        similar, least = None, (len(choice) + 1, 0)
+        for other, trial in self.trials.items():
+            distance = self._measure_distance(choice, other)
+            if trial.figures and distance <= least:
+                similar, least = other, distance
+        return similar
+
+    def _measure_distance(self, choice: Choice, other: Choice) -> tuple[int, int]:
+        """Return on how many axes that predictions don't see, and on how many others, combinations
+        differ."""
+        counts = [0, 0]
+        for one, two, is_seen in zip(choice, other, self._is_screened, strict=True):
+            counts[is_seen] += one != two
+        return counts[0], counts[1]
+
+    def is_doubtful(self, choice: Choice) -> bool:
+        """Tell whether the trials that differ from a combination only as predictions see could not
+        be lowered."""
+        trials = [
+            trial
+            for other, trial in self.trials.items()
+            if self._measure_distance(choice, other)[0] == 0
+        ]
+        return bool(trials) and not any(trial.figures for trial in trials)
+
+    def count_unseen(self, choice: Choice, pending: Sequence[Choice]) -> int:
+        """Return how many alternatives of a combination neither a trial nor a pending combination
+        has, on the axes that predictions don't see."""
+        count = 0
+        others = [*self.trials, *pending]
+        for axis, number in enumerate(choice):
+            if not self._is_screened[axis]:
+                count += all(other[axis] != number for other in others)
+        return count
+
+    def breaks_limits(self, figures: Mapping[str, float]) -> bool:
+        """Tell whether estimated figures break a limit; one that is not known breaks none."""
+        violations = measure_violations(figures, self._limits, list(figures))
+        return any(violation > 0 for violation in violations)
+
+    def improve(self, choice: Choice) -> dict[str, float]:
+        """Return the estimate of a combination with accuracy as good as it can well be, by what
+        earlier estimates missed; as it is where a trial of the same quantization was measured."""
+        figures = self.estimate(choice)
+        for other, trial in self.trials.items():
+            if trial.figures and self._measure_distance(choice, other)[1] == 0:
+                return figures
+        for name in figures:
+            margin = max(self._errors.get(name, 0.0), find_least(name))
+            sign = 1 if f"min_{name}" in self._limits else -1
+            change = margin if name == _SQNR else margin * abs(figures[name])
+            figures[name] += sign * change
+        return figures
+
+
+def find_least(name: str) -> float:
+    """Return the least difference of a figure that counts: dB of a ratio, else a share."""
+    return _LEAST_DECIBELS if name == _SQNR else _LEAST_SHARE
+
+
+def measure_difference(name: str, one: float, two: float) -> float:
+    """Return how far two values of a figure are apart: in dB, else as a share of the second."""
+    if name == _SQNR:
+        return abs(one - two)
+    return abs(one - two) / (abs(two) or 1.0)
+
+
+def differs(
+    figures: Mapping[str, float], other: Mapping[str, float], objectives: Objectives
+) -> bool:
+    """Tell whether figures are not the same in all objectives, by what counts."""
+    return is_new(figures, [other], objectives) or is_new(other, [figures], objectives)
+
+
+def is_new(
+    figures: Mapping[str, float],
+    others: Sequence[Mapping[str, float]],
+    objectives: Objectives,
+) -> bool:
+    """Tell whether each of the others is worse than figures in an objective, by what counts."""
+    return all(_gains(figures, other, objectives) for other in others)
+
+
+def _gains(
+    figures: Mapping[str, float], other: Mapping[str, float], objectives: Objectives
+) -> bool:
+    for name, direction in objectives.items():
+        if name not in figures or name not in other:
+            continue
+        gain = other[name] - figures[name]
+        if direction == "max":
+            gain = -gain
+        least = find_least(name)
+        if gain > (least if name == _SQNR else least * abs(other[name])):
+            return True
+    return False

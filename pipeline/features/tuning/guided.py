@@ -1,0 +1,107 @@
+"""Which combinations are lowered where predictions can tell: as few as it takes.
+
+First the present config and what is predicted to be best, then each alternative that predictions
+don't see, such as a list of partitioners, with the best quantization. From then on whatever is
+estimated to beat the best trial, and last the rest of the estimated front. Where no estimate beats
+what was lowered, the search ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from pipeline.features.tuning.estimates import Estimates, differs, is_new
+from pipeline.features.tuning.ranking import Limits, Objectives, measure_costs
+from pipeline.features.tuning.screening import PREDICTED, Screening
+from pipeline.features.tuning.space import Choice, Space
+from pipeline.features.tuning.trials import Trial
+
+_BATCH = 2  # trials that are built at once; a constant, so that all machines ask for the same
+
+Figures = Mapping[str, float]
+Batches = Generator[Sequence[Choice], Sequence[Trial], None]
+
+
+def can_guide(objectives: Objectives) -> bool:
+    """Tell whether all objectives are predicted."""
+    return all(name in PREDICTED for name in objectives)
+
+
+def follow_estimates(
+    screening: Screening,
+    space: Space,
+    present: str,
+    number: int,
+    objectives: Objectives,
+    limits: Limits,
+) -> Batches:
+    """Yield combinations to lower, at most `number`, and take the trials of each batch.
+
+    Args:
+        present: the name of the trial that the present config makes.
+    """
+    estimates = Estimates(screening, space, limits)
+    batch = [choice for choice, name in screening.names.items() if name == present]
+    while len(estimates.trials) + len(batch) < number and len(batch) < _BATCH:
+        choice = _choose_next(estimates, batch, objectives)
+        if choice is None:
+            break
+        batch.append(choice)
+    while batch:
+        trials = yield batch
+        for choice, trial in zip(batch, trials, strict=True):
+            estimates.add(choice, trial)
+        batch = []
+        for _ in range(min(_BATCH, number - len(estimates.trials))):
+            choice = _choose_next(estimates, batch, objectives)
+            if choice is not None:
+                batch.append(choice)
+
+
+def _choose_next(
+    estimates: Estimates, batch: Sequence[Choice], objectives: Objectives
+) -> Choice | None:
+    """Return the combination to lower next; None where none would be worth it.
+
+    Args:
+        batch: those that are chosen already.
+    """
+    figures: dict[Choice, Figures] = {}
+    for choice in estimates.untried:
+        if choice not in batch:
+            figures[choice] = estimates.estimate(choice)
+
+    def rank(choice: Choice) -> tuple[Any, ...]:
+        breaks = estimates.breaks_limits(figures[choice])
+        return breaks, *measure_costs(figures[choice], objectives), choice
+
+    unseen = {choice: estimates.count_unseen(choice, batch) for choice in figures}
+    most = max(unseen.values(), default=0)
+    if most:
+        return min(
+            (choice for choice in figures if unseen[choice]),
+            key=lambda choice: (rank(choice)[0], -unseen[choice], rank(choice)),
+        )
+    lowered = list(estimates.trials.values())
+    pending = [estimates.estimate(choice) for choice in batch]
+    sound = [trial.figures for trial in lowered if not trial.faults] + pending
+    failed = [trial.figures for trial in lowered if trial.faults and trial.figures]
+    first = dict(list(objectives.items())[:1])
+    best = sorted(sound, key=lambda known: measure_costs(known, objectives))[:1]
+    beating, others = [], []
+    for choice, estimate in figures.items():
+        if estimates.is_doubtful(choice) and sound:
+            continue
+        if not all(map(partial(differs, estimate, objectives=objectives), failed)):
+            continue
+        if estimates.breaks_limits(estimates.improve(choice)):
+            continue
+        if is_new(estimate, best, first):
+            beating.append(choice)
+        elif not estimates.breaks_limits(estimate) and is_new(
+            estimate, sound, objectives
+        ):
+            others.append(choice)
+    return min(beating or others, key=rank, default=None)
