@@ -486,11 +486,6 @@ def find_modules(feature: Feature, keys: str) -> list[str]:
     references = [verb.run for verb in feature.verbs] if not keys else []
     for moment in _find_moments(keys) if keys else ():
         references += _references(getattr(feature, moment))
-
-
-    for moment in fields(feature):
-        if keys and keys in moment.metadata.get("keys", "").split():
-            references += _references(getattr(feature, moment.name))
     return [reference.partition(":")[0] for reference in references]
 
 
@@ -498,7 +493,9 @@ def find_modules(feature: Feature, keys: str) -> list[str]:
 def _find_moments(keys: str) -> tuple[str, ...]:
     """Return the names of the moments whose code stands in these keys."""
     return tuple(
-        moment.name for moment in fields(Feature) if moment.metadata.get("keys") == keys
+        moment.name
+        for moment in fields(Feature)
+        if keys in moment.metadata.get("keys", "").split()
     )
 
 

@@ -101,11 +101,6 @@ class NativePlanning(Planning):
         plugins = self._plugins()
         root = self.plan.workspace.root
         known = {*find_functions("devices"), *plugins, *list_traceable(root)} - {BOARD}
-        devices = find_devices(config)
-        for number, device in enumerate(devices):
-
-
-        known = {*find_functions("devices"), *plugins, *list_traceable(root)}
         devices = find_devices(config, root)
         named: tuple[str, ...] = getattr(config.validation, FIELD)
         for device in devices:
