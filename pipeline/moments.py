@@ -17,6 +17,7 @@ mypy and a reader's search do not follow.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from importlib import import_module
@@ -142,6 +143,8 @@ class Feature:
         earlier_keys: takes a store, a kind of action, and a key or None; yields the digest and the
             key of results of that kind, the latest used first; with a key, of those that can be
             compared with it.
+        find_schedule: takes the content of `timeline.json` or None; returns what it says of what
+            bounded the run, as JSON and in sentences, or None.
         elsewhere: takes a `plan.config_cache.ConfigCache`; returns the packages that other
             processes build, which the plan of this one leaves out.
         settings: those of workspaces that it reads, by name; the name of each begins with that of
@@ -197,6 +200,8 @@ class Feature:
             rounds every value anew, from whose runs limits are derived. They share state.
         explain_conditioning: says how ill-conditioned a program is on an input set, and where that
             begins; "" where it is not.
+        check_payloads: takes a package's `devices.interface.PackageFiles` and the name of a method
+            that this machine can't run; yields what is wrong with payloads of its delegates.
         judge_random: takes the names of outputs, what repeated calls of a source gave on one input
             set, and what those of a package, or a reference, did; returns a name and a fault for
             each output that is distributed in another way.
@@ -215,6 +220,9 @@ class Feature:
         around_lowering: returns a context manager, within which a worker quantizes or compiles;
             takes whether it may patch torch and ExecuTorch, which user code would see, and the
             action's kind. It must change no byte, and the setting `fast_lowering` switches it off.
+        explain_lowering: takes programs by method; returns a context manager, within which they are
+            lowered, that raises PipelineError in place of errors that it can explain.
+        explain_emission: the same for emitting edge programs; takes these, and ExecuTorch's config.
         instead_of_compile: makes the result of a compile action in another way; takes the action,
             the workspace, `run.stages.Stages`, and whether this process is the one that builds,
             not a worker; returns whether it did. Imports no torch.
@@ -315,6 +323,7 @@ class Feature:
     record_run: str = _moment("")
     evict: str = _moment("")
     earlier_keys: str = _moment("")
+    find_schedule: str = _moment("report")
     elsewhere: str = _moment("")
     settings: Mapping[str, Setting] = _moment("", _NONE)
     remote_tier: str = _moment("")  # what it moves is checked by its digest
@@ -340,10 +349,13 @@ class Feature:
     make_cases: str = _moment("measure")
     round_sources: str = _moment("measure")
     explain_conditioning: str = _moment("measure")
+    check_payloads: str = _moment("measure")
     judge_random: str = _moment("measure")
     judge_quantization: str = _moment("measure")
     judge_movement: str = _moment("measure")
     around_lowering: str = _moment("build")
+    explain_lowering: str = _moment("build")
+    explain_emission: str = _moment("build")
     instead_of_compile: str = _moment("build")
     find_preprocessed: str = _moment("build")
     compile_facts: str = _moment("build")
@@ -443,6 +455,15 @@ def find_code(text: str, kind: str) -> str:
     """Return the code of an error, such as `PTE111`; "" where there is no error, or no feature that
     knows codes. The arguments are those of `show_error`."""
     return next(call_all("find_code", text, kind), "") if text else ""
+
+
+@contextmanager
+def within_all(moment: str, *arguments: object) -> Iterator[None]:
+    """Run a block within the context managers of all features that take part in a moment."""
+    with ExitStack() as stack:
+        for context in call_all(moment, *arguments):
+            stack.enter_context(context)
+        yield
 
 
 def find_sections(moment: str = "sections") -> list[Section]:
