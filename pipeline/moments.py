@@ -277,6 +277,8 @@ class Feature:
         quote_anew: takes such a record, that JSON, and the inputs as they are by now, whose lines
             moved; returns the record with the lines as they are now, or None where they can't be
             known. Raises SourceError.
+        follow_install: takes the workspace and a package, before another build of it is installed;
+            returns a function that is called once it is, and returns facts for the package's state.
         judge: takes a validate action and the workspace before the package is measured; returns a
             function of its manifest and what was measured, which returns a
             `run.prove.judgement.Judgement`.
@@ -290,6 +292,8 @@ class Feature:
         page_files: the names of those of a package.
         find_histories: takes the workspace and packages; returns the figures of each at earlier
             commits, the oldest first, by package, as `report.packages.Entry.history` has them.
+        find_build_facts: takes the workspace and packages; returns where and when they were built,
+            by what each text is of.
         overview_pages: renders those over all packages; takes `report.packages.Entry`s, and the
             timeline and provenance of `report.render.render_all`.
         sections: the sections that it adds to the report of a package.
@@ -381,12 +385,14 @@ class Feature:
     locate_on_device: str = _moment("measure")
     find_quotes: str = _moment("measure")
     quote_anew: str = _moment("measure")
+    follow_install: str = _moment("")
     judge: str = _moment("report")
     run_elsewhere: str = _moment("")
     ask_device: str = _moment("")
     package_pages: str = _moment("report")
     page_files: tuple[str, ...] = ()
     find_histories: str = _moment("")
+    find_build_facts: str = _moment("")
     overview_pages: str = _moment("report")
     sections: tuple[Section, ...] = _moment("report", ())
     overview_sections: tuple[Section, ...] = _moment("report", ())
