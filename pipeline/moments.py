@@ -173,6 +173,10 @@ class Feature:
         expand_matrix: takes the `config.yaml.Node` of a config's `matrix`, its
             `config.variables.Variables`, the name of its file and the node of its `package` or
             None; returns the `config.variables.Combination` of each package by name.
+        unknown_options: takes a `backends.entry.Backend` and its `backends.options.Options` of a
+            config; yields the names of those that the installed ExecuTorch does not take, each with
+            what is known instead.
+        describe_outdated: says that these are not known for what is installed, or "".
         summarize: takes a `config.models.PackageConfig`, and whether values of variables stand in
             it, which must not be kept as they are; returns JSON that the plan keeps of the config,
             or None where the feature has no part in the package.
@@ -339,6 +343,8 @@ class Feature:
     pending_tasks: str = _moment("")
     config: Mapping[str, str] = _moment("plan", _NONE)
     expand_matrix: str = _moment("plan")
+    unknown_options: str = _moment("plan")
+    describe_outdated: str = _moment("")
     summarize: str = _moment("plan")
     backends: str = _moment("plan build")
     kinds: Mapping[str, str] = _moment("plan", _NONE)
