@@ -291,6 +291,9 @@ class Feature:
         ask_device: takes the workspace, the name of a device, and the `.pte` and `.ptd` files of a
             package; returns by method what the device's runtime lacks of it, as sentences. Raises
             PipelineError where there is no such device, or it can't be asked.
+        find_kernel_library: takes the name of an operator, such as `aten::add.out`; returns that of
+            ExecuTorch's library of kernels that has it, or None.
+        kernel_namespaces: returns the namespaces of operators whose names are all known.
         package_pages: renders pages of a package by file name; takes its report, texts of the files
             that this quotes, and what is delegated less than before, as `report.render.render`.
         page_files: the names of those of a package.
@@ -395,6 +398,8 @@ class Feature:
     judge: str = _moment("report")
     run_elsewhere: str = _moment("")
     ask_device: str = _moment("")
+    find_kernel_library: str = _moment("report")
+    kernel_namespaces: str = _moment("report")
     package_pages: str = _moment("report")
     page_files: tuple[str, ...] = ()
     find_histories: str = _moment("")
