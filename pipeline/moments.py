@@ -17,6 +17,7 @@ mypy and a reader's search do not follow.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from importlib import import_module
@@ -142,6 +143,8 @@ class Feature:
         earlier_keys: takes a store, a kind of action, and a key or None; yields the digest and the
             key of results of that kind, the latest used first; with a key, of those that can be
             compared with it.
+        find_schedule: takes the content of `timeline.json` or None; returns what it says of what
+            bounded the run, as JSON and in sentences, or None.
         elsewhere: takes a `plan.config_cache.ConfigCache`; returns the packages that other
             processes build, which the plan of this one leaves out.
         settings: those of workspaces that it reads, by name; the name of each begins with that of
@@ -171,6 +174,10 @@ class Feature:
         expand_matrix: takes the `config.yaml.Node` of a config's `matrix`, its
             `config.variables.Variables`, the name of its file and the node of its `package` or
             None; returns the `config.variables.Combination` of each package by name.
+        unknown_options: takes a `backends.entry.Backend` and its `backends.options.Options` of a
+            config; yields the names of those that the installed ExecuTorch does not take, each with
+            what is known instead.
+        describe_outdated: says that these are not known for what is installed, or "".
         summarize: takes a `config.models.PackageConfig`, and whether values of variables stand in
             it, which must not be kept as they are; returns JSON that the plan keeps of the config,
             or None where the feature has no part in the package.
@@ -204,6 +211,8 @@ class Feature:
             rounds every value anew, from whose runs limits are derived. They share state.
         explain_conditioning: says how ill-conditioned a program is on an input set, and where that
             begins; "" where it is not.
+        check_payloads: takes a package's `devices.interface.PackageFiles` and the name of a method
+            that this machine can't run; yields what is wrong with payloads of its delegates.
         judge_random: takes the names of outputs, what repeated calls of a source gave on one input
             set, and what those of a package, or a reference, did; returns a name and a fault for
             each output that is distributed in another way.
@@ -222,6 +231,9 @@ class Feature:
         around_lowering: returns a context manager, within which a worker quantizes or compiles;
             takes whether it may patch torch and ExecuTorch, which user code would see, and the
             action's kind. It must change no byte, and the setting `fast_lowering` switches it off.
+        explain_lowering: takes programs by method; returns a context manager, within which they are
+            lowered, that raises PipelineError in place of errors that it can explain.
+        explain_emission: the same for emitting edge programs; takes these, and ExecuTorch's config.
         instead_of_compile: makes the result of a compile action in another way; takes the action,
             the workspace, `run.stages.Stages`, and whether this process is the one that builds,
             not a worker; returns whether it did. Imports no torch.
@@ -276,6 +288,8 @@ class Feature:
         quote_anew: takes such a record, that JSON, and the inputs as they are by now, whose lines
             moved; returns the record with the lines as they are now, or None where they can't be
             known. Raises SourceError.
+        follow_install: takes the workspace and a package, before another build of it is installed;
+            returns a function that is called once it is, and returns facts for the package's state.
         judge: takes a validate action and the workspace before the package is measured; returns a
             function of its manifest and what was measured, which returns a
             `run.prove.judgement.Judgement`.
@@ -284,11 +298,16 @@ class Feature:
         ask_device: takes the workspace, the name of a device, and the `.pte` and `.ptd` files of a
             package; returns by method what the device's runtime lacks of it, as sentences. Raises
             PipelineError where there is no such device, or it can't be asked.
+        find_kernel_library: takes the name of an operator, such as `aten::add.out`; returns that of
+            ExecuTorch's library of kernels that has it, or None.
+        kernel_namespaces: returns the namespaces of operators whose names are all known.
         package_pages: renders pages of a package by file name; takes its report, texts of the files
             that this quotes, and what is delegated less than before, as `report.render.render`.
         page_files: the names of those of a package.
         find_histories: takes the workspace and packages; returns the figures of each at earlier
             commits, the oldest first, by package, as `report.packages.Entry.history` has them.
+        find_build_facts: takes the workspace and packages; returns where and when they were built,
+            by what each text is of.
         overview_pages: renders those over all packages; takes `report.packages.Entry`s, and the
             timeline and provenance of `report.render.render_all`.
         sections: the sections that it adds to the report of a package.
@@ -322,6 +341,7 @@ class Feature:
     record_run: str = _moment("")
     evict: str = _moment("")
     earlier_keys: str = _moment("")
+    find_schedule: str = _moment("report")
     elsewhere: str = _moment("")
     settings: Mapping[str, Setting] = _moment("", _NONE)
     remote_tier: str = _moment("")  # what it moves is checked by its digest
@@ -333,6 +353,8 @@ class Feature:
     pending_tasks: str = _moment("")
     config: Mapping[str, str] = _moment("plan", _NONE)
     expand_matrix: str = _moment("plan")
+    unknown_options: str = _moment("plan")
+    describe_outdated: str = _moment("")
     summarize: str = _moment("plan")
     backends: str = _moment("plan build")
     kinds: Mapping[str, str] = _moment("plan", _NONE)
@@ -349,10 +371,13 @@ class Feature:
     make_cases: str = _moment("measure")
     round_sources: str = _moment("measure")
     explain_conditioning: str = _moment("measure")
+    check_payloads: str = _moment("measure")
     judge_random: str = _moment("measure")
     judge_quantization: str = _moment("measure")
     judge_movement: str = _moment("measure")
     around_lowering: str = _moment("build")
+    explain_lowering: str = _moment("build")
+    explain_emission: str = _moment("build")
     instead_of_compile: str = _moment("build")
     find_preprocessed: str = _moment("build")
     compile_facts: str = _moment("build")
@@ -378,12 +403,16 @@ class Feature:
     locate_on_device: str = _moment("measure")
     find_quotes: str = _moment("measure")
     quote_anew: str = _moment("measure")
+    follow_install: str = _moment("")
     judge: str = _moment("report")
     run_elsewhere: str = _moment("")
     ask_device: str = _moment("")
+    find_kernel_library: str = _moment("report")
+    kernel_namespaces: str = _moment("report")
     package_pages: str = _moment("report")
     page_files: tuple[str, ...] = ()
     find_histories: str = _moment("")
+    find_build_facts: str = _moment("")
     overview_pages: str = _moment("report")
     sections: tuple[Section, ...] = _moment("report", ())
     overview_sections: tuple[Section, ...] = _moment("report", ())
@@ -452,6 +481,15 @@ def find_code(text: str, kind: str) -> str:
     """Return the code of an error, such as `PTE111`; "" where there is no error, or no feature that
     knows codes. The arguments are those of `show_error`."""
     return next(call_all("find_code", text, kind), "") if text else ""
+
+
+@contextmanager
+def within_all(moment: str, *arguments: object) -> Iterator[None]:
+    """Run a block within the context managers of all features that take part in a moment."""
+    with ExitStack() as stack:
+        for context in call_all(moment, *arguments):
+            stack.enter_context(context)
+        yield
 
 
 def find_sections(moment: str = "sections") -> list[Section]:

@@ -16,9 +16,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from pipeline.backends.constructors import DESCRIPTION, constructors
 from pipeline.backends.families import FOLDER, find_families, find_files
 from pipeline.backends.host import package_folders
+from pipeline.features.constructor_options.constructors import DESCRIPTION, constructors
 from pipeline.store.releases import RELEASES, installed_release
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pipeline.backends import BACKENDS
-from pipeline.backends.constructors import Constructor, constructors, parameters
+from pipeline.features.constructor_options.constructors import Constructor, constructors, parameters
 from pipeline.store.releases import RELEASES, Release, installed_release
 
 FILE = Path(__file__).with_suffix(".toml")

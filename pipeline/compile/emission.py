@@ -22,7 +22,7 @@ from executorch.exir.program._program import (
 )
 from torch.export import ExportedProgram
 
-from pipeline.compile.control_flow import explain_unsupported, warn_of_views_of_carries
+from pipeline.moments import within_all
 
 MakeConfig: TypeAlias = Callable[
     [Mapping[str, ExportedProgram]], ExecutorchBackendConfig
@@ -41,9 +41,7 @@ def emit_lowered(
     """
     programs = {name: lowered.exported_program(name) for name in lowered.methods}
     config = make_config(programs)
-    if config.remove_view_copy:
-        warn_of_views_of_carries(programs)
-    with explain_unsupported(programs):
+    with within_all("explain_emission", programs, config):
         return lowered.to_executorch(config)
 
 

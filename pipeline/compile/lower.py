@@ -18,10 +18,10 @@ from executorch.exir.backend.partitioner import Partitioner
 from executorch.exir.program import _program
 from torch.export import ExportedProgram
 
-from pipeline.compile.control_flow import explain_quantized_scans
 from pipeline.compile.module_filter import FilteredPartitioner, check_modules
 from pipeline.compile.shared_constants import retry_with_separate_constants
 from pipeline.compile.to_backend_multiple import to_backend_multiple
+from pipeline.moments import within_all
 from pipeline.program.patching import replaced
 from pipeline.store.errors import PipelineError, describe_error
 from pipeline.store.store import Store
@@ -85,7 +85,7 @@ def lower(
 
     with (
         _lower_through_to_backend_multiple(store),
-        explain_quantized_scans(programs),
+        within_all("explain_lowering", programs),
         _explain_by_warnings(method_to_partitioners),
         _raise_errors_of_passes(),
     ):

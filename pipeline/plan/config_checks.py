@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.config.operators import FOLDER, may_load
 from pipeline.config.operators import remedy as operators_remedy
 from pipeline.config.passes import NOT_OFFERED, remedy, source_files
+from pipeline.moments import call_all
 from pipeline.store.errors import Problem, join, listed
 from pipeline.store.workspace import Workspace
 
@@ -74,15 +76,13 @@ def check_config(
 def check_options(config: PackageConfig, document: Document) -> Iterator[Problem]:
     """Find options that the described executorch does not take."""
     from pipeline.backends import BACKENDS
-    from pipeline.backends.constructors import outdated, unknown_options
 
-    if outdated():  # and said to be
-        return
     for method, settings in config.methods.items():
         for place, name, options in settings.parts_with_options():
             if name not in BACKENDS:
                 continue
-            for option, hint in unknown_options(BACKENDS[name], options):
+            unknown = call_all("unknown_options", BACKENDS[name], options)
+            for option, hint in chain.from_iterable(unknown):
                 mistake = f"is no option of {name} in the installed executorch"
                 yield document.problem(
                     join(f"methods.{method}.{place}", option),

@@ -10,7 +10,6 @@ from pipeline.moments import call_all, find_functions, load
 from pipeline.report.elements import Json
 from pipeline.report.events import RUN, TIMELINE
 from pipeline.report.packages import Entry, sort_entries
-from pipeline.report.provenance import find_provenance
 from pipeline.report.quoted_files import read_sources
 from pipeline.report.records import read_drops, read_fitting, read_manifest
 from pipeline.store.digest import hash_bytes
@@ -60,7 +59,7 @@ def render_all(
 
     Args:
         timeline: of the last run that did something, as `read_timeline` gives it.
-        provenance: as `find_provenance` gives it.
+        provenance: as `find_build_facts` of a feature gives it.
     """
     entries = sort_entries(entries)
     reports = [
@@ -162,7 +161,9 @@ def write_overview(workspace: Workspace, packages: Iterable[str]) -> list[Path]:
         )
         for package in packages
     ]
-    provenance = find_provenance(workspace, [entry.package for entry in entries])
+    provenance: dict[str, str] = {}
+    for facts in call_all("find_build_facts", workspace, packages):
+        provenance |= facts
     rendered = render_all(entries, read_timeline(workspace), provenance)
     return _write(workspace, workspace.build, rendered)
 

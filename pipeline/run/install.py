@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from pipeline.moments import call_all
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds.link import LinkInputs
 from pipeline.plan.kinds.table import KINDS
@@ -56,7 +56,9 @@ def install(
             f"{package}: two of its files have one name where case does not count"
         )
     state = dict(workspace.state(package))
-    compare = _compare_builds(workspace, package) if section == "link" else None
+    followers: list[Any] = []
+    if section == "link":
+        followers += call_all("follow_install", workspace, package)
     # Of what was.
     former = (state.pop(part, {}).get("files", {}) for part in (section, ATTEST))
     earlier = dict(chain.from_iterable(map(dict.items, former)))
@@ -78,8 +80,8 @@ def install(
     record = {"action": action.digest, "files": files, **result.get("facts", {})}
     if vouchers := workspace.store.find_vouchers():
         record["vouchers"] = list(vouchers)
-    if compare is not None:
-        record |= compare()
+    for find_facts in followers:
+        record |= find_facts()
     if isinstance(action.inputs, LinkInputs):
         state["compile"] = dict(action.inputs.compiles)
         state["quantize"] = dict(action.inputs.quantizes)
@@ -89,21 +91,6 @@ def install(
         from pipeline.report.render import write_reports
 
         write_reports(workspace, package)
-
-
-def _compare_builds(
-    workspace: Workspace, package: str
-) -> Callable[[], Mapping[str, Any]]:
-    """Return a function that, once another build is installed, compares it with the one that is
-    there now."""
-    from pipeline.report.records import read_manifest  # which a no-op run does without
-    from pipeline.run.last_build import find_drops
-
-    last, recorded = (
-        read_manifest(workspace, package),
-        workspace.state(package).get("link", {}),
-    )
-    return partial(find_drops, workspace, package, last, recorded)
 
 
 def find_orphans(workspace: Workspace, packages: Collection[str]) -> list[str]:

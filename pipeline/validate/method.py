@@ -38,7 +38,6 @@ from pipeline.validate.interface import (
     find_unlisted,
 )
 from pipeline.validate.method_calls import MethodCalls
-from pipeline.validate.payloads import checks, find_payload_faults
 from pipeline.validate.references import References
 from pipeline.validate.runs import JudgedCall
 
@@ -291,9 +290,8 @@ class MethodValidator(MethodCalls):
 
     def _payloads_are_whole(self) -> bool:
         """Check payloads that can't be run here in what their backends can read of them."""
-        method = self.result.method
-        if checks(self.files, method):
-            for fault in find_payload_faults(self.files, method):
+        for faults in call_all("check_payloads", self.files, self.result.method):
+            for fault in faults:
                 self.result.fail(fault, about="declared")
         return not self.result.failures
 

@@ -8,7 +8,7 @@ import torch
 
 from pipeline.backends.coreml.payload import check_payload, read_archive
 from pipeline.devices.interface import PackageFiles
-from pipeline.validate import payloads
+from pipeline.features.payloads import check as payloads
 from tests.support.lowerable import bench_for, both
 from tests.validate.test_package import validate_one
 
@@ -40,10 +40,9 @@ def bench(tmp_path_factory):
 def calls_of(bench, package, monkeypatch):
     """The calls of a package's delegates, as validation makes them for the check."""
     calls = []
-    monkeypatch.setattr(payloads, "_checked", lambda: {"CoreMLBackend": keep(calls)})
+    monkeypatch.setattr(payloads, "_find_checks", lambda: {"CoreMLBackend": keep(calls)})
     files = PackageFiles.of(bench.root / "build" / package / f"{package}.pte")
     for method in ("features", "classify"):
-        assert payloads.checks(files, method)
         assert not list(payloads.find_payload_faults(files, method))
     return calls
 

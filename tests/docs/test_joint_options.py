@@ -12,9 +12,9 @@ import executorch
 import pytest
 from pydantic import BaseModel
 
-from pipeline.backends.constructors import constructors
 from pipeline.config.models import PackageConfig
 from pipeline.config.reader import partitioner_options
+from pipeline.features.constructor_options.constructors import constructors
 from pipeline.store.releases import RELEASES, installed_release
 from tools.joint_options import (
     DOCS,

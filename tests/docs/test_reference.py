@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from pipeline.backends import BACKENDS, QUANTIZERS
-from pipeline.backends.linking import backend_links
+from pipeline.features.contracts.linking import backend_links
 from pipeline.store.errors import ConfigErrors
 from tests.support.configs import parse_config, read_configs
 from tools.reference.config import beside, example, example_of, keys, role_options

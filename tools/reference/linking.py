@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pipeline.backends import BACKENDS
-from pipeline.backends.linking import backend_links
+from pipeline.features.contracts.linking import backend_links
 from tools.reference.markdown import row
 
 

@@ -9,7 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pipeline.backends.linking import KernelLibrary, kernel_libraries, operators_of
+from pipeline.features.contracts.linking import (
+    KernelLibrary,
+    kernel_libraries,
+    operators_of,
+)
 
 Json = Mapping[str, Any]
 # What ExecuTorch asks for beside an option (tools/cmake/preset/default.cmake).

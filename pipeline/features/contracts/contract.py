@@ -1,7 +1,7 @@
 """The runtime contract of a package: what a runtime must hold to run it.
 
 Everything is read off the package's files; names of libraries come from the table of
-`pipeline/backends/linking.py`. `format_selection` writes what ExecuTorch's selective build takes.
+`linking.py`. `format_selection` writes what ExecuTorch's selective build takes.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.backends import BACKENDS
-from pipeline.backends.linking import (
-    backend_links,
-    describe_linked,
-    find_kernels,
-    kernel_libraries,
-)
 from pipeline.compile.inspect.package_file import PackageFile, open_file
 from pipeline.features.contracts.kernel_calls import (
     KernelCall,
     RuntimeNeeds,
     alignment_of,
     read_runtime_needs,
+)
+from pipeline.features.contracts.linking import (
+    backend_links,
+    describe_linked,
+    find_kernels,
+    kernel_libraries,
 )
 from pipeline.program.flatbuffer import CorruptError
 from pipeline.program.pte import PlanFacts, ProgramFile

@@ -17,13 +17,13 @@ from pydantic import AfterValidator, Field, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from pipeline.backends import BACKENDS, Options
-from pipeline.backends.linking import kernel_libraries, known_operators
 from pipeline.backends.options import Distinct, distinct, rule
 from pipeline.config.compose import Document
 from pipeline.config.features import open_to_features
 from pipeline.config.fields import IDENTIFIER_PATTERN, RELEASE_PATTERN, parse_bytes
 from pipeline.config.parser import parse
 from pipeline.config.yaml import Dumper, load_nodes
+from pipeline.features.contracts.linking import kernel_libraries, known_operators
 from pipeline.features.contracts.planning import find_targets, target_file
 from pipeline.program.scalar_types import SCALAR_TYPES
 from pipeline.store.errors import ConfigErrors, Problem, did_you_mean

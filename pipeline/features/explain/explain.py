@@ -21,7 +21,6 @@ from pipeline.plan.plan import Plan
 from pipeline.plan.status import Status, describe_changes
 from pipeline.plan.tasks import ActionTask
 from pipeline.report.render import read_timeline
-from pipeline.report.schedule import describe_schedule, read_schedule
 from pipeline.run.stages import LOADS, PACKAGE_CALLS, SOURCE_CALLS
 from pipeline.store.digest import Digest
 from pipeline.store.entries import ActionEntry
@@ -45,11 +44,11 @@ def run(plan: Plan, words: Sequence[str], json: bool = False) -> Iterator[Any]:
             it is yielded first.
     """
     if not words:
-        schedule = _read_last_run(plan)
+        schedule, sentences = _read_last_run(plan)
         if json:
             yield {"format": 1, "actions": [], "last_run": schedule}
         else:
-            yield from describe_schedule(schedule)
+            yield from sentences
         return
     actions: list[dict[str, Any]] = []
     mistake = None
@@ -68,15 +67,17 @@ def run(plan: Plan, words: Sequence[str], json: bool = False) -> Iterator[Any]:
         raise mistake
 
 
-def _read_last_run(plan: Plan) -> dict[str, Any]:
-    """Return what bounded the last run that did something. Raises PipelineError."""
-    schedule = read_schedule(read_timeline(plan.workspace))
-    if schedule is None:
+def _read_last_run(plan: Plan) -> tuple[dict[str, Any], list[str]]:
+    """Return what bounded the last run that did something, and in sentences. Raises
+    PipelineError."""
+    bounds = next(call_all("find_schedule", read_timeline(plan.workspace)), None)
+    if bounds is None:
         raise PipelineError(
             "no build/timeline.json of a run that did something; name what to explain: "
             "doit explain <package>[/<method>] ..."
         )
-    return {name: schedule[name] for name in _SCHEDULE}
+    schedule, sentences = bounds
+    return {name: schedule[name] for name in _SCHEDULE}, sentences
 
 
 # An action as JSON, and its entry in the store, where that says how long its stages took.

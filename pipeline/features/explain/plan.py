@@ -11,7 +11,7 @@ from pipeline.cli.ahead import prefetch_packages
 from pipeline.cli.columns import columns
 from pipeline.cli.grammar import Target, find_targets
 from pipeline.cli.verbs import known_packages
-from pipeline.moments import show_error
+from pipeline.moments import call_all, show_error
 from pipeline.plan.actions import Action
 from pipeline.plan.plan import Plan
 from pipeline.plan.remarks import find_remarks
@@ -233,9 +233,7 @@ def preview(
                 table.add(task, status)
     notes = list(table.notes)
     if table.rows or faulty:
-        from pipeline.backends.constructors import outdated  # pydantic
-
-        notes[:0] = filter(None, [outdated()])
+        notes[:0] = filter(None, call_all("describe_outdated"))
     warnings = list(map(str, find_remarks(plan) if has_remarks and not faulty else ()))
     if json:
         yield {

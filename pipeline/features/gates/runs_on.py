@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any
 
 from pipeline.backends import BACKENDS
-from pipeline.backends.linking import find_kernels, known_operators
+from pipeline.moments import call_all
 from pipeline.store.errors import did_you_mean, listed
 
 Json = Mapping[str, Any]
@@ -43,16 +43,13 @@ class Runtime:
 
     def has(self, operator: str) -> bool:
         """Tell whether it has a kernel of an operator, for some dtypes."""
-        kernels = find_kernels(operator)
-        libraries = ("prim", *self.facts["kernels"])
-        return self._key(operator) in self._listed or (
-            kernels is not None and kernels.name in libraries
-        )
+        if self._key(operator) in self._listed:
+            return True
+        return _find_library(operator) in ("prim", *self.facts["kernels"])
 
     def dtypes(self, operator: str) -> Collection[str] | None:
         """Return the dtypes of its kernels of an operator; None for all."""
-        kernels = find_kernels(operator)
-        if kernels is not None and kernels.name == "prim":
+        if _find_library(operator) == "prim":
             return None
         listed_dtypes: Collection[str] | None = self._listed.get(self._key(operator))
         if listed_dtypes is None:
@@ -67,12 +64,19 @@ class Runtime:
     def describe_near(self, operator: str) -> str:
         """Return a remark on an operator that it has and that is called nearly so. The names of
         ExecuTorch's and ATen's are known, so that a file with a wrong one is not taken."""
-        if operator.partition("::")[0] in known_operators():
+        namespace = operator.partition("::")[0]
+        if any(namespace in names for names in call_all("kernel_namespaces")):
             return ""
         near = did_you_mean(operator, self._listed, 0)
         if near.startswith("did you mean"):
             return near.partition("?")[0]
         return ""
+
+
+def _find_library(operator: str) -> str | None:
+    """Return the name of ExecuTorch's library of kernels that has an operator; None where none
+    does."""
+    return next(call_all("find_kernel_library", operator), None)
 
 
 class Method:
@@ -269,9 +273,8 @@ def _advise(method: Method, runtime: Runtime, operator: str, reason: str) -> str
     options = islice(
         _find_options(method.facts["lowering"], runtime, operator), _MOST_OPTIONS
     )
-    kernels = find_kernels(operator)
     link = f"build the runtime with it: `doit contract {method.package}` says how"
-    if kernels is None:
+    if _find_library(operator) is None:
         link = "link a kernel of your own, since ExecuTorch has none"
     return why + ", or ".join([*options, link])
 

@@ -20,5 +20,6 @@ FEATURE = Feature(
     ),
     package_pages="pipeline.features.pages.render:render_package",
     page_files=("report.html", "report.md"),
+    find_build_facts="pipeline.features.pages.provenance:find_provenance",
     overview_pages="pipeline.features.pages.render:render_overview",
 )

@@ -1,6 +1,7 @@
 """The timeline of a run: `build/timeline.json`, for Perfetto, and what bounded the run.
 
 trace     what each worker did when, in the Trace Event format
+words     the same in sentences
 schedule  the longest chain of actions, and the time in which workers were idle
 """
 
@@ -12,4 +13,5 @@ FEATURE = Feature(
     "timeline",
     "leave timeline.json for Perfetto, and say which chain of actions bounded a run",
     record_run="pipeline.features.timeline.trace:write_timeline",
+    find_schedule="pipeline.features.timeline.words:find_schedule",
 )

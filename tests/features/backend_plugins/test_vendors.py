@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from pipeline.backends import BACKENDS
-from pipeline.backends.constructors import constructors
 from pipeline.features.backend_plugins import vendors
 from pipeline.features.catalogue.listing import describe_backend
+from pipeline.features.constructor_options.constructors import constructors
 from pipeline.plan.plan import Plan
 from pipeline.store.releases import installed_release
 from pipeline.store.store import Store

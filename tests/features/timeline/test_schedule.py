@@ -5,9 +5,9 @@ from itertools import permutations
 import pytest
 
 from pipeline.features.timeline.schedule import describe_schedule
+from pipeline.features.timeline.words import describe_schedule as words_of
+from pipeline.features.timeline.words import read_schedule
 from pipeline.report.events import Event
-from pipeline.report.schedule import describe_schedule as words_of
-from pipeline.report.schedule import read_schedule
 
 
 def action(kind, method, start, end, package="pack", model="net"):

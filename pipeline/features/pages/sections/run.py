@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from math import floor, log10
 
+from pipeline.moments import call_all
 from pipeline.report.cells import figure, name
 from pipeline.report.colours import colour_of
 from pipeline.report.elements import (
@@ -19,7 +20,6 @@ from pipeline.report.elements import (
     Timeline,
 )
 from pipeline.report.events import STAGE, Event, outcome_word
-from pipeline.report.schedule import describe_schedule, read_schedule
 from pipeline.store.errors import plural
 from pipeline.store.sizes import human_size
 
@@ -46,8 +46,8 @@ def section(timeline: Json | None, pages: Mapping[str, str]) -> ReportSection:
     names = {lane["tid"]: str(lane["args"]["name"]) for lane in lanes}
     sentences: list[str] = []
     chain: set[str] = set()
-    if schedule := read_schedule(timeline):
-        sentences = list(describe_schedule(schedule))
+    if bounds := next(call_all("find_schedule", timeline), None):
+        schedule, sentences = bounds
         chain = {action["action"] for action in schedule["chain"]}
     return ReportSection(
         "run",

@@ -15,18 +15,14 @@ from pipeline.devices.package_data import read_package, read_payload
 from pipeline.program.plan_values import count_delegate_results
 
 
-def checks(files: PackageFiles, method: str) -> bool:
-    """Return whether a backend of a method's delegates checks payloads."""
-    plan = files.plans.get(method)
-    if plan is None:
-        return False
-    checked = _checked()
-    return any(backend in checked for backend, _ in plan.delegates)
-
-
 def find_payload_faults(files: PackageFiles, method: str) -> Iterator[str]:
     """Yield what is wrong with the payloads of a method, each in a sentence. Raises DeviceError for
     a file that can't be read."""
+    listed = files.plans.get(method)
+    checks = _find_checks()
+    # Few backends have a check, and reading a package takes its time.
+    if listed is None or not any(backend in checks for backend, _ in listed.delegates):
+        return
     data = read_package(files)
     plan = data.plans[method]
     instructions = [i for chain in plan.chains for i in chain.instructions]
@@ -34,7 +30,7 @@ def find_payload_faults(files: PackageFiles, method: str) -> Iterator[str]:
     for number, outputs in results.items():
         call = instructions[number].instr_args
         delegate = plan.delegates[call.delegate_index]
-        check = _checked().get(delegate.id)
+        check = checks.get(delegate.id)
         if check is None:
             continue
         sizes = [_sizes(plan.values[index].val) for index in call.args]
@@ -47,7 +43,7 @@ def find_payload_faults(files: PackageFiles, method: str) -> Iterator[str]:
         )
 
 
-def _checked() -> dict[str, PayloadCheck]:
+def _find_checks() -> dict[str, PayloadCheck]:
     checks = {}
     for entry in BACKENDS.values():
         if entry.execution.check_payload:

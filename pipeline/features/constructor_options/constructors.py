@@ -116,6 +116,15 @@ def parameters(constructor: Constructor, release: Release | None = None) -> list
     return [row["name"] for row in rows]
 
 
+def find_unknown_options(
+    backend: Backend, options: Options
+) -> Iterator[tuple[str, str]]:
+    """Yield what `unknown_options` does; nothing where other versions than the described ones are
+    installed, which `doit explain` says."""
+    if not outdated():
+        yield from unknown_options(backend, options)
+
+
 def unknown_options(backend: Backend, options: Options) -> Iterator[tuple[str, str]]:
     """Yield the options in a config that no constructor of the described executorch takes, each
     with what is known instead."""

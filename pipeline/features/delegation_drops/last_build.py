@@ -7,7 +7,8 @@ earlier build has nothing to compare with, and a package with a baseline has gat
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from pipeline.report.records import delegated_share, read_manifest
@@ -16,6 +17,16 @@ from pipeline.store.workspace import Workspace
 Json = Mapping[str, Any]
 # By method, the shares of nodes delegated before and now.
 Drops = dict[str, tuple[float, float]]
+
+
+def follow_install(
+    workspace: Workspace, package: str
+) -> Callable[[], Mapping[str, Any]]:
+    """Return a function that, once another build is installed, compares it with the one that is
+    there now."""
+    last = read_manifest(workspace, package)
+    recorded = workspace.state(package).get("link", {})
+    return partial(find_drops, workspace, package, last, recorded)
 
 
 def find_drops(

@@ -23,6 +23,17 @@ _is_schedule = check_of(
 )
 
 
+def find_schedule(
+    timeline: Mapping[str, Any] | None,
+) -> tuple[dict[str, Any], list[str]] | None:
+    """Return what a timeline says of its run's schedule, and in sentences; None where it says
+    nothing."""
+    schedule = read_schedule(timeline)
+    if schedule is None:
+        return None
+    return schedule, list(describe_schedule(schedule))
+
+
 def read_schedule(timeline: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Return what a timeline says of its run's schedule; None where it says nothing."""
     schedule: Any = (timeline or {}).get("otherData", {}).get("schedule")

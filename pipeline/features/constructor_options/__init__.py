@@ -1,0 +1,13 @@
+"""Constructor options: options of configs, checked against a description of the installed
+ExecuTorch's constructors, without importing it."""
+
+from __future__ import annotations
+
+from pipeline.moments import Feature
+
+FEATURE = Feature(
+    "constructor_options",
+    "refuse options that the installed ExecuTorch does not take before anything is compiled",
+    unknown_options="pipeline.features.constructor_options.constructors:find_unknown_options",
+    describe_outdated="pipeline.features.constructor_options.constructors:outdated",
+)

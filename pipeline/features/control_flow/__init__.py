@@ -1,0 +1,12 @@
+"""Control flow: what ExecuTorch can't lower of it, or emits wrongly, in words of the model."""
+
+from __future__ import annotations
+
+from pipeline.moments import Feature
+
+FEATURE = Feature(
+    "control_flow",
+    "say which control flow of a model ExecuTorch can't lower, or emits wrongly",
+    explain_lowering="pipeline.features.control_flow.explain:explain_lowering",
+    explain_emission="pipeline.features.control_flow.explain:explain_emission",
+)

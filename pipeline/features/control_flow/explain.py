@@ -1,0 +1,119 @@
+"""Explains, in words of the model, control flow that ExecuTorch can't lower or emits wrongly."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from executorch.exir import ExecutorchBackendConfig
+from executorch.exir.error import InternalError
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from pipeline.program.graphs import iter_nodes
+from pipeline.program.module_paths import innermost_module
+from pipeline.program.operators import control_flow_name
+from pipeline.store.errors import PipelineError
+
+_log = logging.getLogger(__name__)
+# exir/emit/_emitter.py, `_emit_control_flow`.
+_EMITTED = frozenset({"cond", "map_impl", "scan"})
+_EDGE = frozenset({*_EMITTED, "executorch_call_delegate"})
+
+
+@contextmanager
+def explain_emission(
+    programs: Mapping[str, ExportedProgram], config: ExecutorchBackendConfig
+) -> Iterator[None]:
+    """Warns of control flow that is emitted wrongly, and raises PipelineError in place of the
+    emitter's error about control flow that it lacks.
+
+    Args:
+        programs: edge programs. What decomposing inlines, as `torch.no_grad()`, is gone by then.
+    """
+    if config.remove_view_copy:
+        _warn_of_views_of_carries(programs)
+    try:
+        yield
+    except InternalError as error:
+        emitted = ", ".join(sorted(_EMITTED))
+        faults = []
+        for place, node in _find_control_flow(programs):
+            if control_flow_name(node) not in _EDGE:
+                faults.append(
+                    f"{place} can't be emitted by ExecuTorch, which emits {emitted}"
+                )
+        if not faults:
+            raise
+        raise PipelineError("; ".join(faults)) from error
+
+
+@contextmanager
+def explain_lowering(programs: Mapping[str, ExportedProgram]) -> Iterator[None]:
+    """Raises PipelineError in place of torch's error about the scan of a quantized program.
+
+    Quantizing gives its body tensors of another tracing, which torch 2.13.0 can't decompose.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        quantized = {}
+        for method, program in programs.items():
+            if any("quantize" in str(node.target) for node in program.graph.nodes):
+                quantized[method] = program
+        scans = []
+        for place, node in _find_control_flow(quantized):
+            if control_flow_name(node) == "scan":
+                scans.append(place)
+        if "FunctionalTensor on its own" not in str(error) or not scans:
+            raise
+        raise PipelineError(
+            f"{', '.join(scans)} stands in a quantized method, which torch can't lower; leave "
+            "`quantize` out, or put the scan into a method of its own"
+        ) from error
+
+
+def _warn_of_views_of_carries(programs: Mapping[str, ExportedProgram]) -> None:
+    """Log where the body of a scan looks at its carry through a view.
+
+    `remove_view_copy` makes such a copy a view of what the carry was in the first step
+    (tests/compile/test_control_flow.py has the numbers); nothing fails, the output is wrong.
+    """
+    for place, node in _find_control_flow(programs):
+        if control_flow_name(node) == "scan" and _views_a_carry(node):
+            _log.warning(
+                "%s reads its carry through a view (as a linear layer does), which ExecuTorch "
+                "emits wrongly; say `emit: {remove_view_copy: false}`",
+                place,
+            )
+
+
+def _views_a_carry(scan: Node) -> bool:
+    body: Any = getattr(scan.graph.owning_module, str(scan.args[0].target))  # type: ignore[union-attr]
+    carries = body.graph.find_nodes(op="placeholder")[: len(scan.args[1])]  # type: ignore[arg-type]
+    users = (user for carry in carries for user in carry.users)
+    return any(
+        getattr(user.target, "__name__", "") == "aten.view_copy.default"
+        for user in users
+    )
+
+
+def _find_control_flow(
+    programs: Mapping[str, ExportedProgram],
+) -> Iterator[tuple[str, Node]]:
+    """Yield the control flow of programs with its place, such as `run: scan in module loop`."""
+    for method, program in programs.items():
+        for node in iter_nodes(program):
+            takes_graph = any(
+                argument.op == "get_attr" for argument in node.all_input_nodes
+            )
+            name = control_flow_name(node) if takes_graph else ""
+            if not name:
+                continue
+            module = innermost_module(node)
+            place = f"{method}: {name}"
+            if module:
+                place += f" in module {module}"
+            yield place, node

@@ -1,0 +1,11 @@
+"""Payloads: delegates that this machine can't run, checked by what their backends know of them."""
+
+from __future__ import annotations
+
+from pipeline.moments import Feature
+
+FEATURE = Feature(
+    "payloads",
+    "check payloads of delegates that this machine can't run",
+    check_payloads="pipeline.features.payloads.check:find_payload_faults",
+)
