@@ -99,7 +99,8 @@ def folder(tmp_path):
 
 
 @pytest.fixture
-def gcs(tmp_path):
+def gcs(monkeypatch):
+    monkeypatch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")  # read when it is imported
     pytest.importorskip("gcsfs")
     pytest.importorskip("gcp_storage_emulator")
     from tests.support.sites import serve_gcs
