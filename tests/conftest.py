@@ -126,6 +126,16 @@ def azure(_azure):
 
 
 @pytest.fixture
+def hf(monkeypatch):
+    constants = pytest.importorskip("huggingface_hub.constants")
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)  # which needs its own server
+    from tests.support.hub import serve_hub
+
+    with serve_hub() as site:
+        yield site
+
+
+@pytest.fixture
 def http(tmp_path):
     from tests.support.sites import serve_put
 
@@ -146,7 +156,7 @@ def webdav(tmp_path):
 
 # tests/features/remote/test_http.py has a small test of them in each run of the slow tests.
 _RARE = (pytest.mark.slow, pytest.mark.release)
-RARE_SITES = [pytest.param(name, marks=_RARE) for name in ("azure", "gcs", "http", "webdav")]
+RARE_SITES = [pytest.param(name, marks=_RARE) for name in ("azure", "gcs", "hf", "http", "webdav")]
 
 
 @pytest.fixture(params=["folder", "s3", *RARE_SITES])

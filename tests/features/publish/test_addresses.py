@@ -22,7 +22,7 @@ WRITES = {"webdav": 9}
 RARE = (pytest.mark.slow, pytest.mark.release)
 SCHEMES = [
     pytest.param("http", marks=pytest.mark.slow),
-    *(pytest.param(name, marks=RARE) for name in ("azure", "gcs", "s3", "webdav")),
+    *(pytest.param(name, marks=RARE) for name in ("azure", "gcs", "hf", "s3", "webdav")),
 ]
 
 
