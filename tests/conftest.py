@@ -99,7 +99,8 @@ def folder(tmp_path):
 
 
 @pytest.fixture
-def gcs(tmp_path):
+def gcs(monkeypatch):
+    monkeypatch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")  # read when it is imported
     pytest.importorskip("gcsfs")
     pytest.importorskip("gcp_storage_emulator")
     from tests.support.sites import serve_gcs
@@ -125,6 +126,16 @@ def azure(_azure):
 
 
 @pytest.fixture
+def hf(monkeypatch):
+    constants = pytest.importorskip("huggingface_hub.constants")
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)  # which needs its own server
+    from tests.support.hub import serve_hub
+
+    with serve_hub() as site:
+        yield site
+
+
+@pytest.fixture
 def http(tmp_path):
     from tests.support.sites import serve_put
 
@@ -145,7 +156,7 @@ def webdav(tmp_path):
 
 # tests/features/remote/test_http.py has a small test of them in each run of the slow tests.
 _RARE = (pytest.mark.slow, pytest.mark.release)
-RARE_SITES = [pytest.param(name, marks=_RARE) for name in ("azure", "gcs", "http", "webdav")]
+RARE_SITES = [pytest.param(name, marks=_RARE) for name in ("azure", "gcs", "hf", "http", "webdav")]
 
 
 @pytest.fixture(params=["folder", "s3", *RARE_SITES])

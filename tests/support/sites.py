@@ -123,7 +123,6 @@ def serve_webdav(folder: Path) -> Iterator[Site]:
 @contextmanager
 def serve_gcs(bucket: str) -> Iterator[Site]:
     """An emulator of Google's storage on loopback, gcp-storage-emulator, which speaks no gRPC."""
-    os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"  # read when gcsfs is imported
     from gcp_storage_emulator.server import create_server
 
     server = create_server("127.0.0.1", 0, in_memory=True, default_bucket=bucket)

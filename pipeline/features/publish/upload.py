@@ -30,11 +30,14 @@ def open_address(address: str, root: Any) -> Any:
 
 
 @contextmanager
-def explaining(files: Any, at: str = "") -> Iterator[None]:
+def explaining(
+    files: Any, at: str = "", state: str = f"{INDEX} names nothing new"
+) -> Iterator[None]:
     """Raise PipelineError with a line of its own for what an address refuses in this block.
 
     Args:
         at: the name below the address, and what was done so far; "" for the address itself.
+        state: of the address where this block was cut off.
     """
     try:
         yield
@@ -49,8 +52,7 @@ def explaining(files: Any, at: str = "") -> Iterator[None]:
                 f"{files.shown} is not there ({error}); create the bucket or repository first"
             ) from error
         raise PipelineError(
-            f"{where} can't be reached ({error}); {INDEX} names nothing new; run the same command "
-            "again to go on"
+            f"{where} can't be reached ({error}); {state}; run the same command again to go on"
         ) from error
 
 

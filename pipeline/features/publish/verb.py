@@ -42,16 +42,25 @@ def run(
         )
     releases = _make_releases(plan, known_packages(plan, words))
     files = open_address(to, plan.workspace.root)
+    yield from publish_releases(files, releases, dry_run)
+
+
+def publish_releases(
+    files: Any, releases: Sequence[tuple[Json, Mapping[str, Content]]], dry_run: bool
+) -> Iterator[str]:
+    """Send releases, each with the contents of its files, then write the index; yield a line for
+    each. Raises PipelineError with a line for what the address refuses."""
     with explaining(files):
         read_index(files)  # refuses a foreign one before anything is sent
         for release, contents in releases:
             yield _publish(files, release, contents, dry_run)
-        if not dry_run:
+        if dry_run:
+            return
+        with explaining(files, INDEX, "all releases are there"):
             write_index(files, [release for release, _ in releases])
-            files.sweep()  # what killed publishers left half written
-    if not dry_run:
-        count = plural(len(releases), "release")
-        yield f"{files.shown.rstrip('/')}/{INDEX}: names {count} of this run"
+        files.sweep()  # what killed publishers left half written
+    count = plural(len(releases), "release")
+    yield f"{files.shown.rstrip('/')}/{INDEX}: names {count} of this run"
 
 
 def _make_releases(

@@ -45,6 +45,7 @@ _EXTRAS = {
     **dict.fromkeys(("abfs", "abfss", "az"), "azure"),
     **dict.fromkeys(("gcs", "gs"), "gcs"),
     **dict.fromkeys(_HTTP, "http"),
+    "hf": "hub",
     _WEBDAV: "webdav",
 }
 
@@ -274,6 +275,10 @@ class RemoteFiles:
                 host, _, folder = self._url.partition("://")[2].partition("/")
                 options["base_url"] = f"{self._transport}://{host}"
                 url = f"{_WEBDAV}://{folder}"
+        if self._protocol == "hf":
+            from huggingface_hub.utils import disable_progress_bars
+
+            disable_progress_bars()  # a bar for each upload, with the name of a temporary file
         filesystem, root = url_to_fs(url, **options)
         return filesystem, root.rstrip("/")
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 
 # What servers answer that may, or can, only be read.
-_READ_ONLY = (401, 403, 405, 501)
+_FORBIDDEN = 403
+_READ_ONLY = (401, _FORBIDDEN, 405, 501)
 _NOT_FOUND = 404
 _NO_SUCH_RANGE = 416
 
@@ -43,17 +44,17 @@ class RemoteError(Exception):
 
 def translate_error(error: BaseException) -> RemoteError:
     """Return an error of a filesystem as one of the remote: a miss where something is not there."""
-    cause = error.__cause__
-    # adlfs tells nothing but the text of what refused an upload.
-    if isinstance(error, RuntimeError) and _read_status(cause) is not None:
-        assert cause is not None
-        error = cause
     absent = isinstance(error, FileNotFoundError) or _read_status(error) == _NOT_FOUND
     return RemoteError("misses" if absent else "errors", error)
 
 
 def _read_status(error: BaseException | None) -> int | None:
-    """Return the status of an answer over HTTP, as aiohttp, httpx and Azure's library keep it."""
+    """Return the status of an answer over HTTP, as aiohttp, httpx and Azure's library keep it, and
+    as adlfs and webdav4 have it in the cause alone."""
+    if error is None:
+        return None
+    if isinstance(error, OSError) and str(error).startswith("Forbidden: "):
+        return _FORBIDDEN  # of which gcsfs keeps the text
     answer = getattr(error, "response", None)
     status: int | None = getattr(answer, "status_code", None)
-    return status or getattr(error, "status", None)
+    return status or getattr(error, "status", None) or _read_status(error.__cause__)

@@ -57,7 +57,7 @@ def test_an_address_says_what_it_needs(monkeypatch):
         raise ImportError(f"Install {protocol}")
 
     monkeypatch.setattr(fsspec, "get_filesystem_class", find)
-    needs = {"webdav+https": "webdav", "gs": "gcs", "abfs": "azure", "https": "http"}
+    needs = {"webdav+https": "webdav", "gs": "gcs", "abfs": "azure", "hf": "hub", "https": "http"}
     for protocol, extra in needs.items():
         files = RemoteFiles(f"{protocol}://user:secret@host/folder", {}, 1)
         with pytest.raises(PipelineError) as caught:

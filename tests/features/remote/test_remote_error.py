@@ -21,16 +21,22 @@ def answered(status):
         (answered(500), "errors", False),
         (PermissionError("a"), "errors", True),
         (OSError(errno.EROFS, "a"), "errors", True),
+        (OSError("Forbidden: a"), "errors", True),
         (TimeoutError("a"), "errors", False),
     ],
 )
 def test_what_is_absent_and_what_is_denied(error, count, denied):
     translated = translate_error(error)
     assert (translated.count, translated.denied) == (count, denied)
-    wrapped = RuntimeError("Failed to upload block")
-    wrapped.__cause__ = error
-    is_answer = isinstance(error, ClientResponseError)
-    assert translate_error(wrapped).cause is (error if is_answer else wrapped)
+
+
+@pytest.mark.parametrize("status", [403, 404])
+def test_what_refused_an_upload_is_in_the_cause(status):
+    wrapped = RuntimeError("Failed to upload block: no")
+    wrapped.__cause__ = answered(status)
+    translated = translate_error(wrapped)
+    assert str(translated) == "RuntimeError: Failed to upload block: no"
+    assert (translated.count == "misses", translated.denied) == (status == 404, status == 403)
 
 
 def test_a_range_of_an_empty_file():
