@@ -11,6 +11,8 @@ overrides  the `modules` of a config that keep these modules in float
 config_edit    puts them into a YAML file, and leaves all else as it is
 trial      builds a package with another config, in a folder of its own
 variants   packages with one module in float: their bytes, times and metrics
+planning   the figures of a package, where its report shows them
+section    that part of the report
 kept       records in the store, so that the same question runs nothing again
 timing     times them in turns
 table      the lines that are printed
@@ -19,7 +21,7 @@ form       the outline of what is printed as JSON
 
 from __future__ import annotations
 
-from pipeline.moments import Command, Feature
+from pipeline.moments import Command, Feature, Section
 
 FEATURE = Feature(
     "sensitivity",
@@ -55,5 +57,9 @@ FEATURE = Feature(
             builds=True,
         ),
     ),
+    summarize="pipeline.features.sensitivity.planning:summarize",
+    planning="pipeline.features.sensitivity.planning:SensitivityPlanning",
+    describe_key="pipeline.features.sensitivity.planning:describe_key",
+    sections=(Section(19, "pipeline.features.sensitivity.section:section"),),
     outlines={"sensitivity": "pipeline.features.sensitivity.kept:SENSITIVITY_RESULT"},
 )

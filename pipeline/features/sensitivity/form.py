@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pipeline.store.forms import Count, Size
+from pipeline.store.digest import Digest
+from pipeline.store.forms import Count, FileName, Size
 
 _DECIBELS = (float, "SQNR of the worst output on the worst example, at most 120")
 _SPREAD = {"median": float, "low": float, "high": float}
@@ -67,6 +68,7 @@ _METHOD = {
 _PACKAGE = {
     "format": Literal[1],
     "package": str,
+    "files": ({FileName: Digest}, "that were measured"),
     "bytes": (Size, "of the files that a device loads"),
     "verified": (
         {

@@ -29,13 +29,14 @@ def make_key(
         settings: the options that the record depends on, but for the budget: only complete records
             are kept.
     """
-    # Files, programs, examples, limits, libraries, toolchain and machine.
+    # Files, programs, examples, settings, libraries, toolchain and machine. Not the whole key: that
+    # holds what this record leads to.
     validation = plan.validate(package)
     return {
         "kind": "sensitivity",
         "code": _hash_code(),
         "package": package,
-        "validate": validation and validation.digest,
+        "measured": validation and hash_json(validation.key["measured"]),
         "quantize": {name: action.digest for name, action in actions.items()},
         "written": hash_json(plan.written(package)),
         "settings": dict(settings),

@@ -11,6 +11,7 @@ from typing import Any
 from pipeline.cli.verbs import known_packages
 from pipeline.features.sensitivity.kept import keep, make_key, read_kept
 from pipeline.features.sensitivity.overrides import keep_in_float
+from pipeline.features.sensitivity.planning import FILE
 from pipeline.features.sensitivity.table import describe_method, describe_verification
 from pipeline.features.sensitivity.trial import (
     build_package,
@@ -26,7 +27,7 @@ from pipeline.run.isolated import run_isolated
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import make_folder, record_bytes, write_atomically
 
-FILE, LOG = "sensitivity.json", "sensitivity.log"
+LOG = "sensitivity.log"
 _BUDGET = 300.0  # seconds
 _ATTEMPTS = (
     3  # real quantizations of a proposal, each with a stricter floor for the probes
@@ -125,6 +126,7 @@ def _examine(
     record: dict[str, Any] = {
         "format": 1,
         "package": package,
+        "files": plan.linked(package),
         "bytes": count_bytes(plan, package),
         "verified": None,
     }

@@ -81,6 +81,9 @@ def planted(tmp_path_factory):
     bench = Bench(root)
     assert bench.doit("sensitivity", "planted", "--variants", "1") == 0, bench.output
     bench.text = bench.output
+    assert bench.doit("validate:planted") == 1, bench.output  # 5 dB
+    bench.report = json.loads((root / "build" / "planted" / "report.json").read_text())
+    bench.page = (root / "build" / "planted" / "report.md").read_text()
     assert bench.doit("sensitivity", "planted", *WORDS) == 0, bench.output
     return bench
 
@@ -166,3 +169,11 @@ def test_a_module_in_float_is_built_and_timed(planted, record):
     assert 0 < record["methods"]["forward"]["base_ms"] < 100
     (line,) = (text for text in planted.text.splitlines() if "layers.3  " in text and "+" in text)
     assert f"{noisiest['in_float']['bytes']:+,}" in line
+
+
+@pytest.mark.slow
+def test_the_report_shows_what_was_measured(planted, record):
+    modules = planted.report["sensitivity"]["methods"]["forward"]["modules"]
+    assert modules == record["methods"]["forward"]["modules"]
+    (row,) = (line for line in planted.page.splitlines() if "| keep in float |" in line)
+    assert "| `layers.3` |" in row and f"{modules[0]['in_float']['bytes']:+,}" in row
