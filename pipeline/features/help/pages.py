@@ -126,7 +126,8 @@ def _describe(command: Command) -> Iterator[str]:
     """Yield the lines of the help on a command."""
     yield f"{command.name}: {command.summary}"
     yield ""
-    yield f"usage: {usage(command)}"
+    words = f"usage: {usage(command)}"
+    yield from textwrap.wrap(words, _WIDTH, subsequent_indent=" " * len("usage: "))
     options = find_options(command)
     if options:
         yield ""

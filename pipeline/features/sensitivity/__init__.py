@@ -3,18 +3,25 @@
 verb       the command: builds, measures, proposes, verifies, writes
 measure    what each probe of a method gives, as JSON, in a process of its own
 switches   a quantized program whose operators can be switched back to float
+calls      the examples that a method is measured on
+rows       the figures of modules and operators
 gradients  estimates the noise of every module at once
 search     finds by these estimates what to keep in float, in few probes
 overrides  the `modules` of a config that keep these modules in float
 config_edit    puts them into a YAML file, and leaves all else as it is
 trial      builds a package with another config, in a folder of its own
+variants   packages with one module in float: their bytes, times and metrics
+planning   the figures of a package, where its report shows them
+section    that part of the report
+kept       records in the store, so that the same question runs nothing again
+timing     times them in turns
 table      the lines that are printed
 form       the outline of what is printed as JSON
 """
 
 from __future__ import annotations
 
-from pipeline.moments import Command, Feature
+from pipeline.moments import Command, Feature, Section
 
 FEATURE = Feature(
     "sensitivity",
@@ -29,6 +36,10 @@ FEATURE = Feature(
                 "`min_sqnr`",
                 "budget SECONDS": "for the probes of a package, by default 300; what it leaves "
                 "out is said",
+                "variants N": "build the package with each of the N noisiest modules in float in "
+                "turn, and say what that takes in bytes and milliseconds here",
+                "metric NAME": "and what it wins in this metric of `validate.metrics`; of 3 "
+                "modules unless `--variants` says otherwise",
                 "write": "put the proposal into the config, whose comments and layout stay",
                 "json": "print what the sensitivity.json of all packages hold",
             },
@@ -46,4 +57,9 @@ FEATURE = Feature(
             builds=True,
         ),
     ),
+    summarize="pipeline.features.sensitivity.planning:summarize",
+    planning="pipeline.features.sensitivity.planning:SensitivityPlanning",
+    describe_key="pipeline.features.sensitivity.planning:describe_key",
+    sections=(Section(19, "pipeline.features.sensitivity.section:section"),),
+    outlines={"sensitivity": "pipeline.features.sensitivity.kept:SENSITIVITY_RESULT"},
 )

@@ -5,9 +5,21 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pipeline.store.forms import Count, Size
+from pipeline.store.digest import Digest
+from pipeline.store.forms import Count, FileName, Size
 
 _DECIBELS = (float, "SQNR of the worst output on the worst example, at most 120")
+_SPREAD = {"median": float, "low": float, "high": float}
+_IN_FLOAT = {
+    "bytes": (int, "more of the files that a device loads"),
+    "metric?": (float, "more of the value on the metric that was asked for"),
+    "ms": (
+        _SPREAD,
+        None,
+        "that a call takes longer on this machine: median and quartiles over rounds in which "
+        "packages took turns; null where it can't run them",
+    ),
+}
 _MODULE = {
     "module": (
         str,
@@ -19,6 +31,10 @@ _MODULE = {
     "share": (float, "of the noise"),
     "saved_bytes": (Count, "of its weights, that quantizing saves"),
     "chosen": bool,
+    "in_float?": (
+        _IN_FLOAT,
+        "of a package with it alone in float, where `--variants` built one",
+    ),
 }
 _METHOD = {
     "floor_db": (float, None, "to be reached; null where none is asked for"),
@@ -38,6 +54,9 @@ _METHOD = {
             "saved_bytes": Count,
         }
     ],
+    "base_ms?": (float, None, "of a call on this machine, all quantized"),
+    "metric?": (str, "the metric that was asked for"),
+    "metric_value?": (float, "on it, all quantized"),
     "runs": Count,
     "gradients": Count,
     "one_by_one": (Count, "runs that measuring each module alone would take"),
@@ -49,6 +68,7 @@ _METHOD = {
 _PACKAGE = {
     "format": Literal[1],
     "package": str,
+    "files": ({FileName: Digest}, "that were measured"),
     "bytes": (Size, "of the files that a device loads"),
     "verified": (
         {

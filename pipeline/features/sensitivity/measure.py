@@ -5,18 +5,20 @@ The figure is the SQNR of the worst output on the worst example, which is what `
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
-
 from pipeline.backends.workspace_files import located
-from pipeline.config.operators import load_libraries
 from pipeline.config.validation import ValidateConfig
+from pipeline.features.sensitivity.calls import compare_calls, prepare
 from pipeline.features.sensitivity.gradients import NoGradientError, estimate_noise
 from pipeline.features.sensitivity.overrides import OPERATOR
+from pipeline.features.sensitivity.rows import (
+    GREATEST,
+    describe_kinds,
+    describe_modules,
+    round_decibels,
+)
 from pipeline.features.sensitivity.search import (
     Group,
     Noise,
@@ -26,14 +28,10 @@ from pipeline.features.sensitivity.search import (
     to_decibels,
     to_share,
 )
-from pipeline.features.sensitivity.switches import QuantizationSwitches, measure_noise
+from pipeline.features.sensitivity.switches import QuantizationSwitches
 from pipeline.plan.actions import Action
 from pipeline.program.eager import Source
-from pipeline.program.input_files import read_examples
-from pipeline.program.inputs import InputSet, load_inputs
-from pipeline.run.build.load import load_examples, load_method, load_quantized
-from pipeline.run.build.planned import guard_sources
-from pipeline.run.worker_process import import_libraries
+from pipeline.program.inputs import InputSet
 from pipeline.store.errors import PipelineError
 from pipeline.store.workspace import Workspace
 from pipeline.validate.budget import Budget
@@ -42,7 +40,6 @@ _MOST_CALLS = 32  # examples of a probe, evenly taken from all of them
 _MOST_ALONE = (
     3  # kept modules that are measured alone too, which the proposal does not need
 )
-_GREATEST = 120.0  # dB; beyond it, only the processor's own rounding is measured
 # dB that a program must have whose operators are all switched back to float: as much as the limits
 # of validation allow between two right implementations.
 _FAITHFUL = 60.0
@@ -64,7 +61,7 @@ def measure_method(
     Raises:
         PipelineError: there are no examples, or its operators can't be switched one by one.
     """
-    prepared = _prepare(action, validation, workspace, _MOST_CALLS)
+    prepared = prepare(action, validation, workspace, _MOST_CALLS)
     program, quantized, examples, expected = prepared
     spec = located(action.inputs.spec, workspace.root)
     switches = QuantizationSwitches(program, quantized.program, quantized.origins, spec)
@@ -75,7 +72,7 @@ def measure_method(
             if runs and budget.spent:
                 raise OutOfBudgetError
             switches.switch(operators)
-            runs[operators] = _compare_calls(switches.run, examples, expected)
+            runs[operators] = compare_calls(switches.run, examples, expected)
         return runs[operators]
 
     units = _name_units(switches)
@@ -97,7 +94,7 @@ def measure_method(
     search = NoiseSearch(estimates, probe_units, fixed=[""])
     search.run(None if floor is None else to_share(floor))
     kinds = _group(switches.kinds)
-    operators = _describe_kinds(kinds, probe, switches.saved)
+    operators = describe_kinds(kinds, probe, switches.saved)
     measured = _measure_alone(search.kept, probe_units)
     for name, group in members.items():
         if group in runs:
@@ -105,13 +102,13 @@ def measure_method(
     return {
         "floor_db": floor,
         "calls": len(examples),
-        "sqnr_db": _round(max(search.total)),
-        "float_sqnr_db": min(round(in_float, 1), _GREATEST),
+        "sqnr_db": round_decibels(max(search.total)),
+        "float_sqnr_db": min(round(in_float, 1), GREATEST),
         "kept": search.kept if search.is_needed and search.reached else [],
         "reached": search.reached,
         "complete": search.complete,
-        "expected_db": _round(max(search.rest)),
-        "modules": _describe_modules(
+        "expected_db": round_decibels(max(search.rest)),
+        "modules": describe_modules(
             search.kept, estimates, measured, members, switches.saved
         ),
         "operators": operators,
@@ -141,79 +138,15 @@ def measure_sqnr(
 ) -> dict[str, Any]:
     """Return the SQNR in dB of a quantized program on all examples: that of the worst output on
     the worst of them."""
-    _, quantized, examples, expected = _prepare(action, validation, workspace)
+    _, quantized, examples, expected = prepare(action, validation, workspace)
     source = Source(quantized.program)
 
     def run(inputs: InputSet) -> list[Any]:
         source.reset()
         return source.run(inputs)
 
-    noise = _compare_calls(run, examples, expected)
-    return {"sqnr_db": _round(max(noise)), "calls": len(examples)}
-
-
-def _prepare(
-    action: Action[Any],
-    validation: ValidateConfig,
-    workspace: Workspace,
-    most: int | None = None,
-) -> tuple[Any, Any, list[InputSet], list[list[Any]]]:
-    """Load a method as it was and as it was quantized, its examples, and what the float program
-    gives on each."""
-    import_libraries(False)
-    load_libraries(action.libraries, workspace.root)
-    method, source = str(action.method), action.inputs.source
-    with guard_sources([source], workspace.store):
-        program = load_method(source, workspace.store)
-        quantized = load_quantized(action.digest, method, workspace.store)
-        examples = _load_inputs(action, validation, workspace, program)
-        if most is not None and len(examples) > most:
-            examples = [examples[len(examples) * n // most] for n in range(most)]
-        float_source = Source(program)
-        expected = []
-        for inputs in examples:
-            float_source.reset()
-            expected.append(float_source.run(inputs))
-    return program, quantized, examples, expected
-
-
-def _load_inputs(
-    action: Action[Any], validation: ValidateConfig, workspace: Workspace, program: Any
-) -> list[InputSet]:
-    """Return the examples of a method, by which its quantization is judged too. Raises
-    PipelineError where it has none."""
-    method, source = str(action.method), action.inputs.source
-    limits = validation.methods.get(method)
-    if limits is not None and limits.examples:
-        files = [(name, workspace.find_data(name)) for name in limits.examples]
-        return read_examples(workspace.root, {method: files}, {method: program})[method]  # type: ignore[dict-item]
-    examples = (
-        [] if source.examples_of_export else load_examples(source, workspace.store)
-    )
-    if not examples and source.calibration:
-        examples = load_inputs(workspace.store.read(source.calibration))
-    if not examples:
-        raise PipelineError(
-            f"{method}: has no examples to measure on; add example_inputs(method) to the exporter, "
-            f"or name files: `validate: {{methods: {{{method}: {{examples: [inputs.npz]}}}}}}`"
-        )
-    return examples
-
-
-def _compare_calls(
-    run: Callable[[InputSet], list[Any]],
-    examples: Sequence[InputSet],
-    expected: Sequence[Sequence[Any]],
-) -> Noise:
-    """Return the share of noise in the signal of each output in floating point, call by call."""
-    shares = []
-    for inputs, values in zip(examples, expected, strict=True):
-        for actual, value in zip(run(inputs), values, strict=True):
-            if isinstance(value, torch.Tensor) and value.is_floating_point():
-                shares.append(measure_noise(actual, value))
-    if not shares:
-        raise PipelineError("it returns no tensor in floating point")
-    return tuple(shares)
+    noise = compare_calls(run, examples, expected)
+    return {"sqnr_db": round_decibels(max(noise)), "calls": len(examples)}
 
 
 def _group(names: Mapping[str, str]) -> dict[str, Group]:
@@ -250,64 +183,3 @@ def _measure_alone(
         except OutOfBudgetError:
             break
     return measured
-
-
-def _describe_modules(
-    kept: Sequence[str],
-    estimates: Mapping[str, float],
-    measured: Mapping[str, float],
-    members: Mapping[str, Group],
-    saved: Mapping[str, int],
-) -> list[dict[str, Any]]:
-    """Return a row for each unit, the noisiest first, as it was measured or else estimated."""
-    noise = {**estimates, **measured}
-    together = math.fsum(noise.values())
-    rows = []
-    for name in sorted(noise, key=lambda name: (-noise[name], name)):
-        share = 0.0
-        if together and math.isfinite(together):
-            share = noise[name] / together
-        rows.append(
-            {
-                "module": name,
-                "sqnr_db": _round(noise[name]),
-                "measured": name in measured,
-                "share": round(share, 4),
-                "saved_bytes": _count_saved(members[name], saved),
-                "chosen": name in kept,
-            }
-        )
-    return rows
-
-
-def _describe_kinds(
-    kinds: Mapping[str, Group],
-    probe: Callable[[Group], Noise],
-    saved: Mapping[str, int],
-) -> list[dict[str, Any]]:
-    """Return a row for each kind of operator, as far as the budget goes."""
-    rows: list[dict[str, Any]] = []
-    for kind, operators in kinds.items():
-        try:
-            noise = probe(operators)
-        except OutOfBudgetError:
-            break
-        rows.append(
-            {
-                "operator": kind,
-                "count": len(operators),
-                "sqnr_db": _round(max(noise)),
-                "saved_bytes": _count_saved(operators, saved),
-            }
-        )
-    return sorted(rows, key=lambda row: (row["sqnr_db"], row["operator"]))
-
-
-def _count_saved(operators: Group, saved: Mapping[str, int]) -> int:
-    counts = Counter(saved)
-    return sum(counts[name] for name in operators)
-
-
-def _round(share: float) -> float:
-    """Return a share of noise as dB, to a tenth."""
-    return round(max(-_GREATEST, min(to_decibels(share), _GREATEST)), 1)

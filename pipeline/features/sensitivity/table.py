@@ -48,6 +48,7 @@ def describe_method(title: str, method: Mapping[str, Any]) -> Iterator[str]:
     ranked = ""
     if method["gradients"]:
         ranked = f" and {plural(method['gradients'], 'gradient')} of a call"
+    yield from _describe_variants(method)
     yield f"  {plural(method['runs'], 'run')}{ranked} in place of {method['one_by_one']} runs"
     yield f"  {_conclude(method)}"
 
@@ -68,6 +69,33 @@ def _describe_choice(row: Mapping[str, Any], method: Mapping[str, Any]) -> str:
 def _indent(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     for line in columns(rows, right=(1, 2, 3)):
         yield f"  {line}".rstrip()
+
+
+def _describe_variants(method: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what the package takes and wins with each module alone in float."""
+    tried = [row for row in method["modules"] if "in_float" in row]
+    if not tried:
+        return
+    metric = method.get("metric", "")
+    rows: list[Sequence[str]] = [("in float", "bytes", "ms a call", metric)]
+    for row in tried:
+        change = row["in_float"]
+        value = f"{change['metric']:+.3g}" if "metric" in change else ""
+        size = f"{change['bytes']:+,}"
+        rows.append((row["module"], size, _format_spread(change["ms"]), value))
+    base = "-" if method["base_ms"] is None else f"{method['base_ms']:g}"
+    value = f"{method['metric_value']:.3g}" if metric else ""
+    rows.append(("(all quantized)", "", base, value))
+    yield from _indent(rows)
+
+
+def _format_spread(spread: Mapping[str, float] | None) -> str:
+    """Write a difference of times, and "even" with it where its quartiles are on both sides of
+    zero."""
+    if spread is None:
+        return "-"
+    even = " (even)" if spread["low"] <= 0 <= spread["high"] else ""
+    return f"{spread['median']:+g}{even}"
 
 
 def _conclude(method: Mapping[str, Any]) -> str:

@@ -25,6 +25,7 @@ from pipeline.plan.tasks import find_action, find_status
 from pipeline.run import pool as pools
 from pipeline.run.batch import Batch
 from pipeline.store.errors import PipelineError
+from pipeline.store.files import REPORT, read_record
 from pipeline.store.scratch import scratch_folder
 
 _PREFIX = ".sensitivity-"
@@ -54,9 +55,7 @@ def open_trial(plan: Plan, texts: Mapping[str, str]) -> Iterator[Plan]:
 def build_package(plan: Plan, package: str) -> None:
     """Build what is stale of a package. Raises PipelineError where it can't be built."""
     plan.check(package)
-    pool = pools.Pool(plan.workspace, plan.workspace.jobs, always=False)
-    progress = partial(progress_on, sys.stderr)
-    with closing(pool), closing(Batch(plan, pool, progress)) as batch:
+    with _open_batch(plan) as batch:
         for kind in ("export", "quantize", "compile", "link"):
             actions = list(_find_stale(plan, kind, package))
             for action, event in batch.run(actions):
@@ -65,6 +64,29 @@ def build_package(plan: Plan, package: str) -> None:
             if kind == "export" and actions:
                 plan.forget(str(plan.exporter(package)))
                 plan.check(package)
+
+
+def validate_package(plan: Plan, package: str) -> Mapping[str, Any]:
+    """Validate a package that was built, unless that is current, and return its report, whether or
+    not it passes. Raises PipelineError where there is none."""
+    error: str | None = None
+    if find_status(plan, "validate", package).state != "up-to-date":
+        action = find_action(plan, "validate", package)
+        with _open_batch(plan) as batch:
+            for _, event in batch.run([action] if action else []):
+                error = event.error
+    report = read_record(plan.workspace.package(package) / REPORT)
+    if not isinstance(report, Mapping):
+        raise PipelineError(f"validate {package} failed: {error}")
+    return report
+
+
+@contextmanager
+def _open_batch(plan: Plan) -> Iterator[Batch]:
+    pool = pools.Pool(plan.workspace, plan.workspace.jobs, always=False)
+    progress = partial(progress_on, sys.stderr)
+    with closing(pool), closing(Batch(plan, pool, progress)) as batch:
+        yield batch
 
 
 def _find_stale(plan: Plan, kind: str, package: str) -> Iterator[Action]:
@@ -90,9 +112,14 @@ def _find_stale(plan: Plan, kind: str, package: str) -> Iterator[Action]:
 
 def count_bytes(plan: Plan, package: str) -> int:
     """Return the bytes of the files of a built package that a device loads."""
+    return sum(path.stat().st_size for path in list_files(plan, package))
+
+
+def list_files(plan: Plan, package: str) -> list[Path]:
+    """Return the files of a built package that a device loads."""
     folder = plan.workspace.package(package)
     files = plan.workspace.state(package)["link"]["files"]
-    return sum((folder / name).stat().st_size for name in loadable(files))
+    return [folder / name for name in sorted(loadable(files))]
 
 
 def edit_configs(

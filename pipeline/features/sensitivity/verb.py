@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pipeline.cli.verbs import known_packages
+from pipeline.features.sensitivity.kept import keep, make_key, read_kept
 from pipeline.features.sensitivity.overrides import keep_in_float
+from pipeline.features.sensitivity.planning import FILE
 from pipeline.features.sensitivity.table import describe_method, describe_verification
 from pipeline.features.sensitivity.trial import (
     build_package,
@@ -16,6 +19,7 @@ from pipeline.features.sensitivity.trial import (
     edit_configs,
     open_trial,
 )
+from pipeline.features.sensitivity.variants import add_variants
 from pipeline.plan.actions import Action
 from pipeline.plan.plan import Plan
 from pipeline.run.action_log import logging_to
@@ -23,11 +27,12 @@ from pipeline.run.isolated import run_isolated
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import make_folder, record_bytes, write_atomically
 
-FILE, LOG = "sensitivity.json", "sensitivity.log"
+LOG = "sensitivity.log"
 _BUDGET = 300.0  # seconds
 _ATTEMPTS = (
     3  # real quantizations of a proposal, each with a stricter floor for the probes
 )
+_WITH_METRIC = 3  # modules that are tried for a metric where nothing says how many
 _MARGIN = 0.3  # dB by which a stricter floor exceeds what the last attempt lacked
 
 
@@ -36,6 +41,8 @@ def run(
     words: Sequence[str],
     floor: str = "",
     budget: str = "",
+    variants: str = "",
+    metric: str = "",
     write: bool = False,
     json: bool = False,
 ) -> Iterator[Any]:
@@ -50,19 +57,34 @@ def run(
         raise PipelineError("name a package: doit sensitivity <package>")
     least = _parse_number("floor", floor)
     seconds = _parse_number("budget", budget) or _BUDGET
+    most = _parse_count(variants, _WITH_METRIC if metric else 0)
     records: list[dict[str, Any]] = []
     written: list[str] = []
     for package in known_packages(plan, words):
         build_package(plan, package)
-        record, texts = _examine(plan, package, least, seconds)
+        actions = _find_measurable(plan, package)
+        settings = {"floor": least, "variants": most, "metric": metric}
+        key = make_key(plan, package, actions, settings)
+        record = read_kept(plan, key)
+        is_kept = record is not None
+        if record is None:
+            record = _examine(plan, package, actions, least, seconds)
+            if most:
+                run_logged = partial(_run_logged, plan, package)
+                add_variants(
+                    plan, package, actions, record["methods"], most, metric, run_logged
+                )
+            keep(plan, key, record)
         folder = plan.workspace.package(package)
         write_atomically(folder / FILE, record_bytes(record), plan.workspace.build)
         records.append(record)
         if not json:
             yield from _describe(record)
-        if write and not texts and not json:
+        if is_kept and not json:
+            yield f"{package}: as measured before; nothing was run"
+        if write and record["verified"] is None and not json:
             yield f"{package}: nothing to write"
-        for name in _write(plan, record, texts) if write else ():
+        for name in _write(plan, record) if write else ():
             written.append(name)
             if not json:
                 yield f"{package}: wrote {name}"
@@ -82,33 +104,44 @@ def _parse_number(name: str, text: str) -> float | None:
     return number
 
 
+def _parse_count(text: str, default: int) -> int:
+    """Return how many modules of a method are tried in float alone."""
+    if not text:
+        return default
+    if not text.isdecimal() or not int(text):
+        raise PipelineError(f"--variants {text}: must be a count, such as --variants 3")
+    return int(text)
+
+
 def _examine(
-    plan: Plan, package: str, least: float | None, seconds: float
-) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the record of a package, and the texts of configs that hold the proposal; none where
-    there is none, or it failed."""
-    actions = _find_measurable(plan, package)
+    plan: Plan,
+    package: str,
+    actions: Mapping[str, Action],
+    least: float | None,
+    seconds: float,
+) -> dict[str, Any]:
+    """Return the record of a package, with what its proposal gave where that was built."""
     floors = {name: _find_floor(plan, package, name, least) for name in actions}
     margins = dict.fromkeys(actions, 0.0)
     record: dict[str, Any] = {
         "format": 1,
         "package": package,
+        "files": plan.linked(package),
         "bytes": count_bytes(plan, package),
         "verified": None,
     }
-    texts: dict[str, str] = {}
     for attempt in range(_ATTEMPTS):
         record["methods"] = methods = _measure(
             plan, package, actions, floors, margins, seconds
         )
-        texts, verified = _verify(plan, package, actions, methods)
+        verified = _verify(plan, package, actions, methods)
         record["verified"] = verified and {**verified, "attempts": attempt + 1}
         lacking = _find_lacking(verified, methods, floors)
         if not lacking:
             break
         for name, decibels in lacking.items():
             margins[name] += decibels + _MARGIN
-    return record, texts
+    return record
 
 
 def _find_measurable(plan: Plan, package: str) -> dict[str, Action]:
@@ -193,15 +226,11 @@ def _verify(
     package: str,
     actions: Mapping[str, Action],
     methods: Mapping[str, Any],
-) -> tuple[dict[str, str], dict[str, Any] | None]:
-    """Build a package with the proposal, and return the texts of its configs, and its figures."""
-    overrides = {
-        name: method["overrides"]
-        for name, method in methods.items()
-        if method["overrides"]
-    }
+) -> dict[str, Any] | None:
+    """Build a package with the proposal, and return its figures; None without a proposal."""
+    overrides = _find_overrides(methods)
     if not overrides:
-        return {}, None
+        return None
     texts = edit_configs(plan, package, overrides)
     with open_trial(plan, texts) as trial:
         build_package(trial, package)
@@ -217,7 +246,16 @@ def _verify(
             }
 
         figures = _run_logged(plan, package, measure)
-        return texts, {"bytes": count_bytes(trial, package), "methods": figures}
+        return {"bytes": count_bytes(trial, package), "methods": figures}
+
+
+def _find_overrides(methods: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the overrides of the methods that have some."""
+    return {
+        name: method["overrides"]
+        for name, method in methods.items()
+        if method["overrides"]
+    }
 
 
 def _find_lacking(
@@ -244,9 +282,7 @@ def _describe(record: Mapping[str, Any]) -> Iterator[str]:
     yield from describe_verification(record)
 
 
-def _write(
-    plan: Plan, record: Mapping[str, Any], texts: Mapping[str, str]
-) -> Iterator[str]:
+def _write(plan: Plan, record: Mapping[str, Any]) -> Iterator[str]:
     """Write the configs of a proposal that was verified, and yield their names. Raises
     PipelineError for any other."""
     package = record["package"]
@@ -257,6 +293,9 @@ def _write(
         raise PipelineError(
             f"{package}: the proposal does not reach the floor of {names}, so nothing is written"
         )
+    texts: Mapping[str, str] = {}
+    if record["verified"] is not None:
+        texts = edit_configs(plan, package, _find_overrides(record["methods"]))
     folder: Path = plan.workspace.configs
     for name, text in texts.items():
         write_atomically(folder / name, text.encode(), plan.workspace.root)

@@ -64,6 +64,9 @@ validate:
 """
 
 
+WORDS = ("--variants", "1", "--write", "--json")
+
+
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory):
     """The workspace after `doit sensitivity planted --write`."""
@@ -76,7 +79,12 @@ def planted(tmp_path_factory):
         (root / name).parent.mkdir(exist_ok=True)
         (root / name).write_text(text)
     bench = Bench(root)
-    assert bench.doit("sensitivity", "planted", "--write", "--json") == 0, bench.output
+    assert bench.doit("sensitivity", "planted", "--variants", "1") == 0, bench.output
+    bench.text = bench.output
+    assert bench.doit("validate:planted") == 1, bench.output  # 5 dB
+    bench.report = json.loads((root / "build" / "planted" / "report.json").read_text())
+    bench.page = (root / "build" / "planted" / "report.md").read_text()
+    assert bench.doit("sensitivity", "planted", *WORDS) == 0, bench.output
     return bench
 
 
@@ -143,3 +151,29 @@ def test_options_are_checked(built):
     assert "--floor much: must be a number, such as --floor 30" in built.output
     assert built.doit("sensitivity") == 1
     assert "name a package: doit sensitivity <package>" in built.output
+
+
+@pytest.mark.slow
+def test_the_same_question_runs_nothing(planted):
+    """The first run printed text; the second one, of the same package and options, JSON."""
+    assert "planted/forward: SQNR" in planted.text and "built" in planted.text
+    assert "built" not in planted.output
+
+
+@pytest.mark.slow
+def test_a_module_in_float_is_built_and_timed(planted, record):
+    noisiest, *quieter = record["methods"]["forward"]["modules"]
+    assert noisiest["in_float"]["bytes"] > 0 and not any("in_float" in row for row in quieter)
+    spread = noisiest["in_float"]["ms"]
+    assert spread["low"] <= spread["median"] <= spread["high"]
+    assert 0 < record["methods"]["forward"]["base_ms"] < 100
+    (line,) = (text for text in planted.text.splitlines() if "layers.3  " in text and "+" in text)
+    assert f"{noisiest['in_float']['bytes']:+,}" in line
+
+
+@pytest.mark.slow
+def test_the_report_shows_what_was_measured(planted, record):
+    modules = planted.report["sensitivity"]["methods"]["forward"]["modules"]
+    assert modules == record["methods"]["forward"]["modules"]
+    (row,) = (line for line in planted.page.splitlines() if "| keep in float |" in line)
+    assert "| `layers.3` |" in row and f"{modules[0]['in_float']['bytes']:+,}" in row

@@ -1,0 +1,86 @@
+"""The calls that measure a quantized method: its examples, and what its float program gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from pipeline.config.operators import load_libraries
+from pipeline.config.validation import ValidateConfig
+from pipeline.features.sensitivity.search import Noise
+from pipeline.features.sensitivity.switches import measure_noise
+from pipeline.plan.actions import Action
+from pipeline.program.eager import Source
+from pipeline.program.input_files import read_examples
+from pipeline.program.inputs import InputSet, load_inputs
+from pipeline.run.build.load import load_examples, load_method, load_quantized
+from pipeline.run.build.planned import guard_sources
+from pipeline.run.worker_process import import_libraries
+from pipeline.store.errors import PipelineError
+from pipeline.store.workspace import Workspace
+
+
+def prepare(
+    action: Action[Any],
+    validation: ValidateConfig,
+    workspace: Workspace,
+    most: int | None = None,
+) -> tuple[Any, Any, list[InputSet], list[list[Any]]]:
+    """Load a method as it was and as it was quantized, its examples, and what the float program
+    gives on each."""
+    import_libraries(False)
+    load_libraries(action.libraries, workspace.root)
+    method, source = str(action.method), action.inputs.source
+    with guard_sources([source], workspace.store):
+        program = load_method(source, workspace.store)
+        quantized = load_quantized(action.digest, method, workspace.store)
+        examples = load_inputs_of(action, validation, workspace, program)
+        if most is not None and len(examples) > most:
+            examples = [examples[len(examples) * n // most] for n in range(most)]
+        float_source = Source(program)
+        expected = []
+        for inputs in examples:
+            float_source.reset()
+            expected.append(float_source.run(inputs))
+    return program, quantized, examples, expected
+
+
+def load_inputs_of(
+    action: Action[Any], validation: ValidateConfig, workspace: Workspace, program: Any
+) -> list[InputSet]:
+    """Return the examples of a method, by which its quantization is judged too. Raises
+    PipelineError where it has none."""
+    method, source = str(action.method), action.inputs.source
+    limits = validation.methods.get(method)
+    if limits is not None and limits.examples:
+        files = [(name, workspace.find_data(name)) for name in limits.examples]
+        return read_examples(workspace.root, {method: files}, {method: program})[method]  # type: ignore[dict-item]
+    examples = (
+        [] if source.examples_of_export else load_examples(source, workspace.store)
+    )
+    if not examples and source.calibration:
+        examples = load_inputs(workspace.store.read(source.calibration))
+    if not examples:
+        raise PipelineError(
+            f"{method}: has no examples to measure on; add example_inputs(method) to the exporter, "
+            f"or name files: `validate: {{methods: {{{method}: {{examples: [inputs.npz]}}}}}}`"
+        )
+    return examples
+
+
+def compare_calls(
+    run: Callable[[InputSet], list[Any]],
+    examples: Sequence[InputSet],
+    expected: Sequence[Sequence[Any]],
+) -> Noise:
+    """Return the share of noise in the signal of each output in floating point, call by call."""
+    shares = []
+    for inputs, values in zip(examples, expected, strict=True):
+        for actual, value in zip(run(inputs), values, strict=True):
+            if isinstance(value, torch.Tensor) and value.is_floating_point():
+                shares.append(measure_noise(actual, value))
+    if not shares:
+        raise PipelineError("it returns no tensor in floating point")
+    return tuple(shares)

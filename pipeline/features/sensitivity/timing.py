@@ -1,0 +1,105 @@
+"""Times packages that differ in one module, in turns, so that whatever else the machine does slows
+all of them; runs in a process of its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from statistics import median, quantiles
+from typing import Any
+
+from pipeline.config.validation import ValidateConfig
+from pipeline.devices.interface import PackageFiles
+from pipeline.devices.session import EXECUTORCH, Session
+from pipeline.features.sensitivity.calls import prepare
+from pipeline.plan.actions import Action
+from pipeline.program.signature import flatten
+from pipeline.store.errors import DeviceError
+from pipeline.store.workspace import Workspace
+
+_LEAST_ROUNDS, _MOST_ROUNDS = 11, 301
+_SECONDS = 1.0  # for each package
+
+
+def time_variants(
+    contents: Sequence[tuple[bytes, tuple[bytes, ...]]],
+    action: Action[Any],
+    validation: ValidateConfig,
+    workspace: Workspace,
+) -> dict[str, Any]:
+    """Return by how many milliseconds a call takes longer in each package than in the first one.
+
+    Args:
+        contents: the `.pte` of each package, and its `.ptd` files.
+        action: the one that quantized the method that is called, on its first example.
+
+    Returns:
+        `slower`: for each package but the first the median over rounds, with both quartiles; None
+        where this machine's runtime doesn't run it. `base_ms`: the median of the first, or None.
+    """
+    method = str(action.method)
+    program, _, (inputs, *_), _ = prepare(action, validation, workspace, 1)
+    values = flatten(program, inputs)
+    calls = [_load(pte, ptds, method, values) for pte, ptds in contents]
+    first, *others = calls
+    if first is None:
+        return {"base_ms": None, "slower": [None] * len(others)}
+    runnable = [call for call in calls if call is not None]
+    rounds = _time_rounds(runnable, _SECONDS * len(runnable))
+    by_call = iter(list(zip(*rounds, strict=True))[1:])
+    base = [durations[0] for durations in rounds]
+    slower: list[dict[str, float] | None] = []
+    for call in others:
+        if call is None:
+            slower.append(None)
+        else:
+            slower.append(_describe(base, next(by_call)))
+    return {"base_ms": _round(median(base)), "slower": slower}
+
+
+def _load(
+    pte: bytes, ptds: tuple[bytes, ...], method: str, values: Sequence[Any]
+) -> Callable[[], Any] | None:
+    """Return what calls a method, which was called once; None where it can't be."""
+    session = Session(PackageFiles(f"{method}.pte", pte, ptds))
+    try:
+        if session.choose_device(method) != EXECUTORCH:
+            return None
+        session.run(method, values)
+    except DeviceError:
+        return None
+    return partial(session.run, method, values)
+
+
+def _time_rounds(
+    calls: Sequence[Callable[[], Any]], seconds: float
+) -> list[tuple[float, ...]]:
+    """Return the milliseconds of each call in rounds that begin with another one each."""
+    rounds: list[tuple[float, ...]] = []
+    until = time.perf_counter() + seconds
+    while len(rounds) < _LEAST_ROUNDS or (
+        time.perf_counter() < until and len(rounds) < _MOST_ROUNDS
+    ):
+        durations = [0.0] * len(calls)
+        for step in range(len(calls)):
+            place = (step + len(rounds)) % len(calls)
+            started = time.perf_counter()
+            calls[place]()
+            durations[place] = (time.perf_counter() - started) * 1e3
+        rounds.append(tuple(durations))
+    return rounds
+
+
+def _describe(base: Sequence[float], durations: Sequence[float]) -> dict[str, float]:
+    """Return median and quartiles of the differences of rounds, in milliseconds."""
+    differences = []
+    for before, after in zip(base, durations, strict=True):
+        differences.append(after - before)
+    low, middle, high = quantiles(differences, n=4, method="inclusive")
+    return {"median": _round(middle), "low": _round(low), "high": _round(high)}
+
+
+def _round(milliseconds: float) -> float:
+    """Round to a tenth of a microsecond, and larger figures to three significant digits."""
+    return round(float(f"{milliseconds:.3g}"), 4)

@@ -1,0 +1,139 @@
+"""Builds a package with one module in float at a time, and says what that costs and gains.
+
+Probes say what quantizing a module costs in SQNR. Bytes of files, milliseconds and a metric of the
+team's need the package itself: one build for each of the first modules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pipeline.features.sensitivity.overrides import keep_in_float
+from pipeline.features.sensitivity.trial import (
+    build_package,
+    count_bytes,
+    edit_configs,
+    list_files,
+    open_trial,
+    validate_package,
+)
+from pipeline.plan.actions import Action
+from pipeline.plan.plan import Plan
+from pipeline.store.errors import PipelineError, did_you_mean
+
+Run = Callable[[Callable[[], dict[str, Any]]], dict[str, Any]]
+# The bytes of a package's files: the .pte and those of .ptd.
+Contents = tuple[bytes, tuple[bytes, ...]]
+
+
+def add_variants(
+    plan: Plan,
+    package: str,
+    actions: Mapping[str, Action[Any]],
+    methods: Mapping[str, Any],
+    most: int,
+    metric: str,
+    run_logged: Run,
+) -> None:
+    """Add to the rows of the noisiest modules of each method what the package gains or loses with
+    that module alone in float, as `form` has it.
+
+    Args:
+        actions: by method, the one that quantized it.
+        methods: the records of methods.
+        most: how many modules of each method.
+        metric: of `validate.metrics`; "" for none.
+        run_logged: runs a function in a process of its own.
+
+    Raises PipelineError where a package can't be built, or has no such metric.
+    """
+    bytes_before = count_bytes(plan, package)
+    value_before = find_value(plan, package, metric)
+    for name, method in methods.items():
+        rows = [row for row in method["modules"] if row["module"]][:most]
+        contents = [_read_files(plan, package)]
+        for row in rows:
+            texts = _edit(plan, package, name, row["module"], method, actions[name])
+            if texts is None:
+                continue
+            with open_trial(plan, texts) as trial:
+                build_package(trial, package)
+                row["in_float"] = {"bytes": count_bytes(trial, package) - bytes_before}
+                if value_before is not None:
+                    value = find_value(trial, package, metric)
+                    row["in_float"]["metric"] = value - value_before
+                contents.append(_read_files(trial, package))
+        built = [row for row in rows if "in_float" in row]
+        method["base_ms"] = _add_times(
+            built, contents, plan, package, actions[name], run_logged
+        )
+        if value_before is not None:
+            method["metric"] = metric
+            method["metric_value"] = value_before
+
+
+def find_value(plan: Plan, package: str, metric: str) -> Any:
+    """Return what a package scores on a metric of `validate.metrics`, of which what is stale is
+    run; None for no metric. Raises PipelineError where it is none of the package's, or was not
+    run."""
+    if not metric:
+        return None
+    report = validate_package(plan, package)
+    rows = report.get("metrics") or ()
+    names = sorted({row["metric"] for row in rows})
+    if metric not in names:
+        remedy = did_you_mean(metric, names)
+        raise PipelineError(f"{package}: validate.metrics has no '{metric}'; {remedy}")
+    row = next(row for row in rows if row["metric"] == metric)
+    if "value" not in row:
+        raise PipelineError(f"{package}: {row['sentence']}")
+    return row["value"]
+
+
+def _edit(
+    plan: Plan,
+    package: str,
+    name: str,
+    module: str,
+    method: Mapping[str, Any],
+    action: Action[Any],
+) -> dict[str, str] | None:
+    """Return the texts of the configs that keep one module in float; None where none do."""
+    units = [row["module"] for row in method["modules"]]
+    overrides = keep_in_float([module], units, action.inputs.spec)
+    try:
+        return edit_configs(plan, package, {name: overrides})
+    except PipelineError:  # it has no place of its own
+        return None
+
+
+def _read_files(plan: Plan, package: str) -> Contents:
+    paths = list_files(plan, package)
+    ptes = [path.read_bytes() for path in paths if path.suffix == ".pte"]
+    ptds = [path.read_bytes() for path in paths if path.suffix == ".ptd"]
+    return ptes[0], tuple(ptds)
+
+
+def _add_times(
+    rows: Sequence[dict[str, Any]],
+    contents: Sequence[Contents],
+    plan: Plan,
+    package: str,
+    action: Action[Any],
+    run_logged: Run,
+) -> float | None:
+    """Add to rows what keeping the module in float takes, in milliseconds of a call here. Return
+    those of a call with all modules quantized; None where it can't run here."""
+    validation = plan.config(package).validation
+
+    def measure() -> dict[str, Any]:
+        from pipeline.features.sensitivity.timing import time_variants
+
+        return time_variants(contents, action, validation, plan.workspace)
+
+    times = run_logged(measure)
+    for row, milliseconds in zip(rows, times["slower"], strict=True):
+        row["in_float"]["ms"] = milliseconds
+    base: float | None = times["base_ms"]
+    return base
