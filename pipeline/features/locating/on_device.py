@@ -1,21 +1,18 @@
 """Locates where a device departs from this machine, which runs the same bytes.
 
-The device records what its instructions gave. The interpreter runs in step with that: it computes
-each instruction from the values that the device had, and goes on with what the device gave. So an
-instruction is compared by its own error, whatever came before it. A delegate that departs is cut
-into parts, each of which runs on the device and here.
+The device records what its instructions gave, and `own_errors.py` finds the first one that departs
+by itself. This module says how much of the outputs' error comes of it, and names its operator. A
+delegate that departs is cut into parts, each of which runs on the device and here.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
-from executorch.exir import schema
 
 from pipeline.devices.interface import PackageFiles
 from pipeline.features.locating.bisect_delegate import (
@@ -39,30 +36,19 @@ from pipeline.features.locating.interpreter.execute import (
     steps,
     store_value,
 )
-from pipeline.features.locating.interpreter.load import (
-    InterpretedMethod,
-    get_instructions,
-)
 from pipeline.features.locating.locate import hold_to_derived
 from pipeline.features.locating.measuring import collect_evidence
-from pipeline.features.locating.walk import CLOSER, Tolerance, comparable, find_scale
+from pipeline.features.locating.own_errors import Executed, OwnError, find_own_error
+from pipeline.features.locating.walk import comparable, find_scale
 from pipeline.program.graphs import NodePlaces
-from pipeline.program.plan_values import used_values
 from pipeline.report.method_records import CulpritRecord as Culprit
 from pipeline.run.prove.measuring import Measurement
 from pipeline.store.errors import PipelineError, plural
 from pipeline.store.reasons import reason
 from pipeline.validate.budget import Budget, OutOfTimeError
-from pipeline.validate.metrics import OutputError, compare
+from pipeline.validate.metrics import OutputError
 
 _log = logging.getLogger(__name__)
-
-
-class Executed(Protocol):
-    """An instruction that ran on a device: its number, and the last of its arguments' values."""
-
-    index: int
-    values: Sequence[Any]
 
 
 class Failure(Protocol):
@@ -78,36 +64,6 @@ class Failure(Protocol):
     def run_package(
         self, files: PackageFiles, method: str, inputs: Sequence[Any]
     ) -> Sequence[Any]: ...
-
-
-class OwnError:
-    """The error of one instruction: its results on the device beside those here, on equal inputs.
-
-    Attributes:
-        index: the number of the instruction.
-        result: which of its results.
-        actual: the device's value.
-        tolerance: what the error exceeds.
-        call: the number of the call, and `visit` how often the instruction had run in it before.
-        inputs: of a delegate's call, on the device.
-    """
-
-    def __init__(
-        self,
-        index: int,
-        result: int,
-        actual: torch.Tensor,
-        error: OutputError,
-        tolerance: Tolerance,
-    ) -> None:
-        self.index = index
-        self.result = result
-        self.actual = actual
-        self.error = error
-        self.tolerance = tolerance
-        self.call = 0
-        self.visit = 0
-        self.inputs: list[Any] = []
 
 
 def locate_on_device(
@@ -158,7 +114,7 @@ def _locate(case: FailureCase, failure: Failure) -> Iterator[Culprit]:
     expected = _run_here(case)
     unrecorded: list[int] = []
     scale = find_scale(expected)
-    own_error, more = _find_own_error(case, executions, scale, unrecorded)
+    own_error, more = find_own_error(case, executions, scale, unrecorded)
     if unrecorded:
         values = plural(len(unrecorded), "value")
         case.note(f"on {failure.device}: no room was left to record {values}")
@@ -170,143 +126,6 @@ def _locate(case: FailureCase, failure: Failure) -> Iterator[Culprit]:
         return
     share = _find_share(case, own_error, outputs, expected)
     yield _describe(case, failure, own_error, more, share)
-
-
-def _find_own_error(
-    case: FailureCase,
-    executions: Sequence[Sequence[Executed]],
-    scale: float,
-    unrecorded: list[int],
-) -> tuple[OwnError | None, int]:
-    """Return the first instruction that departs by itself, and how many more do.
-
-    Values are held to shares of the limits, the widest first.
-
-    Args:
-        scale: the greatest magnitude of the outputs.
-        unrecorded: takes the instruction of each value that the device did not record.
-    """
-    tolerances = [
-        Tolerance(case.limits, scale, share, rounds_otherwise=True) for share in CLOSER
-    ]
-    first: dict[float, OwnError] = {}
-    counts: Counter[float] = Counter()
-    for own_error in _iter_own_errors(case, executions, tolerances, unrecorded):
-        for tolerance in tolerances[tolerances.index(own_error.tolerance) :]:
-            first.setdefault(tolerance.share, own_error)
-            counts[tolerance.share] += 1
-    for share in CLOSER:
-        if share in first:
-            return first[share], counts[share] - 1
-    return None, 0
-
-
-def _iter_own_errors(
-    case: FailureCase,
-    executions: Sequence[Sequence[Executed]],
-    tolerances: Sequence[Tolerance],
-    unrecorded: list[int],
-) -> Iterator[OwnError]:
-    """Run the interpreter in step with what the device did; yield what departs.
-
-    Args:
-        unrecorded: takes the instruction of each value that the device did not record.
-
-    Raises PipelineError where both execute other instructions.
-    """
-    loaded = load_methods(case.data, case.methods)
-    for number, (name, inputs) in enumerate(case.sequence):
-        method = loaded[name]
-        used_by = _count_users(method.plan)
-        recorded = iter(executions[number] if number < len(executions) else ())
-        visits: Counter[int] = Counter()
-        for index in steps(method, inputs):
-            case.budget.check()
-            call = get_instructions(method.plan)[index].instr_args
-            if not isinstance(call, (schema.KernelCall, schema.DelegateCall)):
-                continue
-            executed = next(recorded, None)
-            if executed is None or executed.index != index:
-                raise PipelineError(f"it did not execute instruction {index}")
-            own_errors = _take_results(method, executed, used_by, tolerances)
-            for own_error in own_errors:
-                own_error.call, own_error.visit = number, visits[index]
-                yield own_error
-            visits[index] += 1
-            unrecorded += [index] * sum(value is None for value in executed.values)
-
-
-def _take_results(
-    method: InterpretedMethod,
-    executed: Executed,
-    used_by: Mapping[int, int],
-    tolerances: Sequence[Tolerance],
-) -> list[OwnError]:
-    """Replace the results of the instruction that just ran by the device's; return those that
-    depart, if anything reads them."""
-    own_errors = []
-    for result, value_index, actual in _pair_results(method, executed):
-        expected = read_value(method, value_index)
-        if not comparable(actual, expected):
-            continue
-        actual = actual.reshape(expected.shape)
-        tolerance = None
-        if used_by[value_index] > 1:
-            tolerance = _find_exceeded(actual, expected, tolerances)
-        if tolerance is not None:
-            error = compare(actual, expected)
-            own_error = OwnError(executed.index, result, actual, error, tolerance)
-            own_errors.append(own_error)
-        store_value(method.values, value_index, actual)
-    if own_errors:
-        inputs = _read_arguments(method, executed.index)
-        for own_error in own_errors:
-            own_error.inputs = inputs
-    return own_errors
-
-
-def _count_users(plan: schema.ExecutionPlan) -> Counter[int]:
-    """Count by value the instructions that have it as an argument, and the outputs."""
-    users: Counter[int] = Counter(plan.outputs)
-    for instruction in plan.chains[0].instructions:
-        users.update(set(used_values(plan, instruction.instr_args)))
-    return users
-
-
-def _pair_results(
-    method: InterpretedMethod, executed: Executed
-) -> list[tuple[int, int, Any]]:
-    """Return the number, the index and the device's value of each result of an instruction."""
-    indices = result_indices(method, executed.index)
-    values: list[Any] = []
-    for value in executed.values:
-        values += value if isinstance(value, list) else [value]
-    if len(values) < len(indices):  # a kernel that records nothing, or not all
-        return []
-    values = values[len(values) - len(indices) :]
-    return list(zip(range(len(indices)), indices, values, strict=True))
-
-
-def _read_arguments(method: InterpretedMethod, index: int) -> list[Any]:
-    """Return what a delegate's call is given; nothing for a kernel's."""
-    call = get_instructions(method.plan)[index].instr_args
-    if not isinstance(call, schema.DelegateCall):
-        return []
-    count = len(call.args) - method.results[index]
-    return [read_value(method, value_index) for value_index in call.args[:count]]
-
-
-def _find_exceeded(
-    actual: torch.Tensor, expected: torch.Tensor, tolerances: Sequence[Tolerance]
-) -> Tolerance | None:
-    """Return the widest tolerance that a value exceeds; None where it keeps to all."""
-    if torch.equal(actual, expected):
-        return None
-    error = compare(actual, expected)
-    for tolerance in tolerances:
-        if tolerance.departs(error, actual, expected):
-            return tolerance
-    return None
 
 
 def _run_here(case: FailureCase, own_error: OwnError | None = None) -> list[Any]:

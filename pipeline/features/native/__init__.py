@@ -118,6 +118,7 @@ FEATURE = Feature(
     remarks="pipeline.features.native.emulator:find_remarks",
     ask_device="pipeline.features.native.asking:find_lacks",
     measuring="pipeline.features.native.measuring:NativeMeasuring",
+    record_run="pipeline.features.native.profile_record:restore_profiles",
     sections=(
         Section(16, "pipeline.features.native.section:section"),
         Section(17, "pipeline.features.native.profile_record:section"),

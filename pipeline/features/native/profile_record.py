@@ -1,20 +1,26 @@
 """Keeps the latest profile of each method in a package's report, and shows it there.
 
-A validation writes the report anew, without the profiles of other bytes or limits.
+A validation writes the report anew, from what is in its key. Profiles are not, since they are this
+machine's and of one moment: they are kept in `build/.logs`, and put back after a run for as long as
+the package has the same files.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from pipeline.features.native.profile_rows import ProfileRow
 from pipeline.report.cells import code, figure
 from pipeline.report.elements import Cell, DataTable, ReportSection
+from pipeline.report.events import Event
 from pipeline.report.formatting import milliseconds
+from pipeline.report.records import read_manifest
 from pipeline.report.render import read_report, write_reports
 from pipeline.store.digest import hash_bytes
-from pipeline.store.files import REPORT, record_bytes, write_atomically
+from pipeline.store.files import REPORT, make_folder, record_bytes, write_atomically
 from pipeline.store.workspace import Workspace
 
 Json = Mapping[str, Any]
@@ -25,6 +31,8 @@ _LEAD = (
     "of real ones."
 )
 _MOST_ROWS = 100  # that the record keeps; the trace in build/ has all
+_FOLDER, _SUFFIX = "profile", ".profile.json"
+_FIELDS = {"device", "repeats", "ms", "rows"}
 _BRIEF = 10  # of a page in Markdown
 
 
@@ -50,7 +58,8 @@ def describe_profile(
 def keep_profile(
     workspace: Workspace, package: str, method: str, profile: Mapping[str, Any]
 ) -> bool:
-    """Put a profile into the report of the package that is in build/ now, and render its pages.
+    """Keep a profile, put it into the report of the package that is in build/ now, and render its
+    pages.
 
     Returns:
         Whether there is such a report: none of a package that was not validated, or whose files
@@ -59,10 +68,58 @@ def keep_profile(
     Raises:
         OSError: a file can't be written.
     """
+    files = _list_files(workspace, package)
+    folder = workspace.logs / package / _FOLDER
+    make_folder(folder, workspace.build)
+    content = record_bytes({"files": files, "profile": dict(profile)})
+    write_atomically(folder / f"{method}{_SUFFIX}", content, workspace.build)
+    return _add_to_report(workspace, package, {method: dict(profile)})
+
+
+def restore_profiles(
+    workspace: Workspace, events: Sequence[Event], caches: Json
+) -> None:
+    """Put profiles back into the reports of packages that a run validated. Raises OSError."""
+    for package in sorted({str(e.package) for e in events if e.kind == "validate"}):
+        report = read_report(workspace, package) or {}
+        methods = {method["method"] for method in report.get("methods", ())}
+        files = _list_files(workspace, package)
+        kept = {}
+        for path in sorted((workspace.logs / package / _FOLDER).glob(f"*{_SUFFIX}")):
+            method = path.name.removesuffix(_SUFFIX)
+            profile = _read_profile(path, files)
+            if profile and method in methods - report.get("profiles", {}).keys():
+                kept[method] = profile
+        if kept:
+            _add_to_report(workspace, package, kept)
+
+
+def _list_files(workspace: Workspace, package: str) -> dict[str, str]:
+    """Return the digests of the files of a package that is in build/ now, by name."""
+    files = (read_manifest(workspace, package) or {}).get("files", {})
+    return {name: file["digest"] for name, file in files.items()}
+
+
+def _read_profile(path: Path, files: Json) -> dict[str, Any] | None:
+    """Return a kept profile; None where it is of other files, or can't be read."""
+    try:
+        record = json.loads(path.read_bytes())
+        profile: dict[str, Any] = record["profile"]
+        is_current = bool(files) and record["files"] == files
+        return profile if is_current and profile.keys() >= _FIELDS else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _add_to_report(
+    workspace: Workspace, package: str, new_profiles: dict[str, dict[str, Any]]
+) -> bool:
+    """Put profiles into the report of a package by method, and render its pages; return False where
+    there is no such report. Raises OSError."""
     report = read_report(workspace, package)
     if report is None:
         return False
-    profiles = {**report.get("profiles", {}), method: dict(profile)}
+    profiles = report.get("profiles", {}) | new_profiles
     content = record_bytes({**report, "profiles": profiles})
     write_atomically(workspace.package(package) / REPORT, content, workspace.build)
     state = workspace.state(package)

@@ -5,6 +5,7 @@ It needs what `test_runner` needs.
 """
 
 import json
+import os
 import subprocess
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from pipeline.config.validation import Limits
 from pipeline.devices.interface import PackageFiles
 from pipeline.devices.session import Session
 from pipeline.features.locating.on_device import locate_departure
+from pipeline.features.native.addresses import BoardAddress
+from pipeline.features.native.board import Board
 from pipeline.features.native.build import find_command
 from pipeline.features.native.calls import KeptCall
 from pipeline.features.native.device import NativeDevice
@@ -35,6 +38,7 @@ from pipeline.store.workspace import Workspace
 from pipeline.validate.budget import Budget
 from pipeline.validate.runs import JudgedCall
 from tests.devices.test_bindings import exported
+from tests.features.native.boards import SshServer, write_program
 from tests.features.native.test_runner import EMULATED
 from tests.support.configs import parse_config
 from tests.support.located import build
@@ -114,6 +118,13 @@ def build_fault(setup, folder, every=1):
     return library
 
 
+def write_faulty_runner(setup, folder, every=1):
+    """Write a runner `runner` that loads the fault."""
+    fault = build_fault(setup, folder, every)
+    [program] = find_command(setup)
+    write_program(folder / "runner", f'#!/bin/sh\nLD_PRELOAD={fault} exec {program} "$@"\n')
+
+
 def validate(workspace):
     """Return the records of methods by name, and the error."""
     plan = Plan(workspace)
@@ -131,13 +142,8 @@ def validate(workspace):
 def test_a_fault_that_few_runs_show_is_found(workspace, tmp_path, monkeypatch):
     """The calls of the validation come before the 45th call of the kernel; repeated ones reach it,
     and so do those that look for where it is."""
-    setup = find_ready_setup("native")
-    fault = build_fault(setup, tmp_path, every=45)
-    runner = tmp_path / "runner"
-    [program] = find_command(setup)
-    runner.write_text(f'#!/bin/sh\nLD_PRELOAD={fault} exec {program} "$@"\n')
-    runner.chmod(0o755)
-    monkeypatch.setenv("PTE_PIPELINE_NATIVE_RUNNER", str(runner))
+    write_faulty_runner(find_ready_setup("native"), tmp_path, every=45)
+    monkeypatch.setenv("PTE_PIPELINE_NATIVE_RUNNER", str(tmp_path / "runner"))
     monkeypatch.chdir(workspace.root)
     configure(workspace, "[native]", "device_repeats: {native: 60}")
     methods, _ = validate(workspace)
@@ -172,6 +178,37 @@ def test_a_fault_of_one_device_is_found_in_a_kernel_and_in_a_delegate(
         assert not method["culprit_notes"]
     assert methods["plain"]["culprits"][0]["kernel"] == "aten::tanh.out"
     assert methods["fused"]["culprits"][0]["backend"] == "XnnpackBackend"
+
+
+@pytest.fixture
+def board(workspace, tmp_path, monkeypatch):
+    """A board on loopback, `pi5` in the settings of the workspace."""
+    server = SshServer(tmp_path, "")
+    server.make_client(tmp_path / "bin", "client")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    settings = workspace.root / "pyproject.toml"
+    settings.write_text(f'[tool.pte-pipeline.native_boards]\npi5 = "{server.address}"\n')
+    yield server
+    settings.unlink()
+    server.stop()
+
+
+@pytest.mark.release
+def test_a_fault_of_a_board_is_found_and_the_board_let_go(workspace, board, tmp_path, monkeypatch):
+    """The runner that is sent there, which `native_runner` names, loads the fault."""
+    write_faulty_runner(find_ready_setup("native"), tmp_path)
+    monkeypatch.setenv("PTE_PIPELINE_NATIVE_RUNNER", str(tmp_path / "runner"))
+    monkeypatch.chdir(workspace.root)
+    configure(workspace, "[pi5]")
+    methods, error = validate(workspace)
+    assert ": on pi5, and not on this machine, at aten.tanh.default in second: abs" in error
+    for method in methods.values():
+        [culprit] = method["culprits"]
+        assert (culprit["operator"], culprit["module"]) == ("aten.tanh.default", "second")
+        assert culprit["what"].startswith("on pi5, first departs: aten.tanh.default in ")
+        assert not method["culprit_notes"]
+    assert "XnnpackBackend's delegate 1" in methods["fused"]["culprits"][0]["what"]
+    Board("pi5", BoardAddress(board.address), 1, 10**8).close()  # its lock is free
 
 
 @pytest.mark.release

@@ -2,11 +2,17 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import jsonschema
 import pytest
 
-from pipeline.features.native.profile_record import describe_profile, keep_profile, section
+from pipeline.features.native.profile_record import (
+    describe_profile,
+    keep_profile,
+    restore_profiles,
+    section,
+)
 from pipeline.features.native.profile_rows import (
     DELEGATE,
     INSIDE,
@@ -78,6 +84,30 @@ def test_the_table_has_the_longest_rows():
     assert "GEMM #1" in first and "30.0 %" in first and first.endswith("(models/small.py:8-9)")
     *_, last = describe_rows(rows * 5)
     assert last == "and 5 more rows, 70.0 % in all"
+
+
+def test_a_profile_stays_while_the_files_are_the_same(built):
+    """What a validation wrote anew has it again after the run."""
+    workspace = open_workspace(built.root)
+    record = describe_profile("native", 3, 0.001, make_rows(RUNS, INSTRUCTIONS))
+    assert keep_profile(workspace, "pair", "encode", record)
+    folder = workspace.logs / "pair" / "profile"
+    (folder / "embed.profile.json").write_text("damaged")
+    (folder / "absent.profile.json").write_bytes((folder / "encode.profile.json").read_bytes())
+    path = workspace.package("pair") / "report.json"
+    anew = json.loads(path.read_text())
+    del anew["profiles"]
+    path.write_text(json.dumps(anew))
+    validated = [SimpleNamespace(kind="validate", package="pair")]
+    restore_profiles(workspace, validated, {})
+    assert read_report(workspace, "pair")["profiles"] == {"encode": record}
+    assert "GEMM #1" in built.bytes_of("pair", "report.html").decode()
+    path.write_text(json.dumps(anew))
+    kept = json.loads((folder / "encode.profile.json").read_text())
+    kept["files"]["pair.pte"] = "0" * 64  # as a link leaves it that changes the package
+    (folder / "encode.profile.json").write_text(json.dumps(kept))
+    restore_profiles(workspace, validated, {})
+    assert "profiles" not in read_report(workspace, "pair")
 
 
 def test_a_report_has_the_latest_profile_of_a_method(built):
