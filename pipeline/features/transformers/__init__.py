@@ -2,7 +2,8 @@
 and folders for transformers' own runner.
 
 hugging_face      classes around transformers' exportable modules
-exported          any model, by transformers' exporters; task_classes, sample_inputs, revisions
+exported          any model, by transformers' exporters; task_classes, revisions
+sample_inputs     inputs where a source gives none; plain_inputs, mixed_inputs
 model_download    a hub's model, before its exporter runs; hub
 recorded          what such an export records in its programs
 patched_lowering  transformers' patches, in force while such a program is lowered
