@@ -11,6 +11,7 @@ import torch
 from pipeline.features.transformers import patched_lowering
 from pipeline.features.transformers.cache_trees import _describe, _fill, use_cache_trees
 from pipeline.features.transformers.exported import Exported
+from pipeline.features.transformers.moved_examples import move_example
 from pipeline.features.transformers.patched_lowering import PatchedLowering
 from pipeline.features.transformers.recorded import read_record, write_record
 from pipeline.features.transformers.sample_inputs import make_sample_inputs
@@ -192,6 +193,43 @@ def test_models_take_the_inputs_that_are_made_up_for_them(name):
             model.generate(**inputs, max_new_tokens=1)
         else:
             model(**inputs)
+
+
+# Examples
+
+
+class StaticLayer:
+    """As those of transformers' caches: with room for `max_cache_len` positions."""
+
+    def __init__(self, counter):
+        self.max_cache_len = 4
+        self.cumulative_length = counter
+
+
+def program_of(keywords):
+    """A program as far as examples are made from it."""
+    graph = graph_with(RECORD)
+    return SimpleNamespace(example_inputs=((), keywords), graph_module=graph)
+
+
+@pytest.mark.parametrize(("length", "counter"), [(2, 2), (3, 2), (4, None)])
+def test_the_second_example_of_a_static_cache_is_one_position_further(length, counter):
+    layers = [StaticLayer(torch.tensor(1)), StaticLayer(1)]  # which counts outside of tensors
+    cache = SimpleNamespace(layers=layers)
+    keywords = {"cache": cache, "input_ids": torch.zeros(1, length - 1, dtype=torch.int64)}
+    examples = move_example(program_of(keywords))
+    moved = [layer for _, words in examples for layer in words["cache"].layers]
+    if counter is None:  # the cache is full
+        assert not moved
+    else:
+        assert [int(layer.cumulative_length) for layer in moved] == [counter, 1]
+    assert int(layers[0].cumulative_length) == 1
+
+
+def test_the_second_example_of_a_decoder_begins_with_another_token():
+    ((_, keywords),) = move_example(program_of({"decoder_input_ids": torch.tensor([[0, 3]])}))
+    assert keywords["decoder_input_ids"].tolist() == [[1, 2]]
+    assert not move_example(program_of({"input_ids": torch.tensor([[3]])}))
 
 
 # Builds
