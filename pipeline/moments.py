@@ -196,6 +196,8 @@ class Feature:
             process of its own. Raises SourceError.
         watch_exporter: a class like `run.export.declared_reads.DeclaredReads`, of which there is
             one while an exporter runs; the key of the export holds what it finds.
+        more_examples: takes the program of a method whose exporter names no examples; returns more
+            of them than the arguments of its export, each positional arguments and keywords.
         watch_passes: takes a compile action with passes or libraries of operators, and the
             workspace; returns an object like `features.tracing.pass_reads.PassReads`, whose `check`
             says whether its result may be kept.
@@ -364,6 +366,7 @@ class Feature:
     public: tuple[str, ...] = _moment("export", ())
     fetch_sources: str = _moment("export")
     watch_exporter: str = _moment("export")
+    more_examples: str = _moment("export")
     watch_passes: str = _moment("build")
     record_references: str = _moment("export")
     explain_departure: str = _moment("export")

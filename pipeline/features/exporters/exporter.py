@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
+from pipeline.moments import call_all
 from pipeline.plan.export_parameters import FUNCTION
 from pipeline.program.constant_values import encode_constant
 from pipeline.program.inputs import InputSet, as_input_sets
@@ -275,6 +276,8 @@ def parse_inputs(
     returned; without that, its examples are those of the export."""
     if value is None and kind == "example" and program.example_inputs:
         value = [tuple(program.example_inputs)]
+        for examples in call_all("more_examples", program):
+            value += examples
     eager = kind == "example" or isinstance(
         value, tuple | list | Mapping | str | Tensor
     )

@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from pipeline.features.publish.card_metrics import HEAD, list_metrics
 from pipeline.features.publish.signatures import (
     describe_leaf,
     iter_inputs,
@@ -58,6 +59,7 @@ def make_card(
         *_describe_performance(report, inside or {}),
         "## Accuracy",
         *_describe_accuracy(report),
+        *_describe_metrics(report),
         *_describe_needs(contract),
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
@@ -255,6 +257,18 @@ def _describe_accuracy(report: Json) -> Iterator[str]:
     ]
     yield _table(head, rows)
     yield "\n".join(notes)
+
+
+def _describe_metrics(report: Json) -> Iterator[str]:
+    """Yield what the package and its source score on tasks."""
+    rows = list_metrics(report)
+    if rows:
+        yield "## Task metrics"
+        yield (
+            "What the package and its source score on the same samples. A drop is what the source "
+            "scores more than the package."
+        )
+        yield _table(HEAD, [[_escape(text) for text in row] for row in rows])
 
 
 def _list_compared(verdict: Json) -> str:

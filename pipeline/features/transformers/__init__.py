@@ -2,8 +2,10 @@
 and folders for transformers' own runner.
 
 hugging_face      classes around transformers' exportable modules
-exported          any model, by transformers' exporters; task_classes, sample_inputs, revisions
+exported          any model, by transformers' exporters; task_classes, revisions
+sample_inputs     inputs where a source gives none; plain_inputs, mixed_inputs
 model_download    a hub's model, before its exporter runs; hub
+moved_examples    a second example of decoders
 recorded          what such an export records in its programs
 patched_lowering  transformers' patches, in force while such a program is lowered
 source_file       `models/<model>.yaml`
@@ -33,6 +35,7 @@ FEATURE = Feature(
         "pipeline.features.transformers.source_file",
     ),
     fetch_sources="pipeline.features.transformers.model_download:fetch_source",
+    more_examples="pipeline.features.transformers.moved_examples:move_example",
     outlines={"hub-files": "pipeline.features.transformers.outlines:HUB_FILES"},
     compile_facts="pipeline.features.transformers.patched_lowering:PatchedLowering",
 )

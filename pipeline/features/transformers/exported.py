@@ -59,8 +59,8 @@ class Exported(HuggingFaceModel):
         task: as `transformers.pipeline` calls it, by which the class that reads the folder is
             chosen, such as `text-generation`.
         inputs: arguments of the model's `generate`, or of its `forward` where it can't generate, as
-            a processor of transformers returns them; by default made up from its config, for a
-            model of text, images or sound alone.
+            a processor of transformers returns them; by default made up, for a model of text, of
+            images, of sound, or of text with one image or sound.
         max_cache_len: how many positions a static cache has; without it, the cache is a dynamic
             one, as the model's own config says.
         dynamic: whether all sizes of the inputs are dynamic (`torch.export.Dim.AUTO`).

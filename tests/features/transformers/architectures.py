@@ -85,8 +85,7 @@ def llava():
         image_seq_length=4,
         vision_feature_layer=-1,
     )
-    inputs = {**prompt(range(1, 5), 60), "pixel_values": torch.rand(1, 3, 16, 16)}
-    return ready("LlavaForConditionalGeneration", config, inputs=inputs, max_cache_len=32)
+    return ready("LlavaForConditionalGeneration", config, max_cache_len=32)
 
 
 def gemma3():
@@ -95,10 +94,7 @@ def gemma3():
     config = hf.Gemma3Config(
         vision_config=vision, text_config=text, image_token_index=60, mm_tokens_per_image=4
     )
-    tokens = prompt(range(1, 5), 60)
-    kinds = (tokens["input_ids"] == 60).long()
-    inputs = {**tokens, "token_type_ids": kinds, "pixel_values": torch.rand(1, 3, 16, 16)}
-    return ready("Gemma3ForConditionalGeneration", config, inputs=inputs, max_cache_len=32)
+    return ready("Gemma3ForConditionalGeneration", config, max_cache_len=32)
 
 
 def qwen2_audio():
@@ -112,12 +108,7 @@ def qwen2_audio():
     )
     text = hf.Qwen2Config(**DECODER)
     config = hf.Qwen2AudioConfig(audio_config=sound, text_config=text, audio_token_index=60)
-    inputs = {
-        **prompt(range(1, 9), 60),
-        "input_features": torch.rand(1, 16, 32),
-        "feature_attention_mask": torch.ones(1, 32, dtype=int),
-    }
-    return ready("Qwen2AudioForConditionalGeneration", config, inputs=inputs, max_cache_len=32)
+    return ready("Qwen2AudioForConditionalGeneration", config, max_cache_len=32)
 
 
 def smolvlm():
@@ -129,16 +120,77 @@ def smolvlm():
         scale_factor=2,
         pad_token_id=0,
     )
-    inputs = {**prompt([1], 60), "pixel_values": torch.rand(1, 1, 3, 16, 16)}
-    return ready("SmolVLMForConditionalGeneration", config, inputs=inputs, max_cache_len=32)
+    return ready("SmolVLMForConditionalGeneration", config, max_cache_len=32)
+
+
+def idefics3():
+    vision = hf.Idefics3VisionConfig(**VISION)
+    config = hf.Idefics3Config(
+        vision_config=vision,
+        text_config=hf.LlamaConfig(**DECODER),
+        image_token_id=60,
+        scale_factor=2,
+        pad_token_id=0,
+    )
+    return ready("Idefics3ForConditionalGeneration", config, max_cache_len=32)
+
+
+def paligemma():
+    vision = hf.SiglipVisionConfig(**VISION)
+    text = hf.GemmaConfig(**DECODER, head_dim=8)
+    config = hf.PaliGemmaConfig(
+        vision_config=vision, text_config=text, image_token_index=60, projection_dim=16
+    )
+    return ready("PaliGemmaForConditionalGeneration", config, max_cache_len=32)
+
+
+def voxtral():
+    sound = hf.VoxtralEncoderConfig(
+        vocab_size=64,
+        hidden_size=16,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_mel_bins=16,
+        max_source_positions=16,
+    )
+    config = hf.VoxtralConfig(
+        audio_config=sound, text_config=hf.LlamaConfig(**DECODER), audio_token_id=60
+    )
+    return ready("VoxtralForConditionalGeneration", config, max_cache_len=32)
+
+
+def whisper():
+    config = hf.WhisperConfig(
+        vocab_size=64,
+        d_model=16,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        encoder_ffn_dim=32,
+        decoder_ffn_dim=32,
+        num_mel_bins=16,
+        max_source_positions=32,
+        max_target_positions=32,
+        decoder_start_token_id=1,
+        suppress_tokens=[],
+        begin_suppress_tokens=[],
+        **TOKENS,
+    )
+    return ready("WhisperForConditionalGeneration", config)
 
 
 def clip():
     config = hf.CLIPConfig(
         text_config={**TEXT, **TOKENS}, vision_config={**VISION}, projection_dim=16
     )
-    inputs = {**prompt([], 60), "pixel_values": torch.rand(1, 3, 16, 16)}
-    return ready("CLIPModel", config, inputs=inputs, generate=False)
+    return ready("CLIPModel", config, generate=False)
+
+
+def siglip():
+    config = hf.SiglipConfig(text_config={**TEXT, **TOKENS}, vision_config={**VISION})
+    return ready("SiglipModel", config, generate=False)
 
 
 def speech(name, head="CTC", **more):
@@ -173,11 +225,7 @@ def speech_to_text():
         decoder_start_token_id=1,
         **TOKENS,
     )
-    inputs = {
-        "input_features": torch.rand(1, 32, 16),
-        "attention_mask": torch.ones(1, 32, dtype=int),
-    }
-    return ready("Speech2TextForConditionalGeneration", config, inputs=inputs)
+    return ready("Speech2TextForConditionalGeneration", config)
 
 
 def moonshine():
@@ -355,5 +403,16 @@ MODELS = {
         ("audio_encoder", "multi_modal_projector", "language_model", "lm_head", "decode"),
         qwen2_audio,
     ),
+    "idefics3": (("image_encoder", "connector", "language_model", "lm_head", "decode"), idefics3),
+    "paligemma": (
+        ("image_encoder", "multi_modal_projector", "language_model", "lm_head", "decode"),
+        paligemma,
+    ),
+    "siglip": (FORWARD, siglip),
+    "voxtral": (
+        ("audio_encoder", "multi_modal_projector", "language_model", "lm_head", "decode"),
+        voxtral,
+    ),
+    "whisper": (CAUSAL, whisper),
     "smolvlm": (("image_encoder", "connector", "language_model", "lm_head", "decode"), smolvlm),
 }

@@ -11,6 +11,7 @@ import torch
 from pipeline.features.transformers import patched_lowering
 from pipeline.features.transformers.cache_trees import _describe, _fill, use_cache_trees
 from pipeline.features.transformers.exported import Exported
+from pipeline.features.transformers.moved_examples import move_example
 from pipeline.features.transformers.patched_lowering import PatchedLowering
 from pipeline.features.transformers.recorded import read_record, write_record
 from pipeline.features.transformers.sample_inputs import make_sample_inputs
@@ -131,13 +132,104 @@ def test_a_folder_is_held_to_its_revision(tmp_path):
         Exported(tmp_path, revision="def")
 
 
-def test_inputs_are_made_up_for_one_kind_alone():
+# Inputs
+
+
+class Seeing(torch.nn.Module):
+    """Makes a feature of each half of an image, for a text that has their places."""
+
+    def __init__(self, **config):
+        super().__init__()
+        text, vision = SimpleNamespace(vocab_size=4), SimpleNamespace(image_size=4)
+        self.config = SimpleNamespace(
+            model_type="seeing", text_config=text, vision_config=vision, image_token_id=0, **config
+        )
+        self.config.get_text_config = lambda: text
+
+    def get_image_features(self, pixel_values):
+        return SimpleNamespace(pooler_output=list(pixel_values.reshape(1, 2, -1)))
+
+    def forward(self, input_ids, pixel_values):
+        return input_ids, pixel_values
+
+
+class Cutting(Seeing):
+    """Takes an image that its processor cut up."""
+
+    def get_image_features(self, pixel_values, image_sizes):
+        return super().get_image_features(pixel_values)
+
+
+def test_a_prompt_has_a_place_for_each_feature_of_an_image():
+    inputs = make_sample_inputs(Seeing())
+    assert list(inputs) == ["input_ids", "pixel_values"]  # what `forward` takes
+    tokens = inputs["input_ids"][0]
+    assert len(tokens) == 10 and (tokens == 0).nonzero()[:, 0].tolist() == [1, 2]
+    assert inputs["pixel_values"].shape == (1, 3, 4, 4)
+
+
+def test_inputs_of_one_kind_are_made_up_of_the_config():
     config = SimpleNamespace(image_size=[8, 16], num_channels=1)
     model = SimpleNamespace(main_input_name="pixel_values", config=config)
     assert make_sample_inputs(model)["pixel_values"].shape == (1, 1, 8, 16)
-    config.text_config = config.vision_config = SimpleNamespace()
+
+
+@pytest.mark.parametrize("model", [Cutting(), Seeing(audio_config=None)])
+def test_inputs_that_a_processor_alone_can_make_are_asked_for(model):
     with pytest.raises(SourceError, match=r"no inputs can be made up for it.*inputs=\.\.\.\)"):
         make_sample_inputs(model)
+
+
+@needs
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["llava", "smolvlm", "qwen2_audio"])
+def test_models_take_the_inputs_that_are_made_up_for_them(name):
+    from tests.features.transformers.architectures import MODELS
+
+    model = MODELS[name][1]().model
+    inputs = make_sample_inputs(model)
+    with torch.no_grad():
+        if model.can_generate():
+            model.generate(**inputs, max_new_tokens=1)
+        else:
+            model(**inputs)
+
+
+# Examples
+
+
+class StaticLayer:
+    """As those of transformers' caches: with room for `max_cache_len` positions."""
+
+    def __init__(self, counter):
+        self.max_cache_len = 4
+        self.cumulative_length = counter
+
+
+def program_of(keywords):
+    """A program as far as examples are made from it."""
+    graph = graph_with(RECORD)
+    return SimpleNamespace(example_inputs=((), keywords), graph_module=graph)
+
+
+@pytest.mark.parametrize(("length", "counter"), [(2, 2), (3, 2), (4, None)])
+def test_the_second_example_of_a_static_cache_is_one_position_further(length, counter):
+    layers = [StaticLayer(torch.tensor(1)), StaticLayer(1)]  # which counts outside of tensors
+    cache = SimpleNamespace(layers=layers)
+    keywords = {"cache": cache, "input_ids": torch.zeros(1, length - 1, dtype=torch.int64)}
+    examples = move_example(program_of(keywords))
+    moved = [layer for _, words in examples for layer in words["cache"].layers]
+    if counter is None:  # the cache is full
+        assert not moved
+    else:
+        assert [int(layer.cumulative_length) for layer in moved] == [counter, 1]
+    assert int(layers[0].cumulative_length) == 1
+
+
+def test_the_second_example_of_a_decoder_begins_with_another_token():
+    ((_, keywords),) = move_example(program_of({"decoder_input_ids": torch.tensor([[0, 3]])}))
+    assert keywords["decoder_input_ids"].tolist() == [[1, 2]]
+    assert not move_example(program_of({"input_ids": torch.tensor([[3]])}))
 
 
 # Builds
