@@ -32,6 +32,8 @@ TUNE = Command(
         "all": "try all variants, instead of those that predictions ask for",
         "write TRIAL": "put a trial into the config: its number, or `best`",
         "max-size SIZE": "choose trials of all named packages whose sizes have at most this sum",
+        "max-memory SIZE": "the same for their memory, as planned or as its peak on a device",
+        "target LABEL": "packages of this target; those without alternatives count as built",
     },
     "The section `tune` of a config names the alternatives. Variants are built in build/.tune, by "
     "the same workers and from the same store as packages; a run that was interrupted goes on, "
@@ -40,6 +42,7 @@ TUNE = Command(
         ("doit tune vision", "a table, and a page with the trade-offs"),
         ("doit tune vision --write best", "puts the best variant into its config"),
         ("doit tune vision asr --max-size 10MB", "both together within 10 MB"),
+        ("doit tune --target phone --max-memory 4MB", "all packages of a target"),
     ),
     run="pipeline.features.tuning.verb:run",
     builds=True,

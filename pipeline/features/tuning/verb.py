@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline.cli.verbs import known_packages
 from pipeline.features.tuning.edit import write_choice
-from pipeline.features.tuning.joint import choose_within
+from pipeline.features.tuning.joint import choose_within, name_limits, read_others
 from pipeline.features.tuning.page import write_results
 from pipeline.features.tuning.ranking import find_front
 from pipeline.features.tuning.search import Search
@@ -27,6 +27,8 @@ def run(
     trials: str = "",
     write: str = "",
     max_size: str = "",
+    max_memory: str = "",
+    target: str = "",
     all: bool = False,
 ) -> Iterator[str]:
     """Try the variants of packages, by default of all that have a space; yield lines to print.
@@ -35,24 +37,26 @@ def run(
         trials: how many, instead of what configs say.
         all: try all variants.
         write: a number, or `best`.
-        max_size: the greatest sum of sizes of all named packages.
+        max_size, max_memory: the greatest sums of all named packages.
+        target: takes its packages, those without a space too.
 
     Raises:
         PipelineError: for words without meaning, and where no trial is as limits ask for.
     """
     number = _parse_number(trials, "--trials")
-    most = parse_size(max_size) if max_size else None
-    if max_size and most is None:
-        raise PipelineError(f"--max-size is '{max_size}', must be a size such as 10MB")
+    sizes = {"size": _parse_size(max_size, "--max-size")}
+    sizes["memory"] = _parse_size(max_memory, "--max-memory")
     if write != BEST:
         _parse_number(write, "--write")
-    packages = _find_tuned(plan, words)
+    packages, fixed = _find_packages(plan, words, target)
     if write not in ("", BEST) and len(packages) > 1:
         raise PipelineError("--write NUMBER is for one package; name it")
-    searches = []
-    for package in packages:
+    searches = [Search(plan, package, number, all) for package in packages]
+    limits = name_limits(searches, sizes)
+    others = read_others(plan, fixed, limits)
+    for search in searches:
         started = time.monotonic()
-        search = Search(plan, package, number, all)
+        package = search.space.package
         try:
             for built, whole in search.run():
                 yield f"{package}: {built} of {plural(whole, 'trial')}"
@@ -63,10 +67,9 @@ def run(
         yield from list_lines(search)
         work = f"{plural(search.folder.compiled, 'method')} compiled in {seconds:.0f} s"
         yield f"{work}; {write_results(search)}"
-        searches.append(search)
     chosen = None
-    if most is not None:
-        chosen, lines = choose_within(searches, most)
+    if limits:
+        chosen, lines = choose_within(searches, limits, others)
         yield from lines
     if write:
         for place, search in enumerate(searches):
@@ -74,26 +77,38 @@ def run(
             yield write_choice(search.space, trial)
 
 
-def _find_tuned(plan: Plan, words: Sequence[str]) -> list[str]:
-    """Return the packages that are meant, which must have a space, without mistakes."""
-    packages = known_packages(plan, words)
-    tuned = []
-    for package in packages:
+def _find_packages(
+    plan: Plan, words: Sequence[str], target: str
+) -> tuple[list[str], list[str]]:
+    """Return the packages that are meant, without mistakes: those with a space, and of a target the
+    others."""
+    tuned, others = [], []
+    for package in known_packages(plan, words):
         if words:
             plan.check(package)
         config = plan.configs.parsed(package).config
+        if target and (config is None or config.target != target):
+            continue
         if config is not None and getattr(config, "tune"):  # noqa: B009 - mypy knows no such field
             tuned.append(package)
+        elif target:
+            others.append(package)
         elif words:
             hint = "write `tune: {space: {methods.<method>.quantize: [...]}}`"
             raise PipelineError(f"{package}: its config has no section `tune`; {hint}")
     if not tuned:
-        raise PipelineError(
-            "no config has a section `tune`; `doit help tune` says more"
-        )
+        place = f"no config of target '{target}'" if target else "no config"
+        raise PipelineError(f"{place} has a section `tune`; `doit help tune` says more")
     for package in tuned:
         plan.check(package)
-    return tuned
+    return tuned, others
+
+
+def _parse_size(text: str, option: str) -> int | None:
+    size = parse_size(text) if text else None
+    if text and size is None:
+        raise PipelineError(f"{option} is '{text}', must be a size such as 10MB")
+    return size
 
 
 def _parse_number(text: str, option: str) -> int | None:

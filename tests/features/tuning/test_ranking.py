@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline.features.tuning.joint import choose_within, measure_losses
+from pipeline.features.tuning.joint import choose_within, measure_losses, name_limits
 from pipeline.features.tuning.ranking import (
     describe_violations,
     find_front,
@@ -73,7 +73,7 @@ def test_a_joint_limit_chooses_what_loses_least():
         search("a", [trial(1, 100, 10), trial(2, 200, 40)]),
         search("b", [trial(1, 100, 10), trial(2, 190, 20), trial(3, 400, 40)]),
     ]
-    trials, lines = choose_within(searches, 500)
+    trials, lines = choose_within(searches, {"size": 500}, {})
     assert [t.number for t in trials] == [2, 2]
     assert sum(t.figures["size"] for t in trials) <= 500
     # Every choice by hand: no other one that fits loses less.
@@ -87,9 +87,51 @@ def test_a_joint_limit_chooses_what_loses_least():
     )
     chosen = losses["a"][trials[0].number] + losses["b"][trials[1].number]
     assert chosen == pytest.approx(best)
-    assert lines[0] == "within 500 B: 390 B together"
+    assert lines[0] == "together: size 390 B of at most 500 B"
+
+
+def with_memory(number, size, sqnr, memory):
+    figures = {"size": size, "sqnr": sqnr, "planned_memory": memory}
+    return trial(number, size, sqnr)._replace(figures=figures)
+
+
+def test_joint_limits_on_size_and_memory_hold_together():
+    """By hand: the best of both takes 900 bytes of memory, and of the others only one holds both
+    limits, with a trial that objectives alone would leave out."""
+    searches = [
+        search("a", [with_memory(1, 100, 10, 100), with_memory(2, 200, 40, 500)]),
+        search(
+            "b",
+            [
+                with_memory(1, 200, 40, 400),
+                with_memory(2, 250, 30, 200),
+                with_memory(3, 240, 20, 100),
+            ],
+        ),
+    ]
+    limits = {"size": 460, "planned_memory": 700}
+    trials, lines = choose_within(searches, limits, {})
+    assert [t.number for t in trials] == [2, 2]
+    assert (
+        lines[0] == "together: size 450 B of at most 460 B, planned_memory 700 B of at most 700 B"
+    )
+    # What else the app has counts too.
+    other = {"c": {"size": 20, "planned_memory": 0}}
+    trials, _ = choose_within(searches, limits, other)
+    assert [t.number for t in trials] == [1, 1]
+
+
+def test_memory_is_the_peak_on_a_device_that_all_searches_name():
+    names = [["size", "peak_memory.native"], ["sqnr", "peak_memory.native"]]
+    searches = [SimpleNamespace(names=list(figures)) for figures in names]
+    sizes = {"size": None, "memory": 1000}
+    assert name_limits(searches, sizes) == {"peak_memory.native": 1000}
+    searches[1].names = ["sqnr"]
+    assert name_limits(searches, sizes) == {"planned_memory": 1000}
+    assert searches[1].names == ["sqnr", "planned_memory"]
 
 
 def test_a_joint_limit_that_nothing_holds():
-    with pytest.raises(PipelineError, match="the smallest trials have 200 B together"):
-        choose_within([search("a", [trial(1, 100, 1)]), search("b", [trial(1, 100, 1)])], 150)
+    with pytest.raises(PipelineError, match="the least are size 200 B of at most 150 B"):
+        searches = [search("a", [trial(1, 100, 1)]), search("b", [trial(1, 100, 1)])]
+        choose_within(searches, {"size": 150}, {})

@@ -137,6 +137,43 @@ def test_variants_are_built_once_and_the_best_is_written(tmp_path):
     assert path.read_text() == f"{before}emit: {{memory_planning: {planning}}}\n"
 
 
+SPACE_OF_MANY = """\
+target: phone
+tune:
+  space: {emit.memory_planning: [null, {alloc_graph_input: false}]}
+  objectives: {size: min, sqnr: max}
+"""
+
+
+@pytest.mark.release
+def test_memory_of_all_packages_of_a_target_holds_a_limit(tmp_path):
+    bench = bench_of("archives", tmp_path)
+    configs = bench.root / "partition_configs"
+    one = (configs / "one.yaml").read_text()
+    (configs / "one.yaml").write_text(one + "target: phone\n" + SPACE_OF_ONE)
+    (configs / "many.yaml").write_text((configs / "many.yaml").read_text() + SPACE_OF_MANY)
+    (configs / "fixed.yaml").write_text(one + "target: phone\n")
+    (configs / "other.yaml").write_text(one + "target: watch\n")
+    words = ("tune", "--target", "phone", "--max-memory", "150B")
+    assert bench.doit(*words) != 0
+    assert "fixed: no figure planned_memory of it; run `doit validate:fixed` first" in bench.output
+    assert bench.doit("validate:fixed") == 0, bench.output
+    assert bench.doit(*words) == 0, bench.output
+    (together,) = [line for line in bench.output.splitlines() if line.startswith("together")]
+    sums = {}
+    for package in ("one", "many"):
+        figures = [t["figures"]["planned_memory"] for t in record_of(bench, package)["trials"]]
+        sums[package] = (min(figures), max(figures))
+    assert sum(high for _, high in sums.values()) + 64 > 150  # or the limit would ask for nothing
+    chosen = re.findall(r"trial \d+, .*planned_memory (\d+) B", bench.output)
+    total = 64 + sum(map(int, chosen))  # two tensors of six floats of the package that is as it is
+    assert len(chosen) == 2 and total <= 150
+    assert together == f"together: planned_memory {total} B of at most 150 B"
+    least = 64 + sum(int(low) for low, _ in sums.values())
+    assert bench.doit(*words[:-1], f"{least - 1}B") != 0
+    assert f"the least are planned_memory {least} B of at most {least - 1} B" in bench.output
+
+
 def table_of(bench):
     lines = bench.output.splitlines()
     return [line for line in lines if "compiled" not in line and " of " not in line]
