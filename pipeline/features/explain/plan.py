@@ -236,7 +236,8 @@ def preview(
         from pipeline.backends.constructors import outdated  # pydantic
 
         notes[:0] = filter(None, [outdated()])
-    warnings = list(map(str, find_remarks(plan) if has_remarks and not faulty else ()))
+    remarks = find_remarks(plan) if has_remarks and not faulty else ()
+    warnings = [show_error(str(remark), "warning") for remark in remarks]
     if json:
         yield {
             "format": 1,
