@@ -475,7 +475,8 @@ def show_error(text: str, kind: str = "") -> str:
     """Return an error as people read it. What its text holds is compared with, and kept, without.
 
     Args:
-        kind: that of the action that failed, such as `compile`; "" for a command line.
+        kind: that of the action that failed, such as `compile`; "" for a command line; `warning`
+            for a warning.
     """
     return next(call_all("show_error", text, kind), text)
 

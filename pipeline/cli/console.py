@@ -14,7 +14,7 @@ from doit.reporter import ConsoleReporter
 from pipeline.cli.doit_link import is_foreign
 from pipeline.cli.standing import describe_packages, describe_standing, find_standing
 from pipeline.cli.terminal import guard
-from pipeline.moments import call_all
+from pipeline.moments import call_all, show_error
 from pipeline.plan.actions import Action
 from pipeline.plan.plan import Plan
 from pipeline.plan.remarks import find_remarks
@@ -60,7 +60,7 @@ class Reporter(ConsoleReporter):
 
     def warn(self, warning: str) -> None:
         """Write a warning while actions run."""
-        self.write(f"warning: {one_line(warning)}\n")
+        self.write(f"warning: {show_error(one_line(warning), 'warning')}\n")
         self.outstream.flush()
 
     def progress(
@@ -160,4 +160,4 @@ def _orphan_lines(plan: Plan) -> Iterator[str]:
 def _remark_lines(plan: Plan) -> Iterator[str]:
     """Yield what is ignored, or is hardly meant, in the workspace."""
     for remark in find_remarks(plan):
-        yield f"warning: {remark}"
+        yield f"warning: {show_error(str(remark), 'warning')}"

@@ -91,7 +91,7 @@ class Models:
             return
         remedy = f"known: none; put one into {self.workspace.models.name}/"
         if models:
-            remedy = did_you_mean(model, sorted(models))
+            remedy = did_you_mean((self.workspace.models / model).name, sorted(models))
         yield document.problem("model", f"no model '{model}'", remedy)
 
     def unknown_names(self, document: Document) -> Iterator[Problem]:

@@ -196,21 +196,21 @@ class ReportRecord(TypedDict):
 
     `verdict` is the worst of its methods' lowerings and quantizations, its gates and its files;
     `ok` is false where it failed; `allow` are other verdicts that the config accepts;
-    `failures` has a sentence for each failure, those of methods first; `files` are digests and
-    `sizes` bytes by name; `settings` is how it was validated; `places` says where the config sets a
-    value, `file:line` by its path there (`methods.encode`, `validate.atol`); `sources` are
-    digests of the files of the workspace whose lines pages quote, as they were exported from and as
-    the config was read; `left_float` counts operators that a quantized method's control flow keeps
-    in floating point; `quantization` has the facts of quantized methods; `portable` are the methods
-    for which the config names no partitioner; `narrowed` has, by method, sizes whose range lowering
-    narrowed, `warnings` those of its lowering, and `facts` those of features by name;
-    `operators` are the libraries of operators beside ATen's that the methods call;
-    `seconds` is each method's running time in the package over all calls; `only` names the methods
-    that were asked for, where not all were; `processor` is what measured latencies; `runs_in` says
-    by runtime, such as `1.5.1 (et15)`, whether the package runs there: "yes", or "no" and why;
-    `output_shapes` has dtype and sizes of each output, by method and output; `profiles` has, by
-    method, where the time of a call went on a device; `metrics` has a row for each limit of a
-    metric.
+    `failures` has a sentence for each failure, those of methods first, and `codes` the code of
+    each, such as `PTE502`; `files` are digests and `sizes` bytes by name; `settings` is how it was
+    validated; `places` says where the config sets a value, `file:line` by its path there
+    (`methods.encode`, `validate.atol`); `sources` are digests of the files of the workspace whose
+    lines pages quote, as they were exported from and as the config was read; `left_float` counts
+    operators that a quantized method's control flow keeps in floating point; `quantization` has the
+    facts of quantized methods; `portable` are the methods for which the config names no
+    partitioner; `narrowed` has, by method, sizes whose range lowering narrowed, `warnings` those of
+    its lowering, and `facts` those of features by name; `operators` are the libraries of operators
+    beside ATen's that the methods call; `seconds` is each method's running time in the package over
+    all calls; `only` names the methods that were asked for, where not all were; `processor` is what
+    measured latencies; `runs_in` says by runtime, such as `1.5.1 (et15)`, whether the package runs
+    there: "yes", or "no" and why; `output_shapes` has dtype and sizes of each output, by method and
+    output; `profiles` has, by method, where the time of a call went on a device; `metrics` has a
+    row for each limit of a metric.
     """
 
     package: str
@@ -218,6 +218,7 @@ class ReportRecord(TypedDict):
     verdict: Verdict
     allow: NotRequired[list[str]]
     failures: list[str]
+    codes: NotRequired[list[str]]
     settings: dict[str, Any]
     methods: list[MethodRecord]
     format: NotRequired[Literal[2]]

@@ -204,7 +204,7 @@ def test_a_workspace_with_a_module_of_our_name_works_and_is_told(doit, tmp_path)
     bench = bench_of("pair", tmp_path)
     write(bench.root, OWN)
     rename = "rename it if models or passes import it"
-    warning = f"warning: pipeline/: is hidden here: {HIDDEN}; {rename}\n"
+    warning = f"warning: pipeline/: is hidden here: {HIDDEN}; {rename} [PTE290]\n"
     told = f"{warning}1 package: no mistakes, 1 warning\n"
     for package, folder in (("pipeline", bench.root), ("pte_pipeline", bench.root / "models")):
         (bench.root / "dodo.py").write_text(f"from {package}.tasks import *\n")

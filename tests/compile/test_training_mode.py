@@ -5,6 +5,7 @@ from torch import nn
 from torch.export import export
 
 from pipeline.compile.lowering_warnings import find_training_mode
+from pipeline.moments import show_error
 
 X = torch.randn(4, 8)
 
@@ -21,6 +22,7 @@ def test_operators_in_training_mode_are_named_once_each():
         "is in training mode (2 calls); call .eval() on the model before the export, "
         "or declare that it samples, `validate: {random: true}`"
     )
+    assert show_error(dropout["what"], "warning") == f"{dropout['what']} [PTE373]"
     assert norm["operator"] == "aten.batch_norm" and norm["module"] == "2"
     assert warnings(model.eval()) == []
 

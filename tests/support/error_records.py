@@ -7,6 +7,7 @@ import tempfile
 from contextlib import contextmanager
 from functools import cache
 
+from pipeline.features.help import error_codes
 from pipeline.store import errors
 from tools.reference.errors import entries
 
@@ -33,26 +34,37 @@ def is_like(text, message):
 
 @contextmanager
 def recorded_errors():
-    """Within the block, gather the texts of the errors that this process and its forks make; they
-    are in the list that it yields once the block has ended."""
+    """Within the block, gather the texts of the errors that this process and its forks make, and of
+    the errors and warnings of other processes that this one shows; they are in the list that it
+    yields once the block has ended."""
     texts = []
+    show_error = error_codes.show_error
     originals = {kind: kind.__init__ for kind in (errors.PipelineError, errors.Problem)}
 
     def record(kind):
         def make(self, *arguments, **named):
             originals[kind](self, *arguments, **named)
             text = str(self) if kind is errors.Problem else "\n".join(map(str, arguments))
-            os.write(log.fileno(), f"{json.dumps(text)}\n".encode())
+            write(text)
 
         return make
+
+    def show(text, kind=""):
+        write(text)
+        return show_error(text, kind)
+
+    def write(text):
+        os.write(log.fileno(), f"{json.dumps(text)}\n".encode())
 
     with tempfile.TemporaryFile() as log:
         for kind in originals:
             kind.__init__ = record(kind)
+        error_codes.show_error = show
         try:
             yield texts
         finally:
             for kind, make in originals.items():
                 kind.__init__ = make
+            error_codes.show_error = show_error
         log.seek(0)
         texts += map(json.loads, log.read().splitlines())

@@ -13,6 +13,7 @@ from pipeline.config.validation import ValidateConfig
 from pipeline.devices.interface import DeviceError
 from pipeline.devices.session import Session
 from pipeline.features.pages.markdown import markdown
+from pipeline.moments import show_error
 from pipeline.program.eager import Source
 from pipeline.program.inputs import InputSet
 from pipeline.validate.package import validate_package
@@ -360,6 +361,12 @@ def test_declared_inputs_and_outputs_are_compared(packaged, example, sentence):
     validation = validate_one(Root(), torch.ones(3), build=build)
     assert f"run: {sentence}" in validation.failures
     assert method(validation, "run").runs == []
+
+
+def test_a_method_with_other_inputs_has_its_code():
+    build = {"run": exported(Added(), torch.ones(3), torch.ones(3))}
+    (failure, *_) = validate_one(Root(), torch.ones(3), build=build).failures
+    assert show_error(failure, "validate").endswith(" [PTE503]")
 
 
 class Scales(nn.Module):

@@ -28,7 +28,7 @@ DATA = Path(pipeline.features.help.__file__).with_name("error_codes.json")
 CODE = Path(__file__).parents[2] / "pipeline"
 # What is called to say a message to a user; some only in these rooms.
 _ANYWHERE = {
-    *("ArgumentError", "CannotRefitError", "CorruptError", "DelegateError", "DeviceError"),
+    *("ArgumentError", "CorruptError", "DelegateError", "DeviceError"),
     *("ExecutorLostError", "MissingBlobError", "PipelineError", "Problem", "RefusalError"),
     *("RegisteredTwiceError", "SourceError", "TypeError", "UnknownBackendError", "ValueError"),
     *("_WrongError", "rule"),
@@ -38,7 +38,7 @@ _IN_ROOMS = {
     "problem": ("config/", "features/", "plan/"),
 }
 # Raised to be caught, and put into words elsewhere.
-_INSIDE = ("compile/inspect/arrays.py", "features/refit/recipes.py", "store/sizes.py")
+_INSIDE = ("compile/inspect/arrays.py", "features/refit/", "store/sizes.py")
 _LINK = re.compile(r"\[([^\]]+)\]\(([^)]+)\)")
 _QUOTED_VALUE = re.compile(r"[`']?…[`']?")
 _FEW = 8  # letters: a message of fewer is made elsewhere
@@ -140,7 +140,7 @@ def messages() -> tuple[Message, ...]:
     return tuple(
         message
         for path in sorted(CODE.rglob("*.py"))
-        if (module := path.relative_to(CODE).as_posix()) not in _INSIDE
+        if not (module := path.relative_to(CODE).as_posix()).startswith(_INSIDE)
         for message in _said(module, path.read_text(encoding="utf-8"))
     )
 

@@ -53,7 +53,7 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
             if not {remark, remark.cause} & mistakes
         ]
     for remark in remarks:
-        yield f"warning: {remark}"
+        yield f"warning: {show_error(str(remark), 'warning')}"
     if wrong:
         raise PipelineError(
             f"{wrong} of {plural(len(packages), 'package')} with mistakes"

@@ -235,6 +235,13 @@ def preview(
     if table.rows or faulty:
         notes[:0] = filter(None, call_all("describe_outdated"))
     warnings = list(map(str, find_remarks(plan) if has_remarks and not faulty else ()))
+
+
+        from pipeline.backends.constructors import outdated  # pydantic
+
+        notes[:0] = filter(None, [outdated()])
+    remarks = find_remarks(plan) if has_remarks and not faulty else ()
+    warnings = [show_error(str(remark), "warning") for remark in remarks]
     if json:
         yield {
             "format": 1,

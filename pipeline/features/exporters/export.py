@@ -23,6 +23,7 @@ import torch
 
 from pipeline.config.operators import load_libraries
 from pipeline.features.exporters.drafts import drafting
+from pipeline.features.exporters.early import check_arities, check_syntax
 from pipeline.features.exporters.exporter import call_export_methods
 from pipeline.features.exporters.exporter_imports import import_afresh, importing_for
 from pipeline.features.exporters.handover import Handover, handing_over
@@ -126,6 +127,8 @@ def run_exporter(
     what it made and handed over: the arguments of `store_exported` and, as `asked`, of
     `DeclaredReads.find`."""
     path = root / action.inputs.path
+    describe = partial(_explain, root, action.model)
+    check_syntax(path, text, describe)
     with stages.stage(IMPORT), keeping_all():
         _warm_up()
     with (
@@ -135,7 +138,6 @@ def run_exporter(
     ):
         prepare = partial(load_libraries, action.libraries, root)
         run = partial(_run, path, text, handover, action.inputs.parameters, prepare)
-        describe = partial(_explain, root, action.model)
         exported: dict[str, Any] = run_isolated(run, watch, stages, describe)
     return exported
 
@@ -295,6 +297,11 @@ def _run(
     root = path.parents[1]
     with explaining_imports(path):
         module = load_exporter(path, text)
+
+
+    with _explaining_imports(path):
+        module = _load(path, text)
+        check_arities(module)
         returned = call_export_methods(module, parameters)
         if isinstance(returned, Iterator):
             records = hand_over_stream(module, returned, parameters, handover, root)

@@ -23,6 +23,8 @@ _CODE = re.compile(r"PTE\d*", re.IGNORECASE)
 _WIDTH = 100
 _PAGE = "docs/reference/errors.md"
 _PROGRAM = "pte"
+_WARNING = "warning"
+_OF_PACKAGES = ("link", "lower")  # kinds of action that report mistakes in configs, too
 _COMMAND = re.compile(r"(?<=[`'])doit(?= )")  # as it stands in remedies
 
 _Facts = Mapping[str, Any]
@@ -33,11 +35,12 @@ def find_codes(text: str, kind: str = "") -> list[str]:
 
     Args:
         text: the error, without what the console puts before it.
-        kind: that of the action that failed, such as `compile`; "" for a command line.
+        kind: that of the action that failed, such as `compile`; "" for a command line; `warning`
+            for a warning, which has no code without an entry of its own.
     """
     lines = text.splitlines()
     codes = [_match(line) for line in lines]
-    if lines and not any(codes):
+    if lines and kind != _WARNING and not any(codes):
         codes[0] = _find_group(lines[0], kind)
     return codes
 
@@ -117,6 +120,8 @@ def _find_group(line: str, kind: str) -> str:
         for code, facts in groups.items()
         if line.startswith(tuple(facts["places"]))
     ]
+    if kind in _OF_PACKAGES:
+        return next(iter((*of_place, *of_kind)), "PTE700")
     return next(iter((*of_kind, *of_place)), "PTE700")
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
 from pipeline.features.pages import heads
+from pipeline.features.pages.codes import add_code, kind_of
 from pipeline.features.pages.sections import report_sections
 from pipeline.moments import call_all
 from pipeline.report.elements import Cell, DataTable, ReportSection
@@ -134,10 +135,8 @@ def markdown_summary(
 def _failures(entry: Entry) -> str:
     lines = [f"## {_escape(entry.package)}", ""]
     for failure in entry.failures[:_MOST_FAILURES]:
-        sentence = _escape(failure)
-        if len(sentence) > _MOST_LETTERS:
-            sentence = sentence[: _MOST_LETTERS - 1] + "…"
-        lines.append(f"- {sentence}")
+        sentence = add_code(failure, kind_of(entry.error) or "validate", _MOST_LETTERS)
+        lines.append(f"- {_escape(sentence)}")
     more = len(entry.failures) - _MOST_FAILURES
     if more > 0:
         page = _code(f"build/{entry.package}/report.md")

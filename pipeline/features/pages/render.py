@@ -17,6 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from pipeline.features.pages import heads, overview
+from pipeline.features.pages.codes import add_code, kind_of
 from pipeline.features.pages.excerpts import excerpts
 from pipeline.features.pages.markdown import markdown, markdown_summary
 from pipeline.features.pages.method_list import filter_words, list_methods
@@ -115,7 +116,9 @@ def render_overview(
         word=word,
         kind=kind,
         verdict=heads.overall_verdict(entries),
-        failures=[(entry.package, entry.page, entry.failures) for entry in failed],
+        failures=[
+            (entry.package, entry.page, _list_failures(entry)) for entry in failed
+        ],
         sections=[section for section in sections if section.parts],
         timeline=timeline,
         formats=find_functions("report_formats"),
@@ -125,6 +128,12 @@ def render_overview(
         "index.html": page,
         "summary.md": visible(markdown_summary(entries, sections)).encode(),
     }
+
+
+def _list_failures(entry: Entry) -> list[str]:
+    """Return the failures of a package, each with its code."""
+    kind = kind_of(entry.error) or "validate"
+    return [add_code(failure, kind) for failure in entry.failures]
 
 
 @cache

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import pipeline
+from pipeline.features.remedies.near_names import suggest_name
 from pipeline.features.remedies.remedies import add_remedy
 from pipeline.program.operators import node_label
 from pipeline.program.source_lines import source_line
@@ -49,6 +50,7 @@ def explain_error(error: BaseException, root: Path) -> str:
     message = describe_error(error)
     if isinstance(error, PipelineError):
         return add_remedy(message, error=error)
+    message += suggest_name(error)
     refused = _find_refused(error, root) or [_find_place(error, root)]
     (line, operator), *further = refused
     place = _describe_place(line, operator)

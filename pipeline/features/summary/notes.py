@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pipeline.features.summary.unwritten import find_unknown_names, find_unwritten
+from pipeline.moments import show_error
 from pipeline.plan.plan import Plan
 from pipeline.report.events import DONE, Event
 from pipeline.report.formatting import percent, size_range
@@ -34,13 +35,18 @@ def describe_linked(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
             tensors = contents["tensors"] if contents else None
             unwritten = find_unwritten(manifest["emit"], manifest["files"], tensors)
             for remark in (*unknown, *unwritten):
-                yield one_line(f"{package}: {remark}")
+                yield _with_code(f"{package}: {remark}")
+
+
+def _with_code(warning: str) -> str:
+    """Return a warning on one line, with its code."""
+    return show_error(one_line(warning), "warning")
 
 
 def _dropped(plan: Plan, package: str) -> Iterator[str]:
     """Yield a line for each method of which less is delegated than in the last build."""
     for method, (was, now) in sorted(read_drops(plan.workspace, package).items()):
-        yield one_line(
+        yield _with_code(
             f"{package}/{method}: warning: {percent(now)} of nodes delegated, {percent(was)} in "
             "the last build"
         )
@@ -55,7 +61,7 @@ def _warnings(package: str, methods: Mapping[str, Any]) -> Iterator[str]:
             text = f"{place}: {warning['what']}" if place else warning["what"]
             about.setdefault(text, []).append(method)
     for text, names in about.items():
-        yield one_line(f"{package}/{listed(names, 3)}: warning: {text}")
+        yield _with_code(f"{package}/{listed(names, 3)}: warning: {text}")
 
 
 def _narrowed(package: str, methods: Mapping[str, Any]) -> Iterator[str]:
@@ -64,7 +70,7 @@ def _narrowed(package: str, methods: Mapping[str, Any]) -> Iterator[str]:
         keeps = facts["lowering"].get("edge", {}).get("keep_ranges", False)
         for size in facts.get("narrowed", ()):
             by = " in ".join(filter(None, (size["operator"], size["module"])))
-            yield one_line(
+            yield _with_code(
                 f"{package}/{method}: {size['size']} is lowered for "
                 f"{size_range(size['lowered'])}, its source takes {size_range(size['source'])}"
                 + (f"; narrowed by {by}" if by else "")
@@ -76,7 +82,7 @@ def warn_of_quantization(package: str, methods: Mapping[str, Any]) -> Iterator[s
     """Yield the warnings of a package's quantized methods."""
     for method, facts in sorted(methods.items()):
         for warning in facts.get("quantization", {}).get("warnings", ()):
-            yield one_line(f"{package}/{method}: {warning}")
+            yield _with_code(f"{package}/{method}: {warning}")
 
 
 def describe_validated(plan: Plan, events: Sequence[Event]) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from pipeline.moments import show_error
 from pipeline.store.errors import PipelineError
 from pipeline.store.releases import describe_unknown, installed_versions
 from pipeline.store.setting_table import variable_of
@@ -35,7 +36,8 @@ def check_toolchain(workspace: Workspace, builds: bool) -> None:
         raise PipelineError(f"{problem}; {remedy}, builds with it anyway")
     if builds:
         _refuse_missing_names(problem)
-    print(one_line(f"warning: {problem}"), file=sys.stderr, flush=True)
+    warning = show_error(one_line(f"warning: {problem}"), "warning")
+    print(warning, file=sys.stderr, flush=True)
 
 
 def _refuse_missing_names(problem: str) -> None:

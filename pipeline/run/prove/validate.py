@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.moments import call_all
+from pipeline.moments import call_all, find_code
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds.validate import ValidateInputs
 from pipeline.plan.shared_state import WHERE, describe_unsaid, says_sharing
@@ -211,6 +211,7 @@ def _make_record(
     }
     for judgement in judgements:
         record |= judgement.record
+    record["codes"] = [find_code(failure, "validate") for failure in failures]
     record["verdict"] = package_verdict(record)
     return record
 

@@ -4,6 +4,7 @@ import pytest
 
 from pipeline.features.gates.gates import check_gates, failed_gates
 from pipeline.features.gates.section import section
+from pipeline.moments import show_error
 from pipeline.plan.checks import find_places
 from pipeline.plan.kinds.validate import ValidateInputs, validate_action
 from pipeline.report.elements import DataTable
@@ -260,9 +261,9 @@ def test_an_output_that_is_lost_in_noise_fails_and_can_be_recorded():
 
 @pytest.mark.parametrize("gate", ["max_size_growth", "max_delegation_drop", "max_sqnr_drop"])
 def test_a_gate_against_a_baseline_that_is_not_there_fails_once(gate):
-    assert failures({gate: 0.5}, baseline=None) == [
-        "no baseline; `doit baseline asr` accepts the present figures"
-    ]
+    (failure,) = failures({gate: 0.5}, baseline=None)
+    assert failure == "no baseline; `doit baseline asr` accepts the present figures"
+    assert show_error(failure, "validate") == f"{failure} [PTE504]"
 
 
 @pytest.mark.parametrize("gate", ["max_delegation_drop", "max_sqnr_drop"])

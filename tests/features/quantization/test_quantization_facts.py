@@ -10,6 +10,7 @@ from pipeline.features.quantization.multiplications import count_multiplications
 from pipeline.features.quantization.prepared import PreparedComparison
 from pipeline.features.quantization.quantize import QuantizationNotes, quantize
 from pipeline.features.quantization.warnings import find_warnings
+from pipeline.moments import show_error
 from pipeline.program.graphs import find_origins, iter_nodes
 from pipeline.program.inputs import InputSet
 from pipeline.store.errors import PipelineError
@@ -131,6 +132,7 @@ def test_a_method_of_which_nothing_is_quantized_says_so():
     facts, notes = describe(model, (torch.randn(2, 8),), **STATIC)
     (first, *_) = find_warnings(facts, notes.prepared, 0)
     assert first.startswith("xnnpack quantized none of its weights and none of its compute; leave")
+    assert show_error(first, "warning") == f"{first} [PTE377]"
 
 
 def test_a_quantized_method_without_a_partitioner_says_so():

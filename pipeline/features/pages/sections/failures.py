@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from pipeline.features.pages.codes import add_code
 from pipeline.features.pages.fixes import fix_failure, fix_gate
 from pipeline.report.cells import code, name, source
 from pipeline.report.elements import Cell, DataTable, Json, ReportSection, Row
@@ -59,7 +60,7 @@ def _row(group: FailureGroup, places: Mapping[str, str], report: Json) -> Row:
 
 def _cells(sentence: str, subject: Cell | str, place: str | None, fix: str = "") -> Row:
     return {
-        "what failed": Cell(sentence, kind="wide"),
+        "what failed": Cell(add_code(sentence), kind="wide"),
         "of": subject,
         "config": source(place),
         "fix": Cell(fix or NOTHING, kind="fix" if fix else "soft"),

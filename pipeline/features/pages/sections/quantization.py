@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from pipeline.features.pages.codes import add_code
 from pipeline.report.cells import code, figure, name, text, verdict_cell
 from pipeline.report.elements import Cell, DataTable, Json, ReportSection, Row
 from pipeline.report.formatting import NOTHING, decibel, error, percent, sort_key
@@ -125,7 +126,8 @@ def _share(part: int, whole: int, note: str) -> Cell:
 def _warnings(methods: Mapping[str, Any]) -> Iterator[Row]:
     for method, facts in methods.items():
         for warning in facts["warnings"]:
-            yield {"method": name(method), "what": Cell(warning, kind="wide")}
+            what = add_code(warning, "warning")
+            yield {"method": name(method), "what": Cell(what, kind="wide")}
 
 
 def _left(methods: Mapping[str, Any]) -> Iterator[Row]:

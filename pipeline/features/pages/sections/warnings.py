@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pipeline.features.pages.codes import add_code
 from pipeline.report.cells import code, name, source
 from pipeline.report.elements import Cell, DataTable, Json, ReportSection, Row
 from pipeline.report.records import in_order
@@ -13,7 +14,7 @@ def section(report: Json) -> ReportSection:
             "method": name(method),
             "operator": code(warning["operator"]),
             "module": code(warning["module"]),
-            "warning": Cell(warning["what"], kind="wide"),
+            "warning": Cell(add_code(warning["what"], "warning"), kind="wide"),
             "source": source(warning["line"]),
         }
         for method, warnings in in_order(report, report.get("warnings")).items()
