@@ -129,7 +129,7 @@ def azure(_azure):
 def hf(monkeypatch):
     constants = pytest.importorskip("huggingface_hub.constants")
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)  # which needs its own server
-    from tests.support.hub import serve_hub
+    from tests.support.hub_api import serve_hub
 
     with serve_hub() as site:
         yield site

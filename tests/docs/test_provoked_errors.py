@@ -7,9 +7,9 @@ import sys
 from types import ModuleType, SimpleNamespace
 
 import pytest
+from pipeline.compile.to_backend import to_backend
 
 from pipeline import moments
-from pipeline.compile.to_backend import to_backend
 from pipeline.features.cluster.entry import open_cluster
 from pipeline.features.exporters.exporter import call_export_methods
 from pipeline.features.help.scripts import run as print_script

@@ -12,11 +12,8 @@ from typing import Any
 from pipeline.backends import BACKENDS
 from pipeline.backends.options import add_descriptions
 from pipeline.config.schema_generator import DIALECT, SchemaGenerator
-from pipeline.features.contracts.targets import KERNEL_PATTERN, PARTS, TargetFile
-
-
 from pipeline.features.contracts.linking import kernel_libraries
-from pipeline.features.contracts.targets import KERNEL_PATTERN, PARTS, RuntimeTarget
+from pipeline.features.contracts.targets import KERNEL_PATTERN, PARTS, TargetFile
 from pipeline.program.scalar_types import SCALAR_TYPES
 from pipeline.store.sizes import SIZE_PATTERN
 

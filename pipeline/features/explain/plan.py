@@ -234,12 +234,6 @@ def preview(
     notes = list(table.notes)
     if table.rows or faulty:
         notes[:0] = filter(None, call_all("describe_outdated"))
-    warnings = list(map(str, find_remarks(plan) if has_remarks and not faulty else ()))
-
-
-        from pipeline.backends.constructors import outdated  # pydantic
-
-        notes[:0] = filter(None, [outdated()])
     remarks = find_remarks(plan) if has_remarks and not faulty else ()
     warnings = [show_error(str(remark), "warning") for remark in remarks]
     if json:

@@ -297,10 +297,6 @@ def _run(
     root = path.parents[1]
     with explaining_imports(path):
         module = load_exporter(path, text)
-
-
-    with _explaining_imports(path):
-        module = _load(path, text)
         check_arities(module)
         returned = call_export_methods(module, parameters)
         if isinstance(returned, Iterator):
