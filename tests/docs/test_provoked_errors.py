@@ -7,7 +7,7 @@ import sys
 from types import ModuleType, SimpleNamespace
 
 import pytest
-from pipeline.compile.to_backend import to_backend
+from pipeline.features.to_backend.to_backend import to_backend
 
 from pipeline import moments
 from pipeline.features.cluster.entry import open_cluster
