@@ -79,9 +79,9 @@ case $address in
         ;;
 esac
 mkdir client && cd client
-set -- $(for model in "$@"; do
+paths=$(for model in "$@"; do
     for target in android-arm64 any; do
         pte fetch "$address" "$target" "$model"
     done
 done)
-python "$here/client.py" "$@"
+python "$here/client.py" $paths

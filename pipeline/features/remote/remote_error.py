@@ -44,8 +44,19 @@ class RemoteError(Exception):
 
 def translate_error(error: BaseException) -> RemoteError:
     """Return an error of a filesystem as one of the remote: a miss where something is not there."""
+    cause = error.__cause__
+    # fsspec's filesystem of http says so of a server that is down or fails, too.
+    if isinstance(error, FileNotFoundError) and _is_of_http(cause):
+        assert cause is not None
+        error = cause
     absent = isinstance(error, FileNotFoundError) or _read_status(error) == _NOT_FOUND
     return RemoteError("misses" if absent else "errors", error)
+
+
+def _is_of_http(error: BaseException | None) -> bool:
+    return isinstance(error, TimeoutError) or type(error).__module__.startswith(
+        "aiohttp."
+    )
 
 
 def _read_status(error: BaseException | None) -> int | None:

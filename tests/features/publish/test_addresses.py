@@ -1,8 +1,10 @@
 """Publishing to addresses of every scheme that fail: one line each, and nothing half published."""
 
 import json
+import re
 import secrets
 import socket
+from dataclasses import replace
 
 import pytest
 
@@ -63,7 +65,8 @@ def test_an_upload_that_is_cut_goes_on(site, tmp_path, monkeypatch):
     for fault in ("cut before", "cut after"):
         for writes in range(0, 60, WRITES.get(scheme, 5)):
             place = f"{site.url.rstrip('/')}-{secrets.token_hex(4)}"
-            fresh = type(site)(place, site.options, site.folder and f"{site.folder}-{place[-8:]}")
+            folder = site.folder and f"{site.folder}-{place[-8:]}"
+            fresh = replace(site, url=place, folder=folder)
             with weak_link(fresh, writes, fault) as cut:
                 try:
                     publish(cut, (release, contents))
@@ -94,14 +97,27 @@ def test_a_server_that_refuses(site):
     assert site.names() == set()
 
 
-def test_a_server_that_is_not_reached(site):
+def test_a_server_that_is_not_reached(site, tmp_path, monkeypatch):
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         lost = at_port(site, unused.getsockname()[1])
         with pytest.raises(PipelineError) as caught:
             publish(lost, make_release())
+        with pytest.raises(PipelineError, match=r"^[^\n]*: can't be read \([^\n]*\)$"):
+            fetch_from(lost, tmp_path / "assets", monkeypatch)
     (line,) = caught.value.lines
     assert " can't be reached (" in line and f"; {INDEX} names nothing new; run the same" in line
+
+
+def test_a_bucket_that_is_not_there(site):
+    if site.folder:
+        pytest.skip("a folder, which an upload makes")
+    none = re.sub(r"/team.*", "-none/team", site.url)
+    with pytest.raises(PipelineError) as caught:
+        publish(replace(site, url=none), make_release())
+    (line,) = caught.value.lines
+    assert line.startswith(f"{none} is not there (")
+    assert line.endswith("); create the bucket or repository first")
 
 
 def test_another_content_is_neither_overwritten_nor_fetched(site, tmp_path, monkeypatch):

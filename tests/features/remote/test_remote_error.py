@@ -39,6 +39,15 @@ def test_what_refused_an_upload_is_in_the_cause(status):
     assert (translated.count == "misses", translated.denied) == (status == 404, status == 403)
 
 
+@pytest.mark.parametrize("status", [404, 500])
+def test_a_server_that_fails_does_not_lack_a_file(status):
+    error = FileNotFoundError("https://host/packages.json")
+    error.__cause__ = answered(status)
+    assert translate_error(error).count == ("misses" if status == 404 else "errors")
+    error.__cause__ = TimeoutError("slow")
+    assert translate_error(error).count == "errors"
+
+
 def test_a_range_of_an_empty_file():
     assert translate_error(answered(416)).lacks_range
     assert translate_error(OSError(errno.EINVAL, "a")).lacks_range
