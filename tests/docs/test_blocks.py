@@ -166,6 +166,7 @@ RULES = (
     Rule("docs/guides/scaling.md", "yaml", check_kubernetes, "apiVersion:"),
     # Files of ours that are no configs
     Rule("docs/guides/*", "yaml", check_target, "kernels:"),
+    Rule("docs/guides/*", "yaml", check_target, "devices:"),
     Rule("docs/guides/transformers.md", "yaml", check_model_source, "transformers:"),
     Rule("docs/guides/baselines.md", "yaml", check_baseline, "# What was accepted"),
     # What `test_blocks_run.py` prints again
