@@ -5,6 +5,7 @@ An estimate decides what is lowered next, never whether a limit holds.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from pipeline.features.tuning.ranking import Limits, Objectives, measure_violations
@@ -14,6 +15,8 @@ from pipeline.features.tuning.trials import Trial
 
 # The least that two figures differ by where they are not taken for the same: a share, or dB.
 _LEAST_SHARE, _LEAST_DECIBELS = 0.01, 0.5
+# By how much a prediction must break a limit where no trial has confirmed it.
+_FAR_SHARE, _FAR_DECIBELS = 0.1, 3.0
 _SQNR = "sqnr"
 
 
@@ -118,6 +121,20 @@ class Estimates:
             change = margin if name == _SQNR else margin * abs(figures[name])
             figures[name] += sign * change
         return figures
+
+
+def find_hopeless(screening: Screening, limits: Limits) -> set[Choice]:
+    """Return the combinations that can't be packages, mean the same as another one, or are
+    predicted to break a limit by far, as predictions of no faithful backend are off."""
+    hopeless = set(screening.faults) | screening.same
+    for choice, figures in screening.figures.items():
+        for name, value in figures.items():
+            most = limits.get(f"max_{name}", math.inf)
+            least = limits.get(f"min_{name}", -math.inf)
+            margin = _FAR_DECIBELS if name == _SQNR else _FAR_SHARE * abs(value)
+            if not least - margin <= value <= most + margin:
+                hopeless.add(choice)
+    return hopeless
 
 
 def find_least(name: str) -> float:
