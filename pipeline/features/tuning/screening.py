@@ -42,7 +42,7 @@ class Screening:
     Attributes:
         names: of the trials that combinations make; of combinations that mean the same, the first.
         faults: why a combination can't be a package.
-        same: the others that mean the same.
+        duplicates: the others, that mean the same as one of these.
         figures: those of `PREDICTED`, by combination.
         programs: how many quantized programs they were predicted from.
     """
@@ -50,7 +50,7 @@ class Screening:
     def __init__(self, space: Space) -> None:
         self.names: dict[Choice, str] = {}
         self.faults: dict[Choice, str] = {}
-        self.same: set[Choice] = set()
+        self.duplicates: set[Choice] = set()
         self.figures: dict[Choice, dict[str, float]] = {}
         self.programs = 0
         self._space = space
@@ -86,7 +86,7 @@ class Screening:
             self.faults[choice] = str(errors.problems[0])
             return
         if name in self.names.values():
-            self.same.add(choice)
+            self.duplicates.add(choice)
             return
         self.names[choice] = name
         self._parts[choice] = []
@@ -122,8 +122,8 @@ class Screening:
         if not lacking:
             return predictions
         requests = [request for _, request in lacking.values()]
-        made = _run_isolated(requests, libraries, plan, folder)
-        for (part, (key, _)), result in zip(lacking.items(), made, strict=True):
+        results = _run_isolated(requests, libraries, plan, folder)
+        for (part, (key, _)), result in zip(lacking.items(), results, strict=True):
             if "error" not in result:
                 store.put_result(key, result, pushes=False)
                 predictions[part] = result

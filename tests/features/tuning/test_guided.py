@@ -113,7 +113,7 @@ def test_only_predicted_objectives_guide_a_search():
 
 def test_what_breaks_a_limit_by_far_is_hopeless():
     """20 dB where 25 are asked for, not 24.8; and what can't be a package."""
-    screening = SimpleNamespace(**vars(SCREENING), faults={(9,): "no"}, same={(8,)})
+    screening = SimpleNamespace(**vars(SCREENING), faults={(9,): "no"}, duplicates={(8,)})
     hopeless = find_hopeless(screening, LIMITS)
     assert {choice[0] for choice in hopeless} == {3, 8, 9}
     assert {choice[0] for choice in find_hopeless(screening, {"max_size": 560.0})} == {0, 8, 9}
