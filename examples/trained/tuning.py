@@ -43,9 +43,6 @@ def _static(**options: Any) -> dict[str, Any]:
 
 _NO_STFT = {"modules": {"stft_conv": "none"}}
 _NO_ADD = {"operators": {"add": "none"}}
-_DYNAMIC = {"quantizer": "xnnpack", "dynamic": True, "per_channel": True}
-_INT4 = {"quantizer": "torchao", "scheme": "int8_dynamic_activation_int4_weight", "group_size": 32}
-_INT8 = {"quantizer": "torchao", "scheme": "int8_dynamic_activation_int8_weight", "group_size": 0}
 # By model: its methods, the floor in dB, the number of trials and the space.
 SPACES: dict[str, tuple[tuple[str, ...], float, int, dict[str, list[Any]]]] = {
     "voice_detector": (
@@ -71,42 +68,6 @@ SPACES: dict[str, tuple[tuple[str, ...], float, int, dict[str, list[Any]]]] = {
                 _static(operators={"conv2d": "none"}),
             ],
             "defaults.partitioners": PARTITIONERS,
-            "defaults.edge": EDGE,
-        },
-    ),
-    "speaker_encoder": (
-        ("listen", "embed", "compare"),
-        15,
-        4,
-        {
-            "defaults.quantize": [None, _DYNAMIC, {**_DYNAMIC, "per_channel": False}, _INT4],
-            "defaults.partitioners": PARTITIONERS,
-            "defaults.edge": EDGE,
-        },
-    ),
-    "image_classifier": (
-        ("classify", "embed"),
-        4,
-        3,
-        {
-            "defaults.quantize": [
-                *(None, _static(), _static(per_channel=False)),
-                _static(operators={"add": "none"}),
-            ],
-            "defaults.partitioners": PARTITIONERS[:2],
-            "defaults.edge": EDGE,
-        },
-    ),
-    "sentence_encoder": (
-        ("encode", "score"),
-        15,
-        3,
-        {
-            "defaults.quantize": [
-                *(None, _INT8, _INT4),
-                {**_INT8, "embedding": {"bits": 8}},
-            ],
-            "defaults.partitioners": [["xnnpack"], []],
             "defaults.edge": EDGE,
         },
     ),

@@ -5,6 +5,7 @@ An estimate decides what is lowered next, never whether a limit holds.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from pipeline.features.tuning.ranking import Limits, Objectives, measure_violations
@@ -14,6 +15,8 @@ from pipeline.features.tuning.trials import Trial
 
 # The least that two figures differ by where they are not taken for the same: a share, or dB.
 _LEAST_SHARE, _LEAST_DECIBELS = 0.01, 0.5
+# By how much a prediction must break a limit where no trial has confirmed it.
+_FAR_SHARE, _FAR_DECIBELS = 0.1, 3.0
 _SQNR = "sqnr"
 
 
@@ -66,18 +69,20 @@ class Estimates:
         """Return the combination of the most similar trial with figures: above all on the axes that
         predictions don't see; of several the last."""
         similar, least = None, (len(choice) + 1, 0)
-        for other, trial in self.trials.items():
-            distance = self._measure_distance(choice, other)
+        for neighbour, trial in self.trials.items():
+            distance = self._measure_distance(choice, neighbour)
             if trial.figures and distance <= least:
-                similar, least = other, distance
+                similar, least = neighbour, distance
         return similar
 
-    def _measure_distance(self, choice: Choice, other: Choice) -> tuple[int, int]:
+    def _measure_distance(self, choice: Choice, neighbour: Choice) -> tuple[int, int]:
         """Return on how many axes that predictions don't see, and on how many others, combinations
         differ."""
         counts = [0, 0]
-        for one, two, is_seen in zip(choice, other, self._is_screened, strict=True):
-            counts[is_seen] += one != two
+        for number, other_number, is_seen in zip(
+            choice, neighbour, self._is_screened, strict=True
+        ):
+            counts[is_seen] += number != other_number
         return counts[0], counts[1]
 
     def is_doubtful(self, choice: Choice) -> bool:
@@ -85,8 +90,8 @@ class Estimates:
         be lowered."""
         trials = [
             trial
-            for other, trial in self.trials.items()
-            if self._measure_distance(choice, other)[0] == 0
+            for neighbour, trial in self.trials.items()
+            if self._measure_distance(choice, neighbour)[0] == 0
         ]
         return bool(trials) and not any(trial.figures for trial in trials)
 
@@ -94,10 +99,10 @@ class Estimates:
         """Return how many alternatives of a combination neither a trial nor a pending combination
         has, on the axes that predictions don't see."""
         count = 0
-        others = [*self.trials, *pending]
+        choices = [*self.trials, *pending]
         for axis, number in enumerate(choice):
             if not self._is_screened[axis]:
-                count += all(other[axis] != number for other in others)
+                count += all(tried[axis] != number for tried in choices)
         return count
 
     def breaks_limits(self, figures: Mapping[str, float]) -> bool:
@@ -109,8 +114,8 @@ class Estimates:
         """Return the estimate of a combination with accuracy as good as it can well be, by what
         earlier estimates missed; as it is where a trial of the same quantization was measured."""
         figures = self.estimate(choice)
-        for other, trial in self.trials.items():
-            if trial.figures and self._measure_distance(choice, other)[1] == 0:
+        for neighbour, trial in self.trials.items():
+            if trial.figures and self._measure_distance(choice, neighbour)[1] == 0:
                 return figures
         for name in figures:
             margin = max(self._errors.get(name, 0.0), find_least(name))
@@ -120,44 +125,58 @@ class Estimates:
         return figures
 
 
+def find_hopeless(screening: Screening, limits: Limits) -> set[Choice]:
+    """Return the combinations that can't be packages, mean the same as another one, or are
+    predicted to break a limit by far, as predictions of no faithful backend are off."""
+    hopeless = set(screening.faults) | screening.duplicates
+    for choice, figures in screening.figures.items():
+        for name, value in figures.items():
+            most = limits.get(f"max_{name}", math.inf)
+            least = limits.get(f"min_{name}", -math.inf)
+            margin = _FAR_DECIBELS if name == _SQNR else _FAR_SHARE * abs(value)
+            if not least - margin <= value <= most + margin:
+                hopeless.add(choice)
+    return hopeless
+
+
 def find_least(name: str) -> float:
     """Return the least difference of a figure that counts: dB of a ratio, else a share."""
     return _LEAST_DECIBELS if name == _SQNR else _LEAST_SHARE
 
 
-def measure_difference(name: str, one: float, two: float) -> float:
+def measure_difference(name: str, value: float, reference: float) -> float:
     """Return how far two values of a figure are apart: in dB, else as a share of the second."""
     if name == _SQNR:
-        return abs(one - two)
-    return abs(one - two) / (abs(two) or 1.0)
+        return abs(value - reference)
+    return abs(value - reference) / (abs(reference) or 1.0)
 
 
 def differs(
-    figures: Mapping[str, float], other: Mapping[str, float], objectives: Objectives
+    figures: Mapping[str, float], rival: Mapping[str, float], objectives: Objectives
 ) -> bool:
     """Tell whether figures are not the same in all objectives, by what counts."""
-    return is_new(figures, [other], objectives) or is_new(other, [figures], objectives)
+    return is_new(figures, [rival], objectives) or is_new(rival, [figures], objectives)
 
 
 def is_new(
     figures: Mapping[str, float],
-    others: Sequence[Mapping[str, float]],
+    rivals: Sequence[Mapping[str, float]],
     objectives: Objectives,
 ) -> bool:
-    """Tell whether each of the others is worse than figures in an objective, by what counts."""
-    return all(_gains(figures, other, objectives) for other in others)
+    """Tell whether all rivals are worse than figures in an objective, by what counts."""
+    return all(_gains(figures, rival, objectives) for rival in rivals)
 
 
 def _gains(
-    figures: Mapping[str, float], other: Mapping[str, float], objectives: Objectives
+    figures: Mapping[str, float], rival: Mapping[str, float], objectives: Objectives
 ) -> bool:
     for name, direction in objectives.items():
-        if name not in figures or name not in other:
+        if name not in figures or name not in rival:
             continue
-        gain = other[name] - figures[name]
+        gain = rival[name] - figures[name]
         if direction == "max":
             gain = -gain
         least = find_least(name)
-        if gain > (least if name == _SQNR else least * abs(other[name])):
+        if gain > (least if name == _SQNR else least * abs(rival[name])):
             return True
     return False

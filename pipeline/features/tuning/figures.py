@@ -32,7 +32,7 @@ DIRECTIONS: Mapping[str, str] = MappingProxyType(
 # Those that a package has before it is validated.
 CHEAP = ("size", "delegated_nodes", "delegated_ops", "planned_memory")
 # Those of devices, with the path of the figure in a method's record of a device.
-_ON_DEVICE: Mapping[str, tuple[str, ...]] = MappingProxyType(
+ON_DEVICE: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "latency": ("run_ms",),
         "latency_p95": ("p95_ms",),
@@ -119,7 +119,7 @@ def _find_figure(name: str, figures: Figures, report: Json) -> float | None:
     if name in ("sqnr", "max_abs"):
         return _find_accuracy(name, report, CHOSEN)
     kind, _, device = name.partition(".")
-    if kind in _ON_DEVICE:
+    if kind in ON_DEVICE:
         return _find_on_device(kind, device, report)
     if kind == "metrics":
         return _find_metric(device, report)
@@ -160,7 +160,7 @@ def _find_on_device(kind: str, device: str, report: Json) -> float | None:
     values = []
     for method in report.get("methods", ()):
         record = (method.get("devices") or {}).get(device) or {}
-        value = _find_in_record(record, _ON_DEVICE[kind])
+        value = _find_in_record(record, ON_DEVICE[kind])
         if value is not None:
             values.append(value)
     if not values:

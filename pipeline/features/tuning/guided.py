@@ -89,8 +89,8 @@ def _choose_next(
     sound = [trial.figures for trial in lowered if not trial.faults] + pending
     failed = [trial.figures for trial in lowered if trial.faults and trial.figures]
     first = dict(list(objectives.items())[:1])
-    best = sorted(sound, key=lambda known: measure_costs(known, objectives))[:1]
-    beating, others = [], []
+    best = sorted(sound, key=lambda rival: measure_costs(rival, objectives))[:1]
+    winners, newcomers = [], []
     for choice, estimate in figures.items():
         if estimates.is_doubtful(choice) and sound:
             continue
@@ -99,9 +99,9 @@ def _choose_next(
         if estimates.breaks_limits(estimates.improve(choice)):
             continue
         if is_new(estimate, best, first):
-            beating.append(choice)
+            winners.append(choice)
         elif not estimates.breaks_limits(estimate) and is_new(
             estimate, sound, objectives
         ):
-            others.append(choice)
-    return min(beating or others, key=rank, default=None)
+            newcomers.append(choice)
+    return min(winners or newcomers, key=rank, default=None)

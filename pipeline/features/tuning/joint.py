@@ -37,26 +37,26 @@ def name_limits(
     return limits
 
 
-def read_others(
+def read_constants(
     plan: Plan, packages: Sequence[str], limits: Mapping[str, float]
 ) -> dict[str, dict[str, float]]:
     """Return the limited figures of packages as they were built. Raises PipelineError where one is
     not."""
-    others = {}
+    by_package = {}
     for package in packages if limits else ():
         figures = read_figures(plan.workspace.package(package), list(limits))
         lacking = [name for name in limits if name not in figures]
         if lacking:
             hint = f"run `doit validate:{package}` first"
             raise PipelineError(f"{package}: no figure {lacking[0]} of it; {hint}")
-        others[package] = figures
-    return others
+        by_package[package] = figures
+    return by_package
 
 
 def choose_within(
     searches: Sequence[Any],
     limits: Mapping[str, float],
-    others: Mapping[str, Mapping[str, float]],
+    constants: Mapping[str, Mapping[str, float]],
 ) -> tuple[list[Trial], list[str]]:
     """Return a trial of each search, and lines that say which.
 
@@ -68,12 +68,14 @@ def choose_within(
     Args:
         searches: of `search.Search`, whose trials have the limited figures.
         limits: the greatest sum by figure, in bytes.
-        others: the figures of packages without alternatives, which the sums hold too, by package.
+        constants: the figures of packages without alternatives, which count too, by package.
 
     Raises:
         PipelineError: no choice holds the limits, or a package has no sound trial.
     """
-    start = tuple(sum(figures[name] for figures in others.values()) for name in limits)
+    start = tuple(
+        sum(figures[name] for figures in constants.values()) for name in limits
+    )
     reached: _Reached = {start: (0.0, ())}
     for search in searches:
         front = _find_joint_front(search, limits)
@@ -127,15 +129,15 @@ def _extend(
 
 def _drop_beaten(reached: _Reached) -> _Reached:
     """Return the sums without those that others beat: no sum is greater, and they lose no more."""
-    kept: _Reached = {}
+    front: _Reached = {}
     for sums, result in sorted(reached.items(), key=lambda item: (item[0], item[1][0])):
         beaten = any(
-            loss <= result[0] and _fits(other, sums)
-            for other, (loss, _) in kept.items()
+            loss <= result[0] and _fits(rival, sums)
+            for rival, (loss, _) in front.items()
         )
         if not beaten:
-            kept[sums] = result
-    return kept
+            front[sums] = result
+    return front
 
 
 def _fits(sums: Sums, bounds: Sums) -> bool:

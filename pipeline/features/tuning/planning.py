@@ -19,8 +19,13 @@ class TunePlanning(Planning):
     def find_problems(
         self, package: str, config: PackageConfig, document: Document
     ) -> Iterator[Problem]:
-        from pipeline.features.tuning.space import find_space_problems
+        from pipeline.features.tuning.space import (
+            find_figure_problems,
+            find_space_problems,
+        )
 
+        devices = getattr(config.validation, "devices", ())
+        yield from find_figure_problems(document, devices)
         workspace = self.plan.workspace
         methods = list(config.methods)
         yield from find_space_problems(workspace, package, document, methods)

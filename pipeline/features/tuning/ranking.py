@@ -66,8 +66,8 @@ def is_better(
         (_cost(figures, name, objectives), _cost(others, name, objectives))
         for name in objectives
     ]
-    no_worse = all(cost <= other for cost, other in pairs)
-    return no_worse and any(cost < other for cost, other in pairs)
+    no_worse = all(cost <= rival_cost for cost, rival_cost in pairs)
+    return no_worse and any(cost < rival_cost for cost, rival_cost in pairs)
 
 
 def find_front(trials: Sequence[Trial], objectives: Objectives) -> list[Trial]:

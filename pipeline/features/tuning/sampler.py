@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import random
 import warnings
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from typing import Any
 
 from pipeline.features.tuning.ranking import Objectives
@@ -29,27 +29,41 @@ _LARGE = 1e9  # the violation of what could not be built
 Batches = Generator[Sequence[Choice], Sequence[Trial], None]
 
 
-def sample(space: Space, number: int, seed: int, objectives: Objectives) -> Batches:
+def sample(
+    space: Space,
+    number: int,
+    seed: int,
+    objectives: Objectives,
+    excluded: Collection[Choice] = (),
+) -> Batches:
     """Yield combinations to try, at most `number`, and take the trials of each batch.
+
+    Args:
+        excluded: combinations that are not worth a trial.
 
     Raises:
         PipelineError: the space is larger, and Optuna is not installed.
     """
-    if space.size <= number:
-        yield list(space.list_choices())
+    if space.size - len(excluded) <= number:
+        yield [choice for choice in space.list_choices() if choice not in excluded]
         return
-    yield from _sample_with_optuna(space, number, seed, objectives)
+    yield from _sample_with_optuna(space, number, seed, objectives, excluded)
 
 
 def _sample_with_optuna(
-    space: Space, number: int, seed: int, objectives: Objectives
+    space: Space,
+    number: int,
+    seed: int,
+    objectives: Objectives,
+    excluded: Collection[Choice],
 ) -> Batches:
     study, distributions = _open_study(space, number, seed, objectives)
-    tried: set[Choice] = set()
-    while len(tried) < number:
+    tried = set(excluded)
+    most = len(tried) + number
+    while len(tried) < most:
         batch: list[Any] = []
         choices: list[Choice] = []
-        for _ in range(min(_BATCH, number - len(tried))):
+        for _ in range(min(_BATCH, most - len(tried))):
             asked, choice = _ask(study, distributions, space, tried, seed)
             tried.add(choice)
             batch.append(asked)

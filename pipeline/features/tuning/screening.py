@@ -6,10 +6,11 @@ takes a few. Predictions are results in the store: a second search measures noth
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pipeline.features.tuning.figures import split_limit
 from pipeline.features.tuning.space import Choice, Space, compose_choice
 from pipeline.features.tuning.trials import TrialFolder
 from pipeline.plan.kinds.parts import Libraries, common_fields, operator_fields
@@ -41,6 +42,7 @@ class Screening:
     Attributes:
         names: of the trials that combinations make; of combinations that mean the same, the first.
         faults: why a combination can't be a package.
+        duplicates: the others, that mean the same as one of these.
         figures: those of `PREDICTED`, by combination.
         programs: how many quantized programs they were predicted from.
     """
@@ -48,6 +50,7 @@ class Screening:
     def __init__(self, space: Space) -> None:
         self.names: dict[Choice, str] = {}
         self.faults: dict[Choice, str] = {}
+        self.duplicates: set[Choice] = set()
         self.figures: dict[Choice, dict[str, float]] = {}
         self.programs = 0
         self._space = space
@@ -83,6 +86,7 @@ class Screening:
             self.faults[choice] = str(errors.problems[0])
             return
         if name in self.names.values():
+            self.duplicates.add(choice)
             return
         self.names[choice] = name
         self._parts[choice] = []
@@ -118,8 +122,8 @@ class Screening:
         if not lacking:
             return predictions
         requests = [request for _, request in lacking.values()]
-        made = _run_isolated(requests, libraries, plan, folder)
-        for (part, (key, _)), result in zip(lacking.items(), made, strict=True):
+        results = _run_isolated(requests, libraries, plan, folder)
+        for (part, (key, _)), result in zip(lacking.items(), results, strict=True):
             if "error" not in result:
                 store.put_result(key, result, pushes=False)
                 predictions[part] = result
@@ -195,6 +199,11 @@ def _join(parts: Sequence[Mapping[str, Any] | None]) -> dict[str, float]:
 def can_screen(space: Space) -> bool:
     """Tell whether predictions can tell combinations apart: an axis is about quantizing."""
     return space.size <= MOST_SCREENED and any(map(is_screened, space.axes))
+
+
+def limits_prediction(limits: Iterable[str]) -> bool:
+    """Tell whether a limit is on a predicted figure."""
+    return any(split_limit(name)[1] in PREDICTED for name in limits)
 
 
 def is_screened(axis: str) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from pipeline.features.tuning.estimates import find_hopeless
 from pipeline.features.tuning.figures import (
     CHEAP,
     find_faults,
@@ -20,7 +21,11 @@ from pipeline.features.tuning.ranking import (
     parse_limits,
 )
 from pipeline.features.tuning.sampler import sample
-from pipeline.features.tuning.screening import Screening, can_screen
+from pipeline.features.tuning.screening import (
+    Screening,
+    can_screen,
+    limits_prediction,
+)
 from pipeline.features.tuning.space import (
     Choice,
     Space,
@@ -72,8 +77,8 @@ class Search:
         self.present = ""
         self.folder = TrialFolder(plan.workspace, package)
         self.screening: Screening | None = None
-        guided = can_guide(self.objectives) and can_screen(self.space)
-        if guided and not tries_all:
+        helps = can_guide(self.objectives) or limits_prediction(self.limits)
+        if helps and can_screen(self.space) and not tries_all:
             self.screening = Screening(self.space)
         self._plan = plan
 
@@ -100,17 +105,20 @@ class Search:
 
     def _begin_batches(self) -> Batches:
         """Return what yields combinations to try, after predicting them where that is possible."""
+        excluded: set[Choice] = set()
         if self.screening is not None:
             self.screening.run(self._plan, self.folder)
-            return follow_estimates(
-                self.screening,
-                self.space,
-                self.present,
-                self.number,
-                self.objectives,
-                self.limits,
-            )
-        return sample(self.space, self.number, self.seed, self.objectives)
+            if can_guide(self.objectives):
+                return follow_estimates(
+                    self.screening,
+                    self.space,
+                    self.present,
+                    self.number,
+                    self.objectives,
+                    self.limits,
+                )
+            excluded = find_hopeless(self.screening, self.limits)
+        return sample(self.space, self.number, self.seed, self.objectives, excluded)
 
     def _try(self, choices: Sequence[Choice | None]) -> list[Trial]:
         """Build and validate variants, but those that break a limit on a cheap figure."""

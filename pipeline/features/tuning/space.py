@@ -19,6 +19,7 @@ from pipeline.config.parser import parse_document
 from pipeline.config.secrets import Secret
 from pipeline.config.validation import Gates
 from pipeline.config.yaml import Node, dump_flow, plain
+from pipeline.features.tuning.figures import ON_DEVICE, split_limit
 from pipeline.store.digest import Digest
 from pipeline.store.errors import ConfigErrors, Problem, did_you_mean
 from pipeline.store.settings import Environment
@@ -207,6 +208,25 @@ def find_space_problems(
                 yield _make_problem(node, "is there twice", "keep one")
             else:
                 yield from _find_alternative_problems(space, name, number)
+
+
+def find_figure_problems(
+    document: Document, devices: Sequence[str]
+) -> Iterator[Problem]:
+    """Yield the objectives and limits that no device of a validation gives, with their lines."""
+    section = document.root.value["tune"].value
+    for key in ("objectives", "limits"):
+        node = section.get(key)
+        for name, member in node.value.items() if node is not None else ():
+            figure = split_limit(name)[1] if key == "limits" else name
+            kind, _, device = figure.partition(".")
+            if kind == "energy":
+                hint = "take latency_p95.<device> or peak_memory.<device>"
+                yield _make_problem(member, "no device measures energy", hint)
+            elif kind in ON_DEVICE and device and device not in devices:
+                hint = f"write `validate: {{devices: [{device}]}}`"
+                fault = f"no validation runs on a device '{device}'"
+                yield _make_problem(member, fault, hint)
 
 
 def _make_problem(node: Node, fault: str, hint: str) -> Problem:

@@ -138,8 +138,8 @@ class TrialFolder:
         Raises:
             PipelineError: the run could not begin.
         """
-        asked = list(dict.fromkeys(names))
-        tasks = [f"{group}:{quoted(name)}" for name in asked]
+        targets = list(dict.fromkeys(names))
+        tasks = [f"{group}:{quoted(name)}" for name in targets]
         if not tasks:
             return {}
         build = self._folder / _BUILD
@@ -162,7 +162,7 @@ class TrialFolder:
         actions = (read_record(record) or {}).get("actions", ())
         counts = Counter((action["kind"], action["outcome"]) for action in actions)
         self.compiled += counts["compile", "built"]
-        return _find_errors(actions, asked)
+        return _find_errors(actions, targets)
 
     def drop_others(self) -> None:
         """Remove trials that the present search has not asked for."""

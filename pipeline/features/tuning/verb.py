@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline.cli.verbs import known_packages
 from pipeline.features.tuning.edit import write_choice
-from pipeline.features.tuning.joint import choose_within, name_limits, read_others
+from pipeline.features.tuning.joint import choose_within, name_limits, read_constants
 from pipeline.features.tuning.page import write_results
 from pipeline.features.tuning.ranking import find_front
 from pipeline.features.tuning.search import Search
@@ -53,7 +53,7 @@ def run(
         raise PipelineError("--write NUMBER is for one package; name it")
     searches = [Search(plan, package, number, all) for package in packages]
     limits = name_limits(searches, sizes)
-    others = read_others(plan, fixed, limits)
+    constants = read_constants(plan, fixed, limits)
     for search in searches:
         started = time.monotonic()
         package = search.space.package
@@ -69,7 +69,7 @@ def run(
         yield f"{work}; {write_results(search)}"
     chosen = None
     if limits:
-        chosen, lines = choose_within(searches, limits, others)
+        chosen, lines = choose_within(searches, limits, constants)
         yield from lines
     if write:
         for place, search in enumerate(searches):
@@ -82,7 +82,7 @@ def _find_packages(
 ) -> tuple[list[str], list[str]]:
     """Return the packages that are meant, without mistakes: those with a space, and of a target the
     others."""
-    tuned, others = [], []
+    tuned, fixed = [], []
     for package in known_packages(plan, words):
         if words:
             plan.check(package)
@@ -92,7 +92,7 @@ def _find_packages(
         if config is not None and getattr(config, "tune"):  # noqa: B009 - mypy knows no such field
             tuned.append(package)
         elif target:
-            others.append(package)
+            fixed.append(package)
         elif words:
             hint = "write `tune: {space: {methods.<method>.quantize: [...]}}`"
             raise PipelineError(f"{package}: its config has no section `tune`; {hint}")
@@ -101,7 +101,7 @@ def _find_packages(
         raise PipelineError(f"{place} has a section `tune`; `doit help tune` says more")
     for package in tuned:
         plan.check(package)
-    return tuned, others
+    return tuned, fixed
 
 
 def _parse_size(text: str, option: str) -> int | None:

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline.features.tuning.estimates import Estimates, differs
+from pipeline.features.tuning.estimates import Estimates, differs, find_hopeless
 from pipeline.features.tuning.guided import can_guide, follow_estimates
 from pipeline.features.tuning.trials import Trial
 
@@ -109,3 +109,11 @@ def test_what_counts_as_different(one, two, different):
 
 def test_only_predicted_objectives_guide_a_search():
     assert can_guide(OBJECTIVES) and not can_guide({"latency": "min", "sqnr": "max"})
+
+
+def test_what_breaks_a_limit_by_far_is_hopeless():
+    """20 dB where 25 are asked for, not 24.8; and what can't be a package."""
+    screening = SimpleNamespace(**vars(SCREENING), faults={(9,): "no"}, duplicates={(8,)})
+    hopeless = find_hopeless(screening, LIMITS)
+    assert {choice[0] for choice in hopeless} == {3, 8, 9}
+    assert {choice[0] for choice in find_hopeless(screening, {"max_size": 560.0})} == {0, 8, 9}

@@ -21,10 +21,10 @@ class Grid(Space):
         self.axes = {f"axis{number}": [None] * size for number, size in enumerate(sizes)}
 
 
-def follow(space, number, seed=0):
+def follow(space, number, seed=0, excluded=()):
     """Return the combinations that are asked for, where the sum of the numbers is the size and
     less than 3 breaks a limit."""
-    batches = sample(space, number, seed, OBJECTIVES)
+    batches = sample(space, number, seed, OBJECTIVES, excluded)
     choices = next(batches)
     tried = []
     while True:
@@ -44,6 +44,7 @@ def follow(space, number, seed=0):
 def test_a_small_space_is_tried_as_a_whole_without_optuna(monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
     assert follow(Grid(2, 3), 6) == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
+    assert follow(Grid(2, 3), 4, excluded={(0, 0), (1, 1)}) == [(0, 1), (0, 2), (1, 0), (1, 2)]
     with pytest.raises(PipelineError, match=r"needs Optuna; .*`--trials 6` tries all"):
         follow(Grid(2, 3), 5)
 
@@ -55,5 +56,8 @@ def test_a_large_space_is_sampled_by_seed():
     assert len(set(first)) == 24
     assert follow(Grid(4, 4, 4), 24) == first
     assert follow(Grid(4, 4, 4), 24, seed=1) != first
+    excluded = set(first[:8])
+    rest = follow(Grid(4, 4, 4), 24, excluded=excluded)
+    assert len(set(rest)) == 24 and excluded.isdisjoint(rest)
     # A longer search begins as a shorter one of as many trials at random.
     assert len(set(follow(Grid(2, 3), 5))) == 5

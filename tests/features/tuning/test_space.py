@@ -2,19 +2,53 @@
 
 import pytest
 
-from pipeline.features.tuning.space import compose_choice, find_choice_problems, make_trial_data
+from pipeline.features.tuning.space import (
+    compose_choice,
+    find_choice_problems,
+    find_figure_problems,
+    make_trial_data,
+)
 from pipeline.features.tuning.trials import TrialFolder
 from pipeline.store.errors import PipelineError
 from tests.features.tuning.spaces import (
     CONFIG,
+    SPACE,
     problems_of,
     space_of,
     workspace_at,
     write_config,
 )
+from tests.support.configs import read_configs
 
 PATH = "partition_configs/pair.yaml"
 KNOWN = "known: partitioners, modules, edge, quantize, emit, allow_none, recipe"
+
+
+@pytest.mark.parametrize(
+    ("written", "line"),
+    [
+        (
+            "  objectives: {latency_p95.native: min}",
+            "tune.objectives.'latency_p95.native': no validation runs on a device 'native'; "
+            "write `validate: {devices: [native]}`",
+        ),
+        (
+            "  limits: {max_peak_memory.pixel: 4MB}",
+            "tune.limits.'max_peak_memory.pixel': no validation runs on a device 'pixel'; "
+            "write `validate: {devices: [pixel]}`",
+        ),
+        (
+            "  objectives: {energy.qemu:max: min, peak_memory.qemu:max: min}",
+            "tune.objectives.'energy.qemu:max': no device measures energy; "
+            "take latency_p95.<device> or peak_memory.<device>",
+        ),
+    ],
+)
+def test_figures_are_those_of_the_devices_of_the_validation(tmp_path, written, line):
+    path = write_config(tmp_path, f"{SPACE}\n{written}")
+    document = read_configs(path.parent).documents["pair"]
+    problems = find_figure_problems(document, ["qemu:max"])
+    assert [str(problem) for problem in problems] == [f"{PATH}:15: {line}"]
 
 
 @pytest.mark.parametrize(
