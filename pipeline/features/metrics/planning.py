@@ -118,12 +118,14 @@ class MetricPlanning(Planning):
 
     def _find_export(self, package: str) -> list[str] | None:
         """Return the name and the digest of the export of a package whose exporter names
-        references; None for others."""
+        references; None for others, and for an exporter that does what can't be followed, since the
+        digest then doesn't hold all that its references may give."""
         exporter = self.plan.exporter(package)
         sources = self.plan.methods(package) or {}
         if exporter is None or not any(s.reference for s in sources.values()):
             return None
-        return [exporter, self.plan.models.export(exporter).digest]
+        action = self.plan.models.export(exporter)
+        return None if action.inputs.unfollowed else [exporter, action.digest]
 
 
 def find_place(entry: str, limit: str) -> str:
