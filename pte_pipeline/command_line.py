@@ -8,6 +8,7 @@ at commands of plugins, so these two are ours only here.
 from __future__ import annotations
 
 import sys
+import tomllib
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib import import_module
@@ -18,6 +19,7 @@ from pte_pipeline.name_conflict import NAME, claim_pipeline, is_package
 
 PROGRAM = "pte"
 DODO = "dodo.py"
+_INVALID_SETTINGS = "PTE621"
 _DISTRIBUTIONS = ("executorch", "torch", "doit")
 
 
@@ -36,7 +38,13 @@ def main() -> int:
     from doit.doit_cmd import DoitMain  # which takes a tenth of a second
 
     DoitMain.BIN_NAME = PROGRAM
-    return DoitMain().run(words) or 0
+    try:
+        doit = DoitMain()  # which reads pyproject.toml of this folder
+    except tomllib.TOMLDecodeError as error:
+        mistake = f"pyproject.toml: is not valid TOML: {error} [{_INVALID_SETTINGS}]"
+        print(f"ERROR: {mistake}", file=sys.stderr)
+        return 3
+    return doit.run(words) or 0
 
 
 def describe_versions() -> Iterator[str]:

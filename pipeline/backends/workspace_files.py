@@ -68,7 +68,8 @@ class WorkspaceFiles:
             if not path.endswith(self.suffixes):
                 choices = [f"end in {', '.join(self.suffixes)}"]
                 choices += [f"be {value}" for value in self.brought]
-                raise rule("must " + " or ".join(choices))
+                unlike = f", unlike '{path}'" if self.many else ""
+                raise rule("must " + " or ".join(choices) + unlike)
         return value
 
     def __get_pydantic_core_schema__(

@@ -111,6 +111,7 @@ def test_a_code_has_a_page():
         assert max(map(len, lines[1:])) <= 100
         assert any(line.startswith("Remedy: ") for line in lines)
     assert describe_code("lower") is None
+    assert "did you mean PTE100?" in describe_code("PTE1")[0]
     (line,) = describe_code("PTE1111")
     assert line.startswith("no error has the code PTE1111; did you mean PTE111? ")
 

@@ -198,7 +198,9 @@ def test_what_a_config_with_mistakes_may_use_is_not_told(used):
 
 def test_a_file_that_is_no_python_is_a_mistake(used):
     write(used, {"passes/broken.py": "\ndef f(:\n", "operators/null.py": "x = 1\0"})
-    first, second = map(str, find_broken_files(Plan(open_workspace(used))))
+    write(used, {"models/broken.py": "def export_methods()\n", "models/sub/none.py": "def\n"})
+    first, second, third = map(str, find_broken_files(Plan(open_workspace(used))))
+    assert third == "models/broken.py:1: is no Python: expected ':'"
     assert first == "passes/broken.py:2: is no Python: invalid syntax"
     assert second.startswith("operators/null.py: is no Python: ")
     assert remarks(used) == [second, first]  # and not that nothing loads them

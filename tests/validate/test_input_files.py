@@ -169,7 +169,10 @@ def test_a_file_of_inputs_that_do_not_fit_fails_its_method(built):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("methods: {decode: {examples: [a.csv]}}", "must end in .npz, .pt, .safetensors"),
+        (
+            "methods: {decode: {examples: [a.csv]}}",
+            "must end in .npz, .pt, .safetensors, unlike 'a.csv'",
+        ),
         ("methods: {decode: {examples: /a.npz}}", "must be files by their path in the workspace"),
         (
             "cases: [zero]",

@@ -53,7 +53,8 @@ def run(plan: Plan, words: Sequence[str], json: bool = False) -> Iterator[Any]:
     if json:
         yield {"format": 1, "thing": word, "roads": rows, "not_known": unknown}
     else:
-        yield from _show(word, rows, unknown)
+        exists = "/" not in word or "*" in word or find_path(plan, word).exists()
+        yield from _show(word, rows, unknown, exists)
 
 
 def _spell(plan: Plan, word: str) -> str:
@@ -78,8 +79,12 @@ def _find_relatives(
 
 
 def _show(
-    word: str, rows: Sequence[Mapping[str, Any]], unknown: Mapping[str, str]
+    word: str,
+    rows: Sequence[Mapping[str, Any]],
+    unknown: Mapping[str, str],
+    exists: bool,
 ) -> Iterator[str]:
+    """Yield the lines; `exists` is false for a word that can only be a file, and is none."""
     cells = []
     for row in rows:
         methods = ", ".join(row["methods"] or ["all methods"])
@@ -89,4 +94,5 @@ def _show(
     for package, reason in unknown.items():
         yield f"{package}: may depend on it in other ways; {reason}"
     packages = dict.fromkeys(row["package"] for row in rows)
-    yield f"{plural(len(packages), 'package')} on {word}"
+    sentence = f"{plural(len(packages), 'package')} on {word}"
+    yield sentence if packages or exists else f"{sentence}; there is no such file"

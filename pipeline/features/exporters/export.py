@@ -128,7 +128,8 @@ def run_exporter(
     `DeclaredReads.find`."""
     path = root / action.inputs.path
     describe = partial(_explain, root, action.model)
-    check_syntax(path, text, describe)
+    with stages.stage("run the exporter"):
+        check_syntax(path, text, describe)
     with stages.stage(IMPORT), keeping_all():
         _warm_up()
     with (

@@ -140,7 +140,8 @@ def _describe(code: str) -> Iterator[str]:
     facts = read_errors().get(code) or read_groups().get(code)
     if facts is None:
         codes = sorted({*read_errors(), *read_groups()})
-        near = difflib.get_close_matches(code, codes, n=1, cutoff=0.0)
+        longer = [known for known in codes if known.startswith(code)]
+        near = longer or difflib.get_close_matches(code, codes, n=1, cutoff=0.0)
         yield f"no error has the code {code}; did you mean {near[0]}? All are in {_PAGE}"
         return
     yield f"{code}: {facts['title']}"

@@ -5,6 +5,7 @@ lower 'vis*' -j 4 -k enc    becomes    -n 4 lower vision/encode
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import re
 from collections.abc import Iterator, Sequence
@@ -17,7 +18,7 @@ from pipeline.features.run_options.selection import (
     read_failed,
 )
 from pipeline.plan.plan import Plan
-from pipeline.store.errors import PipelineError
+from pipeline.store.errors import PipelineError, did_you_mean
 from pipeline.store.workspace import open_workspace
 
 _DOIT_COMMANDS = ("list", "info", "clean", "forget")  # of which words name packages
@@ -36,6 +37,9 @@ _FLAGS = {
 }
 _CLUSTER = re.compile("-[qx]{2,}")
 _VALUES = {"-j": "jobs", "--jobs": "jobs", "-k": "expressions"}
+_PREFIX = "--"
+_SPELLED = [option for option in (*_FLAGS, *_VALUES) if option.startswith(_PREFIX)]
+_LIKENESS = 0.85
 _OF_RUNS = ("-j", "--jobs", "-x", "--fail-fast", "-q", "--quiet")
 
 
@@ -89,9 +93,22 @@ class CommandLine:
             else:
                 self.expressions.append(text)
         else:
+            _check_spelling(option)
             self.words.append(word)
             if word in _WITH_VALUE:
                 self.words += itertools.islice(remaining, 1)
+
+
+def _check_spelling(option: str) -> None:
+    """Raise PipelineError for an option that is nearly one of this feature's, and is no command's:
+    `--failfast`."""
+    near = difflib.get_close_matches(option, _SPELLED, n=1, cutoff=_LIKENESS)
+    if not near or option in near or len(option) < len(_PREFIX) + 3:
+        return
+    for verb in VERBS.values():
+        if option.lstrip("-") in {name.split()[0] for name in verb.options}:
+            return
+    raise PipelineError(f"no option '{option}'; {did_you_mean(option, _SPELLED)}")
 
 
 def rewrite(command: str, words: Sequence[str], root: Path) -> list[str]:

@@ -38,8 +38,17 @@ class CodeFiles:
         self._root = plan.workspace.root
 
     def find_broken(self) -> Iterator[Problem]:
-        """Yield the modules that are no Python."""
-        for path in self._modules(_FOLDERS):
+        """Yield the passes and libraries of operators that are no Python."""
+        yield from self._find_broken(self._modules(_FOLDERS))
+
+    def find_broken_exporters(self) -> Iterator[Problem]:
+        """Yield the exporters that are no Python, whose export says so as well, but later. Nothing
+        of them runs here."""
+        paths = [source.path for source in self._plan.models.sources.values()]
+        yield from self._find_broken(path for path in paths if path.suffix == ".py")
+
+    def _find_broken(self, paths: Iterable[Path]) -> Iterator[Problem]:
+        for path in paths:
             error = self._read(path)["error"]
             if error:
                 line, message = error
@@ -209,7 +218,8 @@ def find_remarks(plan: Plan) -> Iterator[Problem]:
 
 def find_broken_files(plan: Plan) -> list[Problem]:
     """Return the mistakes in files of code, whether or not a config names them."""
-    return list(CodeFiles(plan).find_broken())
+    files = CodeFiles(plan)
+    return [*files.find_broken(), *files.find_broken_exporters()]
 
 
 def _find_hidden_modules(root: Path) -> Iterator[Problem]:

@@ -34,6 +34,15 @@ def test_help_is_an_option_of_all_commands(tmp_path):
     assert bench.output.endswith(": option --frob not recognized; `doit help` says more [PTE704]\n")
 
 
+def test_settings_that_are_no_toml_are_one_line(tmp_path, monkeypatch, capsys):
+    (tmp_path / "pyproject.toml").write_text("[tool.pte-pipeline\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["pte", "lower"])
+    assert main() == 3
+    line = "ERROR: pyproject.toml: is not valid TOML: Expected ']' at the end of a table"
+    assert capsys.readouterr().err.startswith(line)
+
+
 def test_versions_are_those_of_the_environment(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["pte", "--version"])
     assert main() == 0

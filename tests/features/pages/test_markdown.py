@@ -205,11 +205,11 @@ def test_failures_of_methods_come_before_those_of_the_package():
     escaped = WHAT.replace("|", "\\|")
     script = f"`python build/{FAILED['package']}/reproduce/encode/reproduce.py`"
     assert rows(markdown(FAILED), "Failures")[:2] == [
-        [f"example 0, output[1]: {escaped}", "`encode`", "–", script],
-        ["no such `thing`", "`encode`", "–", script],
+        [f"example 0, output[1]: {escaped} [PTE502]", "`encode`", "–", script],
+        ["no such `thing` [PTE500]", "`encode`", "–", script],
     ]
     both = {**FAILED, "failures": [*FAILED["failures"], "too large"]}
-    assert rows(markdown(both), "Failures")[-1] == ["too large", "package", "–", "–"]
+    assert rows(markdown(both), "Failures")[-1] == ["too large [PTE500]", "package", "–", "–"]
 
 
 def test_delegation_by_method():

@@ -81,6 +81,11 @@ def test_doits_own_commands_take_patterns(root):
         ("lower pair -k zzz", "nothing fits -k 'zzz' in these packages: pair"),
         ("quantize -k pair", "nothing fits -k 'pair' in these packages: pair, twin"),
         ("z*", "no package that fits 'z*'; known: pair, twin"),
+        (
+            "lower -x --failfast",
+            "no option '--failfast'; did you mean '--fail-fast'? known: --fail-fast, --quiet, "
+            "--last-failed, --lf, --jobs",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_one_line(root, line, message):

@@ -142,6 +142,8 @@ def test_why_names_the_road(thing, plan):
 def test_why_of_a_tensor_and_of_nothing(plan):
     roads = ask(plan, "why", "*.weight")[0]["roads"]
     assert {row["road"] for row in roads} == {"weight"} and all(row["lower"] for row in roads)
+    (*_, last) = load(VERBS["why"].run)(plan, ["models/nothing.py"])
+    assert last == "0 packages on models/nothing.py; there is no such file"
     lines = list(load(VERBS["why"].run)(plan, ["nothing.txt"]))
     assert lines[-1] == "0 packages on nothing.txt"
 
