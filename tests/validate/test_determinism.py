@@ -229,3 +229,11 @@ def test_dropout_of_the_runtime_does_not_rescale_what_it_keeps():
     """ExecuTorch's portable kernel of native_dropout leaves out the factor 1 / (1 - p)."""
     (method,) = validated(Calls(lambda x: nn.functional.dropout(x, 0.5, True)), random=True).methods
     assert method.verdict == "failed"
+
+
+def test_a_random_method_fails_without_the_feature_that_judges_it(monkeypatch):
+    monkeypatch.setattr("pipeline.validate.method.has_feature", lambda name: name != "randomness")
+    (method,) = validated(Noisy(1.0), random=True).methods
+    (failure,) = method.failures
+    assert method.verdict == "failed" and not method.random
+    assert failure["what"] == 'is random, and this installation has no feature "randomness"'

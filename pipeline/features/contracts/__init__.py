@@ -34,8 +34,8 @@ FEATURE = Feature(
     planning="pipeline.features.contracts.planning:TargetPlanning",
     remarks="pipeline.features.contracts.planning:find_remarks",
     check_files="pipeline.features.contracts.planning:check_files",
-    find_kernel_library="pipeline.features.contracts.linking:find_kernel_library",
-    kernel_namespaces="pipeline.features.contracts.linking:known_operators",
+    find_kernel_library="pipeline.features.contracts.kernel_names:find_kernel_library",
+    kernel_namespaces="pipeline.features.contracts.kernel_names:kernel_namespaces",
     schemas={
         "targets/schema.json": "pipeline.features.contracts.target_schema:target_schema"
     },

@@ -85,12 +85,6 @@ def find_kernels(operator: str) -> KernelLibrary | None:
     return None
 
 
-def find_kernel_library(operator: str) -> str | None:
-    """Return the name of the library of kernels that has an operator; None where none does."""
-    kernels = find_kernels(operator)
-    return None if kernels is None else kernels.name
-
-
 @cache
 def operators_of(library: str) -> frozenset[str]:
     """Return the names of the operators in a library, and its namespaces."""

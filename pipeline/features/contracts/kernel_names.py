@@ -1,0 +1,18 @@
+"""Which operators ExecuTorch's libraries of kernels have, for other features."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from pipeline.features.contracts.linking import find_kernels, known_operators
+
+
+def find_kernel_library(operator: str) -> str | None:
+    """Return the name of the library of kernels that has an operator; None where none does."""
+    kernels = find_kernels(operator)
+    return None if kernels is None else kernels.name
+
+
+def kernel_namespaces() -> Collection[str]:
+    """Return the namespaces of operators whose names are all known."""
+    return known_operators().keys()
