@@ -172,10 +172,7 @@ RULES = (
         "yaml",
         covered_by("features/publish/test_from_transformers.py"),
     ),
-
-
     Rule("docs/guides/*", "yaml", check_target, "devices:"),
-    Rule("docs/guides/transformers.md", "yaml", check_model_source, "transformers:"),
     Rule("docs/guides/baselines.md", "yaml", check_baseline, "# What was accepted"),
     # What `test_blocks_run.py` prints again
     Rule("docs/guides/configs.md", "", covered_by("docs/test_blocks_run.py"), "# asr-small-int8:"),

@@ -7,12 +7,12 @@ import sys
 from types import ModuleType, SimpleNamespace
 
 import pytest
-from pipeline.features.to_backend.to_backend import to_backend
 
 from pipeline import moments
 from pipeline.features.cluster.entry import open_cluster
 from pipeline.features.exporters.exporter import call_export_methods
 from pipeline.features.help.scripts import run as print_script
+from pipeline.features.to_backend.to_backend import to_backend
 from pipeline.plan.plan import Plan
 from pipeline.plan.tasks import ActionTask
 from pipeline.run import perform
