@@ -175,17 +175,16 @@ class MetricMeasuring(Measuring):
 
         def run(calls: CallServer) -> Json:
             arguments = (root, file, calls, method, settings["samples"])
-            answer: Json = run_isolated(
-                partial(score, *arguments), calls, self.stages, explain
-            )
+            function = partial(score, *arguments)
+            try:
+                answer: Json = run_isolated(function, calls, self.stages, explain)
+            except OutOfTimeError:
+                raise
+            except PipelineError as error:  # not that of a device or an exporter
+                raise _with_place(error, f"{FOLDER}/{file}.py") from error
             return answer
 
-        try:
-            scores = use_side(run)
-        except OutOfTimeError:
-            raise
-        except PipelineError as error:
-            raise _with_place(error, f"{FOLDER}/{file}.py") from error
+        scores = use_side(run)
         self._check_opened(file, scores["opened"], settings["inputs"])
         self._check_unchanged(file, settings["inputs"])
         kept = {name: value for name, value in scores.items() if name != "opened"}
