@@ -153,8 +153,10 @@ def _find_references(path: Path, parameters: Mapping[str, Any]) -> _References:
             name, program, reference = parse_yielded(module, value)
             exported = {} if reference is None else {name: reference}
             check_eager(module, exported)
-            for found in find_references(module, [name], exported, parameters).values():
-                references[name] = found, program.call_spec.in_spec
+            for method_reference in find_references(
+                module, [name], exported, parameters
+            ).values():
+                references[name] = method_reference, program.call_spec.in_spec
         return references
     programs, exported = returned
     for name, reference in find_references(

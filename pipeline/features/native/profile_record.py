@@ -84,14 +84,14 @@ def restore_profiles(
         report = read_report(workspace, package) or {}
         methods = {method["method"] for method in report.get("methods", ())}
         files = _list_files(workspace, package)
-        kept = {}
+        profiles = {}
         for path in sorted((workspace.logs / package / _FOLDER).glob(f"*{_SUFFIX}")):
             method = path.name.removesuffix(_SUFFIX)
             profile = _read_profile(path, files)
             if profile and method in methods - report.get("profiles", {}).keys():
-                kept[method] = profile
-        if kept:
-            _add_to_report(workspace, package, kept)
+                profiles[method] = profile
+        if profiles:
+            _add_to_report(workspace, package, profiles)
 
 
 def _list_files(workspace: Workspace, package: str) -> dict[str, str]:

@@ -16,7 +16,7 @@ def suggest_name(error: BaseException) -> str:
     """Return what an error's wrong name was meant to be, as `; did you mean 'head'?`; "" where no
     name is near, or it is another error. Python says so in tracebacks alone, and not of modules of
     torch, which look up their attributes themselves."""
-    known: Iterable[str] = ()
+    names: Iterable[str] = ()
     name = getattr(error, "name", None)
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     if isinstance(error, AttributeError) and frames:
@@ -24,13 +24,13 @@ def suggest_name(error: BaseException) -> str:
         if name is None:
             owner, name = _find_lookup(frames[-1])
         with suppress(Exception):  # of an object's own `__dir__`
-            known = dir(owner)
+            names = dir(owner)
     elif isinstance(error, NameError) and frames:
         scope = frames[-1]
-        known = {*scope.f_locals, *scope.f_globals, *scope.f_builtins}
+        names = {*scope.f_locals, *scope.f_globals, *scope.f_builtins}
     if not isinstance(name, str):
         return ""
-    near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=_LEAST_LIKENESS)
+    near = difflib.get_close_matches(name, sorted(names), n=1, cutoff=_LEAST_LIKENESS)
     return f"; did you mean '{near[0]}'?" if near else ""
 
 

@@ -42,15 +42,15 @@ def time_variants(
     program, _, (inputs, *_), _ = prepare(action, validation, workspace, 1)
     values = flatten(program, inputs)
     calls = [_load(pte, ptds, method, values) for pte, ptds in contents]
-    first, *others = calls
+    first, *variants = calls
     if first is None:
-        return {"base_ms": None, "slower": [None] * len(others)}
+        return {"base_ms": None, "slower": [None] * len(variants)}
     runnable = [call for call in calls if call is not None]
     rounds = _time_rounds(runnable, _SECONDS * len(runnable))
     by_call = iter(list(zip(*rounds, strict=True))[1:])
     base = [durations[0] for durations in rounds]
     slower: list[dict[str, float] | None] = []
-    for call in others:
+    for call in variants:
         if call is None:
             slower.append(None)
         else:

@@ -120,14 +120,14 @@ def _choose_files(
 ) -> Iterator[str]:
     """Yield the names of the files that `from_pretrained` reads. Raises SourceError where there is
     no config, or no weights that it knows."""
-    wanted = [_CONFIG, *(file for file in _OPTIONAL if file in listing)]
+    files = [_CONFIG, *(file for file in _OPTIONAL if file in listing)]
     if trusts_code:
-        wanted += [file for file in listing if file.endswith(".py")]
+        files += [file for file in listing if file.endswith(".py")]
     weights = _choose_weights(listing)
     if _CONFIG not in listing or not weights:
         missing = "weights of transformers" if _CONFIG in listing else _CONFIG
         raise SourceError(f"{name}: has no {missing} at commit {commit}")
-    yield from (*wanted, *weights)
+    yield from (*files, *weights)
 
 
 def _choose_weights(listing: Collection[str]) -> list[str]:

@@ -68,9 +68,9 @@ def _make_prompt(
     text = make_text(model, generator)["input_ids"]
     names = ("image_token_id", "audio_token_id", "video_token_id")
     special = [getattr(model.config, name, None) for name in names]
-    known = torch.tensor([value for value in special if value is not None])
-    allowed = next(value for value in range(len(known) + 1) if value not in special)
-    text[torch.isin(text, known)] = allowed
+    reserved = torch.tensor([value for value in special if value is not None])
+    allowed = next(value for value in range(len(reserved) + 1) if value not in special)
+    text[torch.isin(text, reserved)] = allowed
     tokens = torch.cat([text[:, :1], torch.full((1, number), token), text[:, 1:]], 1)
     return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
 

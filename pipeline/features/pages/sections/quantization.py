@@ -126,8 +126,8 @@ def _share(part: int, whole: int, note: str) -> Cell:
 def _warnings(methods: Mapping[str, Any]) -> Iterator[Row]:
     for method, facts in methods.items():
         for warning in facts["warnings"]:
-            what = add_code(warning, "warning")
-            yield {"method": name(method), "what": Cell(what, kind="wide")}
+            message = add_code(warning, "warning")
+            yield {"method": name(method), "what": Cell(message, kind="wide")}
 
 
 def _left(methods: Mapping[str, Any]) -> Iterator[Row]:
