@@ -235,10 +235,15 @@ def describe_node(node: Node, root: Path | None = None) -> str:
 
 
 def _in_workspace(file: str, root: Path) -> str:
-    """Return the longest end of a path that is a file in the workspace; "" if none is."""
-    parts = PurePath(file).parts
+    """Return the path of a file from the workspace on, or the longest end of its path that is a
+    file there; "" if none is."""
+    path = PurePath(file)
+    parts = path.parts
     if {*_INSTALLED, ".."} & set(parts):
         return ""
+    # Of the workspace's own file nothing else is looked at: an exporter answers for what it reads.
+    if path.is_relative_to(root) and Path(path).is_file():
+        return path.relative_to(root).as_posix()
     # The machine that exported may have had the workspace elsewhere: only the end can be the same.
     for start in range(1, len(parts)):
         tail = PurePath(*parts[start:])

@@ -33,6 +33,15 @@ def test_a_file_is_named_as_in_this_workspace(root):
     )
 
 
+def test_of_a_file_of_this_workspace_no_end_of_its_path_is_looked_for(root):
+    """What an exporter looks for is an input: `INPUTS = []` would not cover the ends."""
+    file = root / "models" / "small.py"
+    decoy = root.joinpath(*file.parts[1:])
+    decoy.parent.mkdir(parents=True)
+    decoy.touch()
+    assert source_line(node(frame(file, 12, "forward"), "Small"), root).file == "models/small.py"
+
+
 def test_the_innermost_call_in_the_workspace_counts(root):
     trace = frame("/a/models/small.py", 3, "forward", "return half(x)")
     trace += frame("/a/models/parts/helpers.py", 7, "half", "return x / 2")
