@@ -28,7 +28,9 @@ other = "for a test"
 """
 LOOK = """
 import json
-from pipeline.backends import BACKENDS, constructors, linking
+from pipeline.backends import BACKENDS
+from pipeline.features.constructor_options import constructors
+from pipeline.features.contracts import linking
 print(json.dumps({
     "modes": BACKENDS["fresh"].options.model_validate({"mode": "fast"}).mode,
     "library": linking.backend_links()["fresh"]["library"],

@@ -400,7 +400,9 @@ def test_a_method_of_that_name_that_says_nothing_of_ours(tmp_path, text):
 def test_files_and_devices_that_are_not_there(tmp_path, placed):
     with pytest.raises(PipelineError, match=r"none.pte: cannot be read: No such file"):
         load_package(tmp_path / "none.pte")
-    with pytest.raises(PipelineError, match=r"no device 'gpu'; known: executorch, interpreter"):
+    with pytest.raises(
+        PipelineError, match=r"no device 'gpu'; known: board:<name>, executorch, interpreter"
+    ):
         load_package(placed, device="gpu")
     with pytest.raises(DeviceError, match="corrupt file"):
         load_package(write("broken.pte", b"no package" * 100), trust=True)
