@@ -237,6 +237,7 @@ NOT_RUN = {
     "doit tune vision": "tests/features/tuning; its config has no space",
     "doit tune vision --write best": "likewise",
     "doit tune vision asr --max-size 10MB": "likewise",
+    "doit tune --target phone --max-memory 4MB": "likewise",
     "doit profile vision/classify": "tests/features/native/test_runner.py; it needs an SDK",
     "doit profile vision/classify --on qemu:cortex-a72 --repeats 3": "likewise",
 }

@@ -223,7 +223,7 @@ def wait_until_under_way(cluster, method, but=()):
         return bool(set.intersection(*looks[-10:]))
 
     wait_for(look)
-    return next(iter(looks[-1]))
+    return next(iter(set.intersection(*looks[-10:])))
 
 
 def test_a_killed_worker_costs_its_own_action_alone(slow, cluster, start):
