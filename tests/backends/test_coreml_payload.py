@@ -106,8 +106,7 @@ def test_weights_that_are_gone_are_told(bench, monkeypatch):
 
 
 def test_validation_fails_for_a_fault(monkeypatch):
-    module = "pipeline.validate.method"
-    monkeypatch.setattr(f"{module}.checks", lambda files, method: True)
-    monkeypatch.setattr(f"{module}.find_payload_faults", lambda files, method: ["lacks weights"])
+    check = "pipeline.features.payloads.check.find_payload_faults"
+    monkeypatch.setattr(check, lambda files, method: ["lacks weights"])
     failed = validate_one(torch.nn.ReLU(), torch.ones(3), not_run={"run": "needs a Mac"})
     assert failed.failures == ("run: lacks weights",)
