@@ -131,8 +131,10 @@ class NativePlanning(Planning):
                 yield document.problem(where, what, remedy)
 
     def problem_facts(self, package: str) -> Any:
-        boards = sorted(find_boards(self.plan.workspace.root))
         devices = find_planned_devices(self.plan, package)
+        if not devices:  # of most packages that name a target
+            return []
+        boards = sorted(find_boards(self.plan.workspace.root))
         return [sorted(self._plugins()), boards, find_emulator(), devices]
 
     def validate_facts(self, package: str, files: Files) -> Any:

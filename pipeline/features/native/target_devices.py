@@ -38,16 +38,16 @@ def find_planned_devices(plan: Plan, package: str) -> tuple[str, ...]:
     facts: Mapping[str, Any] = summary.features.get("native", {}) if summary else {}
     names = list(facts.get(_KEY, ()))
     root = plan.workspace.root
-    for target in _list_targets(root):
-        if facts.get("target") in (target, ANY_TARGET):
-            names += read_target_devices(root, target)
+    target = facts.get("target")
+    for name in _list_targets(root) if target == ANY_TARGET else [target]:
+        names += read_target_devices(root, name)
     return tuple(dict.fromkeys(names))
 
 
 def read_target_devices(root: Path, target: str | None) -> tuple[str, ...]:
     """Return the devices that the file of a target names; none where there is no such file, or one
     with mistakes, which the feature that reads all of it reports."""
-    if target not in _list_targets(root):
+    if target is None or "/" in target or target.startswith("."):
         return ()
     path = root / _FOLDER / f"{target}.yaml"
     try:
