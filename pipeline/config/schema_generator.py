@@ -1,4 +1,4 @@
-"""How JSON Schemas for editors are made of models: they describe what people write in YAML."""
+"""Makes JSON Schemas for editors from pydantic models; they describe what people write in YAML."""
 
 from __future__ import annotations
 

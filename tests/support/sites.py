@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,17 @@ class Site:
         return {path.removeprefix(root).lstrip("/") for path in filesystem.find(root)}
 
 
+def read_body(handler: BaseHTTPRequestHandler) -> Iterator[bytes]:
+    """Yield the pieces of a request's body, whether its length was said or it comes in chunks."""
+    if handler.headers.get("Transfer-Encoding") != "chunked":
+        yield handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
+        return
+    while size := int(handler.rfile.readline(), 16):
+        yield handler.rfile.read(size)
+        handler.rfile.readline()
+    handler.rfile.readline()
+
+
 class PutHandler(SimpleHTTPRequestHandler):
     """What nginx does with `dav_methods PUT; create_full_put_path on;`."""
 
@@ -72,21 +83,12 @@ class PutHandler(SimpleHTTPRequestHandler):
         path = Path(self.translate_path(self.path))
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=self.directory, delete=False) as file:
-            for chunk in self._read_body():
+            for chunk in read_body(self):
                 file.write(chunk)
         os.replace(file.name, path)
         self.send_response(201)
         self.send_header("Content-Length", "0")
         self.end_headers()
-
-    def _read_body(self) -> Iterator[bytes]:
-        if self.headers.get("Transfer-Encoding") != "chunked":
-            yield self.rfile.read(int(self.headers["Content-Length"]))
-            return
-        while size := int(self.rfile.readline(), 16):
-            yield self.rfile.read(size)
-            self.rfile.readline()
-        self.rfile.readline()
 
     def log_message(self, *arguments: Any) -> None:
         pass

@@ -13,7 +13,7 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar
 
-from tests.support.sites import Site
+from tests.support.sites import Site, read_body
 
 _HOST = re.compile(r"127\.0\.0\.1:(\d+)")
 _HUB = re.compile(r"^/(api/models|lfs)/|\.git/info/lfs/")
@@ -45,7 +45,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def _pass_on(self) -> None:
-        body = b"".join(self._read_body())
+        body = b"".join(read_body(self))
         passes = self.link.count(self.command, self.path)
         fault = self.link.fault
         if passes or fault == "cut after":
@@ -80,15 +80,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(content)
-
-    def _read_body(self) -> Iterator[bytes]:
-        if self.headers.get("Transfer-Encoding") != "chunked":
-            yield self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            return
-        while size := int(self.rfile.readline(), 16):
-            yield self.rfile.read(size)
-            self.rfile.readline()
-        self.rfile.readline()
 
     def log_message(self, *arguments: Any) -> None:
         pass

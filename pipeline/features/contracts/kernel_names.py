@@ -1,4 +1,4 @@
-"""Which operators ExecuTorch's libraries of kernels have, for other features."""
+"""Finds the library of ExecuTorch's kernels that has an operator, for other features."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What went wrong at a remote: an error of any filesystem of fsspec, in the terms of the tier."""
+"""Errors of a remote in the terms of the tier, whichever filesystem of fsspec raised them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What `doit sensitivity` measured of a package is shown in its report, as long as the files of the
-package are those that were measured."""
+"""Adds the figures of `doit sensitivity` to a package's report, as long as its files are those that
+were measured."""
 
 from __future__ import annotations
 

@@ -112,27 +112,23 @@ def qwen2_audio():
 
 
 def smolvlm():
-    vision = hf.SmolVLMVisionConfig(**VISION)
-    config = hf.SmolVLMConfig(
-        vision_config=vision,
-        text_config=hf.LlamaConfig(**DECODER),
-        image_token_id=60,
-        scale_factor=2,
-        pad_token_id=0,
-    )
-    return ready("SmolVLMForConditionalGeneration", config, max_cache_len=32)
+    return of_images_between_words("SmolVLM")
 
 
 def idefics3():
-    vision = hf.Idefics3VisionConfig(**VISION)
-    config = hf.Idefics3Config(
-        vision_config=vision,
+    return of_images_between_words("Idefics3")
+
+
+def of_images_between_words(kind):
+    """SmolVLM has Idefics 3's architecture by other names."""
+    config = getattr(hf, f"{kind}Config")(
+        vision_config=getattr(hf, f"{kind}VisionConfig")(**VISION),
         text_config=hf.LlamaConfig(**DECODER),
         image_token_id=60,
         scale_factor=2,
         pad_token_id=0,
     )
-    return ready("Idefics3ForConditionalGeneration", config, max_cache_len=32)
+    return ready(f"{kind}ForConditionalGeneration", config, max_cache_len=32)
 
 
 def paligemma():
