@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.bench import REPOSITORY, Bench
+from tests.support.torchvision import import_torchvision
 
 SOURCE = Path(__file__).with_name("architectures.py")
 GUIDE = REPOSITORY / "docs" / "guides" / "transformers.md"
@@ -44,9 +45,7 @@ def test_the_guide_has_a_row_for_each_architecture():
 @pytest.mark.release
 def test_architectures_are_built_as_the_guide_says(tmp_path):
     pytest.importorskip("transformers")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(REPOSITORY / "examples" / "models")
-        import _torchvision  # noqa: F401 - the processes of a build are forks of this one
+    import_torchvision()
     from tests.features.transformers.architectures import EXCEPTIONS, MODELS
 
     bench = Bench(tmp_path)

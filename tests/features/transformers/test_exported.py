@@ -17,7 +17,8 @@ from pipeline.features.transformers.recorded import read_record, write_record
 from pipeline.features.transformers.sample_inputs import make_sample_inputs
 from pipeline.features.transformers.source_file import read_source
 from pipeline.store.errors import PipelineError, SourceError
-from tests.support.bench import REPOSITORY, Bench
+from tests.support.bench import Bench
+from tests.support.torchvision import import_torchvision
 
 needs = pytest.mark.skipif(
     importlib.util.find_spec("transformers") is None, reason="the extra `gallery` is not installed"
@@ -238,9 +239,7 @@ def test_the_second_example_of_a_decoder_begins_with_another_token():
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     """A tiny ViT, whose bytes depend on the patches, as a package and as a folder."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(REPOSITORY / "examples" / "models")
-        import _torchvision  # noqa: F401
+    import_torchvision()
     import transformers as hf
 
     bench = Bench(tmp_path_factory.mktemp("workspace"))

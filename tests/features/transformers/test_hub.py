@@ -23,6 +23,7 @@ from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
 from tests.support.bench import Bench
 from tests.support.hub import COMMIT, NAME, serving
+from tests.support.torchvision import import_torchvision
 
 needs = pytest.mark.skipif(
     importlib.util.find_spec("transformers") is None, reason="the extra `gallery` is not installed"
@@ -217,6 +218,8 @@ def test_a_folder_asks_no_hub(hub, tmp_path):
 @pytest.mark.slow
 def test_a_source_of_a_hub_is_exported_and_then_up_to_date(monkeypatch, tmp_path):
     import torch
+
+    import_torchvision()
     import transformers as hf
 
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}

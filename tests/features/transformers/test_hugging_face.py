@@ -9,7 +9,7 @@ import torch
 from pipeline.features.transformers import hugging_face
 from pipeline.features.transformers.hugging_face import CausalLM, OneForward, Seq2SeqLM
 from pipeline.store.errors import SourceError
-from tests.support.bench import REPOSITORY
+from tests.support.torchvision import import_torchvision
 
 installed = importlib.util.find_spec("transformers") is not None
 needs = pytest.mark.skipif(not installed, reason="the extra `gallery` is not installed")
@@ -52,9 +52,7 @@ def test_an_unknown_method_is_told_with_the_known_ones(tmp_path):
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
     """A small Qwen3 as `from_pretrained` reads it, in bfloat16, as such folders are."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(REPOSITORY / "examples" / "models")
-        import _torchvision  # noqa: F401
+    import_torchvision()
     from transformers import AutoModelForCausalLM
 
     from examples.checkpoints import make_qwen3
