@@ -18,9 +18,9 @@ from executorch.exir.backend.partitioner import Partitioner
 from executorch.exir.program import _program
 from torch.export import ExportedProgram
 
+from pipeline.compile.delegate import delegate_methods
 from pipeline.compile.module_filter import FilteredPartitioner, check_modules
 from pipeline.compile.shared_constants import retry_with_separate_constants
-from pipeline.compile.to_backend_multiple import to_backend_multiple
 from pipeline.moments import within_all
 from pipeline.program.patching import replaced
 from pipeline.store.errors import PipelineError, describe_error
@@ -43,7 +43,7 @@ def lower(
     delegates: bool = False,
     etrecord: bool = False,
 ) -> EdgeProgramManager:
-    """Lower programs by `to_edge_transform_and_lower`, with `to_backend_multiple` in its middle.
+    """Lower programs by `to_edge_transform_and_lower`, with `delegate_methods` in its middle.
 
     A constant that both a delegate and a branch want is given to each, where ExecuTorch gives up.
 
@@ -84,7 +84,7 @@ def lower(
         return lowered.transform(after) if after else lowered
 
     with (
-        _lower_through_to_backend_multiple(store),
+        _lower_by_delegate_methods(store),
         within_all("explain_lowering", programs),
         _explain_by_warnings(method_to_partitioners),
         _raise_errors_of_passes(),
@@ -107,15 +107,16 @@ def _detach_buffers(program: ExportedProgram) -> None:
                 node.meta["val"] = value.detach()
 
 
-def _lower_through_to_backend_multiple(
-    store: Store | None,
-) -> AbstractContextManager[None]:
-    """Have `EdgeProgramManager` lower by `to_backend_multiple`, until it takes another itself."""
+def _lower_by_delegate_methods(store: Store | None) -> AbstractContextManager[None]:
+    """Have `EdgeProgramManager` lower by `delegate_methods`, until it takes another itself."""
 
     def through(spec: MethodProgramsPartitionerSpec) -> dict[str, ExportedProgram]:
-        return to_backend_multiple(
-            spec.method_to_edge_program, spec.method_to_partitioner, store=store
-        )
+        programs = spec.method_to_edge_program
+        partitioners = {}
+        for name in programs:
+            if name in spec.method_to_partitioner:
+                partitioners[name] = (spec.method_to_partitioner[name],)
+        return delegate_methods(programs, partitioners, store)
 
     return replaced(_program, "to_backend", lambda original: through)
 

@@ -11,15 +11,12 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
 import torch
-from executorch.exir.backend import backend_api
-from executorch.exir.backend.backend_api import MethodProgramsPartitionerSpec
 from executorch.exir.backend.partitioner import Partitioner
 from torch.export import ExportedProgram
 
+from pipeline.compile.delegate import delegate_methods, delegate_unit, make_units
 from pipeline.compile.module_filter import FilteredPartitioner, check_modules
-from pipeline.compile.preprocess.cache import cached_preprocess, sees_all_methods
 from pipeline.compile.shared_constants import retry_with_separate_constants
-from pipeline.config.units import merge_groups
 from pipeline.store.errors import PipelineError, did_you_mean
 from pipeline.store.store import Store
 
@@ -27,7 +24,6 @@ Partitioners: TypeAlias = Partitioner | Sequence[Partitioner]
 Modules: TypeAlias = Sequence[str]
 _Programs: TypeAlias = Mapping[str, ExportedProgram]
 _ByMethod: TypeAlias = Mapping[str, tuple[Partitioner, ...]]
-_ANY = ""  # in place of a backend's name, where it is not known
 
 
 def to_backend_multiple(
@@ -162,62 +158,12 @@ def _group_by_method(
 def _lower_by_unit(
     programs: _Programs, partitioners: _ByMethod, n_jobs: int, store: Store | None
 ) -> dict[str, ExportedProgram]:
-    units = _make_units(partitioners)
-    lowered: dict[str, ExportedProgram] = {}
+    units = make_units(partitioners)
     with ExitStack() as stack:
         if n_jobs > 1 and len(units) > 1:
             store = store or Store(Path(stack.enter_context(TemporaryDirectory())))
             _lower_ahead(programs, partitioners, units, n_jobs, store)
-        for unit in units:
-            lowered |= _lower_together(programs, partitioners, unit, store)
-    return {name: lowered.get(name, edge) for name, edge in programs.items()}
-
-
-def _make_units(partitioners: _ByMethod) -> list[tuple[str, ...]]:
-    """Return methods that are lowered in one call: those that a backend sees at once, then single
-    ones. A partitioner that does not say which backend it lowers to may need any other."""
-    calls: dict[tuple[int, str], list[str]] = {}
-    for name, method_partitioners in partitioners.items():
-        for turn, partitioner in enumerate(method_partitioners):
-            spec = getattr(partitioner, "delegation_spec", None)
-            if spec is not None:
-                backend_id = spec.backend_id
-            else:
-                backend_id = _ANY
-            if spec is None or sees_all_methods(backend_id):
-                calls.setdefault((turn, backend_id), []).append(name)
-    groups = list(calls.values())
-    for turn, backend_id in calls:
-        if backend_id == _ANY:
-            groups.append(
-                [
-                    name
-                    for (at, _), method_partitioners in calls.items()
-                    if at == turn
-                    for name in method_partitioners
-                ]
-            )
-    return merge_groups(partitioners, groups)
-
-
-def _lower_together(
-    programs: _Programs,
-    partitioners: _ByMethod,
-    unit: tuple[str, ...],
-    store: Store | None,
-) -> dict[str, ExportedProgram]:
-    """Lower in one round per place in the sequences, as `to_edge_transform_and_lower` does."""
-    lowered = {name: programs[name] for name in unit}
-    with cached_preprocess(store):
-        for turn in range(max(len(partitioners[name]) for name in unit)):
-            now = {}
-            for n in unit:
-                if turn < len(partitioners[n]):
-                    now[n] = partitioners[n][turn]
-            lowered = backend_api.to_backend(
-                MethodProgramsPartitionerSpec(lowered, now)
-            )
-    return lowered
+        return delegate_methods(programs, partitioners, store)
 
 
 _inherited: tuple[
@@ -252,4 +198,4 @@ def _lower_inherited(number: int) -> None:
     os.environ["TMPDIR"] = tempfile.tempdir = scratch
     torch.set_num_threads(1)  # OpenMP's threads do not survive a fork
     with suppress(Exception):
-        _lower_together(programs, partitioners, units[number], store)
+        delegate_unit(programs, partitioners, units[number], store)

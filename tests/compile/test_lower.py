@@ -13,7 +13,7 @@ from executorch.exir.backend.test.backend_with_preprocess_all_demo import (
 from executorch.exir.lowered_backend_module import executorch_call_delegate
 
 from pipeline.compile import lower as lowering
-from pipeline.compile import to_backend_multiple as backend_api
+from pipeline.compile.delegate import make_units
 from pipeline.compile.inspect.delegation import describe_delegation
 from pipeline.compile.to_backend_multiple import to_backend_multiple
 from tests.support.programs import shared_programs
@@ -147,7 +147,7 @@ def lowers_to(backend_id):
 
 
 def units_of(**partitioners):
-    return backend_api._make_units({name: tuple(own) for name, own in partitioners.items()})
+    return make_units({name: tuple(own) for name, own in partitioners.items()})
 
 
 def test_partitioner_that_says_its_backend_is_judged_by_it():

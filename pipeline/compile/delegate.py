@@ -1,0 +1,85 @@
+"""Hands methods to the delegates that their partitioners choose, unit by unit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from executorch.exir.backend import backend_api
+from executorch.exir.backend.backend_api import MethodProgramsPartitionerSpec
+from executorch.exir.backend.partitioner import Partitioner
+from torch.export import ExportedProgram
+
+from pipeline.compile.preprocess.cache import cached_preprocess, sees_all_methods
+from pipeline.config.units import merge_groups
+from pipeline.store.store import Store
+
+_ANY = ""  # in place of a backend's name, where it is not known
+_ByMethod: TypeAlias = Mapping[str, Sequence[Partitioner]]
+
+
+def delegate_methods(
+    programs: Mapping[str, ExportedProgram],
+    partitioners: _ByMethod,
+    store: Store | None = None,
+) -> dict[str, ExportedProgram]:
+    """Return programs in edge dialect with what partitioners choose delegated, in their order.
+
+    Args:
+        partitioners: at least one for each method that it names; others stay as they are.
+        store: holds results of preprocessing, and takes those that are new.
+
+    Raises AssertionError for a partitioner that changes the graph.
+    """
+    delegated: dict[str, ExportedProgram] = {}
+    for unit in make_units(partitioners):
+        delegated |= delegate_unit(programs, partitioners, unit, store)
+    return {name: delegated.get(name, edge) for name, edge in programs.items()}
+
+
+def make_units(partitioners: _ByMethod) -> list[tuple[str, ...]]:
+    """Return methods that are lowered in one call: those that a backend sees at once, then single
+    ones. A partitioner that does not say which backend it lowers to may need any other."""
+    calls: dict[tuple[int, str], list[str]] = {}
+    for name, method_partitioners in partitioners.items():
+        for turn, partitioner in enumerate(method_partitioners):
+            spec = getattr(partitioner, "delegation_spec", None)
+            if spec is not None:
+                backend_id = spec.backend_id
+            else:
+                backend_id = _ANY
+            if spec is None or sees_all_methods(backend_id):
+                calls.setdefault((turn, backend_id), []).append(name)
+    groups = list(calls.values())
+    for turn, backend_id in calls:
+        if backend_id == _ANY:
+            groups.append(
+                [
+                    name
+                    for (at, _), method_partitioners in calls.items()
+                    if at == turn
+                    for name in method_partitioners
+                ]
+            )
+    return merge_groups(partitioners, groups)
+
+
+def delegate_unit(
+    programs: Mapping[str, ExportedProgram],
+    partitioners: _ByMethod,
+    unit: tuple[str, ...],
+    store: Store | None,
+) -> dict[str, ExportedProgram]:
+    """Return the methods of a unit, delegated in one round per place in their sequences, as
+    `to_edge_transform_and_lower` does it."""
+    lowered = {name: programs[name] for name in unit}
+    with cached_preprocess(store):
+        for turn in range(max(len(partitioners[name]) for name in unit)):
+            now = {}
+            for n in unit:
+                if turn < len(partitioners[n]):
+                    now[n] = partitioners[n][turn]
+            lowered = backend_api.to_backend(
+                MethodProgramsPartitionerSpec(lowered, now)
+            )
+    return lowered
