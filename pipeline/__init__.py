@@ -17,7 +17,7 @@ _PUBLIC = {
         *("registered", "unregister_preprocess"),
     ),
     "pipeline.features.to_backend.to_backend": ("to_backend",),
-    "pipeline.compile.to_backend_multiple": ("to_backend_multiple",),
+    "pipeline.features.to_backend.to_backend_multiple": ("to_backend_multiple",),
     "pipeline.features.loading.load_package": (
         "LoadedMethod",
         "LoadedPackage",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pipeline.compile.preprocess.registry import register_preprocess as register_preprocess
     from pipeline.compile.preprocess.registry import registered as registered
     from pipeline.compile.preprocess.registry import unregister_preprocess as unregister_preprocess
-    from pipeline.compile.to_backend_multiple import to_backend_multiple as to_backend_multiple
+    from pipeline.features.to_backend.to_backend_multiple import to_backend_multiple as to_backend_multiple
     from pipeline.features.etrecord.etrecord import load_etrecord as load_etrecord
     from pipeline.features.loading.load_package import LoadedMethod as LoadedMethod
     from pipeline.features.loading.load_package import LoadedPackage as LoadedPackage

@@ -15,7 +15,7 @@ from executorch.exir.lowered_backend_module import executorch_call_delegate
 from pipeline.compile import lower as lowering
 from pipeline.compile.delegate import make_units
 from pipeline.compile.inspect.delegation import describe_delegation
-from pipeline.compile.to_backend_multiple import to_backend_multiple
+from pipeline.features.to_backend.to_backend_multiple import to_backend_multiple
 from tests.support.programs import shared_programs
 
 

@@ -22,7 +22,7 @@ from pipeline.compile.module_filter import WholeModulePartitioner
 from pipeline.compile.preprocess.cache import cached_preprocess, preprocess_programs
 from pipeline.compile.preprocess.registry import preprocess_function
 from pipeline.compile.shared_constants import retry_with_separate_constants
-from pipeline.compile.to_backend_multiple import (
+from pipeline.features.to_backend.to_backend_multiple import (
     Modules,
     filter_partitioners,
     refuse_unknown_methods,

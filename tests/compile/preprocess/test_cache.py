@@ -27,7 +27,7 @@ from pipeline.compile.preprocess.cache import (
     counted_preprocess,
     keyed_preprocess,
 )
-from pipeline.compile.to_backend_multiple import to_backend_multiple
+from pipeline.features.to_backend.to_backend_multiple import to_backend_multiple
 from pipeline.features.preprocess_cache.key import UndescribableError
 from pipeline.features.quantization.quantize import quantize
 from pipeline.store.store import Store
@@ -453,7 +453,7 @@ from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPar
 from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
 from executorch.exir import to_edge
 from torch.export import export
-from pipeline.compile.to_backend_multiple import to_backend_multiple
+from pipeline.features.to_backend.to_backend_multiple import to_backend_multiple
 from pipeline.store.store import Store
 
 original = XnnpackBackend.preprocess
