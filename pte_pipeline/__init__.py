@@ -20,12 +20,14 @@ if TYPE_CHECKING:
     from pipeline.compile.preprocess.registry import register_preprocess as register_preprocess
     from pipeline.compile.preprocess.registry import registered as registered
     from pipeline.compile.preprocess.registry import unregister_preprocess as unregister_preprocess
-    from pipeline.features.to_backend.to_backend_multiple import to_backend_multiple as to_backend_multiple
     from pipeline.features.etrecord.etrecord import load_etrecord as load_etrecord
     from pipeline.features.loading.load_package import LoadedMethod as LoadedMethod
     from pipeline.features.loading.load_package import LoadedPackage as LoadedPackage
     from pipeline.features.loading.load_package import load_package as load_package
     from pipeline.features.to_backend.to_backend import to_backend as to_backend
+    from pipeline.features.to_backend.to_backend_multiple import (
+        to_backend_multiple as to_backend_multiple,
+    )
     from pipeline.store.errors import PipelineError as PipelineError
     from pipeline.store.store import Store as Store
 

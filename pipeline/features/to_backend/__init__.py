@@ -1,4 +1,5 @@
-"""`to_backend`: ExecuTorch's function of this name on the compile path of this package."""
+"""Lowering from Python: ExecuTorch's `to_backend` on the compile path of this package, and
+`to_backend_multiple` for the methods of a model, each with partitioners of its own."""
 
 from __future__ import annotations
 
@@ -6,6 +7,9 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "to_backend",
-    "lower single edge programs and whole sub-modules from Python by pte_pipeline.to_backend",
-    public=("pipeline.features.to_backend.to_backend",),
+    "lower edge programs from Python by pte_pipeline.to_backend and to_backend_multiple",
+    public=(
+        "pipeline.features.to_backend.to_backend",
+        "pipeline.features.to_backend.to_backend_multiple",
+    ),
 )

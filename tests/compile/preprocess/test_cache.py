@@ -27,9 +27,9 @@ from pipeline.compile.preprocess.cache import (
     counted_preprocess,
     keyed_preprocess,
 )
-from pipeline.features.to_backend.to_backend_multiple import to_backend_multiple
 from pipeline.features.preprocess_cache.key import UndescribableError
 from pipeline.features.quantization.quantize import quantize
+from pipeline.features.to_backend.to_backend_multiple import to_backend_multiple
 from pipeline.store.store import Store
 from tests.support.programs import Plain, Shared, shared_programs
 from tests.support.resident import run_python

@@ -28,9 +28,9 @@ from pipeline.compile.preprocess.registry import (
     registered,
     unregister_preprocess,
 )
-from pipeline.features.to_backend.to_backend_multiple import to_backend_multiple
 from pipeline.features.catalogue.listing import describe_backend
 from pipeline.features.to_backend.to_backend import to_backend
+from pipeline.features.to_backend.to_backend_multiple import to_backend_multiple
 from pipeline.store.errors import PipelineError
 from pipeline.store.store import Store
 from tests.support import functions
