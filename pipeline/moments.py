@@ -196,6 +196,9 @@ class Feature:
             process of its own. Raises SourceError.
         watch_exporter: a class like `run.export.declared_reads.DeclaredReads`, of which there is
             one while an exporter runs; the key of the export holds what it finds.
+        find_changed_specs: takes an exported program whose operators change what they are given;
+            returns the `InputSpec`s of the buffers, parameters and inputs that it changes, in their
+            order, or None where only functionalizing it tells.
         more_examples: takes the program of a method whose exporter names no examples; returns more
             of them than the arguments of its export, each positional arguments and keywords.
         watch_passes: takes a compile action with passes or libraries of operators, and the
@@ -366,6 +369,7 @@ class Feature:
     public: tuple[str, ...] = _moment("export", ())
     fetch_sources: str = _moment("export")
     watch_exporter: str = _moment("export")
+    find_changed_specs: str = _moment("build")
     more_examples: str = _moment("export")
     watch_passes: str = _moment("build")
     record_references: str = _moment("export")

@@ -14,13 +14,10 @@ from torch.export.graph_signature import InputKind, InputSpec, OutputKind
 from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
+from pipeline.moments import call_all
 from pipeline.program.buffers import find_common
+from pipeline.program.graphs import has_mutations
 from pipeline.program.inputs import InputSet
-from pipeline.program.mutations import (
-    UncertainError,
-    find_changed_specs,
-    has_mutations,
-)
 from pipeline.program.signature import (
     find_changed_inputs,
     flatten,
@@ -222,9 +219,8 @@ _STATE_INPUTS = (InputKind.BUFFER, InputKind.PARAMETER)
 def _find_effects(program: ExportedProgram) -> Effects:
     if not has_mutations(program):
         return read_effects(program)
-    try:
-        specs = find_changed_specs(program)
-    except UncertainError:
+    specs = next(call_all("find_changed_specs", program), None)
+    if specs is None:
         return read_effects(functionalized(program))
     state = [str(spec.target) for spec in specs if spec.kind in _STATE_INPUTS]
     changed = []

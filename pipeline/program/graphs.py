@@ -14,6 +14,7 @@ import torch
 from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.graph_module import get_control_flow_submodules
 from executorch.exir.lowered_backend_module import LoweredBackendModule
+from torch._ops import OpOverload
 from torch.export import ExportedProgram
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.traceback import NodeSource, NodeSourceAction
@@ -38,6 +39,23 @@ def iter_nodes(program: ExportedProgram) -> Iterator[Node]:
     """Yield the nodes of a program's graph, then those of its control flow."""
     for graph_module in graph_modules(program.graph_module):
         yield from graph_module.graph.nodes
+
+
+def has_mutations(program: ExportedProgram) -> bool:
+    """Return whether an operator of a program, or of its control flow, changes an argument."""
+    return any(map(is_mutable, iter_all_nodes(program)))
+
+
+def iter_all_nodes(program: ExportedProgram) -> Iterator[Node]:
+    """Yield the nodes of a program, and of whatever other graphs it holds."""
+    for graph_module in program.graph_module.modules():
+        if isinstance(graph_module, GraphModule):
+            yield from graph_module.graph.nodes
+
+
+def is_mutable(node: Node) -> bool:
+    """Return whether a node's operator changes one of its arguments, by its schema."""
+    return isinstance(node.target, OpOverload) and node.target._schema.is_mutable
 
 
 def find_constants(graph: Graph, inputs: Set[str] = frozenset()) -> set[Node]:

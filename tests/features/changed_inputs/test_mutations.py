@@ -5,8 +5,8 @@ import torch
 from torch import nn
 from torch.export import export
 
+from pipeline.features.changed_inputs.mutations import UncertainError, find_changed_specs
 from pipeline.program.eager import find_effects, functionalized, read_effects
-from pipeline.program.mutations import UncertainError, find_changed_specs
 
 X = torch.ones(2, 4)
 

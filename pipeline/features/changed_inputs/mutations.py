@@ -15,7 +15,9 @@ import torch
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec, OutputKind
-from torch.fx import GraphModule, Node
+from torch.fx import Node
+
+from pipeline.program.graphs import is_mutable, iter_all_nodes
 
 # Operators that always return a view. Others, such as `reshape`, may return a copy instead, so that
 # only running them tells what a change of their result changes.
@@ -71,21 +73,12 @@ class UncertainError(Exception):
     """Only functionalizing tells what a program changes."""
 
 
-def has_mutations(program: ExportedProgram) -> bool:
-    """Return whether an operator of a program, or of its control flow, changes an argument."""
-    return any(map(is_mutable, _iter_all(program)))
-
-
-def _iter_all(program: ExportedProgram) -> Iterator[Node]:
-    """Yield the nodes of a program, and of whatever other graphs it holds."""
-    for graph_module in program.graph_module.modules():
-        if isinstance(graph_module, GraphModule):
-            yield from graph_module.graph.nodes
-
-
-def is_mutable(node: Node) -> bool:
-    """Return whether a node's operator changes one of its arguments, by its schema."""
-    return isinstance(node.target, OpOverload) and node.target._schema.is_mutable
+def find_certain_specs(program: ExportedProgram) -> list[InputSpec] | None:
+    """Return what `find_changed_specs` does; None where it is uncertain."""
+    try:
+        return find_changed_specs(program)
+    except UncertainError:
+        return None
 
 
 def find_changed_specs(program: ExportedProgram) -> list[InputSpec]:
@@ -161,7 +154,7 @@ def _check_structure(program: ExportedProgram) -> None:
     for spec in program.graph_signature.output_specs:
         if spec.kind is not OutputKind.USER_OUTPUT:
             raise UncertainError
-    for node in _iter_all(program):
+    for node in iter_all_nodes(program):
         target = node.target
         if not isinstance(target, OpOverload):
             continue

@@ -1,0 +1,11 @@
+"""Changed inputs: what a program changes, read from its operators."""
+
+from __future__ import annotations
+
+from pipeline.moments import Feature
+
+FEATURE = Feature(
+    "changed_inputs",
+    "find what a program changes by its operators; functionalizing it takes a second instead",
+    find_changed_specs="pipeline.features.changed_inputs.mutations:find_certain_specs",
+)
