@@ -207,11 +207,8 @@ class Feature:
         call_references: runs the references of an exporter in a process of its own; takes an export
             action, the workspace's folder, the most seconds of a call, and a function; gives this
             a `features.exporters.reference_calls.ReferenceCalls`, and returns its result.
-        make_cases: takes a `program.eager.Source`, the number of random input sets that it runs on,
-            a seed, examples, the method's `config.validation.Limits`, a `validate.budget.Budget`,
-            and the shapes that the package takes or None; returns an object like
-            `features.cases.maker.CaseMaker`, whose `make` yields `validate.cases.InputCase`s of
-            the kinds that it is given.
+        run_cases: takes a `validate.method.MethodValidator` and kinds of inputs; calls the method
+            on `validate.cases.InputCase`s of these kinds, and returns True.
         round_sources: takes programs by method; returns by method a `program.eager.Source` that
             rounds every value anew, from whose runs limits are derived. They share state.
         explain_conditioning: says how ill-conditioned a program is on an input set, and where that
@@ -221,9 +218,10 @@ class Feature:
         judge_random: takes the names of outputs, what repeated calls of a source gave on one input
             set, and what those of a package, or a reference, did; returns a name and a fault for
             each output that is distributed in another way.
-        judge_quantization: a class like `features.quantization_loss.judge.QuantizationJudge`, of
-            which there is one for a method that was quantized on the way; takes what its calls
-            give beside the float program, and returns a `report.method_records.QuantizationRecord`.
+        judge_quantization: a class like `features.quantization_loss.calls.FloatComparison`, of
+            which there is one for a method that was quantized on the way; takes the
+            `validate.call_judge.CallJudge` of the method, its `config.validation.Limits`, and how
+            its program with observers departs from the float one.
         judge_movement: a class like `features.unjudged.judge.MovementJudge`, of which there is one
             for what a method is compared with, and one for the float program of a quantized method;
             takes what they give in calls, and returns the `report.method_records.MovementRecord`s
@@ -375,7 +373,7 @@ class Feature:
     record_references: str = _moment("export")
     explain_departure: str = _moment("export")
     call_references: str = _moment("measure")
-    make_cases: str = _moment("measure")
+    run_cases: str = _moment("measure")
     round_sources: str = _moment("measure")
     explain_conditioning: str = _moment("measure")
     check_payloads: str = _moment("measure")

@@ -25,13 +25,6 @@ def is_quantized(program: ExportedProgram) -> bool:
     return any(base_name(node).startswith(_QUANTIZING) for node in iter_nodes(program))
 
 
-def finds_ranges(program: ExportedProgram) -> bool:
-    """Tell whether a program quantizes by ranges that it finds as values come."""
-    return any(
-        base_name(node).startswith("choose_qparams") for node in iter_nodes(program)
-    )
-
-
 def float_dtypes(program: ExportedProgram) -> list[str]:
     """Return the floating-point dtypes in which a program computes, the coarsest first."""
     dtypes = []

@@ -3,7 +3,6 @@ float program as well."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,13 +15,12 @@ from pipeline.program.inputs import InputSet
 from pipeline.report.method_records import FailureSubject
 from pipeline.validate.call_limits import CallLimits, DerivedLimits
 from pipeline.validate.default_limits import MOST_SHARE_QUANTIZED
-from pipeline.validate.limits import OutputLimits, check_limits, judge_output
+from pipeline.validate.limits import check_limits, judge_output
 from pipeline.validate.method_result import MethodValidation
 from pipeline.validate.metrics import OutputError, compare
 from pipeline.validate.references import References
 from pipeline.validate.runs import JudgedCall
 
-_OF_FLOAT = ", against the float program: quantization loses it"
 _OF_QUANTIZED = ", against the quantized program that it was made of"
 # More runs with values rounded anew, before an output fails for what two of them don't show: a near
 # tie seldom flips an integer, and behind many kinks (relu6, hardsigmoid, hardswish) rounding moves
@@ -51,16 +49,13 @@ class CallJudge:
     """Judges the calls of a method, and adds them to its result.
 
     Attributes:
-        quantization: collects what quantization does, where the method is quantized on the way and
-            a feature judges that (`moments.Feature.judge_quantization`); else None.
+        quantization: judges the calls against the float program, where the method is quantized on
+            the way and a feature does that (`moments.Feature.judge_quantization`); else None.
         has_examples: whether its examples are inputs that someone gave for this: the arguments of
             an export are mostly random numbers.
         unjudged: the first inputs on which an output could not be judged.
         movement: who judges how far what the package is compared with moves over the calls
             (`moments.Feature.judge_movement`).
-        float_movement: the same of the float program of a quantized method, by the limits of the
-            config.
-        noisiest: the calls up to the one on which quantization loses most.
     """
 
     def __init__(
@@ -72,9 +67,6 @@ class CallJudge:
         self.has_examples = has_examples
         self.unjudged: InputSet | None = None
         self.movement: list[Any] = list(call_all("judge_movement"))
-        self.float_movement: list[Any] = list(call_all("judge_movement"))
-        self.noisiest: Sequence[tuple[str, InputSet]] = ()
-        self._least_sqnr: float = math.inf
 
     def judge(
         self, call: Call, references: References, calls: Sequence[tuple[str, InputSet]]
@@ -93,7 +85,7 @@ class CallJudge:
         lowered = call.expected if quantized is None else quantized
         rounded = references.run_rounded(inputs, call.as_it_lies, run.step)
         by_rounding = self.held_to.by_rounding(lowered, rounded, run.case)
-        errors = _compare(call.actual, lowered)
+        errors = compare_outputs(call.actual, lowered)
         # More runs, 16 calls of the source, don't save a package that failed on other inputs.
         failed = any(
             failure["about"] in ("", "quantized") for failure in self.result.failures
@@ -111,7 +103,7 @@ class CallJudge:
         if self.quantization is None:
             self.result.runs.append(_leave_unlimited(call))
         else:
-            self.result.runs.append(self.judge_quantization(call, calls))
+            self.result.runs.append(self.quantization.judge_call(call, calls))
         limits = self.held_to.against_quantized(call.expected, lowered, by_rounding)
         judged_run = self._judge_outputs(
             call, lowered, errors, limits, _OF_QUANTIZED, "quantized"
@@ -130,45 +122,6 @@ class CallJudge:
         """Let features follow what the source, or the quantized program, gives in a call."""
         for movement in self.movement:
             movement.add(expected, limits, inputs, case)
-
-    def judge_quantization(
-        self, call: Call, calls: Sequence[tuple[str, InputSet]]
-    ) -> JudgedCall:
-        """Hold a quantized method to the limits of the config, on examples alone: on other inputs
-        its figures say nothing of accuracy."""
-        generated = (
-            call.inputs.generated or bool(call.run.case) or not self.has_examples
-        )
-        self.quantization.add(call.actual, call.expected, generated)
-        errors = _compare(call.actual, call.expected)
-        if not generated:
-            self._note_noise(errors, calls)
-        config_limits = self.held_to.of_config(call.inputs, call.expected)
-        # Extreme inputs move outputs by more than any limit, which shows nothing.
-        if not call.run.case:
-            for movement in self.float_movement:
-                movement.add(call.expected, config_limits, call.inputs)
-        limits: list[Limits] = []
-        for output_limits in config_limits:
-            if generated:
-                limits.append(OutputLimits(integers=True))
-            else:  # agreement holds over all examples together
-                set_limits = {**dict(output_limits), "min_agreement": None}
-                limits.append(OutputLimits(**set_limits, integers=True))
-        judged_run = replace(call.run, outputs=errors, limits=tuple(limits))
-        ratios = self._fail_beyond(
-            judged_run, call, call.expected, _OF_FLOAT, "quantization"
-        )
-        return replace(judged_run, of_limits=ratios)
-
-    def _note_noise(
-        self, errors: Sequence[OutputError], calls: Sequence[tuple[str, InputSet]]
-    ) -> None:
-        """Note the calls up to this one if it is the noisiest so far."""
-        for error in errors:
-            if error.sqnr_db is not None and error.sqnr_db < self._least_sqnr:
-                self._least_sqnr = error.sqnr_db
-                self.noisiest = tuple(calls)
 
     def _source_limits(
         self, call: Call, by_rounding: Sequence[DerivedLimits]
@@ -204,10 +157,10 @@ class CallJudge:
         if unjudged and self.unjudged is None:
             self.unjudged = call.inputs
         judged_run = replace(call.run, outputs=errors, limits=tuple(applied_limits))
-        ratios = self._fail_beyond(judged_run, call, expected, suffix, about)
+        ratios = self.fail_beyond(judged_run, call, expected, suffix, about)
         return replace(judged_run, of_limits=ratios, unjudged=tuple(unjudged))
 
-    def _fail_beyond(
+    def fail_beyond(
         self,
         run: JudgedCall,
         call: Call,
@@ -251,7 +204,7 @@ class CallJudge:
 
 def _leave_unlimited(call: Call) -> JudgedCall:
     """Compare the outputs of a call, and hold them to nothing."""
-    errors = _compare(call.actual, call.expected)
+    errors = compare_outputs(call.actual, call.expected)
     unlimited = (Limits(),) * len(errors)
     return replace(
         call.run, outputs=errors, limits=unlimited, of_limits=(None,) * len(errors)
@@ -264,6 +217,9 @@ def _holds_integers(value: Any) -> bool:
     )
 
 
-def _compare(actual: Sequence[Any], expected: Sequence[Any]) -> tuple[OutputError, ...]:
+def compare_outputs(
+    actual: Sequence[Any], expected: Sequence[Any]
+) -> tuple[OutputError, ...]:
+    """Measure the error of each output of a call."""
     pairs = zip(actual, expected, strict=True)
     return tuple(compare(value, reference) for value, reference in pairs)

@@ -1,19 +1,16 @@
-"""Judges what only all calls of a method together show: its quantization, its movement, and how
-ill-conditioned it is."""
+"""Judges what only all calls of a method together show: its movement, and how ill-conditioned it
+is."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
 
 from torch.export import ExportedProgram
 
 from pipeline.moments import call_all
 from pipeline.program.inputs import InputSet
 from pipeline.report.method_records import QuantizationRecord
-from pipeline.report.verdicts import PASSED
-from pipeline.store.errors import listed
 from pipeline.validate.budget import Budget
 from pipeline.validate.call_judge import CallJudge
 from pipeline.validate.default_limits import LEAST_SQNR
@@ -33,40 +30,6 @@ QUANTIZATION_UNJUDGED: QuantizationRecord = {
     "examples": [],
     "generated": [],
 }
-
-
-def conclude_quantization(
-    result: MethodValidation,
-    program: ExportedProgram,
-    calls: CallJudge,
-    judge: Any,
-    examples: Sequence[InputSet],
-) -> None:
-    """Add the verdict on a quantization to a method's result, and each departure as a failure.
-
-    Args:
-        judge: what `judge_quantization` of a feature made for the method.
-    """
-    for output, fault in judge.find_departures():
-        result.fail(fault, output=output, about="quantization")
-        if not result.failing:
-            result.failing = calls.noisiest
-    failed = any(failure["about"] == "quantization" for failure in result.failures)
-    left_out = [inputs for inputs in examples if inputs.origin in result.left_out]
-    record = judge.judge(failed, len(left_out), bool(result.random))
-    still: list[str] = []
-    for movement in calls.float_movement:
-        still += movement.find_indifferent_outputs(
-            program, result.outputs, result.state, examples
-        )
-    # A failure stays one: what is wrong was shown, whatever else could not be.
-    if still and record["verdict"] == PASSED:
-        record["verdict"] = "not judged"
-        record["reason"] = (
-            f"its limits could not fail for {listed(still, 3)}: they are wider than the float "
-            "program moves over all calls; set stricter ones"
-        )
-    result.quantization = record
 
 
 def conclude_movement(

@@ -17,7 +17,6 @@ from pipeline.devices.session import Session
 from pipeline.moments import call_all, has_feature
 from pipeline.program.inputs import InputSet
 from pipeline.program.mapped_files import release_pages
-from pipeline.program.quantized_values import finds_ranges
 from pipeline.program.random_inputs import Shapes, generate_inputs
 from pipeline.program.signature import check_inputs, flatten, signature
 from pipeline.report.method_records import ALL
@@ -26,7 +25,6 @@ from pipeline.validate.call_judge import Call
 from pipeline.validate.conclusions import (
     QUANTIZATION_UNJUDGED,
     conclude_movement,
-    conclude_quantization,
     describe_ill_conditioning,
 )
 from pipeline.validate.determinism import REPEATS, outputs_of_runs
@@ -40,15 +38,6 @@ from pipeline.validate.interface import (
 from pipeline.validate.method_calls import MethodCalls
 from pipeline.validate.references import References
 from pipeline.validate.runs import JudgedCall
-
-# How often a method with state is called on one case: the next call reads the state of the last.
-_STEPS_OF_A_CASE = 2
-# Measured on two linears with a tanh: 40 runs with values rounded anew leave 129 dB as a rule, and
-# 27 dB at worst, so a few runs say nothing.
-_SELDOM = (
-    "quantized by ranges that are found as values come, the source seldom rounds large values "
-    "otherwise, but then by much; `cases` of the config may ask for them"
-)
 
 # As of float16 with weights of 4 bits, for which XNNPACK wants a processor that computes in float16
 # (xnnpack/src/subgraph/*.c).
@@ -85,7 +74,7 @@ class MethodValidator(MethodCalls):
 
         Where torch fails on the source itself, outside a run, that too is this method's failure.
         """
-        if not is_first and self._leaves_out(ALL):
+        if not is_first and self.leaves_out(ALL):
             return
         with self._failing():
             self._prepare(examples)
@@ -98,7 +87,9 @@ class MethodValidator(MethodCalls):
             self._go_on()
         # A fresh session lets go of the loaded program, and of its memory.
         self.package = Session(self.files)
-        for movement in (*self.judge.movement, *self.judge.float_movement):
+        if self.judge.quantization is not None:
+            self.judge.quantization.release()
+        for movement in self.judge.movement:
             movement.release()
 
     def conclude(self) -> None:
@@ -106,9 +97,7 @@ class MethodValidator(MethodCalls):
         result = self.result
         judge = self.judge
         if judge.quantization is not None:
-            conclude_quantization(
-                result, self.program, judge, judge.quantization, self.examples
-            )
+            judge.quantization.conclude(self.program, self.examples)
         elif self.quantized is not None:
             result.quantization = QUANTIZATION_UNJUDGED
         lowered = self.quantized or self.program
@@ -128,8 +117,9 @@ class MethodValidator(MethodCalls):
         self.result.outputs = names
         self.package = Session(self.files)
         if self.quantized is not None:
-            judges = call_all("judge_quantization", names, self.limits, self.departs)
-            self.judge.quantization = next(judges, None)
+            judge = self.judge
+            judges = call_all("judge_quantization", judge, self.limits, self.departs)
+            judge.quantization = next(judges, None)
         if not self.result.not_run:
             self.result.not_run = self._load()
         if self.result.not_run:
@@ -151,7 +141,7 @@ class MethodValidator(MethodCalls):
             self._add_sequences(self.sets)
         else:
             for inputs in self.sets:
-                call = partial(self._call_alone, inputs)
+                call = partial(self.call_alone, inputs)
                 self._queue(inputs).append((inputs.origin, call))
         self._ready = True
 
@@ -223,55 +213,13 @@ class MethodValidator(MethodCalls):
 
     def _make_calls(self, calls: Sequence[tuple[str, Callable[[], object]]]) -> None:
         for name, call in calls:
-            if not self._leaves_out(name):
+            if not self.leaves_out(name):
                 call()
 
     def _run_cases(self) -> None:
-        kinds = self._choose_cases()
-        settings = self.settings
-        result = self.result
-        makers = call_all(
-            "make_cases",
-            self.source,
-            settings.inputs,
-            settings.seed,
-            self.examples,
-            self.limits,
-            self.budget,
-            self.shapes,
-        )
-        maker = next(makers, None)
-        if maker is None:
+        if not any(call_all("run_cases", self, self.cases)):
             reason = 'this installation has no feature "cases"'
-            result.skipped += [(kind, reason) for kind in kinds]
-            return
-        # Cases are made one by one: making them takes runs of the source, and time may run out.
-        for case in maker.make(kinds):
-            if self._leaves_out(case.origin):
-                continue
-            if self.source.state:
-                self._run_in_sequence([case] * min(settings.steps, _STEPS_OF_A_CASE))
-            else:
-                self._call_alone(case)
-        result.skipped += maker.skipped
-        result.left_out += maker.left_out
-
-    def _choose_cases(self) -> list[str]:
-        """Return the cases that suit the program, or those that the config lists."""
-        cases = list(self.cases)
-        if "large" not in cases or self._lists_cases():
-            return cases
-        if self.held_to.derived and finds_ranges(self.program):
-            cases.remove("large")
-            self.result.skipped.append(("large", _SELDOM))
-        return cases
-
-    def _lists_cases(self) -> bool:
-        """Return whether the config says which cases are tried."""
-        if self.settings.cases is not None:
-            return True
-        method_config = self.settings.methods.get(self.result.method)
-        return method_config is not None and method_config.cases is not None
+            self.result.skipped += [(kind, reason) for kind in self.cases]
 
     def _declares_the_same(self) -> bool:
         declared = self.package.signature(self.result.method)
@@ -332,7 +280,7 @@ class MethodValidator(MethodCalls):
             following = []
             for step in range(self.settings.steps):
                 following.append(sets[(number + step) % len(sets)])
-            call = partial(self._run_in_sequence, following, name)
+            call = partial(self.run_in_sequence, following, name)
             self._queue(sets[number]).append((name, call))
 
     def _keep_expected(self, examples: Sequence[InputSet]) -> None:
@@ -360,7 +308,7 @@ class MethodValidator(MethodCalls):
         if quantized is not None and self.judge.quantization is not None:
             run = JudgedCall(inputs.origin, (), generated=inputs.generated)
             call = Call(quantized, expected, inputs, run, inputs.origin)
-            self.judge.judge_quantization(call, [(self.result.method, inputs)])
+            self.judge.quantization.judge_call(call, [(self.result.method, inputs)])
         if self.keep is not None:
             rounded = self.references.run_rounded(inputs)
             self.result.device_limits += self.held_to.on_device(

@@ -168,24 +168,25 @@ class MethodCalls:
                     return varies
         return ""
 
-    def _leaves_out(self, name: str) -> bool:
-        """Leave out what the budget has no time for."""
+    def leaves_out(self, name: str) -> bool:
+        """Leave out what the budget has no time for; return whether it had none."""
         if self.budget.spent:
             self.result.left_out.append(name)
         return self.budget.spent
 
-    def _call_alone(self, inputs: InputSet) -> None:
+    def call_alone(self, inputs: InputSet) -> None:
+        """Make one call of a method without state."""
         self.calls = []
         self.call(inputs)
 
-    def _run_in_sequence(self, sets: Sequence[InputSet], name: str = "") -> None:
+    def run_in_sequence(self, sets: Sequence[InputSet], name: str = "") -> None:
         """Call a package just opened, until one side fails."""
         self.package = Session(self.files)
         self.calls = []
         self.references.reset()
         name = name or sets[0].origin
         for step, inputs in enumerate(sets, 1):
-            if step > 1 and self._leaves_out(f"{name}, from call {step} on"):
+            if step > 1 and self.leaves_out(f"{name}, from call {step} on"):
                 break
             if not self.call(inputs, step, name):
                 break

@@ -1,6 +1,7 @@
 """Cases: inputs for what random ones leave out, on which methods are validated too.
 
 maker    zeros, large values, the limits of dynamic sizes
+runs     calls of a method on them
 layouts  tensors whose memory lies otherwise than at export
 """
 
@@ -11,5 +12,5 @@ from pipeline.moments import Feature
 FEATURE = Feature(
     "cases",
     "validate on zeros, large values, least and greatest sizes, and other memory layouts",
-    make_cases="pipeline.features.cases.maker:CaseMaker",
+    run_cases="pipeline.features.cases.runs:run_cases",
 )

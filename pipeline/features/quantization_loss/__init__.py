@@ -7,5 +7,5 @@ from pipeline.moments import Feature
 FEATURE = Feature(
     "quantization_loss",
     "judge what quantization costs; packages are held to their quantized programs without",
-    judge_quantization="pipeline.features.quantization_loss.judge:QuantizationJudge",
+    judge_quantization="pipeline.features.quantization_loss.calls:FloatComparison",
 )

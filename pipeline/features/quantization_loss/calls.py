@@ -1,0 +1,115 @@
+"""Judges a quantized method against its float program: call by call, then over all of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch.export import ExportedProgram
+
+from pipeline.config.validation import Limits
+from pipeline.features.quantization_loss.judge import QuantizationJudge
+from pipeline.moments import call_all
+from pipeline.program.inputs import InputSet
+from pipeline.report.verdicts import PASSED
+from pipeline.store.errors import listed
+from pipeline.validate.call_judge import Call, CallJudge, compare_outputs
+from pipeline.validate.limits import OutputLimits
+from pipeline.validate.metrics import OutputError
+from pipeline.validate.runs import JudgedCall
+
+_OF_FLOAT = ", against the float program: quantization loses it"
+
+
+class FloatComparison:
+    """Compares the calls of a quantized method with its float program, and adds what it finds to
+    the result of the method.
+
+    Args:
+        calls: the judge of the method's calls.
+        limits: those of the config.
+        departs: how the program with observers departs from the float one; "" where it does not.
+    """
+
+    def __init__(self, calls: CallJudge, limits: Limits, departs: str) -> None:
+        self._calls = calls
+        self._result = calls.result
+        self._loss = QuantizationJudge(self._result.outputs, limits, departs)
+        # How far the float program moves, by the limits of the config.
+        self._movement: list[Any] = list(call_all("judge_movement"))
+        self._noisiest: Sequence[tuple[str, InputSet]] = ()
+        self._least_sqnr = math.inf
+
+    def judge_call(
+        self, call: Call, calls: Sequence[tuple[str, InputSet]]
+    ) -> JudgedCall:
+        """Hold a call to the limits of the config, on examples alone: on other inputs its figures
+        say nothing of accuracy.
+
+        Args:
+            calls: those since the package was opened, this one last.
+        """
+        is_example = not call.inputs.generated and not call.run.case
+        generated = not (is_example and self._calls.has_examples)
+        self._loss.add(call.actual, call.expected, generated)
+        errors = compare_outputs(call.actual, call.expected)
+        if not generated:
+            self._note_noise(errors, calls)
+        config_limits = self._calls.held_to.of_config(call.inputs, call.expected)
+        # Extreme inputs move outputs by more than any limit, which shows nothing.
+        if not call.run.case:
+            for movement in self._movement:
+                movement.add(call.expected, config_limits, call.inputs)
+        limits: list[Limits] = []
+        for output_limits in config_limits:
+            if generated:
+                limits.append(OutputLimits(integers=True))
+            else:  # agreement holds over all examples together
+                set_limits = {**dict(output_limits), "min_agreement": None}
+                limits.append(OutputLimits(**set_limits, integers=True))
+        judged_run = replace(call.run, outputs=errors, limits=tuple(limits))
+        ratios = self._calls.fail_beyond(
+            judged_run, call, call.expected, _OF_FLOAT, "quantization"
+        )
+        return replace(judged_run, of_limits=ratios)
+
+    def _note_noise(
+        self, errors: Sequence[OutputError], calls: Sequence[tuple[str, InputSet]]
+    ) -> None:
+        """Note the calls up to this one if it is the noisiest so far."""
+        for error in errors:
+            if error.sqnr_db is not None and error.sqnr_db < self._least_sqnr:
+                self._least_sqnr = error.sqnr_db
+                self._noisiest = tuple(calls)
+
+    def release(self) -> None:
+        """Let go of what is needed only while calls are made."""
+        for movement in self._movement:
+            movement.release()
+
+    def conclude(self, program: ExportedProgram, examples: Sequence[InputSet]) -> None:
+        """Add the verdict on the quantization of the float `program` to the result, and each
+        departure as a failure."""
+        result = self._result
+        for output, fault in self._loss.find_departures():
+            result.fail(fault, output=output, about="quantization")
+            if not result.failing:
+                result.failing = self._noisiest
+        failed = any(failure["about"] == "quantization" for failure in result.failures)
+        left_out = [inputs for inputs in examples if inputs.origin in result.left_out]
+        record = self._loss.judge(failed, len(left_out), bool(result.random))
+        still: list[str] = []
+        for movement in self._movement:
+            still += movement.find_indifferent_outputs(
+                program, result.outputs, result.state, examples
+            )
+        # A failure stays one: what is wrong was shown, whatever else could not be.
+        if still and record["verdict"] == PASSED:
+            record["verdict"] = "not judged"
+            record["reason"] = (
+                f"its limits could not fail for {listed(still, 3)}: they are wider than the float "
+                "program moves over all calls; set stricter ones"
+            )
+        result.quantization = record
