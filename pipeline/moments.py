@@ -279,6 +279,9 @@ class Feature:
             the package by name, whose blobs it has put into the store.
         link_files: the names of those of them that every package has.
         devices: by its name, what makes a device, a `devices.interface.Device`.
+        read_signature: takes the `signature` of a method in a manifest; returns a
+            `features.loading.method_spec.MethodSpec`, by which other features call the method.
+            Raises PipelineError.
         measuring: a class like `run.prove.measuring.Measuring`, of which there is one object while
             a package is measured.
         locate_on_device: takes a `run.prove.measuring.Measurement`, calls that a device gets wrong,
@@ -404,6 +407,7 @@ class Feature:
     after_link: str = _moment("build")
     link_files: tuple[str, ...] = ()
     devices: Mapping[str, str] = _moment("measure", _NONE)
+    read_signature: str = _moment("measure")
     measuring: str = _moment("measure")
     locate_on_device: str = _moment("measure")
     find_quotes: str = _moment("measure")

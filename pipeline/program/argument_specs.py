@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -256,30 +255,6 @@ def leaf_to_json(leaf: Leaf) -> dict[str, Json]:
     return {"value": value}
 
 
-def leaf_from_json(data: Json) -> Leaf:
-    """Return the leaf that `leaf_to_json` wrote. Nothing is evaluated.
-
-    Raises KeyError, TypeError, ValueError or AttributeError for anything else.
-    """
-    if "dtype" in data:
-        dtype = getattr(torch, data["dtype"])
-        if not isinstance(dtype, torch.dtype):
-            raise ValueError(f"no dtype {data['dtype']!r}")
-        sizes = tuple(map(_extent_from_json, data["sizes"]))
-        order = tuple(map(int, data["order"]))
-        if sorted(order) != [*range(len(sizes))]:
-            raise ValueError(f"no order of {len(sizes)} dimensions: {order}")
-        return TensorSpec(dtype, sizes, order)
-    if "int" in data:
-        return _extent_from_json(data["int"])
-    if "scalar" in data:
-        scalars: Mapping[str, ScalarKind] = {"float": "float", "bool": "bool"}
-        return scalars[data["scalar"]]
-    return ConstantSpec(
-        float.fromhex(data["float"]) if "float" in data else data["value"]
-    )
-
-
 def _extent_to_json(extent: Extent) -> Json:
     if extent.expression is None:
         size = None
@@ -290,18 +265,6 @@ def _extent_to_json(extent: Extent) -> Json:
     return {"size": size, "min": extent.least, "max": extent.greatest}
 
 
-def _extent_from_json(data: Json) -> Extent:
-    if isinstance(data, int):
-        return Extent(sympy.Integer(data), data, data)
-    size = data["size"]
-    greatest = data["max"]
-    return Extent(
-        None if size is None else _expression_from_json(size),
-        int(data["min"]),
-        None if greatest is None else int(greatest),
-    )
-
-
 def _expression_to_json(expr: sympy.Expr) -> Json:
     if expr.is_Integer:
         return int(expr)
@@ -310,14 +273,3 @@ def _expression_to_json(expr: sympy.Expr) -> Json:
     if expr.is_Rational:
         return ["Rational", int(expr.p), int(expr.q)]
     return [type(expr).__name__, *map(_expression_to_json, expr.args)]
-
-
-def _expression_from_json(data: Json) -> sympy.Expr:
-    if isinstance(data, int):
-        return sympy.Integer(data)
-    if isinstance(data, str):
-        if not re.fullmatch(r"d\d+", data):
-            raise ValueError(f"no size is called {data!r}")
-        return size_symbol(data)
-    name, *args = data
-    return FUNCTIONS[name](*map(_expression_from_json, args))

@@ -280,7 +280,7 @@ class OperatorLibrary(TypedDict):
 
 # The facts of a compiled method that the manifest of its package holds too.
 METHOD_FACTS: Mapping[str, Any] = {
-    # As `program.method_spec` writes it.
+    # As `program.recorded_signature` makes it.
     "signature": {
         "args": list[tuple[str, Any]],
         "kwargs": list[tuple[str, Any]],

@@ -22,9 +22,9 @@ from pipeline.program.constant_tags import read_tags, write_tags
 from pipeline.program.containers import load_tree
 from pipeline.program.eager import Source
 from pipeline.program.inputs import InputSet, as_input_sets
-from pipeline.program.method_spec import make_method_spec
 from pipeline.program.signature import check_inputs
 from pipeline.store.errors import SourceError
+from tests.support.signatures import make_method_spec
 
 
 class Scale(torch.nn.Module):

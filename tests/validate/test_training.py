@@ -14,11 +14,12 @@ from pipeline.config.validation import ValidateConfig
 from pipeline.devices.interface import PackageFiles
 from pipeline.features.loading.load_package import LoadedPackage
 from pipeline.program.archive import load_program, save_programs
-from pipeline.program.method_spec import make_method_spec
+from pipeline.program.recorded_signature import record_signature
 from pipeline.program.training import training_methods
 from pipeline.store.errors import PipelineError
 from pipeline.validate.package import validate_package
 from tests.support.located import build
+from tests.support.signatures import make_method_spec
 
 
 class Net(nn.Module):
@@ -77,7 +78,7 @@ def test_loss_gradients_parameters_and_where_they_begin_are_validated(tmp_path):
         "__et_training_parameters_index_train": 6,
         "__et_training_fqn_train": names,
     }
-    spec = {"train": make_method_spec(program).to_json()}
+    spec = {"train": record_signature(program)}
     package = LoadedPackage(PackageFiles.of(pte), spec)
     x = torch.randn(2, 3)
     result = package.train(x, x)

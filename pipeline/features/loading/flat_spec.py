@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from pipeline.features.loading.method_spec import MethodSpec
 from pipeline.program.argument_specs import Argument, Extent, Leaf, TensorSpec
-from pipeline.program.method_spec import MethodSpec
 
 
 def make_flat_spec(inputs: Sequence[Any], outputs: Sequence[Any]) -> MethodSpec:

@@ -25,8 +25,8 @@ from pipeline.features.loading.manifest import (
     memory_planning,
     read_manifest,
 )
+from pipeline.features.loading.method_spec import ArgumentError, MethodSpec
 from pipeline.features.loading.shared_state import find_sharing
-from pipeline.program.method_spec import ArgumentError, MethodSpec
 from pipeline.store.errors import PipelineError, listed
 from pipeline.store.files import MANIFEST
 from pipeline.store.names import METADATA

@@ -16,8 +16,8 @@ from pipeline.moments import call_all
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds.export import ExportInputs
 from pipeline.program.eager import Source, common_buffers
-from pipeline.program.method_spec import MethodSpec
 from pipeline.run.prove.subject import Subject
+from pipeline.store.errors import PipelineError
 from pipeline.validate.budget import Budget
 
 Use = Callable[[CallServer], Any]
@@ -130,12 +130,16 @@ def use_references(
     return next(call_all("call_references", *arguments))
 
 
-def _read_specs(subject: Subject) -> dict[str, MethodSpec]:
-    """Return the signatures of the methods that have a source, as the manifest has them."""
-    return {
-        name: MethodSpec.from_json(subject.methods[name]["signature"])
-        for name in subject.programs
-    }
+def _read_specs(subject: Subject) -> dict[str, Any]:
+    """Return the signatures of the methods that have a source, as the manifest has them. Raises
+    PipelineError without the feature that reads them."""
+    specs = {}
+    for name in subject.programs:
+        signature = subject.methods[name]["signature"]
+        specs[name] = next(call_all("read_signature", signature), None)
+        if specs[name] is None:
+            raise PipelineError('metrics need the feature "loading"')
+    return specs
 
 
 def _find_sharing(subject: Subject) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from executorch.exir import ExecutorchProgramManager
@@ -23,7 +23,7 @@ from pipeline.compile.lowering_warnings import (
 from pipeline.compile.module_filter import FilteredPartitioner
 from pipeline.config.models import MethodConfig
 from pipeline.moments import call_all
-from pipeline.program.method_spec import MethodSpec, make_method_spec
+from pipeline.program.recorded_signature import record_signature
 from pipeline.program.signature import find_changed_inputs
 from pipeline.run.build.called_operators import describe_libraries
 from pipeline.run.build.listening import CompileListener, Json, UnloweredMethod
@@ -45,7 +45,7 @@ class MethodFacts(CompileListener):
     ) -> None:
         self._configs = configs
         self._libraries = libraries
-        self._specs: dict[str, MethodSpec] = {}
+        self._signatures: dict[str, dict[str, Any]] = {}
         self._left_float: dict[str, int] = {}
         self.partitioners: Mapping[str, Sequence[FilteredPartitioner]] = {}
 
@@ -53,9 +53,7 @@ class MethodFacts(CompileListener):
         self._methods = methods
         for name, method in methods.items():
             is_quantized = method.quantization is not None
-            self._specs[name] = make_method_spec(
-                method.program, reexported=is_quantized
-            )
+            self._signatures[name] = record_signature(method.program, is_quantized)
             self._left_float[name] = (
                 count_float_operators(method.program) if is_quantized else 0
             )
@@ -95,7 +93,7 @@ class MethodFacts(CompileListener):
         partitioners = self.partitioners[name]
         backends = [spec.backend for spec in config.partitioners]
         in_python = {b.backend_id for b in backends if b.execution.make_runtime}
-        spec = replace(self._specs[name], changes=tuple(find_changed_inputs(lowered)))
+        changes = list(find_changed_inputs(lowered))
         warnings = find_training_mode(method.program, method.origins)
         for partitioner in partitioners:
             warnings += map(_warn_of_method, partitioner.warnings)
@@ -107,7 +105,7 @@ class MethodFacts(CompileListener):
             warnings.append(_warn_of_method(warning))
         return {
             "delegation": delegation,
-            "signature": spec.to_json(),
+            "signature": {**self._signatures[name], "changes": changes},
             "debug_handles": find_debug_handles(lowered, method.places, in_python),
             "left_float": self._left_float[name],
             "quantization": method.quantization,

@@ -1,20 +1,15 @@
-"""Record method signatures as their source's author wrote them, independent of the program.
-
-A `.pte` has places, dtypes and greatest sizes. This record adds names of arguments, nesting, values
-that the export fixed, which sizes are equal and which inputs a method changes. Compiling makes it,
-and a package's manifest holds it.
-"""
+"""Call methods by their recorded signatures: check and nest arguments and outputs."""
 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import sympy
 import torch
-from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from pipeline.program import argument_specs as specs
@@ -26,20 +21,8 @@ from pipeline.program.argument_specs import (
     Leaf,
     TensorSpec,
 )
-from pipeline.program.containers import build_plain
-from pipeline.program.inputs import decode_tree, encode_tree
-from pipeline.program.signature import (
-    Pair,
-    argument_names,
-    bounds,
-    expression,
-    iter_dynamic_sizes,
-    lay_out,
-    pair_trees,
-    returned_values,
-    signature,
-)
-from pipeline.program.training import find_training_outputs
+from pipeline.program.inputs import decode_tree
+from pipeline.program.signature import Pair, lay_out, pair_trees
 from pipeline.store.errors import PipelineError
 
 
@@ -144,28 +127,13 @@ class MethodSpec:
             raise PipelineError(*mistakes)
         return pytree.tree_unflatten(outputs, pytree.tree_structure(self.outputs))
 
-    def to_json(self) -> Json:
-        """Return the signature as strict JSON, for manifests."""
-
-        def encode_argument(argument: Argument) -> Json:
-            return {"name": argument.name, **specs.leaf_to_json(argument.value)}
-
-        def encode(tree: Any) -> Json:
-            return encode_tree(tree, encode_argument)
-
-        return {
-            "args": [[name, encode(tree)] for name, tree in self.args],
-            "kwargs": [[name, encode(tree)] for name, tree in self.kwargs],
-            "outputs": encode(self.outputs),
-            "changes": list(self.changes),
-        }
-
     @classmethod
     def from_json(cls, data: Json) -> MethodSpec:
-        """Return the signature that `to_json` wrote. Raises PipelineError for anything else."""
+        """Return the signature that `record_signature` recorded. Raises PipelineError for anything
+        else."""
 
         def decode_argument(record: Json) -> Argument:
-            return Argument(str(record["name"]), specs.leaf_from_json(record))
+            return Argument(str(record["name"]), leaf_from_json(record))
 
         def decode(tree: Json) -> Any:
             return decode_tree(tree, decode_argument)
@@ -195,86 +163,6 @@ class MethodSpec:
         return method_spec
 
 
-def make_method_spec(
-    program: ExportedProgram, changes: Sequence[int] = (), reexported: bool = False
-) -> MethodSpec:
-    """Make the signature of a program.
-
-    Containers are tuples, lists and dicts, as `build_plain` makes them.
-
-    Args:
-        changes: see MethodSpec; a program that is not functional doesn't say it.
-        reexported: whether it was exported a second time, as quantizing does. torch may then ask
-            for sizes of at least 2, which the first export did not, so 2 counts as no limit.
-    """
-    numbering = _Numbering(program, 2 if reexported else 0)
-    inputs = [numbering.argument(a.name, a.value) for a in signature(program)]
-    args, kwargs = build_plain(inputs, program.call_spec.in_spec)
-    names, keywords = argument_names(program)
-    outputs = [
-        numbering.output(f"output{n}", value) for n, value in returned_values(program)
-    ]
-    returned = build_plain(outputs, program.call_spec.out_spec)
-    training_outputs = find_training_outputs(program)
-    if training_outputs is not None:
-        returned = {"outputs": returned}
-        for kind, values in training_outputs._asdict().items():
-            returned[kind] = {
-                name: numbering.output(f"{kind}[{name!r}]", value)
-                for name, value in values
-            }
-    return MethodSpec(
-        tuple(zip(names, args, strict=True)),
-        tuple((name, kwargs[name]) for name in keywords),
-        returned,
-        tuple(changes),
-    )
-
-
-class _Numbering:
-    """Makes leaves whose symbols are numbered by first use: names differ between exports."""
-
-    def __init__(self, program: ExportedProgram, unlimited: int) -> None:
-        self._program = program
-        self._unlimited = unlimited
-        self._numbers: dict[sympy.Symbol, sympy.Symbol] = {}
-        # Sizes that are a symbol by themselves get the first numbers.
-        for _, size in iter_dynamic_sizes(signature(program)):
-            size_expression = expression(size)
-            if isinstance(size_expression, sympy.Symbol):
-                self._number(size_expression)
-
-    def argument(self, name: str, value: Any) -> Argument:
-        return Argument(name, specs.make_leaf(value, self._extent))
-
-    def output(self, name: str, value: Any) -> Argument:
-        return Argument(name, specs.make_leaf(value, self._extent, ordered=False))
-
-    def _extent(self, size: int | torch.SymInt) -> Extent:
-        size_expression = expression(size)
-        symbols = size_expression.free_symbols
-        least, greatest = bounds(self._program, size_expression)
-        if symbols and least <= self._unlimited:
-            least = 0
-        for symbol in sorted(symbols, key=str):
-            self._number(symbol)
-        numbered = size_expression.xreplace(self._numbers)
-        return Extent(numbered if _can_be_recorded(numbered) else None, least, greatest)
-
-    def _number(self, symbol: sympy.Symbol) -> None:
-        if symbol not in self._numbers:
-            self._numbers[symbol] = specs.size_symbol(f"d{len(self._numbers)}")
-
-
-def _can_be_recorded(size: sympy.Expr) -> bool:
-    for part in sympy.preorder_traversal(size):
-        if part.is_Rational or part.is_Symbol:
-            continue
-        if type(part).__name__ not in specs.FUNCTIONS:
-            return False
-    return True
-
-
 def _default(tree: Any) -> Any:
     fixed = isinstance(tree, Argument) and isinstance(tree.value, ConstantSpec)
     if fixed:
@@ -300,3 +188,55 @@ def _check_output(
             expected = extent.expression.xreplace(bound)
             if expected.is_Integer and int(expected) != size:
                 yield f"size {size} at dimension {dimension}, must be {expected}"
+
+
+def leaf_from_json(data: Json) -> Leaf:
+    """Return the leaf that `specs.leaf_to_json` wrote. Nothing is evaluated.
+
+    Raises KeyError, TypeError, ValueError or AttributeError for anything else.
+    """
+    if "dtype" in data:
+        dtype = getattr(torch, data["dtype"])
+        if not isinstance(dtype, torch.dtype):
+            raise ValueError(f"no dtype {data['dtype']!r}")
+        sizes = tuple(map(_extent_from_json, data["sizes"]))
+        order = tuple(map(int, data["order"]))
+        if sorted(order) != [*range(len(sizes))]:
+            raise ValueError(f"no order of {len(sizes)} dimensions: {order}")
+        return TensorSpec(dtype, sizes, order)
+    if "int" in data:
+        return _extent_from_json(data["int"])
+    if "scalar" in data:
+        scalars: Mapping[str, Leaf] = {"float": "float", "bool": "bool"}
+        return scalars[data["scalar"]]
+    return ConstantSpec(
+        float.fromhex(data["float"]) if "float" in data else data["value"]
+    )
+
+
+def _extent_from_json(data: Json) -> Extent:
+    if isinstance(data, int):
+        return Extent(sympy.Integer(data), data, data)
+    size = data["size"]
+    greatest = data["max"]
+    return Extent(
+        None if size is None else _expression_from_json(size),
+        int(data["min"]),
+        None if greatest is None else int(greatest),
+    )
+
+
+def _expression_from_json(data: Json) -> sympy.Expr:
+    if isinstance(data, int):
+        return sympy.Integer(data)
+    if isinstance(data, str):
+        if not re.fullmatch(r"d\d+", data):
+            raise ValueError(f"no size is called {data!r}")
+        return specs.size_symbol(data)
+    name, *args = data
+    return specs.FUNCTIONS[name](*map(_expression_from_json, args))
+
+
+def read_signature(data: Json) -> MethodSpec:
+    """Return the signature that a manifest records of a method. Raises PipelineError."""
+    return MethodSpec.from_json(data)
