@@ -240,6 +240,9 @@ class Feature:
         instead_of_compile: makes the result of a compile action in another way; takes the action,
             the workspace, `run.stages.Stages`, and whether this process is the one that builds,
             not a worker; returns whether it did. Imports no torch.
+        follow_partition: takes a `compile.module_filter.FilteredPartitioner` and an edge program;
+            returns a context manager, within which it partitions the program, that gives a function
+            to call with the tagged program.
         find_preprocessed: takes a `compile.preprocess.cached_backend.CachedBackend`, partitions
             with their compile specs, and what makes their part of a key; returns the place of their
             results in the store, a `ResultsPlace` of that module, or None.
@@ -387,6 +390,7 @@ class Feature:
     explain_lowering: str = _moment("build")
     explain_emission: str = _moment("build")
     instead_of_compile: str = _moment("build")
+    follow_partition: str = _moment("build")
     find_preprocessed: str = _moment("build")
     compile_facts: str = _moment("build")
     listen_to_compile: str = _moment("build")

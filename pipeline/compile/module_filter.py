@@ -10,6 +10,7 @@ from __future__ import annotations
 import operator
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -22,11 +23,10 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
 from pipeline.backends import PartitionerSpec, make_partitioners, with_partitioner
-from pipeline.compile.inspect.reasons import note_reasons, record_reasons
-from pipeline.compile.inspect.uptake import OUTSIDE, Uptake, measure_uptake
-from pipeline.compile.name_lists import look_up_names
+from pipeline.compile.inspect.uptake import Uptake, measure_uptake
 from pipeline.compile.shared_constants import SharedConstantsError
 from pipeline.compile.split_partition import TAG, split_partition
+from pipeline.moments import call_all
 from pipeline.program.graphs import (
     control_flow_bodies,
     feeds_control_flow,
@@ -57,14 +57,14 @@ def make_filtered_partitioners(
 
 
 class FilteredPartitioner(Partitioner):
-    """A partitioner limited to some modules, with reasons for what it leaves elsewhere.
+    """A partitioner limited to some modules, which features follow.
 
     Args:
         allowed: sequences of module names; a node must be in one module of each.
         config: the item of a package config that it was made of, if any.
 
     Attributes:
-        listed: the names in options of the config, once it has partitioned.
+        listed: the names in options of the config, where a feature looks them up.
         warnings: where its backend departs from the config for this method, likewise.
         uptake: what it was offered and took, likewise.
     """
@@ -115,13 +115,10 @@ class FilteredPartitioner(Partitioner):
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         """Raises SharedConstantsError."""
-        if self.config is None:
-            backend = None
-        else:
-            backend = self.config.backend
-        if self.config is not None:
-            self.listed = look_up_names(self.config, exported_program)
-        with record_reasons(backend, self.inner, exported_program) as why:
+        with ExitStack() as stack:
+            notes = []
+            for context in call_all("follow_partition", self, exported_program):
+                notes.append(stack.enter_context(context))
             result = self.inner.partition(exported_program)
         program = result.tagged_exported_program
         for node in program.graph.nodes:
@@ -134,23 +131,14 @@ class FilteredPartitioner(Partitioner):
                 program, self._filter(program, result.partition_tags)
             )
         _refuse_shared_constants(program)
-        note_reasons(backend, program, why, self._describe_outside(program))
+        for note in notes:
+            note(program)
         if self.config is not None:
             self.uptake = measure_uptake(self.config, program)
             check = self.config.backend.lowering.check
             if check is not None:
                 self.warnings = list(check(self.config.options, program))
         return result
-
-    def _describe_outside(self, program: ExportedProgram) -> dict[Node, str]:
-        """Return the nodes outside of the modules, with the config's words for it."""
-        outside = {}
-        for modules in self.filters:
-            words = f"{OUTSIDE}: [{', '.join(modules)}]`"
-            for node in iter_nodes(program):
-                if node.op == "call_function" and not belongs_to(node, modules):
-                    outside[node] = words
-        return outside
 
     def _allows(self, node: Node) -> bool:
         return all(belongs_to(node, modules) for modules in self.filters)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch.fx import Node
 
-# Why partitioners left a node, in its metadata (pipeline/compile/inspect/reasons.py).
+# Why partitioners left a node, in its metadata (pipeline/features/reasons).
 NOTES = "why_not_delegated"
 
 

@@ -17,12 +17,12 @@ from torch.export import Dim, export
 
 from pipeline.backends import BACKENDS, CacheScope, PartitionerSpec
 from pipeline.compile.inspect.delegation import describe_delegation
-from pipeline.compile.inspect.reasons import _neutralize
 from pipeline.compile.inspect.traced_facts import add_source_lines
 from pipeline.compile.lower import lower
 from pipeline.compile.module_filter import FilteredPartitioner, make_filtered_partitioners
 from pipeline.features.preprocess_cache.key import describe
 from pipeline.features.quantization.quantize import quantize
+from pipeline.features.reasons.reasons import _neutralize
 from pipeline.program.archive import load_program, save_programs
 from pipeline.program.graphs import NodePlaces, find_origins, graph_modules, iter_nodes
 from pipeline.program.inputs import as_input_sets

@@ -7,7 +7,7 @@ from torch import nn
 from torch.export import export
 
 from pipeline.backends import BACKENDS, PartitionerSpec
-from pipeline.compile.name_lists import look_up_names
+from pipeline.features.reasons.name_lists import look_up_names
 from pipeline.features.summary.unwritten import find_unknown_names
 
 

@@ -25,7 +25,6 @@ from torch.utils import _pytree as pytree
 
 from pipeline.backends import PartitionerSpec
 from pipeline.backends.estimate import find_estimate
-from pipeline.compile.inspect.reasons import format_reason
 from pipeline.program.graphs import (
     NodePlaces,
     called_delegate,
@@ -34,7 +33,7 @@ from pipeline.program.graphs import (
     iter_nodes,
 )
 from pipeline.program.module_paths import innermost_module
-from pipeline.program.operators import base_name, operator_name
+from pipeline.program.operators import NOTES, base_name, operator_name
 from pipeline.store.compiled import BackendCounts, Boundary, Crossing, GraphSegment
 
 # Operators that give the values that they are given, in another layout or dtype, or elsewhere.
@@ -129,8 +128,17 @@ def _describe_undelegated(
         "operator": operator_name(call.node),
         "place": places.find(call.node) if places is not None else None,
         "module": call.module,
-        "reason": format_reason(call.node) or _general_reason(partitioners),
+        "reason": _format_reason(call.node) or _general_reason(partitioners),
     }
+
+
+def _format_reason(node: Node) -> str:
+    """Return the reason that a feature noted of one partitioner, or those of several, each with its
+    name."""
+    notes = node.meta.get(NOTES, ())
+    if len({name for name, _ in notes}) < 2:
+        return "; ".join(reason for _, reason in notes if reason)
+    return "; ".join(f"{name}: {reason}" for name, reason in notes if reason)
 
 
 def _iter_estimates(calls: Iterable[_GraphCall]) -> Iterator[dict[str, Any]]:

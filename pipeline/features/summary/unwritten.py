@@ -66,7 +66,7 @@ def find_unknown_names(methods: Mapping[str, Mapping[str, Any]]) -> Iterator[str
     whose config lists it.
 
     Args:
-        methods: as a manifest has them; `listed` of each is what `compile.name_lists` found.
+        methods: as a manifest has them; `listed` of each is what `features/reasons` found.
     """
     listings = [
         listing

@@ -73,14 +73,6 @@ def note_reasons(
             node.meta[NOTES] = (*notes, (name, reason))
 
 
-def format_reason(node: Node) -> str:
-    """Return the noted reason of one partitioner, or those of several, each with its name."""
-    notes = node.meta.get(NOTES, ())
-    if len({name for name, _ in notes}) < 2:
-        return "; ".join(reason for _, reason in notes if reason)
-    return "; ".join(f"{name}: {reason}" for name, reason in notes if reason)
-
-
 def _iter_left(
     module: GraphModule, looks_into: frozenset[str] | None, unseen: bool = False
 ) -> Iterator[tuple[Node, bool]]:

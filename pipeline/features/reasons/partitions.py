@@ -1,0 +1,48 @@
+"""Follows a partitioner as a config asks for it, for what it leaves and which names it knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from pipeline.compile.inspect.uptake import OUTSIDE
+from pipeline.compile.module_filter import FilteredPartitioner, belongs_to
+from pipeline.features.reasons.name_lists import look_up_names
+from pipeline.features.reasons.reasons import note_reasons, record_reasons
+from pipeline.program.graphs import iter_nodes
+
+
+@contextmanager
+def follow_partition(
+    partitioner: FilteredPartitioner, program: ExportedProgram
+) -> Iterator[Callable[[ExportedProgram], None]]:
+    """Look up the names that a partitioner is given, and gather why it leaves nodes within the
+    context; give the function that notes this in the tagged program."""
+    config = partitioner.config
+    if config is None:
+        backend = None
+    else:
+        backend = config.backend
+        partitioner.listed = look_up_names(config, program)
+    with record_reasons(backend, partitioner.inner, program) as why:
+
+        def note(tagged: ExportedProgram) -> None:
+            note_reasons(backend, tagged, why, _describe_outside(partitioner, tagged))
+
+        yield note
+
+
+def _describe_outside(
+    partitioner: FilteredPartitioner, program: ExportedProgram
+) -> dict[Node, str]:
+    """Return the nodes outside of the modules, with the config's words for it."""
+    outside = {}
+    for modules in partitioner.filters:
+        words = f"{OUTSIDE}: [{', '.join(modules)}]`"
+        for node in iter_nodes(program):
+            if node.op == "call_function" and not belongs_to(node, modules):
+                outside[node] = words
+    return outside
