@@ -213,6 +213,12 @@ class Feature:
             rounds every value anew, from whose runs limits are derived. They share state.
         explain_conditioning: says how ill-conditioned a program is on an input set, and where that
             begins; "" where it is not.
+        describe_unwritten: takes a `program.eager.Source`, an input set, how runs on this differ,
+            in words or "", and the workspace's folder or None; says that the source reads
+            uninitialized memory, or returns "". Raises whatever an operator raises.
+        call_together: takes a sequence of methods that share state, their
+            `validate.method.MethodValidator`s by name, and the package's
+            `devices.interface.PackageFiles`; calls them one after another, and returns True.
         check_payloads: takes a package's `devices.interface.PackageFiles` and the name of a method
             that this machine can't run; yields what is wrong with payloads of its delegates.
         judge_random: takes the names of outputs, what repeated calls of a source gave on one input
@@ -382,6 +388,8 @@ class Feature:
     run_cases: str = _moment("measure")
     round_sources: str = _moment("measure")
     explain_conditioning: str = _moment("measure")
+    describe_unwritten: str = _moment("measure")
+    call_together: str = _moment("measure")
     check_payloads: str = _moment("measure")
     judge_random: str = _moment("measure")
     judge_quantization: str = _moment("measure")

@@ -8,7 +8,6 @@ data: it fails its method, and the other methods still run.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,8 @@ from torch.utils import _pytree as pytree
 from pipeline.config.validation import ValidateConfig
 from pipeline.devices.bindings import find_unpassable
 from pipeline.devices.interface import DeviceError, PackageFiles
-from pipeline.devices.session import INTERPRETER, Session
+from pipeline.devices.session import Session
+from pipeline.moments import call_all
 from pipeline.program.inputs import InputSet
 from pipeline.program.random_inputs import Shapes
 from pipeline.program.signature import signature
@@ -34,10 +34,10 @@ from pipeline.validate.method import MethodValidator
 from pipeline.validate.method_calls import Keep, Watch
 from pipeline.validate.method_result import MethodValidation
 from pipeline.validate.metrics import compare
-from pipeline.validate.references import Lane, OpenLane, References
+from pipeline.validate.references import Lane, OpenLane
 from pipeline.validate.results import Validation
 from pipeline.validate.runs import JudgedCall
-from pipeline.validate.sequences import rounds, usual_sequences
+from pipeline.validate.sequences import usual_sequences
 
 _AMOUNTS = ("inputs", "seed", "steps")
 _MOST_SHOWN = 8  # values of a tensor, in a message
@@ -157,7 +157,7 @@ def validate_package(
     if sequences is None:
         sequences = usual_sequences(programs, settings.steps)
     for sequence in sequences:
-        _run_together(sequence, validators, files, budget)
+        _run_together(sequence, validators, files)
     for validator in validators.values():
         validator.conclude()
     return Validation(pte.name, tuple(methods), (), kept_to)
@@ -167,71 +167,17 @@ def _run_together(
     sequence: Sequence[str],
     validators: Mapping[str, MethodValidator],
     files: PackageFiles,
-    budget: Budget,
 ) -> None:
-    """Call methods one after another on state that they share, in a package just opened.
-
-    It runs on the interpreter: the bindings of ExecuTorch's runtime give each method memory of its
-    own. Where a method failed before it ran, nothing is called.
-    """
-    if any(name not in validators or not validators[name].sets for name in sequence):
-        return
-    members = {name: validators[name] for name in dict.fromkeys(sequence)}
-    first = members[sequence[0]]
-    times: Counter[str] = Counter()
-    for calls in rounds(
-        sequence, {name: member.sets for name, member in members.items()}
-    ):
-        # The last round is the first one again: what a call leaves behind must not change it.
-        name = f"{' > '.join(sequence)} from {calls[0][1].origin}"
-        times[name] += 1
-        if times[name] > 1:
-            name += ", again"
-        if budget.spent:
-            first.result.left_out.append(name)
-            continue
-        try:
-            package = Session(files, INTERPRETER)
-            _prepare_together(members, package)
-        except (
-            DeviceError
-        ) as error:  # ExecuTorch's runtime, which loaded them, may know more
-            first.result.skipped.append((name, f"the interpreter: {error.reason}"))
+    """Have a feature call methods one after another on state that they share. Where a method failed
+    before it ran, nothing is called."""
+    members = {}
+    for name in dict.fromkeys(sequence):
+        if name not in validators or not validators[name].sets:
             return
-        except Exception as error:
-            first.fail_for(error)
-            return
-        for step, (method, inputs) in enumerate(calls, 1):
-            if budget.spent:
-                first.result.left_out.append(f"{name}, from call {step} on")
-                break
-            if not members[method].call(inputs, step, name):
-                break
-
-
-def _prepare_together(members: Mapping[str, MethodValidator], package: Session) -> None:
-    """Load methods that share state, and give them their sources with the same state.
-
-    Raises DeviceError, and whatever making the sources raises.
-    """
-    package.load_together([*members])
-    programs = {}
-    quantized = {}
-    rounding = []
-    open_lane = next(member.open_lane for member in members.values())
-    for method, member in members.items():
-        programs[method] = member.program
-        if member.quantized is not None:
-            quantized[method] = member.quantized
-        if member.measures_rounding:
-            rounding.append(method)
-    references = References.make(programs, quantized, rounding, open_lane)
-    calls_so_far: list[tuple[str, InputSet]] = []
-    for method, member in members.items():
-        member.package = package
-        member.references = references[method]
-        member.calls = calls_so_far
-        member.is_observed = len(members) > 1
+        members[name] = validators[name]
+    if not any(call_all("call_together", sequence, members, files)):
+        reason = 'this installation has no feature "locating"'
+        members[sequence[0]].result.skipped.append((" > ".join(sequence), reason))
 
 
 def _validate_other(

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -32,36 +31,6 @@ NUMPY = frozenset(["bool", "float16", "float32", "float64", *_INTEGERS])
 
 class UnknownValueError(ValueError):
     """A value can't be computed here as torch computes it."""
-
-
-class Storage(Protocol):
-    """The memory of tensors, which may be in a file until it is read."""
-
-    @property
-    def nbytes(self) -> int: ...
-
-    def read(self) -> Array:
-        """Return all bytes."""
-
-    def pieces(self) -> Iterator[memoryview]:
-        """Yield the bytes in pieces, of which each lasts until the next."""
-
-
-@dataclass(frozen=True)
-class HeldStorage:
-    """A storage in memory, as bytes."""
-
-    array: Array
-
-    @property
-    def nbytes(self) -> int:
-        return self.array.nbytes
-
-    def read(self) -> Array:
-        return self.array
-
-    def pieces(self) -> Iterator[memoryview]:
-        yield self.array.data
 
 
 @dataclass(frozen=True)
@@ -118,6 +87,11 @@ def width(dtype: str) -> int:
     return _WIDTHS[dtype]
 
 
+def is_known(dtype: str) -> bool:
+    """Tell whether the width of a dtype's elements is known."""
+    return dtype in _WIDTHS
+
+
 def look(storage: Array, view: View) -> Array:
     """Return the elements of a view of bytes, without a copy; those of dtypes that numpy lacks as
     unsigned integers. Raises UnknownValueError for a view beyond the bytes."""
@@ -149,70 +123,24 @@ def _numpy_dtype(dtype: str) -> str:
     return f"uint{8 * size}"
 
 
-def lay_out(values: Array, sizes: Sequence[int], strides: Sequence[int]) -> Array:
-    """Return the bytes of a new storage that holds values in the order of these strides.
-
-    Raises UnknownValueError where strides leave gaps or overlap, or the sizes are others.
-    """
-    if tuple(values.shape) != tuple(sizes):
-        raise UnknownValueError("values of another shape than torch's")
-    if not values.size:
-        return np.empty(0, np.uint8)
-    order = sorted(
-        range(len(sizes)),
-        key=lambda d: (-strides[d], -sizes[d]),
-    )
-    dense = 1
-    for dimension in reversed(order):
-        if sizes[dimension] != 1 and strides[dimension] != dense:
-            raise UnknownValueError("a tensor that is not dense")
-        dense *= sizes[dimension]
-    return np.ascontiguousarray(values.transpose(order)).reshape(-1).view(np.uint8)
-
-
 def logical_bytes(values: Array) -> memoryview:
     """Return the bytes of values in the order of their indices."""
     return np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
 
 
-def cast(values: Array, old: str, new: str) -> Array:
-    """Return values of a dtype as those of another, as torch's `to` gives them.
+def to_float32(values: Array, dtype: str) -> Array:
+    """Return the values of a dtype of floats as float32, as torch's `to` gives them.
 
-    Raises UnknownValueError for casts whose result may differ from torch's.
+    Raises UnknownValueError for other dtypes.
     """
-    if old == new:
-        return values
-    if old == "bfloat16":
-        return cast(
-            (values.astype("uint32") << 16).view("float32"),
-            "float32",
-            new,
-        )
-    if new == "bfloat16" and old == "float32":
-        return _round_to_bfloat16(values)
-    if old in _FLOAT8 and new == "float32":
-        return _float8_values(old)[values]
-    floats = {"float16", "float32", "float64"}
-    exact = {old, new} <= NUMPY and (old not in floats or new in floats)
-    if not exact or new == "bool":
-        raise UnknownValueError(f"{old} as {new}")
+    if dtype == "bfloat16":
+        return (values.astype("uint32") << 16).view("float32")
+    if dtype in _FLOAT8:
+        return _float8_values(dtype)[values]
+    if dtype not in ("float16", "float32", "float64"):
+        raise UnknownValueError(f"{dtype} as float32")
     with np.errstate(over="ignore"):
-        if new == "float16":  # torch makes a float of a double first
-            values = values.astype("float32")
-        return values.astype(new)
-
-
-def can_cast(old: str, new: str) -> bool:
-    """Return whether `cast` knows the values that torch gives."""
-    try:
-        cast(
-            np.empty(0, old if old in NUMPY else f"uint{8 * width(old)}"),
-            old,
-            new,
-        )
-    except (UnknownValueError, TypeError):
-        return old == new and old in _WIDTHS
-    return True
+        return values.astype("float32", copy=False)
 
 
 # Bits of mantissa and bias of the exponent of floats of eight bits; `fnuz` have no infinity and one
@@ -252,11 +180,3 @@ def _float8_values(dtype: str) -> Array:
         special = np.where(fraction, np.nan, np.inf)
         values = np.where(exponent < 31, values, special)
     return np.where(bits < 128, values, -values).astype("float32")
-
-
-def _round_to_bfloat16(values: Array) -> Array:
-    bits = np.ascontiguousarray(values).view(np.uint32)
-    rounded = (
-        bits + (((bits >> 16) & 1) + 0x7FFF)
-    ) >> 16  # to the nearest, ties to even
-    return np.where(np.isnan(values), np.uint32(0x7FC0), rounded).astype(np.uint16)

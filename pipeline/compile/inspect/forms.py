@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from pipeline.compile.inspect.arrays import Array, View, cast, logical_bytes
+from pipeline.compile.inspect.arrays import Array, View, logical_bytes, to_float32
 from pipeline.store.digest import Digest, hash_bytes
 
 _SMALL = 64  # bytes; in smaller ones only the plain form is looked for
@@ -37,7 +37,7 @@ def _forms(view: View, read: Callable[[], Array]) -> Iterator[Array]:
     if turned:  # by its strides, as it is emitted
         yield values.transpose(sorted(rank, key=lambda d: (-view.strides[d], d)))
     if narrow:
-        values = cast(values, view.dtype, "float32")  # in which XNNPACK computes
+        values = to_float32(values, view.dtype)  # in which XNNPACK computes
         yield values
     if convolved:
         places = list(rank[2:])

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from pipeline.compile.inspect.arrays import Storage, View
+from pipeline.compile.inspect.arrays import View
 from pipeline.features.refit.recipes import (
     UNKNOWN,
     find_sources,
@@ -23,6 +23,7 @@ from pipeline.features.refit.unit import (
     iter_named,
     payload_digests,
 )
+from pipeline.features.refit.values import Storage
 from pipeline.store.digest import Digest, hash_json, hash_pieces
 from pipeline.store.releases import describe_unknown, installed_versions
 

@@ -14,17 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.compile.inspect.arrays import (
-    Array,
-    HeldStorage,
-    Storage,
-    UnknownValueError,
-    View,
-    can_cast,
-    cast,
-    lay_out,
-)
+from pipeline.compile.inspect.arrays import Array, UnknownValueError, View
 from pipeline.compile.inspect.arrays import look as look_at
+from pipeline.features.refit.values import HeldStorage, Storage, can_cast, cast, lay_out
 
 Json = Mapping[str, Any]
 SOURCE, LITERAL, UNKNOWN = "source", "literal", "unknown"

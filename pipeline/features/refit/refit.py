@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.backends import BACKENDS
-from pipeline.compile.inspect.arrays import Storage
 from pipeline.features.refit.archive_storages import ArchiveStorages
 from pipeline.features.refit.learn import check_alike, find_gap, make_recipe
 from pipeline.features.refit.unit import (
@@ -28,6 +27,7 @@ from pipeline.features.refit.unit import (
     hash_again,
     refit,
 )
+from pipeline.features.refit.values import Storage
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds.compile import CompileInputs, refit_key
 from pipeline.plan.kinds.parts import Key

@@ -15,7 +15,6 @@ from typing import Any, TypeAlias
 
 from pipeline.compile.inspect.arrays import (
     Array,
-    Storage,
     UnknownValueError,
     View,
     logical_bytes,
@@ -23,6 +22,7 @@ from pipeline.compile.inspect.arrays import (
 )
 from pipeline.compile.inspect.forms import find_forms
 from pipeline.features.refit.recipes import Evaluation, find_sources
+from pipeline.features.refit.values import Storage
 from pipeline.store.digest import Digest, hash_bytes, hash_pieces
 
 Json = Mapping[str, Any]

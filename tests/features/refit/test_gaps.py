@@ -7,12 +7,12 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._mode_utils import no_dispatch
 
-from pipeline.compile.inspect.arrays import HeldStorage
 from pipeline.compile.inspect.storages import note_described, storage_bytes
 from pipeline.features.refit import hooks
 from pipeline.features.refit.hooks import watched
 from pipeline.features.refit.learn import find_gap
 from pipeline.features.refit.recipes import Evaluation
+from pipeline.features.refit.values import HeldStorage
 from pipeline.features.refit.watch import Watch
 from pipeline.store.digest import hash_bytes
 from pipeline.store.releases import installed_versions

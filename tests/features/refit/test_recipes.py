@@ -6,10 +6,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.compile.inspect.arrays import HeldStorage, UnknownValueError, View, cast, look
+from pipeline.compile.inspect.arrays import UnknownValueError, View, look
 from pipeline.compile.inspect.storages import storage_bytes, view_of
 from pipeline.features.refit.hooks import watched
 from pipeline.features.refit.recipes import Evaluation, is_repeatable
+from pipeline.features.refit.values import HeldStorage, cast
 from pipeline.features.refit.watch import Watch
 
 FLOATS = [torch.float32, torch.float64]

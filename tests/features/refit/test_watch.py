@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from pipeline.compile.inspect.arrays import HeldStorage
 from pipeline.compile.inspect.storages import storage_bytes
 from pipeline.features.refit.hooks import watched
 from pipeline.features.refit.recipes import UNKNOWN, Evaluation
 from pipeline.features.refit.unit import CannotRefitError, Recipe, _check_guards
+from pipeline.features.refit.values import HeldStorage
 from pipeline.features.refit.watch import Watch
 
 READS = {

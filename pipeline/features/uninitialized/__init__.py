@@ -1,0 +1,11 @@
+"""Uninitialized memory: sources that read what nothing has written, whose runs agree by chance."""
+
+from __future__ import annotations
+
+from pipeline.moments import Feature
+
+FEATURE = Feature(
+    "uninitialized",
+    "say that a source reads uninitialized memory, whose runs may agree by chance",
+    describe_unwritten="pipeline.features.uninitialized.reads:describe_unwritten",
+)
