@@ -21,8 +21,8 @@ def family(folder: Path, sizes: Sizes) -> Result:
     what they share chosen and laid out, and each package linked and written."""
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 
+    from benchmarks.linking import link
     from pipeline.compile.emit import emit
-    from pipeline.compile.link import link
     from pipeline.compile.lower import lower
     from pipeline.compile.objects import MethodObject, make_object
     from pipeline.compile.sharing import Shared
@@ -50,9 +50,9 @@ def family(folder: Path, sizes: Sizes) -> Result:
         chosen = choose(records, {}, [("assistant", ["*"])])
         files = lay_out_files(chosen, list(objects.values()), store)
         shared = Shared(chosen.keys, chosen.constants, files)
-        linked = [link([each], {}, store, shared=shared) for each in objects.values()]
-        own = sum(each.pte.size for each in linked)
-        return own + sum(blob.size for blob in linked[0].ptds.values())
+        linked = [link([each], store, shared) for each in objects.values()]
+        own = sum(files[""].size for files in linked)
+        return own + sum(blob.size for stem, blob in linked[0].items() if stem)
 
     lowering, linking, size = [], [], 0
     for repeat in range(sizes.repeats + 1):  # the first warms up

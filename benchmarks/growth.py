@@ -23,13 +23,13 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
+from benchmarks.linking import link
 from benchmarks.measure import Result
 from benchmarks.models import Affine, AverageAttention, exported
 from benchmarks.workspaces import Sizes, finished_checkout, plan_of
 from pipeline.backends import PartitionerSpec, make_partitioners
 from pipeline.backends.xnnpack import XnnpackOptions
 from pipeline.compile.emit import emit
-from pipeline.compile.link import link
 from pipeline.compile.lower import lower
 from pipeline.compile.objects import make_object
 from pipeline.config.validation import ValidateConfig
@@ -128,7 +128,7 @@ def link_methods(count: int, folder: Path) -> Work:
     for number in range(count):
         program = exported(Affine(number), 1, 8)
         objects.append(make_object(emit(lower({f"method{number}": program}, {})), store))
-    return lambda: link(objects, {}, store)
+    return lambda: link(objects, store)
 
 
 def validate_examples(count: int, folder: Path) -> Work:

@@ -11,7 +11,6 @@ weights of a package are streamed and never held in memory together.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any, TypeAlias
 
@@ -57,35 +56,8 @@ from pipeline.compile.sharing import NOTHING_SHARED, Shared
 from pipeline.program.constant_values import decode_constant
 from pipeline.program.training import trained_method
 from pipeline.store.errors import PipelineError
-from pipeline.store.pieces import Piece, join_pieces
+from pipeline.store.pieces import Piece
 from pipeline.store.store import Store
-
-
-@dataclass(frozen=True)
-class LinkedFiles:
-    """The files of a package as blobs: the `.pte`, and `.ptd` files by their stem."""
-
-    pte: Blob
-    ptds: Mapping[str, Blob]
-
-
-def link(
-    objects: Sequence[MethodObject],
-    constant_methods: Mapping[str, Any],
-    store: Store,
-    order: Sequence[str] = (),
-    layout: Mapping[str, Any] | None = None,
-    shared: Shared = NOTHING_SHARED,
-) -> LinkedFiles:
-    """Link objects as `lay_out` does, and commit the files, those of the family too."""
-    pieces = lay_out(objects, constant_methods, store, order, layout, shared)
-    pieces = shared.add_files(
-        pieces, [method_object.to_json() for method_object in objects]
-    )
-    files = {}
-    for stem, file_pieces in pieces.items():
-        files[stem] = Blob(*join_pieces(file_pieces, store))
-    return LinkedFiles(files.pop(""), files)
 
 
 def lay_out(

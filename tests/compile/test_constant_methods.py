@@ -12,7 +12,6 @@ from torch import nn
 from torch.export import export
 
 from pipeline.compile.emit import emit
-from pipeline.compile.link import link
 from pipeline.compile.lower import lower
 from pipeline.compile.objects import make_object
 from pipeline.config.validation import ValidateConfig
@@ -24,6 +23,7 @@ from pipeline.store.forms import check_of
 from pipeline.store.results import CONSTANT_METHODS
 from pipeline.store.store import Store
 from pipeline.validate.package import validate_package
+from tests.support.linking import link
 
 
 class Kind(enum.IntEnum):

@@ -13,7 +13,6 @@ from torch.export import export
 from pipeline.compile.edge_config import make_edge_config
 from pipeline.compile.emission import collect_named_data
 from pipeline.compile.emit import emit, make_emission_config, tag_weights
-from pipeline.compile.link import link
 from pipeline.compile.lower import lower
 from pipeline.compile.objects import make_object, parse_object
 from pipeline.config.emission import EmitConfig, LayoutConfig, MemoryPlanning
@@ -21,6 +20,7 @@ from pipeline.devices.bindings import Package
 from pipeline.devices.interface import PackageFiles
 from pipeline.store.errors import PipelineError
 from pipeline.store.store import Store
+from tests.support.linking import link
 from tests.support.programs import Shared, Stateful, shared_programs
 
 

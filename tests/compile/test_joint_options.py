@@ -31,7 +31,6 @@ from torch.export.experimental import _export_forward_backward
 
 from pipeline.compile.edge_config import make_edge_config
 from pipeline.compile.emit import emit
-from pipeline.compile.link import link
 from pipeline.compile.lower import lower
 from pipeline.compile.objects import make_object, parse_object
 from pipeline.config.edge import EdgeConfig
@@ -39,6 +38,7 @@ from pipeline.config.emission import EmitConfig, MethodEmit
 from pipeline.program.archive import load_program, save_programs
 from pipeline.store.errors import PipelineError
 from pipeline.store.store import Store
+from tests.support.linking import link
 from tests.support.programs import shared_programs
 
 

@@ -19,7 +19,6 @@ from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPas
 from torch.export import export
 
 from pipeline.compile.emit import emit
-from pipeline.compile.link import link
 from pipeline.compile.lower import lower
 from pipeline.compile.objects import (
     Blob,
@@ -34,6 +33,7 @@ from pipeline.config.emission import EmitConfig
 from pipeline.store.digest import hash_file
 from pipeline.store.errors import PipelineError
 from pipeline.store.store import MissingBlobError, Store
+from tests.support.linking import link
 from tests.support.programs import shared_programs
 
 CONSTANT_METHODS = {"get_vocabulary": ["a", 1, 2.5, True], "get_length": 128}
@@ -219,8 +219,9 @@ def test_package_of_a_linked_file_runs(objects, store):
 LINK_ALONE = """
 import json, sys
 from pathlib import Path
-from pipeline.compile.link import link
+from pipeline.compile.link import lay_out
 from pipeline.compile.objects import parse_object
+from pipeline.store.pieces import join_pieces
 from pipeline.store.store import Store
 
 def peak():
@@ -230,8 +231,8 @@ def peak():
 store = Store(Path(sys.argv[1]))
 objects = [parse_object(json.loads(Path(path).read_text())) for path in sys.argv[2:]]
 before = peak()
-linked = link(objects, {}, store)
-print(json.dumps([peak() - before, linked.pte.size]))
+_, size = join_pieces(lay_out(objects, {}, store)[""], store)
+print(json.dumps([peak() - before, size]))
 """
 
 

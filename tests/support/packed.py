@@ -12,7 +12,6 @@ from torch.export import ExportedProgram
 
 from pipeline.compile.emit import emit
 from pipeline.compile.inspect.constants import describe_constants
-from pipeline.compile.link import link
 from pipeline.compile.lower import lower
 from pipeline.compile.objects import MethodObject, make_object
 from pipeline.config.emission import EmitConfig
@@ -20,6 +19,7 @@ from pipeline.features.inspection.contents import describe_contents
 from pipeline.features.inspection.link import _named_keys
 from pipeline.report.package_records import ContentsRecord
 from pipeline.store.store import Store
+from tests.support.linking import link
 
 
 @dataclass

@@ -24,6 +24,7 @@ from pipeline.program.sources import MethodSource
 from pipeline.run.action_log import logging_to
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import make_folder, record_bytes, write_atomically
+from pipeline.store.pieces import join_pieces
 from pipeline.store.store import MissingBlobError, Store
 
 if TYPE_CHECKING:  # which takes seconds
@@ -116,15 +117,17 @@ def _link(
     package: str, method: str, alone: MethodObject, layout: Json, store: Store
 ) -> Path:
     """Link one method, and return the blob of its `.pte`."""
-    from pipeline.compile.link import link
+    from pipeline.compile.link import lay_out
 
-    linked = link([alone], {}, store, layout=layout)
-    if linked.ptds:
+    files = lay_out([alone], {}, store, layout=layout)
+    program = files.pop("")
+    if files:
         raise PipelineError(
-            f"{package}/{method}: {', '.join(sorted(linked.ptds))}.ptd holds weights, and "
+            f"{package}/{method}: {', '.join(sorted(files))}.ptd holds weights, and "
             "transformers' runner loads none; leave `emit.external_weights` and its like out"
         )
-    return store.verified_path(linked.pte.digest)
+    content, _ = join_pieces(program, store)
+    return store.verified_path(content)
 
 
 def _write(

@@ -17,7 +17,6 @@ from torch.export import Dim, export
 
 from pipeline.backends import QUANTIZERS
 from pipeline.compile.emit import emit
-from pipeline.compile.link import link
 from pipeline.compile.lower import lower
 from pipeline.compile.objects import make_object
 from pipeline.features.etrecord.etrecord import (
@@ -33,6 +32,7 @@ from pipeline.program.inputs import InputSet
 from pipeline.program.runtime_bindings import import_bindings
 from pipeline.store.errors import PipelineError
 from pipeline.store.store import Store
+from tests.support.linking import link
 
 EDGE = "edge_dialect_exported_program"
 PARTS = ("_state_dict", "_constants", "_example_inputs")

@@ -11,7 +11,6 @@ from torch import nn
 from torch.export import export
 
 from pipeline.compile.emit import emit
-from pipeline.compile.link import LinkedFiles, link
 from pipeline.compile.lower import lower
 from pipeline.compile.objects import Blob, MethodObject, NamedBlob, make_object
 from pipeline.compile.sharing import Shared
@@ -24,6 +23,7 @@ from pipeline.program.pte import read_data
 from pipeline.store.errors import PipelineError
 from pipeline.store.pieces import join_pieces
 from pipeline.store.store import Store
+from tests.support.linking import LinkedFiles, link
 
 EVERYTHING = [("chat", ["*"])]
 WORDS = torch.arange(8)
