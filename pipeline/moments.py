@@ -256,6 +256,8 @@ class Feature:
             result of a compile action keeps. They must be the same in each compilation.
         listen_to_compile: takes a compile action and the workspace; returns a
             `run.build.listening.CompileListener`, or None.
+        record_emission: returns a context manager, within which programs are emitted, that gives an
+            object like `features.instructions.emit_trace.Emission`; takes nothing.
         warn_of_emitted: takes the execution plan of a method that was just emitted, its
             `store.compiled.Instructions`, the program that was lowered, and what leads from places
             in a quantized program to those in its source, or None; returns
@@ -402,6 +404,7 @@ class Feature:
     find_preprocessed: str = _moment("build")
     compile_facts: str = _moment("build")
     listen_to_compile: str = _moment("build")
+    record_emission: str = _moment("build")
     warn_of_emitted: str = _moment("build")
     find_lost_results: str = _moment("measure")
     explain_compile: str = _moment("")

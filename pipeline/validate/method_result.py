@@ -19,7 +19,7 @@ from pipeline.report.method_records import (
 )
 from pipeline.report.verdicts import Verdict
 from pipeline.store.errors import listed
-from pipeline.validate.limits import OutputLimits, widest
+from pipeline.validate.limits import OutputLimits
 from pipeline.validate.metrics import json_number
 from pipeline.validate.runs import (
     JudgedCall,
@@ -232,22 +232,8 @@ class MethodValidation:
         return find_wide_limits(self.runs) or self.limits
 
     @property
-    def tolerances(self) -> tuple[float, float]:
-        """The absolute and the relative tolerance for a runtime on a device; without an absolute
-        limit, twice the greatest error of all inputs, since all are bundled: generated ones of a
-        quantized method can be far beyond its ranges."""
-        widest_limits = (
-            widest(self.device_limits) if self.device_limits else self.wide_limits
-        )
-        runs = [run for run in self.runs if run.case != "large"]
-        errors = [error.max_abs for run in runs for error in run.outputs]
-        least = widest_limits["atol"]
-        greatest = max(errors, default=0.0)
-        return 2 * greatest if least is None else least, widest_limits["rtol"] or 0.0
-
-    @property
     def wide_quantized_limits(self) -> Mapping[str, float | None]:
-        """The same, against the quantized program; empty where nothing was quantized."""
+        """The widest limits against the quantized program; empty where nothing was quantized."""
         return find_wide_limits(self.quantized_runs)
 
     def worst(self) -> dict[str, float | None]:

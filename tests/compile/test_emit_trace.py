@@ -10,8 +10,8 @@ from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPar
 from pydantic import TypeAdapter
 
 from pipeline.compile.emit import emit
-from pipeline.compile.emit_trace import record_emission
 from pipeline.compile.lower import lower
+from pipeline.features.instructions.emit_trace import record_emission
 from pipeline.features.locating.interpreter.load import get_instructions
 from pipeline.program.graphs import iter_nodes
 from pipeline.store.compiled import Instructions

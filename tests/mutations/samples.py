@@ -22,10 +22,10 @@ from torch.export import Dim, ExportedProgram, export
 
 from pipeline.backends import make_partitioners
 from pipeline.compile.emit import emit
-from pipeline.compile.emit_trace import Emission, record_emission
 from pipeline.compile.lower import lower
 from pipeline.config.emission import EmitConfig
 from pipeline.config.validation import ValidateConfig
+from pipeline.features.instructions.emit_trace import Emission, record_emission
 from pipeline.features.quantization.quantize import quantize
 from pipeline.program.inputs import InputSet
 from tests.support.configs import parse_config

@@ -18,11 +18,11 @@ from executorch.exir.backend.partitioner import Partitioner
 from torch.export import ExportedProgram
 
 from pipeline.compile.emit import emit
-from pipeline.compile.emit_trace import Emission, record_emission
 from pipeline.compile.lower import lower
 from pipeline.config.emission import EmitConfig
 from pipeline.config.validation import ValidateConfig
 from pipeline.devices.interface import PackageFiles
+from pipeline.features.instructions.emit_trace import Emission, record_emission
 from pipeline.features.locating.case import Evidence, Located, LoweredMethod
 from pipeline.features.locating.locate import locate
 from pipeline.features.quantization.quantize import quantize

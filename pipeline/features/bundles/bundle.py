@@ -18,6 +18,7 @@ from executorch.exir.schema import Bool, Double, ExecutionPlan, Int, Tensor
 
 from pipeline.compile.objects import program_from_bytes
 from pipeline.store.sizes import human_size
+from pipeline.validate.limits import widest
 from pipeline.validate.method_result import MethodValidation
 
 _NUMBERS = {Int: int, Double: float, Bool: bool}
@@ -118,6 +119,21 @@ def bundle(pte: Path, collected: BundleCases) -> bytes:
     return bytes(serialize_from_bundled_program_to_flatbuffer(bundled))
 
 
+def find_tolerances(method: MethodValidation) -> tuple[float, float]:
+    """Return the absolute and the relative tolerance for a runtime on a device; without an absolute
+    limit, twice the greatest error of all inputs, since all are bundled: generated ones of a
+    quantized method can be far beyond its ranges."""
+    limits = method.wide_limits
+    if method.device_limits:
+        limits = widest(method.device_limits)
+    runs = [run for run in method.runs if run.case != "large"]
+    errors = [error.max_abs for run in runs for error in run.outputs]
+    least = limits["atol"]
+    if least is None:
+        least = 2 * max(errors, default=0.0)
+    return least, limits["rtol"] or 0.0
+
+
 def describe_bundle(
     collected: BundleCases, methods: Iterable[MethodValidation]
 ) -> dict[str, Any]:
@@ -127,20 +143,23 @@ def describe_bundle(
     tolerances to give it; `state` are buffers that a case wants in their initial values, so that a
     method is loaded anew for it.
     """
-    return {
-        method.method: {
+    described = {}
+    for method in methods:
+        if method.kind != "program":
+            continue
+        absolute, relative = find_tolerances(method)
+        left_out = [
+            {"origin": origin, "reason": reason}
+            for origin, reason in collected.left_out.get(method.method, [])
+        ]
+        described[method.method] = {
             "cases": [case.origin for case in collected.cases.get(method.method, [])],
-            "rtol": method.tolerances[1],
-            "atol": method.tolerances[0],
+            "rtol": relative,
+            "atol": absolute,
             "state": list(method.state),
-            "left_out": [
-                {"origin": origin, "reason": reason}
-                for origin, reason in collected.left_out.get(method.method, [])
-            ],
+            "left_out": left_out,
         }
-        for method in methods
-        if method.kind == "program"
-    }
+    return described
 
 
 def _inexpressible(plan: ExecutionPlan, case: BundleCase) -> str:

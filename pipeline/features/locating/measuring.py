@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 
 from pipeline.compile.emission import emit_lowered
-from pipeline.compile.emit_trace import record_emission
 from pipeline.compile.ranges import kernel_guards
 from pipeline.config.validation import Limits
 from pipeline.devices.interface import PackageFiles
 from pipeline.features.locating.case import Evidence, Located
 from pipeline.features.locating.locate import locate_failures
 from pipeline.features.locating.reproduce import make_reproduction
+from pipeline.moments import call_all
 from pipeline.run.build.compile import lower_request
 from pipeline.run.build.compile_requests import make_request
 from pipeline.run.prove.measuring import Measurement, Measuring
@@ -85,7 +86,7 @@ def _lower_again(
     method: str,
 ) -> list[LoweredBackendModule]:
     """Lower a method once more, without a cache, and return its delegates. Raises PipelineError
-    where there is no time for it."""
+    where there is no time for it, or no feature that records emissions."""
     unit = subject.find_facts(method)["unit"]
     inputs = subject.action.inputs
     compiled = subject.workspace.store.get(subject.manifest["objects"][unit]["action"])
@@ -102,9 +103,15 @@ def _lower_again(
     with kernel_guards(configs[method].edge.keep_ranges):
         request = make_request(programs, configs, inputs.config.emit, root, beside)
         lowered = lower_request(request, None)
-        with record_emission() as emission:
+        with ExitStack() as stack:
+            emissions = []
+            for context in call_all("record_emission"):
+                emissions.append(stack.enter_context(context))
             emit_lowered(lowered, request.make_emission)
-    return emission.delegates(method)
+    if not emissions:
+        raise PipelineError('this installation has no feature "instructions"')
+    delegates: list[LoweredBackendModule] = emissions[0].delegates(method)
+    return delegates
 
 
 def _find_failed_quantized(

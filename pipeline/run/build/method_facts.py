@@ -4,7 +4,7 @@ called, emitted and stored (`store.compiled.COMPILED_METHOD`)."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from typing import Any
 
@@ -12,7 +12,6 @@ from executorch.exir import ExecutorchProgramManager
 from torch.export import ExportedProgram
 
 from pipeline.compile.control_flow import count_float_operators
-from pipeline.compile.emit_trace import record_emission
 from pipeline.compile.inspect.constants import describe_constants
 from pipeline.compile.inspect.delegation import describe_delegation, find_debug_handles
 from pipeline.compile.inspect.uptake import measure_kernels
@@ -27,7 +26,7 @@ from pipeline.program.recorded_signature import record_signature
 from pipeline.program.signature import find_changed_inputs
 from pipeline.run.build.called_operators import describe_libraries
 from pipeline.run.build.listening import CompileListener, Json, UnloweredMethod
-from pipeline.store.compiled import LoweringWarning, Uptake
+from pipeline.store.compiled import Instructions, LoweringWarning, Uptake
 
 
 class MethodFacts(CompileListener):
@@ -65,7 +64,10 @@ class MethodFacts(CompileListener):
 
     @contextmanager
     def emitting(self) -> Iterator[None]:
-        with record_emission() as self._emission:
+        with ExitStack() as stack:
+            self._emissions = []
+            for context in call_all("record_emission"):
+                self._emissions.append(stack.enter_context(context))
             yield
 
     def find_facts(
@@ -73,7 +75,9 @@ class MethodFacts(CompileListener):
     ) -> Mapping[str, dict[str, Any]]:
         plans = {plan.name: plan for plan in emitted.executorch_program.execution_plan}
         for name, method in self._methods.items():
-            instructions = self._emission.instructions(name, method.program)
+            instructions = Instructions()
+            for emission in self._emissions:
+                instructions = emission.instructions(name, method.program)
             facts = self._facts[name]
             facts["instructions"] = asdict(instructions)
             for warnings in call_all(

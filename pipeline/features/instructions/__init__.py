@@ -1,0 +1,11 @@
+"""Instructions: which nodes of a program the instructions of its package come from."""
+
+from __future__ import annotations
+
+from pipeline.moments import Feature
+
+FEATURE = Feature(
+    "instructions",
+    "name the line of a model that an instruction of its package comes from",
+    record_emission="pipeline.features.instructions.emit_trace:record_emission",
+)
