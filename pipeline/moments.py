@@ -181,6 +181,9 @@ class Feature:
         summarize: takes a `config.models.PackageConfig`, and whether values of variables stand in
             it, which must not be kept as they are; returns JSON that the plan keeps of the config,
             or None where the feature has no part in the package.
+        entries: a module whose `ENTRIES` are `backends.entry.Backend`s, or whose `QUANTIZERS` are
+            quantizers without a backend, for the catalogue; its folder has their data files
+            (`backends.families`). The catalogue imports it as it is made.
         backends: takes the `backends.entry.Backend`s of this package by name; returns further ones
             by name, and by the name of a plugin what is wrong with those that can't be used.
         kinds: by its name, what returns a `plan.kinds.kind.Kind`: a kind of action whose result a
@@ -358,6 +361,7 @@ class Feature:
     unknown_options: str = _moment("plan")
     describe_outdated: str = _moment("")
     summarize: str = _moment("plan")
+    entries: str = _moment("plan build")
     backends: str = _moment("plan build")
     kinds: Mapping[str, str] = _moment("plan", _NONE)
     perform: Mapping[str, str] = _moment("build", _NONE)
