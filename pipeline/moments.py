@@ -236,6 +236,8 @@ class Feature:
         around_lowering: returns a context manager, within which a worker quantizes or compiles;
             takes whether it may patch torch and ExecuTorch, which user code would see, and the
             action's kind. It must change no byte, and the setting `fast_lowering` switches it off.
+        import_executorch: imports ExecuTorch, which a worker needs next, in less time. It must
+            change no byte, and `fast_lowering` switches it off.
         explain_lowering: takes programs by method; returns a context manager, within which they are
             lowered, that raises PipelineError in place of errors that it can explain.
         explain_emission: the same for emitting edge programs; takes these, and ExecuTorch's config.
@@ -383,6 +385,7 @@ class Feature:
     judge_quantization: str = _moment("measure")
     judge_movement: str = _moment("measure")
     around_lowering: str = _moment("build")
+    import_executorch: str = _moment("build")
     explain_lowering: str = _moment("build")
     explain_emission: str = _moment("build")
     instead_of_compile: str = _moment("build")
