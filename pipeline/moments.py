@@ -181,6 +181,9 @@ class Feature:
         summarize: takes a `config.models.PackageConfig`, and whether values of variables stand in
             it, which must not be kept as they are; returns JSON that the plan keeps of the config,
             or None where the feature has no part in the package.
+        entries: a module whose `ENTRIES` are `backends.entry.Backend`s, or whose `QUANTIZERS` are
+            quantizers without a backend, for the catalogue; its folder has their data files
+            (`backends.families`). The catalogue imports it as it is made.
         backends: takes the `backends.entry.Backend`s of this package by name; returns further ones
             by name, and by the name of a plugin what is wrong with those that can't be used.
         kinds: by its name, what returns a `plan.kinds.kind.Kind`: a kind of action whose result a
@@ -240,6 +243,8 @@ class Feature:
         around_lowering: returns a context manager, within which a worker quantizes or compiles;
             takes whether it may patch torch and ExecuTorch, which user code would see, and the
             action's kind. It must change no byte, and the setting `fast_lowering` switches it off.
+        import_executorch: imports ExecuTorch, which a worker needs next, in less time. It must
+            change no byte, and `fast_lowering` switches it off.
         explain_lowering: takes programs by method; returns a context manager, within which they are
             lowered, that raises PipelineError in place of errors that it can explain.
         explain_emission: the same for emitting edge programs; takes these, and ExecuTorch's config.
@@ -373,6 +378,7 @@ class Feature:
     unknown_options: str = _moment("plan")
     describe_outdated: str = _moment("")
     summarize: str = _moment("plan")
+    entries: str = _moment("plan build")
     backends: str = _moment("plan build")
     kinds: Mapping[str, str] = _moment("plan", _NONE)
     perform: Mapping[str, str] = _moment("build", _NONE)
@@ -397,6 +403,7 @@ class Feature:
     judge_quantization: str = _moment("measure")
     judge_movement: str = _moment("measure")
     around_lowering: str = _moment("build")
+    import_executorch: str = _moment("build")
     explain_lowering: str = _moment("build")
     explain_emission: str = _moment("build")
     instead_of_compile: str = _moment("build")

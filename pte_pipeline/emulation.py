@@ -6,7 +6,7 @@ from pte_pipeline.name_conflict import claim_pipeline
 
 claim_pipeline()
 
-from pipeline.backends.arm.emulation import main as main
+from pipeline.features.arm.emulation import main as main
 
 if __name__ == "__main__":
     main(sys.argv[1:])

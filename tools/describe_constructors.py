@@ -16,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from pipeline.backends.families import FOLDER, find_families, find_files
+from pipeline.backends.families import find_families, find_files, find_folder
 from pipeline.backends.host import package_folders
 from pipeline.features.constructor_options.constructors import DESCRIPTION, constructors
 from pipeline.store.releases import RELEASES, installed_release
@@ -42,7 +42,7 @@ def _add_versions(described: Mapping[str, Any]) -> dict[str, Any]:
 
 def targets(family: str) -> list[str]:
     """Return the targets of a family of backends."""
-    path = FOLDER / family / "constructors.toml"
+    path = find_folder(family) / "constructors.toml"
     if not path.is_file():
         return []
     table = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -225,7 +225,7 @@ def texts() -> dict[Path, str]:
     for family in find_families():
         family_targets = targets(family)
         if family_targets:
-            contents[FOLDER / family / DESCRIPTION] = _to_text(description(family_targets))
+            contents[find_folder(family) / DESCRIPTION] = _to_text(description(family_targets))
     return contents
 
 

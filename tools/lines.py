@@ -8,8 +8,7 @@ a code line, record types, the share of vague names, the share of comments. Tabl
 python tools/lines.py [REVISION]           what has grown since a revision, too
 python tools/lines.py --closure MODULE     what a module imports, and they import
 
-Features are apart, and so are families of backends, folders that can be deleted: of what is outside
-of `pipeline/features/` it prints the nodes, with these families and without them, and how many
+Features are apart: of what is outside of `pipeline/features/` it prints the nodes, and how many
 modules import a feature, which must be none.
 """
 
@@ -81,34 +80,20 @@ def count_lines(files: Mapping[str, bytes]) -> Counter[str]:
 def measure_core(
     measures: Mapping[str, Measure], imports: Mapping[str, set[str]]
 ) -> dict[str, float]:
-    """Return the nodes of the core, with and without the families of backends, and how many of its
-    modules import a feature.
+    """Return the nodes of the core, and how many of its modules import a feature.
 
-    The core is what a build can't do without: features and families are folders, each of which
-    tests delete.
+    The core is what a build can't do without: features are folders, each of which tests delete.
     """
     outside = [name for name in measures if not _is_of_feature(name)]
-    core = [name for name in outside if not _is_of_family(name)]
     importers = [name for name in outside if any(map(_is_of_feature, imports[name]))]
     return {
         "core-nodes": sum(measures[name].nodes for name in outside),
-        "core-nodes-without-backends": sum(measures[name].nodes for name in core),
         "core-importing-features": len(importers),
     }
 
 
 def _is_of_feature(module: str) -> bool:
     return module.startswith("pipeline.features.")
-
-
-def _is_of_family(module: str) -> bool:
-    """Tell whether a module is of a family of backends, a folder of `pipeline/backends/`."""
-    parts = module.split(".")
-    return parts[1:2] == ["backends"] and len(parts) > 2 and _is_folder(parts[2])
-
-
-def _is_folder(name: str) -> bool:
-    return (ROOT / "pipeline" / "backends" / name).is_dir()
 
 
 def find_excesses(
@@ -195,7 +180,6 @@ def main() -> int:
         print(f"{module} imports {number} modules, of at most {closure_ceilings[module]}")
     core = measure_core(measure_modules(texts), imports)
     print("{:,} nodes outside of features/".format(core["core-nodes"]))
-    print("{:,} nodes without families of backends".format(core["core-nodes-without-backends"]))
     print("{} modules of them import a feature".format(core["core-importing-features"]))
     shared_names = find_shared_names(texts)
     core["shared-class-names"] = len(shared_names)

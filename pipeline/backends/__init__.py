@@ -1,8 +1,8 @@
 """The backend catalogue: the options of each backend, and how to build its parts.
 
-Each folder here is a family, found by its name: a new backend is a new folder, whose `__init__`
-has `ENTRIES`, or `QUANTIZERS` without a backend. No torch until a part is built: checking configs
-and writing the JSON schema need this table alone. A family knows neither the others nor the table.
+A family of backends is a feature, whose module of entries has `ENTRIES`, or `QUANTIZERS` without a
+backend; XNNPACK's is here (`families.py`). No torch until a part is built: checking configs and
+writing the JSON schema need this table alone. A family knows neither the others nor the table.
 """
 
 from __future__ import annotations
@@ -66,8 +66,10 @@ __all__ = [
 
 _OWN: dict[str, Backend] = {}
 _OWN_QUANTIZERS: dict[str, Quantization] = {}  # those that have no backend of their own
-for _family in find_families():
-    _module = import_module(f"{__name__}.{_family}")
+for _name in find_families().values():
+    _module = import_module(_name)
+    if not hasattr(_module, "ENTRIES") and not hasattr(_module, "QUANTIZERS"):
+        raise ImportError(f"{_name}: import pipeline.backends before this module")
     _OWN |= {entry.name: entry for entry in getattr(_module, "ENTRIES", ())}
     _OWN_QUANTIZERS |= getattr(_module, "QUANTIZERS", {})
 _ADDED: dict[str, Backend] = {}

@@ -1,18 +1,22 @@
-"""Find the families of backends, each a folder here, and read their data files.
+"""Find the families of backends, each a folder, and read their data files.
 
-A family's folder holds its entries of the catalogue, its modules, and these data files, where it
-needs them: linking.toml (what an app links), constructors.toml and constructors.json (the callables
-that its options are passed to), names.toml (upstream's names that its options take) and
-examples.yaml (examples of its options, for the reference). Importing this imports no family.
+XNNPACK's folder is here; others are features (`moments.Feature.entries`). A family's folder holds
+its entries of the catalogue, its modules, and these data files, where it needs them: linking.toml
+(what an app links), constructors.toml and constructors.json (the callables that its options are
+passed to), names.toml (upstream's names that its options take) and examples.yaml (examples of its
+options, for the reference). Importing this imports no family.
 """
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+from pipeline.moments import find_features
 
 FOLDER = Path(__file__).parent
 # In this order the catalogue, messages and the reference list them; new families follow by name.
@@ -30,10 +34,23 @@ _ORDER = (
 
 
 @cache
-def find_families() -> tuple[str, ...]:
-    """Return the names of the families in their order."""
-    names = [path.parent.name for path in FOLDER.glob("*/__init__.py")]
-    return tuple(sorted(names, key=_rank))
+def find_families() -> Mapping[str, str]:
+    """Return the module of each family's entries by the family's name, in their order."""
+    modules = {}
+    for path in FOLDER.glob("*/__init__.py"):
+        modules[path.parent.name] = f"pipeline.backends.{path.parent.name}"
+    for feature in find_features():
+        if feature.entries:
+            modules[feature.name] = feature.entries
+    return {name: modules[name] for name in sorted(modules, key=_rank)}
+
+
+def find_folder(family: str) -> Path:
+    """Return the folder of a family."""
+    spec = find_spec(find_families()[family])
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent
 
 
 def _rank(name: str) -> tuple[int, str]:
@@ -42,7 +59,7 @@ def _rank(name: str) -> tuple[int, str]:
 
 def find_files(name: str) -> Iterator[Path]:
     """Yield the data files of a name, that of all families first."""
-    for folder in (FOLDER, *(FOLDER / family for family in find_families())):
+    for folder in (FOLDER, *map(find_folder, find_families())):
         path = folder / name
         if path.is_file():
             yield path

@@ -1,28 +1,19 @@
-"""Imports ExecuTorch in a worker, without the part of torch that it hardly ever needs, and without
-reading the whole of its table of operators."""
+"""Imports torch, numpy and joblib without what this package has no use for."""
 
 from __future__ import annotations
 
 import gc
-import importlib
 import inspect
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import ModuleType
 from typing import Any
 
 from pipeline.program.patching import replaced
 
-_COMPILER = "torch._inductor.fx_passes.post_grad"
-_OPERATOR = re.compile(
-    r"- func: .*\n  namespace: edge\n  inherits: ([\w:.]+)\n(?:  .*\n)+"
-)
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 _SET_BY_JOBLIB = "KMP_INIT_AT_FORK"
-_BETWEEN = re.compile(r"(?:#.*\n|\n)*")
 
 
 @contextmanager
@@ -81,92 +72,3 @@ def leaving_environment() -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-
-
-def import_executorch() -> None:
-    """Import ExecuTorch, but not torch's compiler, which is a fifth of the time of both.
-
-    `torch.export._remove_auto_functionalized_pass` (torch 2.13) imports it for one function, which
-    changes only graphs that hold higher-order operators. For these it is imported then. Nobody else
-    sees the stand-in: it goes when ExecuTorch is there. Of the dtypes that operators take
-    (exir/dialects/edge/edge.yaml, 0.1 of 2.1 s), those are parsed that are asked for.
-    """
-    if _COMPILER in sys.modules:
-        return
-    import ruamel.yaml  # a no-op run, and new weights, do without
-
-    stand_in: Any = ModuleType(_COMPILER)
-    stand_in.decompose_auto_functionalized = _decompose_auto_functionalized
-    stand_in.__getattr__ = _find_elsewhere
-    sys.modules[_COMPILER] = stand_in
-    try:
-        with replaced(ruamel.yaml, "YAML", _parsing_late):
-            import executorch.exir.program  # noqa: F401
-    finally:
-        if sys.modules.get(_COMPILER) is stand_in:
-            del sys.modules[_COMPILER]
-
-
-def _find_elsewhere(name: str) -> Any:
-    """Find what another release of torch takes of the compiler; modules are asked for `__file__`
-    and the like by whoever goes through all of them."""
-    if name.startswith("__"):
-        raise AttributeError(name)
-    return getattr(_import_compiler(), name)
-
-
-def _decompose_auto_functionalized(graph: Any) -> None:
-    from executorch.exir.delegate import executorch_call_delegate
-    from torch._ops import HigherOrderOperator
-
-    targets = {node.target for node in graph.nodes} - {executorch_call_delegate}
-    if any(isinstance(target, HigherOrderOperator) for target in targets):
-        _import_compiler().decompose_auto_functionalized(graph)
-
-
-def _import_compiler() -> Any:
-    if getattr(sys.modules.get(_COMPILER), "__spec__", None) is None:  # the stand-in
-        sys.modules.pop(_COMPILER, None)
-    return importlib.import_module(_COMPILER)
-
-
-def _parsing_late(reader: Any) -> Any:
-    """Return YAML's reader as one that parses an operator of a table when it is asked for."""
-
-    def load(self: Any, stream: Any) -> Any:
-        operators = split_table(stream) if isinstance(stream, str) else None
-        if operators is None:
-            return reader.load(self, stream)
-        return [
-            Operator(name, text, reader(typ="safe").load) for name, text in operators
-        ]
-
-    return type(reader.__name__, (reader,), {"load": load})
-
-
-class Operator(dict[str, Any]):
-    """An operator of the table, which is parsed when more than its name is asked for."""
-
-    def __init__(self, name: str, text: str, parse: Callable[[str], Any]) -> None:
-        super().__init__(inherits=name)
-        self._text = text
-        self._parse = parse
-
-    def __missing__(self, key: str) -> Any:
-        (parsed,) = self._parse(self._text)
-        self.update(parsed)
-        return parsed[key]
-
-
-def split_table(table: str) -> list[tuple[str, str]] | None:
-    """Return the operators of a table by name with their texts, or None where it has another form
-    than that of ExecuTorch 1.4, or one may refer to another."""
-    if re.search("[&*]", table):
-        return None
-    operators, end = [], 0
-    for match in _OPERATOR.finditer(table):
-        if not _BETWEEN.fullmatch(table, end, match.start()):
-            return None
-        operators.append((match[1], match[0]))
-        end = match.end()
-    return operators if operators and _BETWEEN.fullmatch(table, end) else None

@@ -20,13 +20,13 @@ from pipeline.backends import (
     make_quantizer,
 )
 from pipeline.backends.options import NAMES
-from pipeline.backends.torchao import Scheme, TorchaoQuantize
 from pipeline.backends.xnnpack import (
     XnnpackOptions,
     XnnpackPrecision,
     XnnpackQuantize,
 )
 from pipeline.compile.preprocess.registry import preprocess_function
+from pipeline.features.torchao.entries import Scheme, TorchaoQuantize
 
 # Options without a default, of partitioner and quantizer.
 NEEDED = {"ethos-u": {"target": "ethos-u55-128"}, "tosa": {"tosa_spec": "TOSA-1.0+INT"}}
@@ -143,7 +143,7 @@ def test_operators_are_those_that_the_installed_quantizer_annotates():
 
 
 def test_torchao_schemes_are_those_of_the_installed_one():
-    from pipeline.backends.torchao.weights import _linear_config
+    from pipeline.features.torchao.weights import _linear_config
 
     for scheme in get_args(Scheme):
         for algorithm in ("affine", "hqq_scale_only"):

@@ -11,8 +11,8 @@ from tests.support.configs import read_configs
 
 @pytest.fixture(autouse=True)
 def driver(monkeypatch):
-    monkeypatch.setattr("pipeline.backends.vulkan.has_loader", lambda: True)
-    monkeypatch.setattr("pipeline.backends.vulkan.has_driver", lambda: True)
+    monkeypatch.setattr("pipeline.features.vulkan.entries.has_loader", lambda: True)
+    monkeypatch.setattr("pipeline.features.vulkan.entries.has_driver", lambda: True)
     monkeypatch.delenv(VARIABLE, raising=False)
 
 
@@ -51,7 +51,7 @@ def test_vulkan_needs_a_driver_too(library, monkeypatch):
     monkeypatch.setenv(VARIABLE, str(library))
     for missing in ("has_loader", "has_driver"):
         with monkeypatch.context() as patch:
-            patch.setattr(f"pipeline.backends.vulkan.{missing}", lambda: False)
+            patch.setattr(f"pipeline.features.vulkan.entries.{missing}", lambda: False)
             assert "Vulkan loader" in BACKENDS["vulkan"].machine["cannot_run"]
     assert "cannot_run" not in BACKENDS["vulkan"].machine
 

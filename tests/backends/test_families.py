@@ -1,4 +1,4 @@
-"""A new backend is a new folder: nothing else names it."""
+"""A new backend is a new folder of a feature: nothing else names it."""
 
 import json
 import shutil
@@ -7,9 +7,15 @@ import sys
 from pathlib import Path
 
 from pipeline.backends import families
+from pipeline.moments import Feature
 
 ROOT = Path(families.__file__).parents[1]
 INIT = """
+from pipeline.moments import Feature
+
+FEATURE = Feature("fresh", "test", entries="pipeline.features.fresh.entries")
+"""
+ENTRIES = """
 from typing import Annotated
 from pipeline.backends.entry import Backend
 from pipeline.backends.options import OneOf, Options
@@ -43,9 +49,10 @@ print(json.dumps({
 
 def test_a_folder_is_all_that_a_backend_needs(tmp_path):
     shutil.copytree(ROOT, tmp_path / "pipeline")
-    folder = tmp_path / "pipeline" / "backends" / "fresh"
+    folder = tmp_path / "pipeline" / "features" / "fresh"
     folder.mkdir()
     (folder / "__init__.py").write_text(INIT)
+    (folder / "entries.py").write_text(ENTRIES)
     (folder / "names.toml").write_text('fresh_modes = ["slow", "fast"]\n')
     (folder / "linking.toml").write_text('[backends]\nfresh = {library = "fresh_backend"}\n')
     (folder / "constructors.toml").write_text(CONSTRUCTORS)
@@ -61,9 +68,9 @@ def test_a_folder_is_all_that_a_backend_needs(tmp_path):
     }
 
 
-def test_families_have_an_order_of_their_own_and_new_ones_come_last(monkeypatch, tmp_path):
-    for name in ("zeta", "xnnpack", "alpha", "arm"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "__init__.py").touch()
-    monkeypatch.setattr(families, "FOLDER", tmp_path)
-    assert families.find_families.__wrapped__() == ("xnnpack", "arm", "alpha", "zeta")
+def test_families_have_an_order_of_their_own_and_new_ones_come_last(monkeypatch):
+    features = [Feature(name, "", entries=f"{name}.entries") for name in ("zeta", "alpha", "arm")]
+    monkeypatch.setattr(families, "find_features", lambda: features)
+    modules = families.find_families.__wrapped__()
+    assert list(modules) == ["xnnpack", "arm", "alpha", "zeta"]
+    assert modules["zeta"] == "zeta.entries"

@@ -1,5 +1,6 @@
-"""A build without each feature, and without the families of backends: their folders are deleted
-from a copy of the package, and two packages are built and validated."""
+"""A build without each feature: its folder is deleted from a copy of the package, and two packages
+are built and validated. Families of backends, which bring nothing but entries of the catalogue, are
+deleted all at once, and the catalogue is looked at without each."""
 
 import json
 import os
@@ -12,14 +13,14 @@ import pytest
 import pipeline
 import pte_pipeline
 from pipeline.backends import BACKENDS
-from pipeline.backends.families import find_families
+from pipeline.backends.families import find_families, find_folder
 from pipeline.moments import find_features
 from tests.support.bench import bench_of
 from tests.support.resident import run_python
 
 PACKAGES = ("one", "many")
 UNTIMED = "validate: {latency: {seconds: 0}}\n"  # timing takes more than running
-NAMES = [feature.name for feature in find_features()]
+NAMES = [feature.name for feature in find_features() if not feature.entries]
 # A line of a config that needs a feature, by the feature, and the path of its key.
 USES = {
     "bundles": ("validate: {bundle: true}", "validate.bundle"),
@@ -170,16 +171,17 @@ def read_report(bench, package):
 @pytest.fixture
 def without_families(installation, tmp_path):
     """The copy of the package without some families of backends."""
-    folder, removed = installation / "pipeline" / "backends", tmp_path / "families"
-    removed.mkdir()
+    removed = {}
 
     def remove(*families):
         for family in families:
-            shutil.move(folder / family, removed / family)
+            place = find_folder(family).relative_to(Path(pipeline.__file__).parent)
+            removed[family] = installation / "pipeline" / place
+            shutil.move(removed[family], tmp_path / family)
 
     yield remove
-    for path in removed.iterdir():
-        shutil.move(path, folder / path.name)
+    for family, folder in removed.items():
+        shutil.move(tmp_path / family, folder)
 
 
 @pytest.mark.slow
@@ -202,9 +204,8 @@ def test_packages_are_built_and_validated_without_any_family_of_backends(
 @pytest.mark.parametrize("family", find_families())
 def test_the_catalogue_lacks_only_a_family_that_is_deleted(family, installation, without_families):
     without_families(family)
-    own = {
-        entry.name for entry in getattr(import_module(f"pipeline.backends.{family}"), "ENTRIES", ())
-    }
+    module = import_module(find_families()[family])
+    own = {entry.name for entry in getattr(module, "ENTRIES", ())}
     program = LIST_BACKENDS.format(installation=str(installation))
     listed = run_python("-c", program).stdout.split()
     assert {*listed} == {*BACKENDS} - own

@@ -1,4 +1,5 @@
-"""Speedups: functions of torch and ExecuTorch that waste time in a compile, replaced meanwhile."""
+"""Speedups: functions of torch and ExecuTorch that waste time, replaced while they are imported or
+compile."""
 
 from __future__ import annotations
 
@@ -8,4 +9,5 @@ FEATURE = Feature(
     "speedups",
     "compile in a fraction of ExecuTorch's time, to the same bytes",
     around_lowering="pipeline.features.speedups.patches:fast_lowering",
+    import_executorch="pipeline.features.speedups.executorch_import:import_executorch",
 )

@@ -13,9 +13,9 @@ from executorch.exir.dialects._ops import ops as edge_ops
 from torch import nn
 
 from pipeline.backends import BACKENDS, make_partitioners
-from pipeline.backends.add_sub import runtime as add_sub
 from pipeline.config.validation import Limits
 from pipeline.devices import bindings
+from pipeline.features.add_sub import runtime as add_sub
 from pipeline.features.locating import locate as locating
 from pipeline.features.locating.case import Located
 from pipeline.features.locating.interpreter import prims

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.export.pt2_archive._package import package_pt2
 
-from pipeline.backends.add_sub import runtime as add_sub
+from pipeline.features.add_sub import runtime as add_sub
 from pipeline.features.locating.reproduce import main
 from pipeline.plan.kinds.validate import ValidateInputs, validate_action
 from pipeline.plan.plan import Plan

@@ -1,0 +1,11 @@
+"""Additions and subtractions: the smallest complete backend, which others can be written after."""
+
+from __future__ import annotations
+
+from pipeline.moments import Feature
+
+FEATURE = Feature(
+    "add_sub",
+    "lower additions and subtractions to the example of a backend, which runs in Python",
+    entries="pipeline.features.add_sub.entries",
+)

@@ -1,0 +1,24 @@
+"""Additions and subtractions: the smallest complete backend, which others can be written after.
+docs/guides/writing-a-backend.md goes the same way from nothing."""
+
+from __future__ import annotations
+
+from pipeline.backends.entry import Backend, Execution, Lowering, Preprocessing, lazy
+from pipeline.backends.options import NoOptions
+
+_HERE = "pipeline.features.add_sub."
+
+
+ENTRIES = (
+    Backend(
+        name="add_sub",
+        backend_id="AddSubBackend",
+        summary="additions and subtractions, run in Python: an example",
+        options=NoOptions,
+        lowering=Lowering(lambda _: lazy(f"{_HERE}partitioner:AddSubPartitioner")()),
+        preprocessing=Preprocessing(
+            function=f"{_HERE}compiler:preprocess", names_count=False
+        ),
+        execution=Execution(make_runtime=lazy(f"{_HERE}runtime:AddSubRuntime")),
+    ),
+)

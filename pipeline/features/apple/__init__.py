@@ -1,0 +1,11 @@
+"""MPS and MLX: GPUs of Apple's machines."""
+
+from __future__ import annotations
+
+from pipeline.moments import Feature
+
+FEATURE = Feature(
+    "apple",
+    "lower to MPS and MLX, for GPUs of Apple's machines",
+    entries="pipeline.features.apple.entries",
+)

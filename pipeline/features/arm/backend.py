@@ -1,0 +1,100 @@
+"""Entries of Arm's backends, which have one partitioner and one quantizer:
+executorch/backends/arm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from inspect import signature
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any
+
+from pipeline.backends import reasons
+from pipeline.backends.entry import Backend, Lowering, Preprocessing, Quantization
+from pipeline.backends.options import Options
+from pipeline.backends.quantize_options import QuantizeConfig
+from pipeline.features.arm.options import PassOptions
+
+if TYPE_CHECKING:
+    from executorch.backends.arm.common.arm_compile_spec import ArmCompileSpec
+    from executorch.exir.backend.partitioner import Partitioner
+    from torchao.quantization.pt2e.quantizer import Quantizer
+
+_ARM = "executorch.backends.arm."
+# Their quantizers are kinds of `TOSAQuantizer`.
+_OF_ONE_QUANTIZER = frozenset({"ethos-u", "tosa", "vgf"})
+
+
+def arm_backend(
+    name: str,
+    stem: str,
+    *,
+    options: type[Options],
+    quantize: type[QuantizeConfig],
+    around: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    **fields: Any,
+) -> Backend:
+    """Return an entry with Arm's partitioner and quantizer. Both make a compile spec, and pass it
+    the options of their passes.
+
+    Args:
+        stem: what the names of its classes begin with; in lower case, its folder in
+            `executorch.backends.arm`.
+    """
+    folder = _ARM + stem.lower()
+
+    def make_partitioner(options: Any) -> Partitioner:
+        from pipeline.features.arm.partitioner import make_partitioner
+
+        device = quantize.partitioners_own[0]
+        hint = f"quantizer: {name}, {device}: {getattr(options, device)}"
+        kind = resolve_name(f"{folder}.partitioner:{stem}Partitioner")
+        return make_partitioner(kind, compile_spec(options), name, hint)
+
+    def make_quantizer(config: Any) -> Quantizer:
+        from pipeline.features.arm.quantizer import make_quantizer
+
+        kind = resolve_name(f"{_ARM}quantizer.arm_quantizer:{stem}Quantizer")
+        return make_quantizer(config, kind(compile_spec(config)))
+
+    return Backend(
+        name=name,
+        backend_id=f"{stem}Backend",
+        options=options,
+        lowering=Lowering(
+            make_partitioner=make_partitioner,
+            reasons=reasons.reported_by(
+                "executorch.exir.backend.utils:WhyNoPartitionReporter", "report_reject"
+            ),
+            control_flow=frozenset({"cond", "while_loop"}),
+        ),
+        quantization=Quantization(
+            options=quantize, make_quantizer=make_quantizer, backends=_OF_ONE_QUANTIZER
+        ),
+        preprocessing=Preprocessing(
+            details=f"{folder}.backend:{stem}Backend", around=around
+        ),
+        **fields,
+    )
+
+
+def compile_spec(options: Any) -> ArmCompileSpec:
+    """Return the compile spec of a partitioner's options or a quantizer's. Where they say nothing
+    of passes, it is left as it is, as a plain script leaves it."""
+    from executorch.backends.arm.common import pipeline_config as passes
+
+    kind = resolve_name(_ARM + options.spec)
+    spec: ArmCompileSpec = kind(**options.arguments(signature(kind).parameters))
+    if not options.model_dump(
+        include=set(PassOptions.model_fields), exclude_defaults=True
+    ):
+        return spec
+    config = spec._create_default_pipeline_config()
+    if options.softmax is not None:
+        config.softmax = passes.SoftmaxDecompositionConfig[options.softmax.upper()]
+    config.leaky_relu = passes.LeakyReLULoweringConfig[options.leaky_relu.upper()]
+    config.quantize_inf = passes.QuantizeInfConfig(
+        options.quantize_neg_inf, options.quantize_pos_inf
+    )
+    spec.set_pass_pipeline_config(config)
+    return spec

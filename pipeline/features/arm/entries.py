@@ -1,0 +1,9 @@
+"""TOSA, and Ethos-U and VGF, which lower to it first: executorch/backends/arm.
+
+All three have the same partitioner and the same quantizer. Ethos-U goes on with vela, VGF with the
+ML SDK's model converter.
+"""
+
+from pipeline.features.arm import ethos_u, tosa, vgf
+
+ENTRIES = (*ethos_u.ENTRIES, *vgf.ENTRIES, *tosa.ENTRIES)

@@ -1,0 +1,48 @@
+"""TOSA itself: executorch/backends/arm/tosa."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pipeline.backends.entry import Execution
+from pipeline.backends.host import TOSA, Host, extra
+from pipeline.backends.options import Options
+from pipeline.features.arm.backend import arm_backend
+from pipeline.features.arm.options import ArmQuantize, PassOptions, TosaSpec
+
+
+class _TosaTarget(Options):
+    spec: ClassVar[str] = "tosa.compile_spec:TosaCompileSpec"
+
+    tosa_spec: TosaSpec
+    """The TOSA specification that is lowered to: version, one or both profiles (FP, INT),
+    extensions, such as TOSA-1.0+INT+int16+int4."""
+
+
+class TosaOptions(PassOptions, _TosaTarget):
+    """Options of `TOSAPartitioner`: those of its `TosaCompileSpec`."""
+
+
+class TosaQuantize(ArmQuantize, PassOptions, _TosaTarget):
+    """Options of a `TOSAQuantizer`."""
+
+    quantizer: Literal["tosa"]
+    partitioners_own = ("tosa_spec", *ArmQuantize.partitioners_own)
+
+
+ENTRIES = (
+    arm_backend(
+        "tosa",
+        "TOSA",
+        summary="TOSA itself, as compilers for other devices read it",
+        options=TosaOptions,
+        quantize=TosaQuantize,
+        host=Host(requirements=(extra("tosa", "tosa_serializer"),), distributions=TOSA),
+        execution=Execution(
+            cannot_run=lambda: (
+                "TOSA is for other compilers, and ExecuTorch's runtime has none"
+            ),
+            elsewhere="nowhere",
+        ),
+    ),
+)

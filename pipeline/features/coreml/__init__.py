@@ -1,0 +1,11 @@
+"""Core ML: neural engine, GPU and CPU of Apple's devices."""
+
+from __future__ import annotations
+
+from pipeline.moments import Feature
+
+FEATURE = Feature(
+    "coreml",
+    "lower to Core ML, for Apple's devices",
+    entries="pipeline.features.coreml.entries",
+)

@@ -1,0 +1,170 @@
+"""Options of Core ML's partitioner and quantizer, as configs give them."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from pipeline.backends.options import (
+    NAMES,
+    Distinct,
+    OneOf,
+    OperatorName,
+    Options,
+    rule,
+)
+from pipeline.backends.quantize_options import (
+    NOT,
+    OF_OPERATORS,
+    ByModule,
+    ByOperator,
+    MixedQuantize,
+    Static,
+)
+from pipeline.features.coreml.enumerated import EnumeratedShapes, takes_several
+
+# The members of coremltools' ComputeUnit, in lower case.
+CoreMLComputeUnit = Literal["all", "cpu_and_gpu", "cpu_only", "cpu_and_ne"]
+
+
+class CoreMLWeightQuantizer(Options):
+    """Quantization of a converted model's weights: coremltools' `OpLinearQuantizerConfig`."""
+
+    mode: Literal["linear_symmetric", "linear"] = "linear_symmetric"
+    """Whether zero is quantized to zero."""
+    dtype: Literal["int8", "uint8", "int4", "uint4"] = "int8"
+    """What a weight is quantized to; 4 bits need ios18."""
+    granularity: Literal["per_tensor", "per_channel", "per_block"] = "per_channel"
+    """What has a scale of its own; per_block needs ios18."""
+    block_size: int = Field(32, ge=1)
+    """How many weights of a channel make a block, if per_block."""
+    weight_threshold: int = Field(2048, ge=0)
+    """Leave weights of no more than this many elements alone."""
+
+
+class CoreMLOptions(Options):
+    """Options of `CoreMLPartitioner`, with those of `CoreMLBackend.generate_compile_specs`."""
+
+    skip_ops_for_coreml_delegation: Distinct[OperatorName] | None = None
+    """Operators to leave to others, such as aten.add.Tensor."""
+    take_over_mutable_buffer: bool = True
+    """Keep mutable buffers in the model, as states, which needs ios18."""
+    take_over_constant_data: bool = True
+    """Keep weights in the model; if false they are its inputs."""
+    lower_full_graph: bool = False
+    """Fail if an operator is not delegated, instead of leaving it to others."""
+    compute_unit: CoreMLComputeUnit = "all"
+    """What the device may run the model on."""
+    minimum_deployment_target: Annotated[str, OneOf("coreml_targets")] | None = None
+    """The oldest system that must run the model, such as ios18; by default the oldest that has what
+    the model needs."""
+    compute_precision: Literal["float16", "float32"] = "float16"
+    """What the model computes in."""
+    enumerated_shapes: EnumeratedShapes | None = None
+    """The shapes that inputs with dynamic sizes may have, instead of any in a range: of each such
+    input, by its name, a list; the first of every list go together, and so on. Or all: each size
+    that the method takes. Needs lower_full_graph, and ios18 for more than one such input."""
+    model_type: Literal["model", "compiled_model"] = "model"
+    """Whether devices compile the model, or it is compiled here, for which coremltools needs
+    macOS."""
+    op_linear_quantizer_config: CoreMLWeightQuantizer | None = None
+    """Quantize the weights of the converted model, all but those of gathers; experimental."""
+    pass_names: Distinct[str] | None = None
+    """Run these of coremltools' passes, such as common::const_elimination, in this order, instead
+    of its default ones."""
+    multimethod_weight_sharing_strategy: Literal["positional", "disabled"] = (
+        "positional"
+    )
+    """Make one model of the partitions in the same place of every method, so that weights are
+    stored once; needs ios18, and as many partitions in every method. Or not."""
+
+    @field_validator("lower_full_graph")
+    @classmethod
+    def _takes_over_everything(cls, full: bool, info: ValidationInfo) -> bool:
+        if full and info.data.get("skip_ops_for_coreml_delegation"):
+            raise rule("can't stand beside skip_ops_for_coreml_delegation")
+        for name in ("take_over_mutable_buffer", "take_over_constant_data"):
+            if full and info.data.get(name) is False:
+                raise rule(f"needs {name}: true")
+        return full
+
+    @field_validator("enumerated_shapes")
+    @classmethod
+    def _can_be_lowered(cls, shapes: Any, info: ValidationInfo) -> Any:
+        if shapes is not None and info.data.get("lower_full_graph") is False:
+            raise rule("needs lower_full_graph: true")
+        target = info.data.get("minimum_deployment_target")
+        several = isinstance(shapes, dict) and len(shapes) > 1
+        if (
+            several
+            and "minimum_deployment_target" in info.data
+            and not takes_several(target)
+        ):
+            raise rule(
+                f"needs minimum_deployment_target: ios18 or later for {len(shapes)} inputs"
+            )
+        return shapes
+
+    @field_validator("model_type")
+    @classmethod
+    def _compiled_on_macos(cls, kind: str) -> str:
+        if kind == "compiled_model" and sys.platform != "darwin":
+            raise rule("must be model: coremltools compiles models on macOS only")
+        return kind
+
+
+_FOLLOWERS = NAMES["coreml_followers"]
+CoreMLOperator = Annotated[str, OneOf("coreml_operators", "coreml_followers")]
+
+
+class CoreMLScheme(Options):
+    """Options of coremltools' `ModuleLinearQuantizerConfig`, for a `CoreMLQuantizer`."""
+
+    quantization_scheme: Literal["symmetric", "affine"] = "symmetric"
+    """Whether zero is quantized to the middle of the range."""
+    activation_dtype: Literal["quint8", "float32"] = "quint8"
+    """What activations are quantized to; float32: not at all."""
+    activation_observer: Literal["moving_average_min_max", "min_max"] = (
+        "moving_average_min_max"
+    )
+    """How ranges of activations are found."""
+    weight_dtype: Literal["qint8", "quint8"] = "qint8"
+    """What weights are quantized to."""
+    weight_observer: Literal["moving_average_min_max", "min_max"] = (
+        "moving_average_min_max"
+    )
+    """How ranges of weights are found."""
+    weight_per_channel: bool = True
+    """Give each output channel of a weight a scale of its own."""
+
+
+class CoreMLQuantize(CoreMLScheme, MixedQuantize):
+    """A `CoreMLQuantizer`, with other options for some modules and operators."""
+
+    scheme: ClassVar[type[Options]] = CoreMLScheme
+    fused: ClassVar[frozenset[str]] = frozenset(NAMES["coreml_activations"])
+    fusing: ClassVar[frozenset[str]] = frozenset(NAMES["coreml_operators"])
+
+    quantizer: Literal["coreml"]
+    dynamic: Static = False
+    modules: ByModule[CoreMLScheme] = Field({})
+    operators: ByOperator[CoreMLOperator, CoreMLScheme] = Field(
+        {},
+        description=f"{OF_OPERATORS} Pools and the like are quantized as what they read, or "
+        "not: `none`.",
+    )
+
+    @field_validator("operators")
+    @classmethod
+    def _followers_have_no_options(cls, overrides: dict[str, Any]) -> dict[str, Any]:
+        for name, override in overrides.items():
+            if override != NOT and name in _FOLLOWERS:
+                raise rule(
+                    f"must say none of {name}, which else is quantized as what it reads"
+                )
+        return overrides
+
+    def observes(self, scheme: CoreMLScheme) -> bool:
+        return scheme.activation_dtype != "float32"

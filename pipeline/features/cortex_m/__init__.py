@@ -1,0 +1,11 @@
+"""Cortex-M, and why nothing is lowered to Cadence: kernels in place of delegates."""
+
+from __future__ import annotations
+
+from pipeline.moments import Feature
+
+FEATURE = Feature(
+    "cortex_m",
+    "lower to the kernels of Cortex-M",
+    entries="pipeline.features.cortex_m.entries",
+)

@@ -1,0 +1,95 @@
+"""Backends that ExecuTorch lowers to by graph passes, not a partitioner: Cortex-M and Cadence.
+
+Their operators are kernels that the device's runtime links, not a delegate: nothing is partitioned
+or preprocessed, and a program must have been quantized their way before. Cortex-M's passes go over
+a method's edge program where others have partitioners; Cadence is refused at plan time.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import ValidationInfo, field_validator
+
+from pipeline.backends.entry import Backend, Execution, Lowering, Quantization, lazy
+from pipeline.backends.host import TOSA, Host, built, extra
+from pipeline.backends.options import Options, rule
+from pipeline.backends.quantize_options import QuantizeConfig, Static
+
+_CORTEX = "executorch.backends.cortex_m."
+# The instructions beside SCALAR, and the cores that have them (cortex_m/target_config.py).
+_CORES = {"DSP": ("M4", "M7", "M33", "M35P", "M55", "M85"), "MVE": ("M55", "M85")}
+# Those that upstream's tester keeps whole (cortex_m/test/tester.py): the passes look for them.
+_WHOLE = ("linear", "hardsigmoid", "hardsigmoid_", "hardswish", "hardswish_", "silu")
+
+
+class CortexMOptions(Options):
+    """Fields of `CortexMTargetConfig`."""
+
+    cpu: Literal[
+        "M0", "M0PLUS", "M3", "M4", "M7", "M23", "M33", "M35P", "M55", "M85"
+    ] = "M55"
+    """The core that the package runs on."""
+    isa: Literal["SCALAR", "DSP", "MVE"] | None = None
+    """The instructions it has, where its options are not the usual."""
+
+    @field_validator("isa")
+    @classmethod
+    def _is_the_cpus(cls, isa: str | None, info: ValidationInfo) -> str | None:
+        cpu = info.data.get("cpu")
+        instruction_sets = [
+            "SCALAR",
+            *(name for name, cores in _CORES.items() if cpu in cores),
+        ]
+        if isa is not None and cpu is not None and isa not in instruction_sets:
+            raise rule(
+                f"must be one of those that {cpu} has: {', '.join(instruction_sets)}"
+            )
+        return isa
+
+
+class CortexMQuantize(QuantizeConfig):
+    """`CortexMQuantizer`, which takes no options: int8, convolutions by channel."""
+
+    quantizer: Literal["cortex_m"]
+    dynamic: Static = False
+
+
+ENTRIES = (
+    Backend(
+        name="cortex_m",
+        backend_id="CortexMBackend",
+        summary="Cortex-M cores, by CMSIS-NN kernels; quantized operators only",
+        options=CortexMOptions,
+        lowering=Lowering(
+            make_passes=lambda options: [
+                lazy("pipeline.features.cortex_m.passes:LowerToCortexM")(options)
+            ],
+            kernels="cortex_m",
+            preserve_ops=tuple(f"aten.{name}.default" for name in _WHOLE),
+            edge_operators=("aten.max_pool2d.default",),
+        ),
+        quantization=Quantization(
+            options=CortexMQuantize,
+            make_quantizer=lambda config: lazy(
+                f"{_CORTEX}quantizer.quantizer:CortexMQuantizer"
+            )(),
+        ),
+        host=Host(
+            requirements=(
+                extra("tosa", "tosa_serializer"),
+                built(
+                    f"{_CORTEX}library._cmsis_nn.cmsis_nn",
+                    "take a wheel of executorch that brings it, as those for Linux on x86-64 do",
+                ),
+            ),
+            distributions=TOSA,
+        ),
+        execution=Execution(
+            cannot_run=lambda: (
+                "its kernels are for Cortex-M, and ExecuTorch's wheel has none"
+            ),
+            elsewhere="board",
+        ),
+    ),
+)

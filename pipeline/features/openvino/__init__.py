@@ -1,0 +1,11 @@
+"""OpenVINO: Intel's processors."""
+
+from __future__ import annotations
+
+from pipeline.moments import Feature
+
+FEATURE = Feature(
+    "openvino",
+    "lower to OpenVINO, for Intel's processors",
+    entries="pipeline.features.openvino.entries",
+)

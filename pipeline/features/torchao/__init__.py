@@ -1,0 +1,11 @@
+"""torchao: quantization of the weights of language models."""
+
+from __future__ import annotations
+
+from pipeline.moments import Feature
+
+FEATURE = Feature(
+    "torchao",
+    "quantize weights of language models by torchao's schemes",
+    entries="pipeline.features.torchao.entries",
+)
