@@ -10,5 +10,9 @@ FEATURE = Feature(
     "run packages in Python, which methods that share state need, and find where one goes wrong",
     devices={"interpreter": "pipeline.features.locating.interpreter:InterpreterDevice"},
     locate_on_device="pipeline.features.locating.on_device:locate_on_device",
+    report_fields={
+        "methods.culprits": "pipeline.features.locating.records:CULPRITS",
+        "methods.culprit_notes": "pipeline.features.locating.records:CULPRIT_NOTES",
+    },
     measuring="pipeline.features.locating.measuring:LocatingMeasuring",
 )
