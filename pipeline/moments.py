@@ -55,8 +55,7 @@ class Command:
         anywhere: whether it needs no workspace: its function takes the words and a folder, prints,
             and returns the exit status.
         record: of a verb with an option `json`, the outline of the record that it yields in place
-            of lines where that is set, as `"module:NAME"`: as `store.forms.check_of` takes one, but
-            that a text in a tuple says what the value means.
+            of lines where that is set, as `"module:NAME"`: as `store.forms.check_of` takes one.
     """
 
     name: str
@@ -289,6 +288,8 @@ class Feature:
             would have to be laid out. Raises MissingBlobError.
         outlines: by the kind of a stored result (`store.results.OUTLINES`), or the name of a file
             beside a package, what it is made of.
+        report_fields: by the field of `report.json` that it fills, such as `gates`, or
+            `methods.latency`, what that is made of.
         after_emit: takes a `run.build.perform_compile.EmittedUnit`; returns blobs by name, which
             the result of the compile action keeps, as JSON.
         after_link: takes a `run.build.link.LinkedPackage`; returns the digests of further files of
@@ -302,8 +303,8 @@ class Feature:
             a package is measured.
         locate_on_device: takes a `run.prove.measuring.Measurement`, calls that a device gets wrong,
             an object like `features.native.device_failure.DeviceFailure`, and a
-            `validate.budget.Budget`; returns `report.method_records.CulpritRecord`s, the first one
-            first, and lines on what was not found out.
+            `validate.budget.Budget`; returns `features.locating.records.CulpritRecord`s, the first
+            one first, and lines on what was not found out.
         find_quotes: takes the record of a measured package, its
             `plan.kinds.validate.ValidateInputs` and the workspace; returns JSON by which its lines
             of source can be quoted anew.
@@ -425,6 +426,7 @@ class Feature:
     describe_key: str = _moment("")
     share_weights: str = _moment("build")
     outlines: Mapping[str, str] = _moment("", _NONE)
+    report_fields: Mapping[str, str] = _moment("", _NONE)
     after_emit: str = _moment("build")
     after_link: str = _moment("build")
     link_files: tuple[str, ...] = ()

@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from importlib.metadata import version
 from itertools import zip_longest
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -32,7 +31,7 @@ from pipeline.devices.runtime_log import (
     explain_failure,
     runtime_log,
 )
-from pipeline.program.operator_libraries import LIBRARIES, register_operators
+from pipeline.program.operator_libraries import register_operators
 from pipeline.program.runtime_bindings import import_bindings
 from pipeline.program.scalar_types import SCALAR_TYPES
 from pipeline.store.errors import DeviceError, PipelineError
@@ -286,23 +285,6 @@ _PASSABLE = (
 def registered_backends() -> frozenset[str]:
     """Return the ids of the backends that this runtime has."""
     return frozenset(_library()._get_registered_backend_names())
-
-
-def describe_runtime() -> dict[str, Any]:
-    """Describe the runtime of the wheel, with the libraries of kernels in it, as a target file
-    (`pipeline/config/targets.py`)."""
-    from executorch.exir.version import EXECUTORCH_SCHEMA_VERSION
-
-    library = _library()
-    importlib.import_module(LIBRARIES["llama"][0])
-    release = re.match(r"[\d.]+\d", version("executorch"))
-    return {
-        "executorch": release[0] if release else None,
-        "identifier": "ET12",
-        "schema_version": EXECUTORCH_SCHEMA_VERSION,
-        "backends": sorted(filter(library._is_available, registered_backends())),
-        "operators": sorted(set(library._get_operator_names())),
-    }
 
 
 def _merge(ptds: Sequence[bytes]) -> bytes | None:

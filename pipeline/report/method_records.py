@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 # Python 3.11's own TypedDict does not tell pydantic all that it needs for a schema.
@@ -9,9 +10,6 @@ from typing_extensions import NotRequired, TypedDict  # noqa: UP035
 
 from pipeline.report.verdicts import Verdict
 
-# What is wrong: an operator or a delegate computes something else, the package is not what its
-# build gives, state is not kept, or inputs or outputs have another order or other names.
-CulpritKind = Literal["operator", "delegate", "state"]
 # Strict JSON has no infinities; None where a figure is undefined.
 Figure = float | Literal["inf", "-inf", "nan"] | None
 
@@ -41,23 +39,6 @@ class OutputErrorRecord(TypedDict):
     of_limit: NotRequired[Figure]
     judged: NotRequired[bool]
     mismatch: NotRequired[str | None]
-
-
-class CallRecord(TypedDict):
-    """One call on the input set `origin`, which was `generated` or is real.
-
-    A generated set that is not random names its `case`. In a method with state, `step` counts the
-    calls of the `sequence` from 1; otherwise it is 0. `limits` has those of each output, as far as
-    there are any.
-    """
-
-    origin: str
-    outputs: list[OutputErrorRecord]
-    step: NotRequired[int]
-    sequence: NotRequired[str]
-    generated: NotRequired[bool]
-    case: NotRequired[str]
-    limits: NotRequired[list[dict[str, float | bool]]]
 
 
 class SkipRecord(TypedDict):
@@ -90,64 +71,6 @@ class FailureRecord(TypedDict):
     what: str
     about: NotRequired[FailureSubject]
     of_limit: NotRequired[Figure]
-
-
-class CulpritRecord(TypedDict):
-    """The cause of a failure: an operator and its delegate, if it has one, or something else.
-
-    `line` is `file:line` of the model's source as it was exported; `kernel` is that of an operator
-    outside of delegates, such as `aten::add.out`; `what` is a sentence.
-    """
-
-    operator: str
-    module: str
-    line: str
-    backend: str | None
-    partition: int | None
-    kernel: NotRequired[str]
-    kind: CulpritKind
-    what: str
-    error: OutputErrorRecord | None
-
-
-class SpreadRecord(TypedDict):
-    """Median and quartiles of so many runs, in milliseconds of wall time."""
-
-    median: float
-    low: float
-    high: float
-    runs: int
-
-
-class LatencyRecord(TypedDict):
-    """Latency of a method on the host: loading, the first call, further calls, and the same calls
-    of the source program in eager mode; `ratio` is that of the medians of the last two."""
-
-    load_ms: SpreadRecord
-    first_ms: float
-    steady_ms: SpreadRecord
-    source_ms: SpreadRecord
-    ratio: float
-
-
-class FiguresRecord(TypedDict):
-    """The worst figures over all outputs of all calls."""
-
-    max_abs: Figure
-    mean_abs: Figure
-    p999_abs: Figure
-    relative: Figure
-    sqnr_db: Figure
-    cosine: Figure
-    agreement: Figure
-
-
-class HeldRecord(FiguresRecord):
-    """The limits that outputs are held to, the widest of all calls but large ones, the reason for
-    them, and the worst figures."""
-
-    limits: dict[str, float | None]
-    limits_reason: str
 
 
 class PooledRecord(TypedDict):
@@ -224,51 +147,78 @@ class ReferenceRecord(TypedDict):
     skipped: list[SkipRecord]
 
 
-class MethodRecord(FiguresRecord):
-    """The outcome of one method, with the worst figures over all outputs of the calls on examples,
-    of which there are `examples`; without any, of the calls on generated inputs. `on_generated` has
-    those of generated inputs where there are both.
-
-    `verdict` is about the lowering, the package against what was lowered, and `verdict_reason` why
-    it is not `passed`; `quantization` is the verdict on what the config quantizes, and `reference`
-    that on the export, of a method that has a reference;
-    `source_is_quantized` tells that the source itself is quantized, so that nothing is compared
-    with a float program; `random` says how a method that is declared random was judged; `movement`
-    how far what it was compared with moves, by output. `kind` is `program`, `constant` or
-    `unknown`; `outputs` are the names of its outputs, `limits` what these were held to, as in
-    `HeldRecord`; `limits_from` is what they follow: `config`, a dtype, or `quantized`; `quantized`
-    is against the program that it was quantized to on the way; `not_run` says why this machine
-    can't run it; `left_out` names input sets for which validate.budget left no time, or says that
-    the method was not asked for; `modules` has its calls of operators by module, equal ones with
-    their `count`: what each `runs_on`, and its `line` of the source.
-    """
-
-    method: str
-    kind: str
-    ok: bool
-    verdict: Verdict
-    verdict_reason: NotRequired[str]
-    quantization: NotRequired[QuantizationRecord]
-    reference: NotRequired[ReferenceRecord]
-    source_is_quantized: NotRequired[bool]
-    random: NotRequired[str]
-    movement: NotRequired[list[MovementRecord]]
-    examples: NotRequired[int]
-    on_generated: NotRequired[FiguresRecord]
-    state: list[str]
-    outputs: NotRequired[list[str]]
-    limits: dict[str, float | None]
-    limits_from: NotRequired[str]
-    limits_reason: NotRequired[str]
-    quantized: NotRequired[HeldRecord]
-    left_out: NotRequired[list[str]]
-    runs: list[CallRecord]
-    skipped: list[SkipRecord]
-    failures: list[FailureRecord]
-    not_run: str
-    culprits: NotRequired[list[CulpritRecord]]
-    culprit_notes: NotRequired[list[str]]
-    latency: NotRequired[LatencyRecord | None]
-    devices: NotRequired[dict[str, dict[str, Any]]]
-    metrics: NotRequired[dict[str, dict[str, Any]]]
-    modules: NotRequired[list[dict[str, Any]]]
+_CALL = (
+    {
+        "origin": str,
+        "outputs": list[OutputErrorRecord],
+        "step?": (int, "Counts the calls of the sequence from 1; 0 without state."),
+        "sequence?": str,
+        "generated?": bool,
+        "case?": (str, "The kind of a generated input set that is not random."),
+        "limits?": (
+            list[dict[str, float | bool]],
+            "Those of each output, as far as there are any.",
+        ),
+    },
+    "One call on the input set `origin`, which was `generated` or is real.",
+)
+# The worst figures over all outputs of all calls.
+_FIGURES: Mapping[str, Any] = {
+    "max_abs": Figure,
+    "mean_abs": Figure,
+    "p999_abs": Figure,
+    "relative": Figure,
+    "sqnr_db": Figure,
+    "cosine": Figure,
+    "agreement": Figure,
+}
+_LIMITS = dict[str, float | None]
+_HELD = (
+    {**_FIGURES, "limits": _LIMITS, "limits_reason": str},
+    "Against the program that the method was quantized to on the way: the limits that outputs are",
+    "held to, the widest of all calls but large ones, the reason for them, and the worst figures.",
+)
+# The outcome of one method, but for what features add. The worst figures are those over all outputs
+# of the calls on examples; without any, of the calls on generated inputs.
+METHOD_OUTLINE: Mapping[str, Any] = {
+    **_FIGURES,
+    "method": str,
+    "kind": (str, "`program`, `constant` or `unknown`."),
+    "ok": bool,
+    "verdict": (Verdict, "On the lowering, the package against what was lowered."),
+    "verdict_reason?": (str, "Why it is not `passed`."),
+    "quantization?": (QuantizationRecord, "The verdict on what the config quantizes."),
+    "reference?": (ReferenceRecord, "That on the export of a method with a reference."),
+    "source_is_quantized?": (
+        bool,
+        "The source itself is quantized: nothing is compared with a float program.",
+    ),
+    "random?": (str, "How a method that is declared random was judged."),
+    "movement?": (
+        list[MovementRecord],
+        "How far what it was compared with moves, by output.",
+    ),
+    "examples?": (int, "The number of calls on examples."),
+    "on_generated?": (
+        _FIGURES,
+        "The worst figures of generated inputs, where there are examples too.",
+    ),
+    "state": list[str],
+    "outputs?": (list[str], "The names of its outputs."),
+    "limits": (
+        _LIMITS,
+        "What outputs were held to: the widest of all calls but large ones.",
+    ),
+    "limits_from?": (str, "What these follow: `config`, a dtype, or `quantized`."),
+    "limits_reason?": str,
+    "quantized?": _HELD,
+    "left_out?": (
+        list[str],
+        "Input sets for which validate.budget left no time, or that the method was not asked for.",
+    ),
+    "runs": [_CALL],
+    "skipped": list[SkipRecord],
+    "failures": list[FailureRecord],
+    "not_run": (str, "Why this machine can't run it."),
+    "metrics?": dict[str, dict[str, Any]],
+}

@@ -13,24 +13,19 @@ from pathlib import Path
 from typing import Any, Literal
 
 # Python 3.11's own TypedDict does not tell pydantic all that it needs for a schema.
-from typing_extensions import NotRequired, TypedDict  # noqa: UP035
-
 from pipeline.moments import find_functions, load
-from pipeline.report.method_records import Figure, MethodRecord, SkipRecord
-from pipeline.report.package_records import (
-    MANIFEST_OUTLINE,
-    ContentsRecord,
-)
+from pipeline.report.method_records import METHOD_OUTLINE, Figure
+from pipeline.report.package_records import MANIFEST_OUTLINE
 from pipeline.report.verdicts import Verdict
 from pipeline.store.compiled import (
-    Delegation,
+    DELEGATION,
+    OPERATOR_LIBRARY,
     LoweringWarning,
     NarrowedSize,
-    OperatorLibrary,
 )
-from pipeline.store.files import CONTENTS, MANIFEST, REPORT, read_record
+from pipeline.store.files import MANIFEST, REPORT, read_record
 from pipeline.store.forms import Check, check_of
-from pipeline.store.quantized import QuantizationFacts
+from pipeline.store.quantized import QUANTIZATION_FACTS
 from pipeline.store.workspace import Workspace
 
 FORMAT = 2  # of report.json
@@ -71,8 +66,10 @@ def _check_of_name(name: str) -> Check:
 def find_form(name: str) -> Any:
     """Return the form of the records of this name, one of ours or of a feature's; None where no
     records have this name."""
-    if name in FORMS:
-        return FORMS[name]
+    if name == REPORT:
+        return make_report_outline()
+    if name == MANIFEST:
+        return MANIFEST_OUTLINE
     outline = find_functions("outlines").get(name)
     return load(outline) if outline else None
 
@@ -122,138 +119,82 @@ def is_unchecked(gate: Mapping[str, Any]) -> bool:
     return bool(gate["ok"] and gate["figure"] is None)
 
 
-GateUnit = Literal["share", "bytes", "times", "dB", "calls", "cycles", "needs", "ms"]
-
-
-GateExemption = Literal["not run", "no partitioners", "no baseline"]
-
-
-class GateRecord(TypedDict):
-    """A limit that the config sets on a package or on a method, and the figure it limits.
-
-    `method` is None for one of the package. `figure` and `limit` are in `unit`; `figure` is None
-    where it is not known; the limit of allow_portable_ops is 0, and its figure the number of calls
-    that are not allowed; that of runs_on is 0, and its figure the number of needs that runtimes do
-    not meet. `sentence` says what is wrong, or why it was not checked; else it is empty. `place` is
-    its line in the config, `file:line`, or empty for one by default. `device` is the device of the
-    figure, where the limit is of devices. `left_alone` says why it
-    neither holds nor fails: the method was not run, has no partitioners on purpose, or there is no
-    baseline yet.
-    """
-
-    gate: str
-    method: str | None
-    unit: NotRequired[GateUnit]
-    figure: float | None
-    limit: float
-    ok: bool
-    sentence: str
-    place: NotRequired[str]
-    device: NotRequired[str]
-    left_alone: NotRequired[GateExemption]
-
-
-class SuiteRecord(TypedDict):
-    """A method in the bundled program: the origin of each case's inputs, in the order of their
-    numbers; the tolerances for the runtime; the state for whose initial values the method is loaded
-    anew for each case."""
-
-    cases: list[str]
-    rtol: float
-    atol: float
-    state: list[str]
-    left_out: list[SkipRecord]
-
-
-class BundleRecord(TypedDict):
-    """The bundled program, where one was wanted and the package is its source."""
-
-    file: str
-    size: int
-    digest: str
-    methods: dict[str, SuiteRecord]
-
-
-class CommonStateRecord(TypedDict):
-    """The buffers that several methods use by one name and at least one changes, each with its
-    methods; `shared` says whether they are one in the package, or each method has a copy."""
-
-    shared: bool
-    buffers: dict[str, list[str]]
-
-
-class FamilyRecord(TypedDict):
-    """The family of a package; `packages` has, by package and name, digest and size in bytes of the
-    files of those that share weights, this package among them."""
-
-    name: str
-    base: str | None
-    packages: dict[str, dict[str, tuple[str, int]]]
-
-
-class ReportRecord(TypedDict):
-    """The record of a validated package.
-
-    `verdict` is the worst of its methods' lowerings and quantizations, its gates and its files;
-    `ok` is false where it failed; `allow` are other verdicts that the config accepts;
-    `failures` has a sentence for each failure, those of methods first, and `codes` the code of
-    each, such as `PTE502`; `files` are digests and `sizes` bytes by name; `settings` is how it was
-    validated; `places` says where the config sets a value, `file:line` by its path there
-    (`methods.encode`, `validate.atol`); `sources` are digests of the files of the workspace whose
-    lines pages quote, as they were exported from and as the config was read; `left_float` counts
-    operators that a quantized method's control flow keeps in floating point; `quantization` has the
-    facts of quantized methods; `portable` are the methods for which the config names no
-    partitioner; `narrowed` has, by method, sizes whose range lowering narrowed, `warnings` those of
-    its lowering, and `facts` those of features by name; `operators` are the libraries of operators
-    beside ATen's that the methods call; `seconds` is each method's running time in the package over
-    all calls; `only` names the methods that were asked for, where not all were; `processor` is what
-    measured latencies; `runs_in` says by runtime, such as `1.5.1 (et15)`, whether the package runs
-    there: "yes", or "no" and why; `output_shapes` has dtype and sizes of each output, by method and
-    output; `profiles` has, by method, where the time of a call went on a device; `metrics` has a
-    row for each limit of a metric.
-    """
-
-    package: str
-    ok: bool
-    verdict: Verdict
-    allow: NotRequired[list[str]]
-    failures: list[str]
-    codes: NotRequired[list[str]]
-    settings: dict[str, Any]
-    methods: list[MethodRecord]
-    format: NotRequired[Literal[2]]
-    model: NotRequired[str]
-    target: NotRequired[str]
-    files: NotRequired[dict[str, str]]
-    sizes: NotRequired[dict[str, int]]
-    places: NotRequired[dict[str, str]]
-    sources: NotRequired[dict[str, str]]
-    delegation: NotRequired[dict[str, Delegation]]
-    left_float: NotRequired[dict[str, int]]
-    quantization: NotRequired[dict[str, QuantizationFacts]]
-    portable: NotRequired[list[str]]
-    narrowed: NotRequired[dict[str, list[NarrowedSize]]]
-    warnings: NotRequired[dict[str, list[LoweringWarning]]]
-    facts: NotRequired[dict[str, dict[str, Any]]]
-    operators: NotRequired[list[OperatorLibrary]]
-    contents: NotRequired[ContentsRecord | None]
-    gates: NotRequired[list[GateRecord]]
-    baseline: NotRequired[dict[str, Any] | None]
-    output_shapes: NotRequired[dict[str, dict[str, str]]]
-    metrics: NotRequired[list[dict[str, Any]]]
-    bundle: NotRequired[BundleRecord]
-    family: NotRequired[FamilyRecord]
-    runs_in: NotRequired[dict[str, str]]
-    profiles: NotRequired[dict[str, dict[str, Any]]]
-    common_state: NotRequired[CommonStateRecord]
-    only: NotRequired[list[str]]
-    processor: NotRequired[str]
-    worst: NotRequired[dict[str, Figure]]
-    seconds: NotRequired[dict[str, float]]
-
-
-FORMS: Mapping[str, Any] = {
-    MANIFEST: MANIFEST_OUTLINE,
-    CONTENTS: ContentsRecord,
-    REPORT: ReportRecord,
+_COMMON_STATE = {
+    "shared": (bool, "They are one in the package; otherwise each method has a copy."),
+    "buffers": (
+        dict[str, list[str]],
+        "Those that several methods use by one name and at least one changes, with the methods.",
+    ),
 }
+# The record of a validated package, but for what features add.
+_REPORT: Mapping[str, Any] = {
+    "package": str,
+    "ok": (bool, "It has not failed."),
+    "verdict": (Verdict, "The worst of its methods, its gates and its files."),
+    "allow?": (list[str], "Other verdicts that the config accepts."),
+    "failures": (list[str], "A sentence for each failure, those of methods first."),
+    "codes?": (list[str], "The code of each failure, such as `PTE502`."),
+    "settings": (dict[str, Any], "How it was validated."),
+    "methods": list[Any],
+    "format?": Literal[2],
+    "model?": str,
+    "target?": str,
+    "files?": (dict[str, str], "Digests by name."),
+    "sizes?": (dict[str, int], "Bytes by name."),
+    "places?": (
+        dict[str, str],
+        "Where the config sets a value, `file:line` by its path there: `methods.encode`,",
+        "`validate.atol`.",
+    ),
+    "sources?": (
+        dict[str, str],
+        "Digests of the files of the workspace whose lines pages quote, as they were exported from",
+        "and as the config was read.",
+    ),
+    "delegation?": {str: DELEGATION},
+    "left_float?": (
+        dict[str, int],
+        "Operators that a quantized method's control flow keeps in floating point.",
+    ),
+    "quantization?": ({str: QUANTIZATION_FACTS}, "The facts of quantized methods."),
+    "portable?": (
+        list[str],
+        "The methods for which the config names no partitioner.",
+    ),
+    "narrowed?": (
+        dict[str, list[NarrowedSize]],
+        "By method, sizes whose range lowering narrowed.",
+    ),
+    "warnings?": (
+        dict[str, list[LoweringWarning]],
+        "By method, those of its lowering.",
+    ),
+    "facts?": (dict[str, dict[str, Any]], "By method, those of features by name."),
+    "operators?": (
+        [OPERATOR_LIBRARY],
+        "The libraries of operators beside ATen's that the methods call.",
+    ),
+    "output_shapes?": (
+        dict[str, dict[str, str]],
+        "Dtype and sizes of each output, by method and output.",
+    ),
+    "metrics?": (list[dict[str, Any]], "A row for each limit of a metric."),
+    "common_state?": _COMMON_STATE,
+    "only?": (list[str], "The methods that were asked for, where not all were."),
+    "processor?": (str, "What measured latencies."),
+    "worst?": dict[str, Figure],
+    "seconds?": (
+        dict[str, float],
+        "Each method's running time in the package over all calls.",
+    ),
+}
+
+
+def make_report_outline() -> dict[str, Any]:
+    """Return the outline of `report.json`, with the fields that features fill."""
+    report = {**_REPORT}
+    method = {**METHOD_OUTLINE}
+    for field, reference in find_functions("report_fields").items():
+        place, _, name = field.rpartition(".")
+        (method if place == "methods" else report)[f"{name}?"] = load(reference)
+    return {**report, "methods": [method]}

@@ -6,28 +6,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pipeline.report.elements import Json
-from pipeline.report.formatting import error, short
-from pipeline.report.verdicts import PASSED
-from pipeline.store.errors import listed, plural
+from pipeline.report.formatting import short
+from pipeline.store.errors import listed
 
 UNREFERENCED = "against the exported program; PyTorch itself was not run"
 MOST_NAMED = 4
-
-
-def describe_reference(reference: Json) -> str:
-    """Return what came of the comparison with a reference: why it has not passed, or how near the
-    exported program is."""
-    if reference["verdict"] != PASSED:
-        return str(reference["reason"])
-    worst = reference["max_abs"]
-    near = "exactly"
-    if worst:
-        near = f"within {error(worst)}"
-    calls = f"{plural(reference['calls'], 'call')} of {_compared(reference)} {near}"
-    limits = describe_limits(reference)
-    if limits:
-        return f"{calls}, held to {limits}"
-    return calls
 
 
 def describe_limits(reference: Json, places: Mapping[str, str] | None = None) -> str:
@@ -49,20 +32,11 @@ def describe_limits(reference: Json, places: Mapping[str, str] | None = None) ->
     return f"{listed(values)} ({where})"
 
 
-def _compared(reference: Json) -> str:
+def name_references(reference: Json) -> str:
+    """Return what an export was compared with, the first few of many."""
     return listed(reference["compared"], MOST_NAMED)
 
 
 def is_unreferenced(method: Json) -> bool:
     """Tell whether a method of programs is compared with nothing but the exported program."""
     return method["kind"] == "program" and not method.get("reference")
-
-
-def describe_comparison(reference: Json | None) -> str:
-    """Return what a method's export is compared with, for a table; without a reference, that
-    nothing is."""
-    if reference is None:
-        return UNREFERENCED
-    return (
-        f"{plural(reference['calls'], 'call')} of the export, by {_compared(reference)}"
-    )

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict, get_type_hints
 
 from pipeline.store.digest import Digest
 from pipeline.store.forms import Count, FileName, MethodName, Size
-from pipeline.store.quantized import QuantizationFacts
+from pipeline.store.quantized import QUANTIZATION_FACTS
 
 
 @dataclass(frozen=True)
@@ -81,50 +81,6 @@ class MethodObject:
         yield from (entry.blob for _, entry in self.tagged())
 
 
-class Crossing(TypedDict):
-    """Tensors that cross boundaries of delegates in one call, and their bytes at upper bounds."""
-
-    tensors: Count
-    bytes: Count
-
-
-class Boundary(TypedDict):
-    """Tensors that go into delegates and out of them, and `copies`, changes of layout or dtype left
-    at the boundaries."""
-
-    into: Crossing
-    out_of: Crossing
-    copies: Count
-
-
-class GraphSegment(TypedDict):
-    """A segment of a lowered method: a delegate of `backend`, or, where that is None, the calls
-    between two. Bodies of control flow stand where they are called."""
-
-    backend: str | None
-    nodes: Count
-    operators: dict[str, Count]
-
-
-class UndelegatedCall(TypedDict):
-    """A call of an operator that no delegate took: its module, why, where known, and its `place` in
-    the source program, None where lowering or quantizing made it; in a report its `line`."""
-
-    operator: str
-    place: NotRequired[Count | None]
-    line: NotRequired[str]
-    module: str
-    reason: str
-
-
-class BackendCounts(TypedDict):
-    """Calls of operators, different operators, and delegates of one backend."""
-
-    nodes: Count
-    operators: Count
-    partitions: Count
-
-
 NOT_QUANTIZED = (
     "not quantized"  # the reason of a backend that takes quantized operators alone
 )
@@ -154,7 +110,7 @@ class Uptake(TypedDict):
 @dataclass(frozen=True)
 class Estimate:
     """The estimate of a delegate, as the tool that compiled it, such as "vela", hands it on; the
-    fields are those of a `DelegateEstimate`."""
+    outline of a `DELEGATION` says what the fields mean."""
 
     tool: str
     clock: Count
@@ -167,36 +123,60 @@ class Estimate:
     off_chip_flash: Count
 
 
-@dataclass(frozen=True)
-class DelegateEstimate(Estimate):
-    """The estimate of one call of a delegate of `backend`, by the tool that compiled it: the
-    device's `clock` in Hz; `cycles` of the whole call, waits for memory included, and `busy_cycles`
-    of computing; multiply-accumulates; the peak bytes in use, by kind of memory."""
-
-    backend: str
-
-
-class Delegation(TypedDict):
-    """Counts of operator calls, over control flow too; `undelegated` maps operators to calls.
-    `estimates` are of the delegates whose backend's compiler makes one; those in control flow count
-    once. `partitioners` are those of the config, in its order. Manifests and reports of older
-    versions lack what need not be there; a result of this one has all but `kernels` and
-    `estimates`, which are left out where there are none."""
-
-    nodes: Count
-    delegated_nodes: Count
-    operators: Count
-    delegated_operators: Count
-    partitions: dict[str, Count]
-    undelegated: dict[str, Count]
-    kernels: NotRequired[dict[str, dict[str, Count]]]
-    backends: NotRequired[dict[str, BackendCounts]]
-    subgraphs: NotRequired[Count]
-    left: NotRequired[list[UndelegatedCall]]
-    boundary: NotRequired[Boundary]
-    segments: NotRequired[list[GraphSegment]]
-    estimates: NotRequired[list[DelegateEstimate]]
-    partitioners: NotRequired[list[Uptake]]
+_CROSSING = {"tensors": Count, "bytes": Count}
+_BOUNDARY = (
+    {"into": _CROSSING, "out_of": _CROSSING, "copies": Count},
+    "Tensors that go into delegates and out of them in one call, and their bytes at upper bounds;",
+    "`copies` are changes of layout or dtype left at the boundaries.",
+)
+_SEGMENT = (
+    {"backend": (str, None), "nodes": Count, "operators": dict[str, Count]},
+    "A segment of a lowered method: a delegate of `backend`, or, where that is null, the calls",
+    "between two. Bodies of control flow stand where they are called.",
+)
+_UNDELEGATED_CALL = (
+    {
+        "operator": str,
+        "place?": (Count, None),
+        "line?": str,
+        "module": str,
+        "reason": str,
+    },
+    "A call of an operator that no delegate took: its module, why, where known, and its `place` in",
+    "the source program, null where lowering or quantizing made it; in a report its `line`.",
+)
+_BACKEND_COUNTS = (
+    {"nodes": Count, "operators": Count, "partitions": Count},
+    "Calls of operators, different operators, and delegates of one backend.",
+)
+_DELEGATE_ESTIMATE = (
+    {"backend": str, **get_type_hints(Estimate, include_extras=True)},
+    "The estimate of one call of a delegate, by the tool that compiled it: the device's `clock` in",
+    "Hz; `cycles` of the whole call, waits for memory included, and `busy_cycles` of computing;",
+    "multiply-accumulates; the peak bytes in use, by kind of memory.",
+)
+# Counts of operator calls, over control flow too. Manifests and reports of older versions lack what
+# need not be there; a result of this one has all but `kernels` and `estimates`, which are left out
+# where there are none.
+DELEGATION: Mapping[str, Any] = {
+    "nodes": Count,
+    "delegated_nodes": Count,
+    "operators": Count,
+    "delegated_operators": Count,
+    "partitions": dict[str, Count],
+    "undelegated": (dict[str, Count], "Calls by operator."),
+    "kernels?": dict[str, dict[str, Count]],
+    "backends?": {str: _BACKEND_COUNTS},
+    "subgraphs?": Count,
+    "left?": [_UNDELEGATED_CALL],
+    "boundary?": _BOUNDARY,
+    "segments?": [_SEGMENT],
+    "estimates?": (
+        [_DELEGATE_ESTIMATE],
+        "Of the delegates whose backend's compiler makes one; those in control flow count once.",
+    ),
+    "partitioners?": (list[Uptake], "Those of the config, in its order."),
+}
 
 
 @dataclass(frozen=True)
@@ -264,18 +244,18 @@ class LoweringWarning(TypedDict):
     line: NotRequired[str]
 
 
-class OperatorLibrary(TypedDict):
-    """A library of operators beside ATen's that methods call outside of delegates: an app that runs
-    these `methods` links kernels of its `operators`. `digest` is that of a library of the
-    workspace, `version` of what is installed; `kernels` are those that ExecuTorch's runtime had
-    where it was compiled."""
-
-    name: str
-    digest: NotRequired[Digest]
-    version: NotRequired[str]
-    operators: list[str]
-    kernels: list[str]
-    methods: NotRequired[list[str]]  # of a package's libraries
+# A library of operators beside ATen's that methods call outside of delegates.
+OPERATOR_LIBRARY: Mapping[str, Any] = {
+    "name": str,
+    "digest?": (Digest, "Of a library of the workspace."),
+    "version?": (str, "Of what is installed."),
+    "operators": (list[str], "An app that runs `methods` links their kernels."),
+    "kernels": (
+        list[str],
+        "Those that ExecuTorch's runtime had where it was compiled.",
+    ),
+    "methods?": list[str],  # of a package's libraries
+}
 
 
 # The facts of a compiled method that the manifest of its package holds too.
@@ -321,8 +301,8 @@ _CONSTANTS = {
 }
 COMPILED_METHOD: Mapping[str, Any] = {
     **METHOD_FACTS,
-    "delegation": Delegation,
-    "quantization": (QuantizationFacts, None),
-    "operators": list[OperatorLibrary],
+    "delegation": DELEGATION,
+    "quantization": (QUANTIZATION_FACTS, None),
+    "operators": [OPERATOR_LIBRARY],
     "constants": _CONSTANTS,
 }

@@ -189,9 +189,10 @@ def _list_named_blobs(parts: Json) -> list[Json]:
 def _agrees_method(method: Json) -> bool:
     """Tell whether a compiled method has all fields of a delegation that this version writes, and
     refers to no constant that it lacks."""
-    from pipeline.store.compiled import Delegation
+    from pipeline.store.compiled import DELEGATION
 
-    required = Delegation.__annotations__.keys() - {"kernels", "estimates"}
+    required = {name.removesuffix("?") for name in DELEGATION}
+    required -= {"kernels", "estimates"}
     constants = method["constants"]
     for places in constants["consumed"].values():
         if max(places, default=-1) >= len(constants["tensors"]):

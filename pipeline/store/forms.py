@@ -69,15 +69,16 @@ def check_of(outline: Any, open_fields: bool = False) -> Check:
 
     An outline is written as the JSON is: `{"name": str, "size?": Count}` is a record, whose `size`
     may be missing; `{FileName: Digest}` is a mapping; `[Digest]` is a list of any length, and
-    `[str, Count]` one of these two; `(Digest, None)` is either. All else is a form, as `fits` takes
-    it.
+    `[str, Count]` one of these two; `(Digest, None)` is either. A text in a tuple says what the
+    value means. All else is a form, as `fits` takes it.
     """
     if isinstance(outline, list) and len(outline) == 1:
         return _check_of_list(check_of(outline[0], open_fields))
     if isinstance(outline, list):
         return _check_of_items([check_of(part, open_fields) for part in outline])
     if isinstance(outline, tuple):
-        return _check_of_any([check_of(part, open_fields) for part in outline])
+        alternatives = [part for part in outline if not isinstance(part, str)]
+        return _check_of_any([check_of(part, open_fields) for part in alternatives])
     if outline is None:
         return _LEAVES[NoneType]
     if not isinstance(outline, dict):

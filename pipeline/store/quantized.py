@@ -5,7 +5,8 @@ A worker makes them, the store checks them by these declarations, manifest and r
 
 from __future__ import annotations
 
-from typing import Literal, TypedDict
+from collections.abc import Mapping
+from typing import Any, Literal, TypedDict
 
 from pipeline.store.forms import Count
 
@@ -23,63 +24,47 @@ class CalibrationInputs(TypedDict):
     source: CalibrationSource
 
 
-class QuantizedBytes(TypedDict):
-    """The bytes of a method's weights, each as floats, and those of them that are quantized."""
-
-    bytes: Count
-    quantized: Count
-
-
-class QuantizedCompute(TypedDict):
-    """The multiplications of one call, and those of them whose factors both are quantized."""
-
-    multiplications: Count
-    quantized: Count
-
-
-class LeftFloat(TypedDict):
-    """A tensor that quantization left in floating point, and why."""
-
-    name: str
-    bytes: Count
-    why: str
-
-
-class ObserverRemark(TypedDict):
-    """An observer whose range means little: it saw one value, infinities or NaN (`nonfinite` of
-    them), or chose a `range` that cuts off much of what was `seen`."""
-
-    kind: Literal["one value", "not finite", "cut off"]
-    value: str
-    module: str
-    seen: tuple[float | None, float | None]
-    range: tuple[float | None, float | None] | None
-    nonfinite: Count
-
-
-class Observers(TypedDict):
-    """The number of observers, that of remarks about them, and the first remarks."""
-
-    count: Count
-    remarked: Count
-    remarks: list[ObserverRemark]
-
-
-class QuantizationFacts(TypedDict):
-    """The facts of a quantized method.
-
-    `activations` is how they are quantized: static, dynamic, both, or not at all; `conversions` the
-    number of calls that quantize, dequantize or find a scale; `left_float` has the largest tensors
-    left in floating point; `observers` is None for a quantizer that prepares nothing; `warnings`
-    are sentences, the gravest first.
-    """
-
-    quantizer: str
-    activations: list[Literal["static", "dynamic"]]
-    calibration: CalibrationInputs
-    weights: QuantizedBytes
-    compute: QuantizedCompute
-    conversions: Count
-    left_float: list[LeftFloat]
-    observers: Observers | None
-    warnings: list[str]
+_OBSERVER_REMARK = (
+    {
+        "kind": Literal["one value", "not finite", "cut off"],
+        "value": str,
+        "module": str,
+        "seen": tuple[float | None, float | None],
+        "range": (tuple[float | None, float | None], None),
+        "nonfinite": Count,
+    },
+    "An observer whose range means little: it saw one value, infinities or NaN (`nonfinite` of",
+    "them), or chose a `range` that cuts off much of what was `seen`.",
+)
+# The facts of a quantized method.
+QUANTIZATION_FACTS: Mapping[str, Any] = {
+    "quantizer": str,
+    "activations": (
+        list[Literal["static", "dynamic"]],
+        "How they are quantized: static, dynamic, both, or not at all.",
+    ),
+    "calibration": CalibrationInputs,
+    "weights": (
+        {"bytes": Count, "quantized": Count},
+        "The bytes of a method's weights, each as floats, and of those that are quantized.",
+    ),
+    "compute": (
+        {"multiplications": Count, "quantized": Count},
+        "The multiplications of one call, and those of them whose factors both are quantized.",
+    ),
+    "conversions": (
+        Count,
+        "The number of calls that quantize, dequantize or find a scale.",
+    ),
+    "left_float": (
+        [{"name": str, "bytes": Count, "why": str}],
+        "The largest tensors that quantization left in floating point, and why.",
+    ),
+    "observers": (
+        {"count": Count, "remarked": Count, "remarks": [_OBSERVER_REMARK]},
+        None,
+        "The number of observers, that of remarks about them, and the first remarks; null for a",
+        "quantizer that prepares nothing.",
+    ),
+    "warnings": (list[str], "Sentences, the gravest first."),
+}

@@ -17,7 +17,6 @@ from pipeline.compile.objects import MethodObject, make_object
 from pipeline.config.emission import EmitConfig
 from pipeline.features.inspection.contents import describe_contents
 from pipeline.features.inspection.link import _named_keys
-from pipeline.report.package_records import ContentsRecord
 from pipeline.store.store import Store
 from tests.support.linking import link
 
@@ -38,7 +37,7 @@ class Packed:
     constants: dict[str, Any]
     keys: dict[str, list[str]]
 
-    def contents(self) -> ContentsRecord:
+    def contents(self) -> dict[str, Any]:
         return describe_contents(self.files, self.constants, self.keys)
 
 

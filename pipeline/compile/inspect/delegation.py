@@ -36,6 +36,9 @@ from pipeline.program.module_paths import innermost_module
 from pipeline.program.operators import NOTES, base_name, operator_name
 from pipeline.store.compiled import BackendCounts, Boundary, Crossing, GraphSegment
 
+
+from pipeline.program.operators import base_name, operator_name
+
 # Operators that give the values that they are given, in another layout or dtype, or elsewhere.
 _COPIES = frozenset({"_to_dim_order_copy", "_clone_dim_order", "_to_copy", "clone"})
 
@@ -64,7 +67,7 @@ def describe_delegation(
         places: of the method's nodes; without it, calls that are left have no place.
 
     Returns:
-        A `Delegation`, in which each call in `left` has its `place` in the source program
+        A `DELEGATION`, in which each call in `left` has its `place` in the source program
         (`NodePlaces`; None where lowering or quantizing made it) instead of its line. `getitem` and
         constants do not count, and what the bodies of control flow call, of which there are
         `subgraphs`, counts once. `delegated_operators` have no call outside of delegates.
@@ -151,7 +154,7 @@ def _iter_estimates(calls: Iterable[_GraphCall]) -> Iterator[dict[str, Any]]:
             yield {"backend": call.backend, **asdict(estimate)}
 
 
-def _share(delegates: Sequence[_GraphCall]) -> BackendCounts:
+def _share(delegates: Sequence[_GraphCall]) -> dict[str, Any]:
     operators = _sum(delegates)
     return {
         "nodes": operators.total(),
@@ -184,7 +187,7 @@ def _general_reason(partitioners: Sequence[PartitionerSpec] | None) -> str:
     return ""
 
 
-def _join_segments(calls: Iterable[_GraphCall]) -> Iterator[GraphSegment]:
+def _join_segments(calls: Iterable[_GraphCall]) -> Iterator[dict[str, Any]]:
     """Yield each delegate, and calls in a row that one backend's, or portable, kernels run."""
     joined = groupby(
         calls,
@@ -222,13 +225,13 @@ def _iter_calls(
             yield from _iter_calls(body, kernels, place)
 
 
-def _measure_boundary(module: GraphModule) -> Boundary:
+def _measure_boundary(module: GraphModule) -> dict[str, Any]:
     """Measure the data that goes into delegates and out of them in a call of a method, at most."""
     # Dynamic sizes count with their upper bounds, of a condition the dearer branch, and the body of
     # a loop as often as it is run. What goes from one delegate to another counts on both sides.
     # `copies` are operators next to a delegate that only change layout or dtype, or copy.
     crossings, copies = _measure_crossings(module)
-    records: list[Crossing] = [
+    records = [
         {"tensors": tensors, "bytes": size} for tensors, size in crossings.tolist()
     ]
     return {"into": records[0], "out_of": records[1], "copies": copies}

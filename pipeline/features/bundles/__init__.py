@@ -7,5 +7,6 @@ from pipeline.moments import Feature
 FEATURE = Feature(
     "bundles",
     "leave a .bpte beside a package where `validate.bundle` asks for it",
+    report_fields={"bundle": "pipeline.features.bundles.outline:BUNDLE"},
     measuring="pipeline.features.bundles.measuring:BundleMeasuring",
 )

@@ -233,8 +233,8 @@ def _describe_memory(contract: Json) -> Iterator[str]:
 
 def _write_target(plan: Plan, words: Sequence[str]) -> Iterator[str]:
     """Write what the runtime of the wheel holds to targets/<name>.yaml. Raises PipelineError."""
-    from pipeline.devices.bindings import describe_runtime
     from pipeline.features.contracts.targets import HEAD, format_target
+    from pipeline.features.contracts.wheel import describe_wheel
 
     if len(words) > 1:
         raise PipelineError("name one target: doit contract --of-runtime [name]")
@@ -252,7 +252,7 @@ def _write_target(plan: Plan, words: Sequence[str]) -> Iterator[str]:
         )
     if not path.parent.resolve().is_relative_to(root.resolve()):
         raise PipelineError(f"{TARGETS}/ is a link out of the workspace")
-    facts = describe_runtime()
+    facts = describe_wheel()
     write_atomically(path, format_target(facts).encode())
     counts = (
         plural(len(facts["operators"]), "operator"),

@@ -21,6 +21,7 @@ FEATURE = Feature(
         "family": "pipeline.features.families.outlines:FAMILY",
         "family-files": "pipeline.features.families.outlines:FAMILY_FILES",
     },
+    report_fields={"family": "pipeline.features.families.outlines:REPORT_FAMILY"},
     after_link="pipeline.features.families.share:describe_family",
     sections=(Section(100, "pipeline.features.families.section:section"),),
     overview_sections=(

@@ -11,3 +11,13 @@ FAMILY = {
     "keys": {str: [Digest, FileName]},
     "constants": {Digest: FileName},
 }
+# In a report.
+REPORT_FAMILY = {
+    "name": str,
+    "base": (str, None),
+    "packages": (
+        dict[str, dict[str, tuple[str, int]]],
+        "By package and name, digest and size in bytes of the files of those that share weights,",
+        "this package among them.",
+    ),
+}

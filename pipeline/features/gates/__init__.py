@@ -62,6 +62,10 @@ FEATURE = Feature(
         "validate.gates": "pipeline.features.gates.kinds:add_package_fields",
         "validate.methods.<method>.gates": "pipeline.features.gates.kinds:add_method_fields",
     },
+    report_fields={
+        "gates": "pipeline.features.gates.records:GATES",
+        "baseline": "pipeline.features.gates.records:BASELINE",
+    },
     judge="pipeline.features.gates.judge:prepare_judging",
     sections=(Section(10, "pipeline.features.gates.section:section"),),
     overview_sections=(Section(20, "pipeline.features.gates.section:changes_section"),),

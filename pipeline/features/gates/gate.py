@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from pipeline.report.records import GateUnit
+from pipeline.features.gates.records import GateUnit
 
 Json = Mapping[str, Any]
 # The figure, None where it is not known, and what is to be said if the gate fails.

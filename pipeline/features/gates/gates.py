@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from pipeline.features.gates.by_device import find_device_facts, iter_limits
 from pipeline.features.gates.gate import NOTHING, Gate, GateSubject, Json
 from pipeline.features.gates.kinds import find_gates
+from pipeline.features.gates.records import GateExemption, GateRecord
 from pipeline.report.method_records import ALL, LATENCY, UNASKED
-from pipeline.report.records import GateExemption, GateRecord
 from pipeline.validate.figures import Figures, make_figures
 
 NO_BASELINE = "no baseline yet"

@@ -7,10 +7,11 @@ from typing import Any
 
 from pipeline.features.gates.baseline import read_baseline
 from pipeline.features.gates.gates import check_gates, failed_gates
+from pipeline.features.gates.records import GateRecord
 from pipeline.moments import call_all
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds.validate import ValidateInputs
-from pipeline.report.records import GateRecord, read_fitting
+from pipeline.report.records import read_fitting
 from pipeline.run.prove.judgement import Judgement
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import CONTENTS, CONTRACT

@@ -9,5 +9,7 @@ FEATURE = Feature(
     "describe the contents of packages in contents.json and reports",
     after_link="pipeline.features.inspection.link:write_contents",
     link_files=("contents.json",),
+    outlines={"contents.json": "pipeline.features.inspection.records:CONTENTS_OUTLINE"},
+    report_fields={"contents": "pipeline.features.inspection.records:REPORT_FIELD"},
     sections=(Section(90, "pipeline.features.inspection.section:section"),),
 )

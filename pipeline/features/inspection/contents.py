@@ -24,9 +24,7 @@ from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError
 
 if TYPE_CHECKING:  # shapes, which change nothing that is done
-    from pipeline.report.package_records import (
-        ContentsRecord,
-        MethodContents,
+    from pipeline.features.inspection.records import (
         SegmentKind,
         SegmentRecord,
     )
@@ -37,7 +35,7 @@ def describe_contents(
     constants: Mapping[str, Mapping[str, Any]] | None = None,
     keys: Mapping[str, Collection[str]] | None = None,
     digests: Mapping[str, Mapping[tuple[int, int], Digest]] | None = None,
-) -> ContentsRecord:
+) -> dict[str, Any]:
     """Describe the contents of a package of these files, by name: one `.pte`, any number of `.ptd`.
 
     Args:
@@ -156,7 +154,7 @@ def _claims(view: PackageView, file: PackageFile) -> dict[Span, _Claim]:
     return {span: claimed for span, claimed in claims.items() if span.size}
 
 
-def _describe_method(view: PackageView, plan: PlanFacts) -> MethodContents:
+def _describe_method(view: PackageView, plan: PlanFacts) -> dict[str, Any]:
     external = {key for key, methods in view.external.items() if plan.name in methods}
     payloads = {payload for _, payload in plan.delegates if payload is not None}
     constants = sum(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipeline.compile.inspect.package_file import PackageFile
 from pipeline.features.inspection.package_view import (
@@ -18,7 +18,7 @@ from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError
 
 if TYPE_CHECKING:  # shapes, which change nothing that is done
-    from pipeline.report.package_records import SharedRecord, TensorRecord, TwiceRecord
+    from pipeline.features.inspection.records import TensorRecord
 
 _LEAST = 64  # bytes of tensors that count as stored twice: scalars are equal by chance
 
@@ -166,9 +166,9 @@ def _in_delegates(
 
 def find_shared(
     view: PackageView, tensors: Sequence[StoredTensor]
-) -> Iterator[SharedRecord]:
+) -> Iterator[dict[str, Any]]:
     """Yield tensors and payloads that several methods use, the largest first."""
-    records: list[SharedRecord] = [
+    records: list[dict[str, Any]] = [
         {
             "what": _label(t.record),
             "size": t.record["size"],
@@ -185,13 +185,13 @@ def find_shared(
     yield from sorted(records, key=lambda s: (-s["size"], s["what"], s["methods"]))
 
 
-def find_duplicates(tensors: Sequence[StoredTensor]) -> Iterator[TwiceRecord]:
+def find_duplicates(tensors: Sequence[StoredTensor]) -> Iterator[dict[str, Any]]:
     """Yield tensors that are stored more than once, those that waste most first."""
     groups: dict[Digest, dict[tuple[str, int], StoredTensor]] = {}
     for tensor in tensors:
         if tensor.record["size"] >= _LEAST:
             groups.setdefault(tensor.base, {}).setdefault(tensor.place, tensor)
-    records: list[TwiceRecord] = [
+    records: list[dict[str, Any]] = [
         {
             "what": _label(next(iter(places.values())).record),
             "size": max(tensor.record["size"] for tensor in places.values()),

@@ -13,10 +13,12 @@ from xml.etree import ElementTree as Xml
 from pipeline.moments import find_code
 from pipeline.report.elements import Json
 from pipeline.report.failures import failed_by_check, package_failures
+from pipeline.report.formatting import error
 from pipeline.report.method_records import ALL, UNASKED
 from pipeline.report.records import is_unchecked
-from pipeline.report.references import describe_reference
+from pipeline.report.references import describe_limits, name_references
 from pipeline.report.verdicts import PASSED
+from pipeline.store.errors import plural
 from pipeline.store.visible import visible
 
 
@@ -192,12 +194,30 @@ def _add_reference(
     suite: Xml.Element, classname: str, reference: Json, departs: Sequence[str]
 ) -> None:
     verdict = reference["verdict"]
-    why = describe_reference(reference)
+    why = _describe_reference(reference)
     if verdict == PASSED:
         skipped = ""
     else:
         skipped = f"{verdict}: {why}"
     _add_case(suite, classname, "reference", departs, skipped, why)
+
+
+def _describe_reference(reference: Json) -> str:
+    """Return what came of the comparison with a reference: why it has not passed, or how near the
+    exported program is."""
+    if reference["verdict"] != PASSED:
+        return str(reference["reason"])
+    worst = reference["max_abs"]
+    near = "exactly"
+    if worst:
+        near = f"within {error(worst)}"
+    calls = (
+        f"{plural(reference['calls'], 'call')} of {name_references(reference)} {near}"
+    )
+    limits = describe_limits(reference)
+    if limits:
+        return f"{calls}, held to {limits}"
+    return calls
 
 
 def _describe_culprits(method: Json) -> list[str]:

@@ -23,7 +23,7 @@ from pipeline.program.inputs import InputSet
 from pipeline.program.mapped_files import release_pages
 from pipeline.program.random_inputs import generate_inputs
 from pipeline.program.signature import flatten
-from pipeline.report.method_records import LATENCY, LatencyRecord, SpreadRecord
+from pipeline.report.method_records import LATENCY
 from pipeline.validate.budget import Budget
 from pipeline.validate.method_result import MethodValidation
 
@@ -40,7 +40,7 @@ def measure_latencies(
     examples: Mapping[str, Sequence[InputSet]],
     settings: ValidateConfig,
     budget: Budget | None = None,
-) -> dict[str, LatencyRecord | None]:
+) -> dict[str, dict[str, Any] | None]:
     """Measure methods, for `settings.latency.seconds` each, or as long as a single run takes; those
     for which there is no time leave out their latency.
 
@@ -49,7 +49,7 @@ def measure_latencies(
     """
     seconds = settings.latency.seconds
     session = Session(files)
-    latencies: dict[str, LatencyRecord | None] = {}
+    latencies: dict[str, dict[str, Any] | None] = {}
     for result in validated:
         name = result.method
         latencies[result.method] = None
@@ -72,7 +72,7 @@ def measure_latency(
     program: ExportedProgram,
     inputs: InputSet,
     seconds: float,
-) -> LatencyRecord | None:
+) -> dict[str, Any] | None:
     """Measure one method on one input set; None where it fails on that.
 
     A third of `seconds` goes to opening and loading the package anew, with a first run each time;
@@ -124,7 +124,7 @@ def _repeat(call: Callable[[], Any], seconds: float) -> list[float]:
     return durations
 
 
-def spread(seconds: Sequence[float]) -> SpreadRecord:
+def spread(seconds: Sequence[float]) -> dict[str, Any]:
     """Return median and quartiles in milliseconds; those of a single figure are that figure."""
     figures = (
         quantiles(seconds, n=4, method="inclusive")

@@ -11,5 +11,9 @@ FEATURE = Feature(
     devices={"interpreter": "pipeline.features.locating.interpreter:InterpreterDevice"},
     call_together="pipeline.features.locating.sequences:call_together",
     locate_on_device="pipeline.features.locating.on_device:locate_on_device",
+    report_fields={
+        "methods.culprits": "pipeline.features.locating.records:CULPRITS",
+        "methods.culprit_notes": "pipeline.features.locating.records:CULPRIT_NOTES",
+    },
     measuring="pipeline.features.locating.measuring:LocatingMeasuring",
 )

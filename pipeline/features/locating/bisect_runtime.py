@@ -24,9 +24,9 @@ from pipeline.features.locating.interpreter.execute import read_value
 from pipeline.features.locating.interpreter.load import get_instructions
 from pipeline.features.locating.interpreter.slots import Slot, ValueList
 from pipeline.features.locating.lost_cond import find_losses, name_conds
+from pipeline.features.locating.records import CulpritRecord as Culprit
 from pipeline.features.locating.walk import CLOSER, Tolerance, find_scale
 from pipeline.program.plan_values import used_values
-from pipeline.report.method_records import CulpritRecord as Culprit
 from pipeline.store.reasons import reason
 from pipeline.store.remedies import add_remedy
 from pipeline.validate.metrics import OutputError

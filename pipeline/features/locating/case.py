@@ -26,6 +26,8 @@ from pipeline.features.locating.interpreter.load import (
     load_method,
     shared_memory,
 )
+from pipeline.features.locating.records import CulpritKind
+from pipeline.features.locating.records import CulpritRecord as Culprit
 from pipeline.features.locating.walk import Compared
 from pipeline.program.graphs import iter_nodes
 from pipeline.program.inputs import InputSet
@@ -33,8 +35,6 @@ from pipeline.program.module_paths import innermost_module
 from pipeline.program.operators import node_label
 from pipeline.program.signature import flatten
 from pipeline.program.source_lines import source_line
-from pipeline.report.method_records import CulpritKind
-from pipeline.report.method_records import CulpritRecord as Culprit
 from pipeline.run.prove.subject import LoweredMethod
 from pipeline.validate.budget import Budget
 from pipeline.validate.limits import check_limits

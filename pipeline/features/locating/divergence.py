@@ -26,6 +26,7 @@ from pipeline.features.locating.interpreter.load import (
     get_instructions,
 )
 from pipeline.features.locating.named_weights import diff_named_data, find_reader
+from pipeline.features.locating.records import CulpritRecord as Culprit
 from pipeline.features.locating.walk import (
     CLOSER,
     ROUNDING,
@@ -37,7 +38,6 @@ from pipeline.features.locating.walk import (
     walk,
 )
 from pipeline.program.graphs import NodePlaces
-from pipeline.report.method_records import CulpritRecord as Culprit
 from pipeline.store.errors import PipelineError
 from pipeline.store.reasons import reason
 from pipeline.store.sizes import human_size

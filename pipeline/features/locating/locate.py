@@ -26,9 +26,9 @@ from pipeline.features.locating.divergence import locate_divergence
 from pipeline.features.locating.interpreter.execute import read_value
 from pipeline.features.locating.lost_cond import locate_lost_results
 from pipeline.features.locating.quantization_noise import locate_quantization
+from pipeline.features.locating.records import CulpritRecord as Culprit
 from pipeline.program.inputs import InputSet
 from pipeline.program.random_inputs import generate_inputs
-from pipeline.report.method_records import CulpritRecord as Culprit
 from pipeline.store.reasons import reason
 from pipeline.validate.budget import Budget, OutOfTimeError
 from pipeline.validate.call_limits import MARGIN_DB

@@ -18,8 +18,8 @@ from pipeline.features.locating.interpreter.load import (
     InterpretedMethod,
     get_instructions,
 )
+from pipeline.features.locating.records import CulpritRecord as Culprit
 from pipeline.moments import call_all
-from pipeline.report.method_records import CulpritRecord as Culprit
 
 # Each with the place of its `torch.cond`, and a sentence, as `find_lost_results` of a feature
 # returns them.

@@ -39,9 +39,9 @@ from pipeline.features.locating.interpreter.execute import (
 from pipeline.features.locating.locate import hold_to_derived
 from pipeline.features.locating.measuring import collect_evidence
 from pipeline.features.locating.own_errors import Executed, OwnError, find_own_error
+from pipeline.features.locating.records import CulpritRecord as Culprit
 from pipeline.features.locating.walk import comparable, find_scale
 from pipeline.program.graphs import NodePlaces
-from pipeline.report.method_records import CulpritRecord as Culprit
 from pipeline.run.prove.measuring import Measurement
 from pipeline.store.errors import PipelineError, plural
 from pipeline.store.reasons import reason

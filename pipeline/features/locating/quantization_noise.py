@@ -15,9 +15,9 @@ import torch
 from torch.fx import Node
 
 from pipeline.features.locating.case import FailureCase, describe_error
+from pipeline.features.locating.records import CulpritRecord as Culprit
 from pipeline.features.locating.walk import comparable
 from pipeline.program.operators import base_name, control_flow_name, node_label
-from pipeline.report.method_records import CulpritRecord as Culprit
 from pipeline.validate.metrics import OutputError, compare
 from pipeline.validate.node_values import NodeValues
 

@@ -12,6 +12,7 @@ from pipeline.moments import Feature, Section
 FEATURE = Feature(
     "modules",
     "show which operators of each module run where, in modules.html",
+    report_fields={"methods.modules": "pipeline.features.modules.outline:MODULES"},
     measuring="pipeline.features.modules.measuring:ModuleMeasuring",
     package_pages="pipeline.features.modules.pages:render_modules",
     page_files=("modules.html",),

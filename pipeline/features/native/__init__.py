@@ -115,6 +115,10 @@ FEATURE = Feature(
         "qemu:<cpu>": "pipeline.features.native.device:make_emulated",
         "board:<name>": "pipeline.features.native.device:make_board",
     },
+    report_fields={
+        "methods.devices": "pipeline.features.native.outlines:DEVICES",
+        "profiles": "pipeline.features.native.outlines:PROFILES",
+    },
     remarks="pipeline.features.native.emulator:find_remarks",
     ask_device="pipeline.features.native.asking:find_lacks",
     measuring="pipeline.features.native.measuring:NativeMeasuring",

@@ -76,7 +76,7 @@ def describe_quantization(
     observers: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """Return the facts of a method that was quantized, as JSON
-    (`store.quantized.QuantizationFacts`).
+    (`store.quantized.QUANTIZATION_FACTS`).
 
     Args:
         origins: lead from the nodes of `quantized` to those of `program` that became them.

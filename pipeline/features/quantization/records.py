@@ -6,7 +6,7 @@ from typing import Any, TypedDict
 
 from pipeline.store.digest import Digest
 from pipeline.store.forms import Count
-from pipeline.store.quantized import Decibels, QuantizationFacts
+from pipeline.store.quantized import QUANTIZATION_FACTS, Decibels
 
 
 class PreparedDeparture(TypedDict):
@@ -46,7 +46,7 @@ QUANTIZE: dict[str, Any] = {
     "program": Digest,
     "blobs": list[Digest],
     "origins": list[dict[str, Count]],
-    "facts": QuantizationFacts,
+    "facts": QUANTIZATION_FACTS,
     "prepared": (PREPARED, None),  # its agreement before rounding
     "departure": str,  # in words, where it does not agree
 }

@@ -1,8 +1,5 @@
-"""JSON Schemas of outlines: what verbs print with `--json`, as `moments.Command.record` says.
-
-An outline is written as `store.forms.check_of` takes it, but that a text in a tuple says what the
-value means.
-"""
+"""JSON Schemas of outlines, which are written as `store.forms.check_of` takes them: of reports, and
+of what verbs print with `--json`, as `moments.Command.record` says."""
 
 from __future__ import annotations
 

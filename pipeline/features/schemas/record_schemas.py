@@ -23,7 +23,7 @@ from pipeline.cli.commands import VERBS
 from pipeline.features.schemas.event_table import EVENTS, LINE, MEANINGS
 from pipeline.features.schemas.outlines import outline_schema
 from pipeline.moments import Command, load
-from pipeline.report.records import ReportRecord
+from pipeline.report.records import make_report_outline
 from pipeline.store.errors import did_you_mean
 from pipeline.store.forms import Count, Ordinal, Seconds, Size
 
@@ -49,7 +49,9 @@ class _Generator(GenerateJsonSchema):
 
 def report_schema() -> dict[str, Any]:
     """Return a schema of draft 2020-12; the order of its keys is fixed."""
-    return _schema_of(ReportRecord)
+    return _outline_schema(
+        make_report_outline(), description="The record of a validated package."
+    )
 
 
 def events_schema() -> dict[str, Any]:
@@ -60,12 +62,22 @@ def events_schema() -> dict[str, Any]:
 
 def verb_schema(verb: Command) -> dict[str, Any]:
     """Return the schema of what a verb with a record prints with `--json`."""
-    return {
-        "$schema": DIALECT,
-        "title": f"doit {verb.name} --json",
-        "description": verb.summary,
-        **outline_schema(load(verb.record), _bare_schema),
-    }
+    title = f"doit {verb.name} --json"
+    return _outline_schema(load(verb.record), title=title, description=verb.summary)
+
+
+def _outline_schema(outline: Any, **words: str) -> dict[str, Any]:
+    """Return the schema of an outline, with the definitions of all its forms at its top."""
+    definitions: dict[str, Any] = {}
+
+    def schema_of_form(form: Any) -> dict[str, Any]:
+        schema = _bare_schema(form)
+        definitions.update(schema.pop("$defs", {}))
+        return schema
+
+    schema = outline_schema(outline, schema_of_form)
+    more = {"$defs": dict(sorted(definitions.items()))} if definitions else {}
+    return {"$schema": DIALECT, **words, **more, **schema}
 
 
 def _line_of_event(event: str) -> Any:

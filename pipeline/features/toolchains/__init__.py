@@ -67,6 +67,7 @@ FEATURE = Feature(
     describe_key="pipeline.features.toolchains.planning:describe_key",
     judge="pipeline.features.toolchains.load_matrix:prepare_judging",
     sections=(Section(15, "pipeline.features.toolchains.load_matrix:section"),),
+    report_fields={"runs_in": "pipeline.features.toolchains.outline:RUNS_IN"},
     outlines={"runtime": "pipeline.features.toolchains.kept_answers:OUTLINE"},
     run_elsewhere="pipeline.features.toolchains.runtimes:find_refusals",
 )

@@ -25,7 +25,7 @@ class UnloweredMethod:
         program: the quantized one where the method is quantized.
         places: finds where nodes come from, as places in the source program.
         origins: leads from places in a quantized program to those in its source.
-        quantization: the facts of its quantization (`store.quantized.QuantizationFacts`).
+        quantization: the facts of its quantization (`store.quantized.QUANTIZATION_FACTS`).
     """
 
     program: ExportedProgram

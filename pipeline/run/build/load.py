@@ -26,7 +26,7 @@ from pipeline.store.workspace import Workspace
 
 class Quantized(NamedTuple):
     """A quantized program, where its nodes come from (`program.graphs.find_origins`), its facts
-    (`store.quantized.QuantizationFacts`), and how it departs from the float one before anything is
+    (`store.quantized.QUANTIZATION_FACTS`), and how it departs from the float one before anything is
     rounded, in words; "" where it does not, or where that is not known."""
 
     program: ExportedProgram

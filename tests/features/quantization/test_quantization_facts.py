@@ -14,8 +14,8 @@ from pipeline.moments import show_error
 from pipeline.program.graphs import find_origins, iter_nodes
 from pipeline.program.inputs import InputSet
 from pipeline.store.errors import PipelineError
-from pipeline.store.forms import fits
-from pipeline.store.quantized import QuantizationFacts
+from pipeline.store.forms import check_of
+from pipeline.store.quantized import QUANTIZATION_FACTS
 from tests.features.quantization.test_quantize import make_method_spec
 
 
@@ -46,7 +46,7 @@ def describe(model, args, count=2, **options):
     source = {"source": "files" if inputs else "none", "inputs": len(inputs)}
     origins = find_origins(quantized, program)
     facts = describe_quantization(program, quantized, spec, origins, source, notes.observers)
-    assert fits(facts, QuantizationFacts)
+    assert check_of(QUANTIZATION_FACTS)(facts)
     return facts, notes
 
 

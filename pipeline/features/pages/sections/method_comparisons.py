@@ -9,7 +9,7 @@ from typing import Any
 from pipeline.report.cells import figure, name, source, text, verdict_cell
 from pipeline.report.elements import Cell, Json, Row
 from pipeline.report.formatting import NOTHING, decibel, error, percent, ratio, short
-from pipeline.report.references import describe_comparison, describe_limits
+from pipeline.report.references import UNREFERENCED, describe_limits, name_references
 from pipeline.store.errors import plural
 
 _LIMITS: dict[str, tuple[str, Callable[[Any], str]]] = {
@@ -162,7 +162,7 @@ def _quantization_row(method: Json, quantization: Json) -> Row:
 
 def _reference_row(reference: Json | None, places: Mapping[str, str]) -> Row:
     """Return the cells of what was exported against its reference, or that there is none."""
-    about = describe_comparison(reference)
+    about = _describe_comparison(reference)
     if reference is None:
         return _row({"limits": {}}, "no reference", about, "")
     comparison = {"max_abs": reference["max_abs"], "limits": {}}
@@ -171,6 +171,14 @@ def _reference_row(reference: Json | None, places: Mapping[str, str]) -> Row:
     if limits:
         row = {**row, "held to": Cell(limits, kind="wide")}
     return row
+
+
+def _describe_comparison(reference: Json | None) -> str:
+    """Return what a method's export is compared with, for a table; without a reference, that
+    nothing is."""
+    if reference is None:
+        return UNREFERENCED
+    return f"{plural(reference['calls'], 'call')} of the export, by {name_references(reference)}"
 
 
 def figure_cells(record: Json) -> Row:

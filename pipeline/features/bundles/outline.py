@@ -1,0 +1,23 @@
+"""The shape of what bundled programs add to reports."""
+
+from __future__ import annotations
+
+from pipeline.report.method_records import SkipRecord
+
+_SUITE = (
+    {
+        "cases": (list[str], "The origin of each case's inputs, by its number."),
+        "rtol": float,
+        "atol": float,
+        "state": (
+            list[str],
+            "The state for whose initial values the method is loaded anew for each case.",
+        ),
+        "left_out": list[SkipRecord],
+    },
+    "A method in the bundled program; `rtol` and `atol` are the tolerances for the runtime.",
+)
+BUNDLE = (
+    {"file": str, "size": int, "digest": str, "methods": {str: _SUITE}},
+    "The bundled program, where one was wanted and the package is its source.",
+)

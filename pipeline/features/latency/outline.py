@@ -1,0 +1,20 @@
+"""The shape of what latency adds to the record of a method."""
+
+from __future__ import annotations
+
+_SPREAD = (
+    {"median": float, "low": float, "high": float, "runs": int},
+    "Median and quartiles of so many runs, in milliseconds of wall time.",
+)
+LATENCY = (
+    {
+        "load_ms": _SPREAD,
+        "first_ms": float,
+        "steady_ms": _SPREAD,
+        "source_ms": _SPREAD,
+        "ratio": (float, "That of the medians of the last two."),
+    },
+    None,
+    "Latency on the host: loading, the first call, further calls, and the same calls of the source",
+    "program in eager mode.",
+)

@@ -1,0 +1,36 @@
+"""The shape of what locating adds to the record of a method: the causes of its failures."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+# Python 3.11's own TypedDict does not tell pydantic all that it needs for a schema.
+from typing_extensions import NotRequired, TypedDict  # noqa: UP035
+
+from pipeline.report.method_records import OutputErrorRecord
+
+# What is wrong: an operator or a delegate computes something else, the package is not what its
+# build gives, state is not kept, or inputs or outputs have another order or other names.
+CulpritKind = Literal["operator", "delegate", "state"]
+
+
+class CulpritRecord(TypedDict):
+    """The cause of a failure: an operator and its delegate, if it has one, or something else.
+
+    `line` is `file:line` of the model's source as it was exported; `kernel` is that of an operator
+    outside of delegates, such as `aten::add.out`; `what` is a sentence.
+    """
+
+    operator: str
+    module: str
+    line: str
+    backend: str | None
+    partition: int | None
+    kernel: NotRequired[str]
+    kind: CulpritKind
+    what: str
+    error: OutputErrorRecord | None
+
+
+CULPRITS = list[CulpritRecord]
+CULPRIT_NOTES = list[str]
