@@ -34,10 +34,6 @@ from pipeline.program.graphs import (
 )
 from pipeline.program.module_paths import innermost_module
 from pipeline.program.operators import NOTES, base_name, operator_name
-from pipeline.store.compiled import BackendCounts, Boundary, Crossing, GraphSegment
-
-
-from pipeline.program.operators import base_name, operator_name
 
 # Operators that give the values that they are given, in another layout or dtype, or elsewhere.
 _COPIES = frozenset({"_to_dim_order_copy", "_clone_dim_order", "_to_copy", "clone"})
