@@ -12,9 +12,10 @@ from typing import Any
 _PUBLIC = {
     "executorch.exir.backend.backend_api": ("validation_disabled",),
     "pipeline.features.etrecord.etrecord": ("load_etrecord",),
-    "pipeline.compile.preprocess.registry": (
-        *("is_registered", "preprocess_function", "register_preprocess"),
-        *("registered", "unregister_preprocess"),
+    "pipeline.compile.preprocess.registry": ("registered",),
+    "pipeline.features.to_backend.registration": (
+        *("is_registered", "preprocess_function"),
+        *("register_preprocess", "unregister_preprocess"),
     ),
     "pipeline.features.to_backend.to_backend": ("to_backend",),
     "pipeline.features.to_backend.to_backend_multiple": ("to_backend_multiple",),

@@ -223,6 +223,8 @@ class Feature:
             `devices.interface.PackageFiles`; calls them one after another, and returns True.
         check_payloads: takes a package's `devices.interface.PackageFiles` and the name of a method
             that this machine can't run; yields what is wrong with payloads of its delegates.
+        judge_narrowed: a class like `features.ranges.narrowed.NarrowedSizes`; takes the
+            `validate.interface.NarrowedInput`s of a method.
         judge_random: takes the names of outputs, what repeated calls of a source gave on one input
             set, and what those of a package, or a reference, did; returns a name and a fault for
             each output that is distributed in another way.
@@ -400,6 +402,7 @@ class Feature:
     describe_unwritten: str = _moment("measure")
     call_together: str = _moment("measure")
     check_payloads: str = _moment("measure")
+    judge_narrowed: str = _moment("measure")
     judge_random: str = _moment("measure")
     judge_quantization: str = _moment("measure")
     judge_movement: str = _moment("measure")

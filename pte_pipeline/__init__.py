@@ -15,15 +15,17 @@ from pte_pipeline.name_conflict import claim_pipeline
 if TYPE_CHECKING:
     from executorch.exir.backend.backend_api import validation_disabled as validation_disabled
 
-    from pipeline.compile.preprocess.registry import is_registered as is_registered
-    from pipeline.compile.preprocess.registry import preprocess_function as preprocess_function
-    from pipeline.compile.preprocess.registry import register_preprocess as register_preprocess
     from pipeline.compile.preprocess.registry import registered as registered
-    from pipeline.compile.preprocess.registry import unregister_preprocess as unregister_preprocess
     from pipeline.features.etrecord.etrecord import load_etrecord as load_etrecord
     from pipeline.features.loading.load_package import LoadedMethod as LoadedMethod
     from pipeline.features.loading.load_package import LoadedPackage as LoadedPackage
     from pipeline.features.loading.load_package import load_package as load_package
+    from pipeline.features.to_backend.registration import is_registered as is_registered
+    from pipeline.features.to_backend.registration import preprocess_function as preprocess_function
+    from pipeline.features.to_backend.registration import register_preprocess as register_preprocess
+    from pipeline.features.to_backend.registration import (
+        unregister_preprocess as unregister_preprocess,
+    )
     from pipeline.features.to_backend.to_backend import to_backend as to_backend
     from pipeline.features.to_backend.to_backend_multiple import (
         to_backend_multiple as to_backend_multiple,

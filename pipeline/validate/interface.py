@@ -85,57 +85,6 @@ def _size_difference(
     return f"declares room for size {declared}, the source takes up to {greatest}"
 
 
-def add_range_remedy(fault: str, narrowed: Sequence[NarrowedInput]) -> str:
-    """Return a sentence of `compare_declared` with what to do about a size that was narrowed."""
-    for size, remedy in narrowed:
-        name, _, dimension = size["size"].removesuffix("]").partition(".shape[")
-        if fault.startswith(f"input '{name}': ") and fault.endswith(
-            f" at dimension {dimension}"
-        ):
-            return f"{fault}; {remedy}"
-    return fault
-
-
-def find_outside(
-    program: ExportedProgram, inputs: InputSet, narrowed: Sequence[NarrowedInput]
-) -> Iterator[str]:
-    """Yield a sentence for each size of an input set that a package was not lowered for.
-
-    A runtime may take it all the same, since a package declares only the greatest sizes.
-    """
-    if not narrowed:
-        return
-    sizes = _sizes_of(program, inputs)
-    for limits, remedy in narrowed:
-        name = limits["size"]
-        least, greatest = limits["lowered"]
-        size = sizes.get(name)
-        if size is None:
-            continue
-        if greatest is None:
-            words = f"{least} or more"
-            is_outside = size < least
-        else:
-            words = f"{least} to {greatest}"
-            is_outside = not least <= size <= greatest
-        if is_outside:
-            yield f"{name} is {size}, and it is lowered for {words}; {remedy}"
-
-
-def _sizes_of(program: ExportedProgram, inputs: InputSet) -> dict[str, int]:
-    """Return the sizes of an input set, by names such as `x.shape[0]`, and its integers."""
-    sizes: dict[str, int] = {}
-    for argument, value in zip(
-        signature(program), flatten(program, inputs), strict=True
-    ):
-        if isinstance(value, torch.Tensor):
-            for dimension, size in enumerate(value.shape):
-                sizes[f"{argument.name}.shape[{dimension}]"] = size
-        elif isinstance(value, int):
-            sizes[argument.name] = value
-    return sizes
-
-
 def find_unlisted(
     program: ExportedProgram, inputs: InputSet, shapes: Shapes | None
 ) -> Iterator[str]:

@@ -30,9 +30,7 @@ from pipeline.validate.conclusions import (
 from pipeline.validate.determinism import REPEATS, outputs_of_runs
 from pipeline.validate.interface import (
     NarrowedInput,
-    add_range_remedy,
     compare_declared,
-    find_outside,
     find_unlisted,
 )
 from pipeline.validate.method_calls import MethodCalls
@@ -233,7 +231,9 @@ class MethodValidator(MethodCalls):
             ),
         ]
         for fault in faults:
-            self.result.fail(add_range_remedy(fault, self.narrowed), about="declared")
+            for narrowed in call_all("judge_narrowed", self.narrowed):
+                fault = narrowed.add_remedy(fault)
+            self.result.fail(fault, about="declared")
         return not self.result.failures
 
     def _payloads_are_whole(self) -> bool:
@@ -259,10 +259,10 @@ class MethodValidator(MethodCalls):
         try:
             check_inputs(self.program, inputs, self.result.method)
             self.examples.append(inputs)
-            faults = [
-                *find_outside(self.program, inputs, self.narrowed),
-                *find_unlisted(self.program, inputs, self.shapes),
-            ]
+            faults: list[str] = []
+            for narrowed in call_all("judge_narrowed", self.narrowed):
+                faults += narrowed.find_outside(self.program, inputs)
+            faults += find_unlisted(self.program, inputs, self.shapes)
             for fault in faults:
                 self.result.fail(f"{inputs.origin}: {fault}", about="declared")
         except PipelineError as error:

@@ -28,6 +28,9 @@ from pipeline.backends.xnnpack import (
 from pipeline.compile.preprocess.registry import preprocess_function
 from pipeline.features.torchao.entries import Scheme, TorchaoQuantize
 
+
+from pipeline.features.to_backend.registration import preprocess_function
+
 # Options without a default, of partitioner and quantizer.
 NEEDED = {"ethos-u": {"target": "ethos-u55-128"}, "tosa": {"tosa_spec": "TOSA-1.0+INT"}}
 PRECISIONS = xnnpack_config.ConfigPrecisionType

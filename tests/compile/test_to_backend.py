@@ -32,7 +32,7 @@ FAST, SMALL = CompileSpec("mode", b"fast"), CompileSpec("mode", b"small")
 
 @pytest.fixture(autouse=True)
 def text_backend(monkeypatch):
-    monkeypatch.setattr(preprocessors, "_registered", {BACKEND_ID: functions.preprocess})
+    monkeypatch.setitem(preprocessors.REGISTERED, BACKEND_ID, functions.preprocess)
     functions.calls.clear()
 
 

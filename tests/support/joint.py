@@ -13,10 +13,10 @@ from pipeline.backends import Backend, edge_operators, make_passes
 from pipeline.compile.edge_config import adapt_edge_config, make_edge_config
 from pipeline.compile.emit import make_emission_config
 from pipeline.compile.module_filter import make_filtered_partitioners
-from pipeline.compile.preprocess.registry import preprocess_function
 from pipeline.compile.ranges import kernel_guards
 from pipeline.config.passes import load_passes
 from pipeline.features.quantization.quantize import quantize
+from pipeline.features.to_backend.registration import preprocess_function
 from pipeline.plan.plan import Plan
 from pipeline.program.archive import load_program
 from pipeline.program.inputs import load_inputs

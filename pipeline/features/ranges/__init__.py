@@ -9,5 +9,6 @@ FEATURE = Feature(
     "ranges",
     "name the dynamic sizes that lowering narrows, and those that no package can hold",
     compile_facts="pipeline.features.ranges.facts:RangeFacts",
+    judge_narrowed="pipeline.features.ranges.narrowed:NarrowedSizes",
     sections=(Section(40, "pipeline.features.ranges.section:section"),),
 )

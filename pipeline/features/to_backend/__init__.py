@@ -9,6 +9,7 @@ FEATURE = Feature(
     "to_backend",
     "lower edge programs from Python by pte_pipeline.to_backend and to_backend_multiple",
     public=(
+        "pipeline.features.to_backend.registration",
         "pipeline.features.to_backend.to_backend",
         "pipeline.features.to_backend.to_backend_multiple",
     ),

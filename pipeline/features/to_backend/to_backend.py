@@ -19,8 +19,8 @@ from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch.export import ExportedProgram
 
 from pipeline.compile.preprocess.cache import cached_preprocess, preprocess_programs
-from pipeline.compile.preprocess.registry import preprocess_function
 from pipeline.compile.shared_constants import retry_with_separate_constants
+from pipeline.features.to_backend.registration import preprocess_function
 from pipeline.features.to_backend.to_backend_multiple import (
     Modules,
     filter_partitioners,

@@ -19,16 +19,16 @@ from pipeline.compile.lower import lower
 from pipeline.compile.preprocess import cache as preprocess
 from pipeline.compile.preprocess import registry as preprocessors
 from pipeline.compile.preprocess.cache import counted_preprocess
-from pipeline.compile.preprocess.registry import (
+from pipeline.compile.preprocess.registry import UnknownBackendError, registered
+from pipeline.features.catalogue.listing import describe_backend
+from pipeline.features.to_backend import registration
+from pipeline.features.to_backend.registration import (
     RegisteredTwiceError,
-    UnknownBackendError,
     is_registered,
     preprocess_function,
     register_preprocess,
-    registered,
     unregister_preprocess,
 )
-from pipeline.features.catalogue.listing import describe_backend
 from pipeline.features.to_backend.to_backend import to_backend
 from pipeline.features.to_backend.to_backend_multiple import to_backend_multiple
 from pipeline.store.errors import PipelineError
@@ -40,10 +40,11 @@ PREPROCESS, NOTHING = "tests.support.functions:preprocess", "tests.support.funct
 
 
 @pytest.fixture(autouse=True)
-def registry(monkeypatch):
+def registry():
     """Nothing that a test registers stays."""
-    monkeypatch.setattr(preprocessors, "_registered", {})
     functions.calls.clear()
+    yield
+    preprocessors.REGISTERED.clear()
 
 
 @pytest.fixture
@@ -53,6 +54,7 @@ def catalogue(monkeypatch):
     def add(*entries):
         table = MappingProxyType({**BACKENDS, **{each.name: each for each in entries}})
         monkeypatch.setattr(preprocessors, "BACKENDS", table)
+        monkeypatch.setattr(registration, "BACKENDS", table)
 
     return add
 

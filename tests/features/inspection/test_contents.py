@@ -117,7 +117,7 @@ def package(tmp_path_factory):
     def made(name):
         backends, options, layout = PACKAGES[name]
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(preprocessors, "_registered", {BACKEND_ID: functions.preprocess})
+            patch.setitem(preprocessors.REGISTERED, BACKEND_ID, functions.preprocess)
             methods = {n: method(n, backend, options) for n, backend in backends.items()}
         return linked(store, methods, {"get_length": 128}, layout)
 
@@ -291,7 +291,7 @@ def test_a_backend_that_keeps_weights_in_its_payloads(package):
 
 
 def test_weights_in_two_payloads_are_stored_twice(tmp_path, monkeypatch):
-    monkeypatch.setattr(preprocessors, "_registered", {BACKEND_ID: functions.preprocess})
+    monkeypatch.setitem(preprocessors.REGISTERED, BACKEND_ID, functions.preprocess)
     two = functions.Two().eval().requires_grad_(False)
     programs = {
         "both": export(two, (torch.ones(2, 4),)),
