@@ -25,11 +25,8 @@ from pipeline.backends.xnnpack import (
     XnnpackPrecision,
     XnnpackQuantize,
 )
-from pipeline.compile.preprocess.registry import preprocess_function
-from pipeline.features.torchao.entries import Scheme, TorchaoQuantize
-
-
 from pipeline.features.to_backend.registration import preprocess_function
+from pipeline.features.torchao.entries import Scheme, TorchaoQuantize
 
 # Options without a default, of partitioner and quantizer.
 NEEDED = {"ethos-u": {"target": "ethos-u55-128"}, "tosa": {"tosa_spec": "TOSA-1.0+INT"}}
