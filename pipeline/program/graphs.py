@@ -7,7 +7,7 @@ export of the same program; the name of a node and its line may differ between e
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 
 import torch
@@ -15,7 +15,7 @@ from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.graph_module import get_control_flow_submodules
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch.export import ExportedProgram
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import GraphModule, Node
 from torch.fx.traceback import NodeSource, NodeSourceAction
 
 
@@ -38,28 +38,6 @@ def iter_nodes(program: ExportedProgram) -> Iterator[Node]:
     """Yield the nodes of a program's graph, then those of its control flow."""
     for graph_module in graph_modules(program.graph_module):
         yield from graph_module.graph.nodes
-
-
-def find_constants(graph: Graph, inputs: Set[str] = frozenset()) -> set[Node]:
-    """Return the nodes of a graph that are computed from constants alone.
-
-    Args:
-        inputs: the names of placeholders that are constants; attributes always are.
-    """
-    constants: set[Node] = set()
-    for node in graph.nodes:
-        if node.op == "get_attr":
-            is_constant = True
-        elif node.op == "placeholder":
-            is_constant = node.name in inputs
-        elif node.op == "output":
-            is_constant = False
-        else:
-            sources = node.all_input_nodes
-            is_constant = bool(sources) and constants.issuperset(sources)
-        if is_constant:
-            constants.add(node)
-    return constants
 
 
 def forget_lines(program: ExportedProgram) -> None:

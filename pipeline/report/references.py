@@ -6,28 +6,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pipeline.report.elements import Json
-from pipeline.report.formatting import error, short
-from pipeline.report.verdicts import PASSED
+from pipeline.report.formatting import short
 from pipeline.store.errors import listed, plural
 
 UNREFERENCED = "against the exported program; PyTorch itself was not run"
 MOST_NAMED = 4
-
-
-def describe_reference(reference: Json) -> str:
-    """Return what came of the comparison with a reference: why it has not passed, or how near the
-    exported program is."""
-    if reference["verdict"] != PASSED:
-        return str(reference["reason"])
-    worst = reference["max_abs"]
-    near = "exactly"
-    if worst:
-        near = f"within {error(worst)}"
-    calls = f"{plural(reference['calls'], 'call')} of {_compared(reference)} {near}"
-    limits = describe_limits(reference)
-    if limits:
-        return f"{calls}, held to {limits}"
-    return calls
 
 
 def describe_limits(reference: Json, places: Mapping[str, str] | None = None) -> str:
