@@ -22,7 +22,7 @@ from typing import Any, BinaryIO, ClassVar, NoReturn
 from pipeline.run.stages import Stages, peak_of
 from pipeline.store.errors import PipelineError, describe_error, log_traceback
 
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 1, 36, 37
 _SEED = 0
 _BEGIN = f"{__name__}.begin"  # what stands behind it in `sys.modules` was imported in the fork
 
@@ -253,7 +253,8 @@ def _prepare(parent: int) -> None:
 def _reaping() -> Iterator[None]:
     """End all processes that are begun within the context and outlive it: the orphans among them
     become children of this process."""
-    before = _children()
+    before, was_reaping = _children(), ctypes.c_int()
+    _prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(was_reaping))
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     try:
         yield
@@ -263,10 +264,10 @@ def _reaping() -> Iterator[None]:
                 with suppress(ProcessLookupError, ChildProcessError):
                     os.kill(child, signal.SIGKILL)
                     os.waitpid(child, 0)
-        _prctl(_PR_SET_CHILD_SUBREAPER, 0)
+        _prctl(_PR_SET_CHILD_SUBREAPER, was_reaping.value)
 
 
-def _prctl(option: int, value: int) -> None:
+def _prctl(option: int, value: Any) -> None:
     """Set an option of this process, where the system is Linux."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(option, value)
