@@ -1,4 +1,5 @@
-"""Runs a function in a fork of this process, which is warm and has one thread.
+"""Runs a function in a fork of this process, which is warm and has one thread, or where forks are
+not safe in a process that a feature starts anew.
 
 What user code does to its process, to torch's defaults or to modules, ends with the fork. Its
 result comes back as JSON, its errors by class and text, and its log is this process's own.
@@ -15,10 +16,12 @@ import socket
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import partial
 from itertools import takewhile
 from typing import Any, BinaryIO, ClassVar, NoReturn
 
+from pipeline.moments import call_all
 from pipeline.run.stages import Stages, peak_of
 from pipeline.store.errors import PipelineError, describe_error, log_traceback
 
@@ -73,6 +76,7 @@ def run_isolated(
     watch: ForkWatch | None = None,
     stages: Stages | None = None,
     describe: Callable[[BaseException], str] = describe_error,
+    surroundings: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> Any:
     """Return what a function returns, a JSON value, after running it in a fork of this process.
 
@@ -83,6 +87,7 @@ def run_isolated(
         watch: is told what the fork touches.
         stages: gets the stages that the fork goes through, and the peak of its memory.
         describe: makes the text of the error that the function raised.
+        surroundings: makes the context in which the fork begins.
 
     Raises:
         PipelineError: the function raised it; the class is kept.
@@ -96,8 +101,8 @@ def run_isolated(
     sys.stderr.flush()
     with _open_answer() as file, _reaping():
         ours, theirs = socket.socketpair()
-        if (child := os.fork()) == 0:
-            _Child(function, watch, stages, theirs, file, describe).run(parent)
+        process = _Child(function, watch, stages, theirs, file, describe)
+        child = _start(partial(process.run, parent), surroundings)
         theirs.close()
         try:
             with ours:
@@ -113,6 +118,25 @@ def run_isolated(
         return _take_answer(
             file.read(), os.waitstatus_to_exitcode(status), watch, stages
         )
+
+
+def fork_is_safe() -> bool:
+    """Tell whether a fork of this process may go on as it did: Apple's libraries don't allow it."""
+    return sys.platform != "darwin" and "PTE_PIPELINE_TEST_SPAWN" not in os.environ
+
+
+def _start(
+    run: Callable[[], NoReturn],
+    surroundings: Callable[[], AbstractContextManager[object]],
+) -> int:
+    """Start a process that runs a function, and return its number."""
+    if not fork_is_safe():
+        for child in call_all("start_process", run, surroundings):
+            return int(child)
+    with surroundings():
+        if (child := os.fork()) == 0:
+            run()
+    return child
 
 
 def _open_answer() -> BinaryIO:
