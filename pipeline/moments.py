@@ -237,8 +237,11 @@ class Feature:
             takes what they give in calls, and returns the `report.method_records.MovementRecord`s
             of outputs.
         record_references: takes the references of an exporter, its programs and examples by method,
-            torch's default dtype and device while it ran, and the workspace's folder; returns a
-            recording of each reference by method, as bytes for the store.
+            torch's default dtype and device while it ran, the workspace's folder, and None or, for
+            a process that can't fork, a `features.exporters.announced_deaths.Announcements`;
+            returns a recording of each reference by method, as bytes for the store.
+        keep_state: takes references; returns a function that gives what they reach its state back,
+            and raises SourceError where it can't.
         explain_departure: says where and why an exported program departs from its eager reference,
             or ""; takes both, the inputs that show it, and the workspace's folder.
         around_lowering: returns a context manager, within which a worker quantizes or compiles;
@@ -249,6 +252,8 @@ class Feature:
         explain_lowering: takes programs by method; returns a context manager, within which they are
             lowered, that raises PipelineError in place of errors that it can explain.
         explain_emission: the same for emitting edge programs; takes these, and ExecuTorch's config.
+        start_process: starts a fresh process in place of a fork; takes the function to call there,
+            which ends the process, and what makes the context of the call; returns its number.
         instead_of_compile: makes the result of a compile action in another way; takes the action,
             the workspace, `run.stages.Stages`, and whether this process is the one that builds,
             not a worker; returns whether it did. Imports no torch.
@@ -394,6 +399,7 @@ class Feature:
     more_examples: str = _moment("export")
     watch_passes: str = _moment("build")
     record_references: str = _moment("export")
+    keep_state: str = _moment("measure")
     explain_departure: str = _moment("export")
     call_references: str = _moment("measure")
     run_cases: str = _moment("measure")
@@ -410,6 +416,7 @@ class Feature:
     import_executorch: str = _moment("build")
     explain_lowering: str = _moment("build")
     explain_emission: str = _moment("build")
+    start_process: str = _moment("export build measure")
     instead_of_compile: str = _moment("build")
     follow_partition: str = _moment("build")
     find_preprocessed: str = _moment("build")

@@ -16,7 +16,6 @@ from typing import Any
 from pipeline.plan.places import Places
 from pipeline.store.errors import SourceError, shown
 
-_MOST_NAMED = 12  # places in an error
 _EXAMPLE = '["weights/**", "env:CHECKPOINT", "lib:mylib"]'
 
 
@@ -77,15 +76,6 @@ class Declared:
             if not any("*" in part for part in named_parts):
                 named.append([*named_parts, "**"])  # a folder
         return any(_matches(pattern, parts, listing) for pattern in named)
-
-
-def list_beside(names: Iterable[str]) -> str:
-    """Return the text of an error about places that are read and not declared."""
-    listed = sorted(set(names))
-    more = ""
-    if len(listed) > _MOST_NAMED:
-        more = f" and {len(listed) - _MOST_NAMED} more"
-    return ", ".join(listed[:_MOST_NAMED]) + more
 
 
 def _matches(pattern: Sequence[str], parts: Sequence[str], prefix: bool) -> bool:

@@ -7,7 +7,7 @@ export of the same program; the name of a node and its line may differ between e
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 
 import torch
@@ -16,7 +16,7 @@ from executorch.exir.graph_module import get_control_flow_submodules
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch._ops import OpOverload
 from torch.export import ExportedProgram
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import GraphModule, Node
 from torch.fx.traceback import NodeSource, NodeSourceAction
 
 
@@ -78,6 +78,8 @@ def find_constants(graph: Graph, inputs: Set[str] = frozenset()) -> set[Node]:
         if is_constant:
             constants.add(node)
     return constants
+
+
 
 
 def forget_lines(program: ExportedProgram) -> None:

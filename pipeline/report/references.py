@@ -9,6 +9,9 @@ from pipeline.report.elements import Json
 from pipeline.report.formatting import short
 from pipeline.store.errors import listed
 
+
+from pipeline.store.errors import listed, plural
+
 UNREFERENCED = "against the exported program; PyTorch itself was not run"
 MOST_NAMED = 4
 

@@ -1,4 +1,5 @@
-"""Runs a function in a fork of this process, which is warm and has one thread.
+"""Runs a function in a fork of this process, which is warm and has one thread, or where forks are
+not safe in a process that a feature starts anew.
 
 What user code does to its process, to torch's defaults or to modules, ends with the fork. Its
 result comes back as JSON, its errors by class and text, and its log is this process's own.
@@ -15,14 +16,16 @@ import socket
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import partial
 from itertools import takewhile
 from typing import Any, BinaryIO, ClassVar, NoReturn
 
+from pipeline.moments import call_all
 from pipeline.run.stages import Stages, peak_of
 from pipeline.store.errors import PipelineError, describe_error, log_traceback
 
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 1, 36, 37
 _SEED = 0
 _BEGIN = f"{__name__}.begin"  # what stands behind it in `sys.modules` was imported in the fork
 
@@ -73,6 +76,7 @@ def run_isolated(
     watch: ForkWatch | None = None,
     stages: Stages | None = None,
     describe: Callable[[BaseException], str] = describe_error,
+    surroundings: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> Any:
     """Return what a function returns, a JSON value, after running it in a fork of this process.
 
@@ -83,6 +87,7 @@ def run_isolated(
         watch: is told what the fork touches.
         stages: gets the stages that the fork goes through, and the peak of its memory.
         describe: makes the text of the error that the function raised.
+        surroundings: makes the context in which the fork begins.
 
     Raises:
         PipelineError: the function raised it; the class is kept.
@@ -96,8 +101,8 @@ def run_isolated(
     sys.stderr.flush()
     with _open_answer() as file, _reaping():
         ours, theirs = socket.socketpair()
-        if (child := os.fork()) == 0:
-            _Child(function, watch, stages, theirs, file, describe).run(parent)
+        process = _Child(function, watch, stages, theirs, file, describe)
+        child = _start(partial(process.run, parent), surroundings)
         theirs.close()
         try:
             with ours:
@@ -113,6 +118,25 @@ def run_isolated(
         return _take_answer(
             file.read(), os.waitstatus_to_exitcode(status), watch, stages
         )
+
+
+def fork_is_safe() -> bool:
+    """Tell whether a fork of this process may go on as it did: Apple's libraries don't allow it."""
+    return sys.platform != "darwin" and "PTE_PIPELINE_TEST_SPAWN" not in os.environ
+
+
+def _start(
+    run: Callable[[], NoReturn],
+    surroundings: Callable[[], AbstractContextManager[object]],
+) -> int:
+    """Start a process that runs a function, and return its number."""
+    if not fork_is_safe():
+        for child in call_all("start_process", run, surroundings):
+            return int(child)
+    with surroundings():
+        if (child := os.fork()) == 0:
+            run()
+    return child
 
 
 def _open_answer() -> BinaryIO:
@@ -253,7 +277,8 @@ def _prepare(parent: int) -> None:
 def _reaping() -> Iterator[None]:
     """End all processes that are begun within the context and outlive it: the orphans among them
     become children of this process."""
-    before = _children()
+    before, was_reaping = _children(), ctypes.c_int()
+    _prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(was_reaping))
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     try:
         yield
@@ -263,10 +288,10 @@ def _reaping() -> Iterator[None]:
                 with suppress(ProcessLookupError, ChildProcessError):
                     os.kill(child, signal.SIGKILL)
                     os.waitpid(child, 0)
-        _prctl(_PR_SET_CHILD_SUBREAPER, 0)
+        _prctl(_PR_SET_CHILD_SUBREAPER, was_reaping.value)
 
 
-def _prctl(option: int, value: int) -> None:
+def _prctl(option: int, value: Any) -> None:
     """Set an option of this process, where the system is Linux."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(option, value)

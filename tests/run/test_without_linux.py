@@ -1,5 +1,5 @@
-"""A build where Linux's own calls and files are hidden, and where file names fold case and Unicode
-forms, as on a Mac: `tests/support/without_linux`.
+"""A build where Linux's own calls and files are hidden, file names fold case and Unicode forms, and
+fresh processes stand for forks, as on a Mac: `tests/support/without_linux`.
 
 What stays Linux's is torch's and ExecuTorch's C++ code, and `sys.platform`.
 """
@@ -16,8 +16,6 @@ MODEL = """
 import torch
 from torch import nn
 from torch.export import export
-
-INPUTS = []  # nothing else: references run in a fork, whose reads Python's events do not show
 
 def export_methods():
     torch.manual_seed(0)
@@ -84,7 +82,11 @@ def shop(tmp_path):
 def test_a_build_and_its_repetition(shop):
     """Everything is exported, lowered and validated, then nothing, then one method. A name in
     another case is refused as on Linux, though the file could be opened."""
-    hidden = {"PYTHONPATH": f"{HIDDEN}:{REPOSITORY}", "FOLDED": str(shop.root)}
+    hidden = {
+        "PYTHONPATH": f"{HIDDEN}:{REPOSITORY}",
+        "FOLDED": str(shop.root),
+        "PTE_PIPELINE_TEST_SPAWN": "1",
+    }
     assert shop.doit(**hidden) == 0, shop.output
     assert set(shop.outcomes().values()) == {"built"}
     assert shop.doit(**hidden) == 0, shop.output

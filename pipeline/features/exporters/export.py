@@ -22,6 +22,10 @@ from typing import Any
 import torch
 
 from pipeline.config.operators import load_libraries
+from pipeline.features.exporters.announced_deaths import (
+    Announcements,
+    run_announced,
+)
 from pipeline.features.exporters.drafts import drafting
 from pipeline.features.exporters.early import check_arities, check_syntax
 from pipeline.features.exporters.exporter import call_export_methods
@@ -132,15 +136,27 @@ def run_exporter(
         check_syntax(path, text, describe)
     with stages.stage(IMPORT), keeping_all():
         _warm_up()
-    with (
-        stages.stage("run the exporter"),
-        importing_for(root, path),
-        neutral_process(root),
-    ):
-        prepare = partial(load_libraries, action.libraries, root)
-        run = partial(_run, path, text, handover, action.inputs.parameters, prepare)
-        exported: dict[str, Any] = run_isolated(run, watch, stages, describe)
-    return exported
+    prepare = partial(load_libraries, action.libraries, root)
+    parameters = action.inputs.parameters
+    surroundings = partial(_surround_exporter, root, path)
+
+    def isolate(announcements: Announcements | None) -> dict[str, Any]:
+        run = partial(_run, path, text, handover, parameters, prepare, announcements)
+        exported: dict[str, Any] = run_isolated(
+            run, watch, stages, describe, surroundings
+        )
+        return exported
+
+    with stages.stage("run the exporter"):
+        return run_announced(isolate, handover)
+
+
+@contextmanager
+def _surround_exporter(root: Path, path: Path) -> Iterator[None]:
+    """Give a process what all exporters find, but for what they import and what it loads first."""
+    _warm_up()
+    with importing_for(root, path), neutral_process(root):
+        yield
 
 
 def _explain(root: Path, model: str, error: BaseException) -> str:
@@ -160,12 +176,11 @@ def run_drafts(action: Action[ExportInputs], root: Path, text: bytes) -> dict[st
     path = root / action.inputs.path
     with keeping_all():
         _warm_up()
-    with importing_for(root, path), neutral_process(root):
-        prepare = partial(load_libraries, action.libraries, root)
-        run = partial(_draft, path, text, action.inputs.parameters, prepare)
-        record: dict[str, Any] = run_isolated(
-            run, None, None, partial(explain_error, root=root)
-        )
+    prepare = partial(load_libraries, action.libraries, root)
+    run = partial(_draft, path, text, action.inputs.parameters, prepare)
+    describe = partial(explain_error, root=root)
+    surroundings = partial(_surround_exporter, root, path)
+    record: dict[str, Any] = run_isolated(run, None, None, describe, surroundings)
     return record
 
 
@@ -290,20 +305,24 @@ def _run(
     handover: Handover,
     parameters: Mapping[str, Any],
     prepare: Callable[[], None],
+    announcements: Announcements | None,
 ) -> dict[str, Any]:
     """Run an exporter in this process, which is its own, and hand over its programs and inputs;
-    return what `run_exporter` does. `prepare` is called before it is."""
+    return what `run_exporter` does. `prepare` is called before it is; `announcements` as in
+    `hand_over_all`."""
     requests = import_afresh(path.parent)
     prepare()
     root = path.parents[1]
+    destination = handover, root, announcements
     with explaining_imports(path):
         module = load_exporter(path, text)
         check_arities(module)
         returned = call_export_methods(module, parameters)
         if isinstance(returned, Iterator):
-            records = hand_over_stream(module, returned, parameters, handover, root)
+            records = hand_over_stream(module, returned, parameters, *destination)
     if not isinstance(returned, Iterator):
-        records = hand_over_all(module, *returned, parameters, handover, root)
+        programs, references = returned
+        records = hand_over_all(module, programs, references, parameters, *destination)
     return {**records, "handed": handover.to_json(), "asked": requests.to_json()}
 
 

@@ -25,6 +25,16 @@ class Handover:
         self._sizes: dict[Digest, int] = {}
         self.archive = BlobWriter(archive)
 
+    def __reduce__(self) -> tuple[type[Handover], tuple[BinaryIO, BinaryIO]]:
+        """Go to another process before anything was given, by the two files."""
+        return Handover, (self._archive, self._blobs)
+
+    def empty(self) -> None:
+        """Drop what a process gave that died."""
+        for file in (self._archive, self._blobs):
+            file.seek(0)
+            file.truncate()
+
     def put(self, data: bytes) -> Digest:
         """Hand a blob over and return its digest."""
         blob = hash_bytes(data)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 
+from pipeline.features.exporters.announced_deaths import Announcements
 from pipeline.features.exporters.exporter import (
     Reference,
     call_constants,
@@ -50,12 +51,14 @@ def hand_over_all(
     parameters: Mapping[str, Any],
     handover: Handover,
     root: Path,
+    announcements: Announcements | None = None,
 ) -> Json:
     """Hand over programs, their inputs and the constant methods; return their records.
 
     Args:
         exported_references: the references that came with the programs.
         root: the workspace.
+        announcements: what this process may die of, where it can't fork.
     """
     constants = call_constants(module, parameters, programs, handover.put)
     values = {
@@ -76,7 +79,7 @@ def hand_over_all(
             save_programs(programs, handover.archive)
         stored = _put_examples(examples, handover)
         recordings = _put_recordings(
-            references, programs, examples, defaults, root, handover
+            references, programs, examples, defaults, root, handover, announcements
         )
     methods = [
         {
@@ -103,12 +106,14 @@ def hand_over_stream(
     parameters: Mapping[str, Any],
     handover: Handover,
     root: Path,
+    announcements: Announcements | None = None,
 ) -> Json:
     """Hand over what an exporter yields, and the constant methods; return their records.
 
     Each method is written, and only its buffers are kept, before the exporter goes on. So each
-    reference is recorded by itself, not in sequence with those of other methods. Raises SourceError
-    for a value that is no method, or a name that no method can have.
+    reference is recorded by itself, not in sequence with those of other methods. `announcements` as
+    in `hand_over_all`. Raises SourceError for a value that is no method, or a name that no method
+    can have.
     """
     methods: list[Json] = []
     warnings: list[str] = []
@@ -125,7 +130,16 @@ def hand_over_stream(
             if buffers[name]:
                 uses[name] = describe_used_buffers(program)
             methods.append(
-                _take_one(module, name, program, exported, parameters, handover, root)
+                _take_one(
+                    module,
+                    name,
+                    program,
+                    exported,
+                    parameters,
+                    handover,
+                    root,
+                    announcements,
+                )
             )
             warnings.append(_find_warnings(name, program))
             with _neutral_defaults():
@@ -168,6 +182,7 @@ def _take_one(
     parameters: Mapping[str, Any],
     handover: Handover,
     root: Path,
+    announcements: Announcements | None,
 ) -> Json:
     """Hand over the inputs of one method; return its record, without its renamed state."""
     programs = {name: program}
@@ -178,7 +193,7 @@ def _take_one(
     with _neutral_defaults() as defaults:
         stored = _put_examples(examples, handover)
         recordings = _put_recordings(
-            references, programs, examples, defaults, root, handover
+            references, programs, examples, defaults, root, handover, announcements
         )
     return {
         "name": name,
@@ -219,11 +234,18 @@ def _put_recordings(
     defaults: tuple[torch.dtype, torch.device],
     root: Path,
     handover: Handover,
+    announcements: Announcements | None,
 ) -> dict[str, Digest]:
     """Hand over what references give, and return the digests by method."""
     recordings = {}
     for recorded in call_all(
-        "record_references", references, programs, examples, *defaults, root
+        "record_references",
+        references,
+        programs,
+        examples,
+        *defaults,
+        root,
+        announcements,
     ):
         for name, recording in recorded.items():
             recordings[name] = handover.put(recording)

@@ -6,6 +6,7 @@ of them counts by content. Nor can the path of the workspace be alike everywhere
 
 from __future__ import annotations
 
+import errno
 import locale
 import os
 import sys
@@ -60,6 +61,8 @@ def _set_variables(variables: dict[str, str | None]) -> None:
 
 
 def _set_locale(name: str) -> None:
-    """Set the locale of C, by which Python decodes files that are opened without an encoding."""
+    """Set the locale of C, by which Python decodes files that are opened without an encoding, and
+    find its texts of errors now, which the first error would look for in files."""
     with suppress(locale.Error):
         locale.setlocale(locale.LC_ALL, name)
+    os.strerror(errno.ENOENT)

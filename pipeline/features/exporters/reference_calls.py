@@ -1,7 +1,8 @@
 """Calls of an exporter's references, which are PyTorch's own modules, in a process of the exporter.
 
 That process runs the exporter once. Each sequence of calls is made in a fork of it, so that it
-begins with the state in which the exporter left its modules, whatever references change.
+begins with the state in which the exporter left its modules, whatever references change. Where
+forks are not safe, what they changed is restored.
 """
 
 from __future__ import annotations
@@ -29,11 +30,12 @@ from pipeline.features.exporters.exporter import (
 )
 from pipeline.features.exporters.exporter_imports import import_afresh, importing_for
 from pipeline.features.exporters.neutral import neutral_process
+from pipeline.moments import call_all
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds.export import ExportInputs
 from pipeline.program.containers import make_plain
 from pipeline.program.inputs import InputSet, load_inputs, save_inputs
-from pipeline.run.isolated import ForkWatch, run_isolated
+from pipeline.run.isolated import ForkWatch, fork_is_safe, run_isolated
 from pipeline.store.errors import PipelineError
 from pipeline.store.reasons import reason
 from pipeline.store.remedies import explain_error
@@ -87,16 +89,23 @@ class ReferenceCalls:
 class _ReferenceWatch(ForkWatch):
     """Gives a function the references of a fork while that lives, and keeps its `result`."""
 
-    def __init__(self, use: Callable[[ReferenceCalls], Any], seconds: float) -> None:
+    def __init__(
+        self, use: Callable[[ReferenceCalls], Any] | None, seconds: float
+    ) -> None:
         super().__init__()
         self.result: Any = None
         self._use = use
         self._seconds = seconds
 
+    def __reduce__(self) -> tuple[type[_ReferenceWatch], tuple[None, float]]:
+        """Go to another process without the function, which is called in this one."""
+        return _ReferenceWatch, (None, self._seconds)
+
     def begin(self, line: socket.socket) -> None:
         self.line = line
 
     def attend(self, child: int, line: socket.socket) -> None:
+        assert self._use is not None, "the process that forks has the function"
         with Connection(os.dup(line.fileno())) as connection:
             try:
                 calls = ReferenceCalls(connection, self._seconds)
@@ -139,8 +148,16 @@ def _serve(action: Action[ExportInputs], root: Path, watch: _ReferenceWatch) -> 
             references = _find_references(path, action.inputs.parameters)
         with Connection(os.dup(watch.line.fileno())) as line:
             line.send_bytes(json.dumps([*references]).encode())
-            while run_isolated(partial(_serve_sequence, line, references)):
-                pass
+            serve = partial(_serve_sequence, line, references)
+            if fork_is_safe():
+                while run_isolated(serve):
+                    pass
+                return
+            modules = [reference for reference, _ in references.values()]
+            restores = [*call_all("keep_state", modules)]
+            while serve():
+                for restore in restores:
+                    restore()
 
 
 def _find_references(path: Path, parameters: Mapping[str, Any]) -> _References:
@@ -167,7 +184,7 @@ def _find_references(path: Path, parameters: Mapping[str, Any]) -> _References:
 
 
 def _serve_sequence(line: Connection, references: _References) -> bool:
-    """Make the calls of a sequence in a fork; return whether another one follows."""
+    """Make the calls of a sequence; return whether another one follows."""
     torch.set_num_threads(1)  # the threads of this fork's parent are not there
     while (message := line.recv_bytes()) not in (_RESET, _END):
         line.send_bytes(_answer(message, references))

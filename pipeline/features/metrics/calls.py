@@ -53,6 +53,15 @@ class CallServer(ForkWatch):
         self._budget = budget or Budget()
         self._line: socket.socket | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Go to another process without what only this one calls."""
+        has_state = self._reset is not None
+        return {
+            **vars(self),
+            "_run": None,
+            "_reset": _do_nothing if has_state else None,
+        }
+
     def begin(self, line: socket.socket) -> None:
         self._line = line
 
@@ -129,6 +138,10 @@ class PackageMethods:
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._calls.methods)
+
+
+def _do_nothing() -> None:
+    """Stand for a function of another process."""
 
 
 def _describe(error: Exception) -> str:

@@ -14,9 +14,10 @@ from torch.export.graph_signature import InputKind
 from torch.fx import Node
 
 from pipeline.backends.quantize_options import OVERRIDES, MixedQuantize
+from pipeline.features.quantization.constant_nodes import find_constants
 from pipeline.features.quantization.multiplications import count_multiplications
 from pipeline.program.eager import find_effects
-from pipeline.program.graphs import find_constants, iter_nodes
+from pipeline.program.graphs import iter_nodes
 from pipeline.program.module_paths import enclosing_modules
 from pipeline.program.operators import base_name, control_flow_name, operator_name
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from pipeline.program.graphs import find_constants
+from pipeline.features.quantization.constant_nodes import find_constants
 from pipeline.program.module_paths import innermost_module
 from pipeline.program.operators import operator_name
 

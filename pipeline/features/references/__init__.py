@@ -21,5 +21,6 @@ FEATURE = Feature(
     "references",
     "compare exported programs with their modules in eager mode, and with files in golden/",
     record_references="pipeline.features.references.record:record_references",
+    keep_state="pipeline.features.references.reference_state:keep_state",
     measuring="pipeline.features.references.measuring:ReferenceMeasuring",
 )

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.export import ExportedProgram
@@ -24,6 +25,7 @@ from pipeline.features.references.recordings import (
     save_recording,
 )
 from pipeline.program.inputs import InputSet
+from pipeline.store.errors import SourceError
 
 
 def record_references(
@@ -33,6 +35,7 @@ def record_references(
     dtype: torch.dtype,
     device: torch.device,
     root: Path,
+    announcements: Any = None,
 ) -> dict[str, bytes]:
     """Run references, and return their recordings by method, as the store keeps them. All that they
     change is as before.
@@ -40,11 +43,18 @@ def record_references(
     Args:
         dtype, device: torch's defaults while the exporter ran.
         root: the workspace.
+        announcements: where this process can't fork, so that references run in it: takes what each
+            may die of, and has what earlier processes died of.
+
+    Raises SourceError in such a process where a reference changes a parameter in place, which
+    methods that are exported later would have.
     """
     if not references:
         return {}
     defaults = Defaults(dtype, device)
     make = partial(ReferenceRecorder, references, programs, examples, defaults, root)
+    if announcements is not None:
+        return _record_here(make(announcements.announce, announcements.deaths))
     try:
         return _unpack(run_guarded(partial(_record, make)))
     except GuardError as error:
@@ -56,10 +66,21 @@ def _record(
     begin: Begin,
     deaths: Mapping[str, str],
 ) -> bytes:
-    recordings = make(begin, deaths).record()
-    return _pack(
-        {name: save_recording(recording) for name, recording in recordings.items()}
-    )
+    return _pack(_save_all(make(begin, deaths)))
+
+
+def _record_here(recorder: ReferenceRecorder) -> dict[str, bytes]:
+    saved = _save_all(recorder)
+    if recorder.changed_for_good:
+        raise SourceError(
+            "a reference changes a parameter in place; let it change buffers alone"
+        )
+    return saved
+
+
+def _save_all(recorder: ReferenceRecorder) -> dict[str, bytes]:
+    recordings = recorder.record()
+    return {name: save_recording(recording) for name, recording in recordings.items()}
 
 
 def _save_failed(

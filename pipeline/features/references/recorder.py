@@ -109,6 +109,9 @@ class ReferenceRecorder:
         root: the workspace, by whose files lines of the model are named.
         begin: is called with a label before each thing that may end this process.
         deaths: the labels of those that did, with the signal.
+
+    Attributes:
+        changed_for_good: whether a reference changed what can't be restored.
     """
 
     def __init__(
@@ -130,7 +133,7 @@ class ReferenceRecorder:
         self._begin, self._deaths = begin, deaths
         self._comparison = RecordingComparison(programs, checks_errors=True)
         self._state = KeptState(references.values())
-        self._changed_for_good = False
+        self.changed_for_good = False
         self._reachable = {
             n: self._state.reachable(reference) for n, reference in references.items()
         }
@@ -156,7 +159,7 @@ class ReferenceRecorder:
         recording = Recording(name_origin(method))
         sets = [*self._examples[method], *self._generated[method]]
         (first,) = self._run([(method, sets[0])])
-        if self._changed_for_good:
+        if self.changed_for_good:
             return replace(recording, sequences=[[first]])
         random, repeats = self._describe_randomness(method, sets[0], first)
         if random:
@@ -260,7 +263,7 @@ class ReferenceRecorder:
         try:
             self._state.restore()
         except ChangedParameterError as error:
-            self._changed_for_good = True
+            self.changed_for_good = True
             recorded[-1] = replace(recorded[-1], outputs={}, error=str(error))
         return recorded
 
@@ -315,7 +318,7 @@ class ReferenceRecorder:
         label = (
             f"locating {self._label([(call.method, call.inputs) for call in calls])}"
         )
-        if last.error or self._changed_for_good or label in self._deaths:
+        if last.error or self.changed_for_good or label in self._deaths:
             return ""
         self._begin(label)
         try:

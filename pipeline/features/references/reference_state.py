@@ -10,7 +10,7 @@ import functools
 import random
 import types
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +23,7 @@ from torch.export import ExportedProgram
 from torch.fx import Graph
 
 from pipeline.plan.places import FolderSet, environment_folders
+from pipeline.store.errors import SourceError
 
 Key = int | tuple[int, str]
 
@@ -153,6 +154,20 @@ class KeptState:
         for value, content in self._kept.values():
             if _differs(value, content):
                 _restore(value, content)
+
+
+def keep_state(references: Sequence[Any]) -> Callable[[], None]:
+    """Return a function that gives what references reach the state that it has now. It raises
+    SourceError where a parameter changed."""
+    state = KeptState(references)
+
+    def restore() -> None:
+        try:
+            state.restore()
+        except ChangedParameterError as error:
+            raise SourceError(f"a reference raises {error}") from error
+
+    return restore
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from multiprocessing import get_start_method
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
@@ -45,6 +46,7 @@ def to_backend_multiple(
     A lowered program crosses no process, and torch.export, which XNNPACK's passes use, is not safe
     on threads. So with `n_jobs` the methods are first lowered in forked processes of joblib, which
     fill the store (or a temporary one); lowering them here then finds every partition preprocessed.
+    Where multiprocessing does not fork, as on macOS, they are lowered here one after another.
 
     Args:
         method_to_edge_program: programs in edge dialect, by method name. Not modified.
@@ -160,7 +162,7 @@ def _lower_by_unit(
 ) -> dict[str, ExportedProgram]:
     units = make_units(partitioners)
     with ExitStack() as stack:
-        if n_jobs > 1 and len(units) > 1:
+        if n_jobs > 1 and len(units) > 1 and get_start_method() == "fork":
             store = store or Store(Path(stack.enter_context(TemporaryDirectory())))
             _lower_ahead(programs, partitioners, units, n_jobs, store)
         return delegate_methods(programs, partitioners, store)

@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 from pipeline.features.tracing.nondeterminism import find_nondeterminism, find_strings
 from pipeline.features.tracing.tracer import Tracer
-from pipeline.plan.declared import list_beside
+from pipeline.features.tracing.undeclared import list_undeclared
 from pipeline.plan.kinds.export import ExportInputs
 from pipeline.plan.places import FOLDER, SYSTEM, Kind, is_no_file, within
 from pipeline.plan.reads import NEUTRAL, WHOLE_ENVIRONMENT, Finder, Reads, is_inside
@@ -272,7 +272,7 @@ class TracedReads(DeclaredReads):
         allowed = {*self._inputs.declared.environment, *NEUTRAL, "HOME"}
         undeclared += [f"env:{name}" for name in sorted(read - allowed)]
         if undeclared:
-            mistake = f"reads what INPUTS does not name: {list_beside(undeclared)}"
+            mistake = f"reads what INPUTS does not name: {list_undeclared(undeclared)}"
             raise SourceError(f"{self._inputs.path}: {mistake}")
 
     def _is_beside(self, kind: Kind, name: str, value: str | None) -> bool:

@@ -11,9 +11,9 @@ from pipeline.config.operators import source_files
 from pipeline.config.passes import FOLDER as PASSES
 from pipeline.features.tracing.nondeterminism import find_nondeterminism, find_strings
 from pipeline.features.tracing.tracer import Tracer
+from pipeline.features.tracing.undeclared import list_undeclared
 from pipeline.features.tracing.watch import loaded_files
 from pipeline.plan.actions import Action
-from pipeline.plan.declared import list_beside
 from pipeline.plan.kinds.compile import CompileInputs
 from pipeline.plan.pass_inputs import PassInputs
 from pipeline.plan.places import FOLDER, SYSTEM, Kind, Places, is_no_file, within
@@ -71,9 +71,7 @@ def _check_reads(
         ", ".join(f"{f}/" for _, f in named),
     )
     if undeclared:
-        mistake = (
-            f"{subject} read what no INPUTS of theirs names: {list_beside(undeclared)}"
-        )
+        mistake = f"{subject} read what no INPUTS of theirs names: {list_undeclared(undeclared)}"
         raise SourceError(f"{where}: {mistake}")
     causes = [
         line

@@ -64,6 +64,8 @@ class Tracer(FileAccessLog):
 @cache
 def has_kernel_view() -> bool:
     """Return whether the kernel tells this process about a fork's system calls, as tried out."""
+    if not hasattr(os, "pidfd_open"):
+        return False
     tracer = Tracer(lambda path: True, lambda kind, path: None, kernel=True)
     with suppress(OSError, KeyError, AttributeError, PipelineError):
         run_isolated(lambda: os.path.exists("/"), tracer)

@@ -28,7 +28,7 @@ from safetensors.torch import load_file, save_file
 
 from pipeline.features.tracing.tracer import Tracer, has_kernel_view
 from pipeline.plan.places import FOLDER
-from pipeline.run.isolated import ChildError, run_isolated
+from pipeline.run.isolated import ChildError, ForkWatch, run_isolated
 from pipeline.run.stages import Stages
 from pipeline.store.errors import ConfigErrors, DeviceError, PipelineError, Problem, SourceError
 from pipeline.store.store import MissingBlobError
@@ -558,3 +558,31 @@ def test_stages_and_memory_come_back():
         run_isolated(work, stages=stages)
     assert [name for name, _, _ in stages.spans] == ["before", "one"]
     assert stages.current == "two" and stages.peak_bytes > 200 << 20
+
+
+class NestedRun(ForkWatch):
+    """Runs another fork from this process while the first one lives."""
+
+    def begin(self, line):
+        self.line = line
+
+    def attend(self, child, line):
+        run_isolated(lambda: None)
+        line.sendall(b".")
+
+
+def test_a_run_within_a_run_leaves_orphans_to_the_outer_one():
+    watch = NestedRun()
+
+    def leave():
+        watch.line.recv(1)
+        reading, writing = os.pipe()
+        if (child := os.fork()) == 0:
+            if (orphan := os.fork()) == 0:
+                time.sleep(60)
+            os.write(writing, orphan.to_bytes(4, "little"))
+            os._exit(0)
+        os.waitpid(child, 0)
+        return int.from_bytes(os.read(reading, 4), "little")
+
+    assert gone({run_isolated(leave, watch)}, within=1)
