@@ -58,7 +58,7 @@ GROUPS: Mapping[str, Command] = {
         ),
         Command(
             "quantize",
-            "quantize methods, calibrated where that is asked for",
+            "quantize methods, and calibrate those that need it",
             _TARGETS,
             more=_ANY,
             examples=(("doit quantize vision/classify", "one method"),),

@@ -184,7 +184,7 @@ def _waiting(plan: Plan, package: str) -> Status:
     else:
         owner = f", of {waits[0]} in its family,"
     why = export_status(plan, export).reason
-    return Status("waiting", f"model {export}{owner} is to be exported: {why}")
+    return Status("waiting", f"model {export}{owner} must be exported first: {why}")
 
 
 def find_damage(plan: Plan, package: str, recorded: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ FEATURE = Feature(
     verbs=(
         Command(
             "plan",
-            "what a run would do, and why, without doing it",
+            "show what a run would do, and why, without doing it",
             "[package[/method] ...]",
             {
                 "resolved": "print the effective config of each method and where each value comes "
@@ -31,7 +31,7 @@ FEATURE = Feature(
         ),
         Command(
             "explain",
-            "why actions are current or not; without names, what bounded the last run",
+            "say why actions are current or stale; without names, what slowed the last run",
             "[package[/method] ...]",
             {"json": JSON},
             examples=(
@@ -46,10 +46,10 @@ FEATURE = Feature(
         ),
         Command(
             "why",
-            "which packages hang on a file, tensor, backend or library, and by which road",
+            "list the packages that depend on a file, tensor, backend or library, and how",
             "<file | tensor | backend | library | $VARIABLE>",
             {"json": JSON},
-            "A pattern stands for all files or tensors that it fits, a folder for all in it. "
+            "A pattern stands for all files or tensors that match it, a folder for everything in it. "
             "What an exporter reads is known once it has run.",
             (
                 ("doit why models/common.py", "a module that exporters import"),
