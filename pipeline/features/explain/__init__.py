@@ -49,8 +49,8 @@ FEATURE = Feature(
             "list the packages that depend on a file, tensor, backend or library, and how",
             "<file | tensor | backend | library | $VARIABLE>",
             {"json": JSON},
-            "A pattern stands for all files or tensors that match it, a folder for everything in it. "
-            "What an exporter reads is known once it has run.",
+            "A pattern stands for all files or tensors that match it, a folder for everything in "
+            "it. What an exporter reads is known once it has run.",
             (
                 ("doit why models/common.py", "a module that exporters import"),
                 ("doit why decoder.embed.weight", "a tensor of a model"),
