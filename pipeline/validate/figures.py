@@ -169,7 +169,7 @@ def _segments(manifest: Json, contents: Json | None) -> dict[str, int]:
         whole = sum(file["size"] for file in manifest["files"].values())
         # What no object accounts for: the flatbuffer, its alignment and padding.
         sizes["program"] += max(0, whole - sum(blobs.values()))
-    return {kind: sizes[kind] for kind in sorted(sizes) if sizes[kind]}
+    return dict(sorted((+sizes).items()))  # those above zero
 
 
 def _iter_blobs(parts: Json) -> Iterator[tuple[str, Json]]:
@@ -253,10 +253,11 @@ def _sqnr(runs: Sequence[Json]) -> list[float | None] | None:
         figures_by_run.append([output["sqnr_db"] for output in run["outputs"]])
     worst: list[float | None] = []
     for place_figures in zip_longest(*figures_by_run):
-        figures = []
-        for figure in place_figures:
-            if figure is not None:  # infinities are strings
-                figures.append(round(min(float(figure), MOST_SQNR), 1))
+        figures = [
+            round(min(float(figure), MOST_SQNR), 1)  # infinities are strings
+            for figure in place_figures
+            if figure is not None
+        ]
         worst.append(min(figures, default=None))
     return worst or None
 
