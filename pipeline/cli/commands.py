@@ -12,7 +12,7 @@ from pipeline.moments import Command, find_features
 
 _TARGETS = "[package[/method] ...]"
 _ANY = (
-    "Names may be patterns ('vision*', 'vision/enc*'); without a name, all are meant."
+    "Names may be patterns ('vision*', 'vision/enc*'); without one, it is all of them."
 )
 
 # Groups of tasks: `doit lower vision` is `doit lower:vision`.

@@ -19,12 +19,12 @@ FEATURE = Feature(
                 "from",
                 "json": JSON,
             },
-            "Names may be patterns ('vision*', 'vision/enc*'); without a name, all are meant. "
+            "Names may be patterns ('vision*', 'vision/enc*'); without one, it is all of them. "
             "The exit status is 1 where a config has mistakes.",
             (
                 ("doit plan", "all that is stale"),
                 ("doit plan vision/classify", "one method"),
-                ("doit plan --resolved vision", "the config that comes of the file"),
+                ("doit plan --resolved vision", "the resulting config"),
             ),
             run="pipeline.features.explain.plan:run",
             record="pipeline.features.explain.forms:PLAN",
