@@ -12,7 +12,7 @@ from pipeline.moments import Command, find_features
 
 _TARGETS = "[package[/method] ...]"
 _ANY = (
-    "Names may be patterns ('vision*', 'vision/enc*'); without a name, all are meant."
+    "Names may be patterns ('vision*', 'vision/enc*'); without one, it is all of them."
 )
 
 # Groups of tasks: `doit lower vision` is `doit lower:vision`.
@@ -58,7 +58,7 @@ GROUPS: Mapping[str, Command] = {
         ),
         Command(
             "quantize",
-            "quantize methods, calibrated where that is asked for",
+            "quantize methods, and calibrate those that need it",
             _TARGETS,
             more=_ANY,
             examples=(("doit quantize vision/classify", "one method"),),

@@ -15,7 +15,6 @@ from pipeline.store.errors import Problem, did_you_mean, join
 from pipeline.store.names import METADATA
 
 if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
-    from pipeline.backends import Options
     from pipeline.config.compose import Document
     from pipeline.config.models import MethodConfig, PackageConfig
 
@@ -111,20 +110,15 @@ def find_places(
     config: PackageConfig, document: Document, more_paths: Iterable[str] = ()
 ) -> dict[str, str]:
     """Return file and line of the methods, settings of the validation and gates that are written,
-    and of further settings, by their path in the config."""
+    the package's and each method's, and of further settings, by their path in the config."""
     validation = config.validation
     paths = [f"methods.{name}" for name in config.methods]
-    paths += [f"validate.{name}" for name in validation.model_fields_set]
-    gate_settings: dict[str, Options] = {"validate": validation.gates}
-    gate_settings |= {
-        f"validate.methods.{name}": limits.gates
-        for name, limits in validation.methods.items()
-    }
-    paths += [
-        f"{p}.gates.{name}"
-        for p, gates in gate_settings.items()
-        for name in gates.model_fields_set
-    ]
+    validated: dict[str, Any] = {"validate": validation}
+    for name, limits in validation.methods.items():
+        validated[f"validate.methods.{name}"] = limits
+    for path, settings in validated.items():
+        paths += [f"{path}.{key}" for key in settings.model_fields_set]
+        paths += [f"{path}.gates.{gate}" for gate in settings.gates.model_fields_set]
     for name in config.methods:
         paths += validation.find_reference_limits(name)
     paths += more_paths

@@ -103,11 +103,11 @@ class Surroundings:
         """Return the variables that can matter to an export which looks at all of them."""
         # Paths inside the home folder count by what is there.
         passing = (*_PASSING, *NEUTRAL, "HOME")
-        names = []
-        for name in self.environment:
-            if name not in passing and not name.startswith(_OURS):
-                names.append(name)
-        return sorted(names)
+        return sorted(
+            name
+            for name in self.environment
+            if name not in passing and not name.startswith(_OURS)
+        )
 
 
 class Finder:

@@ -76,10 +76,12 @@ def check_shared_state(
                 WHERE, mistake, f"rename one of them, or say {SPLIT}"
             )
     if config.emit.memory_planning.share_mutable_buffers or not says_sharing(config):
-        for users in _find_renamed(renamed):
+        tensors = _find_renamed(renamed)
+        if tensors:
+            more = f" (and so are {len(tensors) - 1} more)" if tensors[1:] else ""
             mistake = (
-                f"{listed(users)} are one tensor of the model, but methods share buffers by "
-                "name"
+                f"{listed(tensors[0])} are one tensor of the model{more}, but methods share "
+                "buffers by name"
             )
             remedy = f"export the methods from modules that give it one name and say {SHARED}, or "
             yield document.problem(

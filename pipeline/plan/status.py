@@ -173,10 +173,7 @@ def _hit_or_stale(plan: Plan, action: Digest, reason: str) -> Status:
 
 
 def _waiting(plan: Plan, package: str) -> Status:
-    waits = []
-    for member in plan.linked_from(package):
-        if plan.waits(member):
-            waits.append(member)
+    waits = [member for member in plan.linked_from(package) if plan.waits(member)]
     export = plan.export(waits[0] if waits else package)
     assert export is not None
     if not waits or waits[0] == package:
@@ -184,7 +181,7 @@ def _waiting(plan: Plan, package: str) -> Status:
     else:
         owner = f", of {waits[0]} in its family,"
     why = export_status(plan, export).reason
-    return Status("waiting", f"model {export}{owner} is to be exported: {why}")
+    return Status("waiting", f"model {export}{owner} must be exported first: {why}")
 
 
 def find_damage(plan: Plan, package: str, recorded: Mapping[str, Any]) -> str:

@@ -60,10 +60,11 @@ def limits_of_rounding(
     """
     if not isinstance(expected, Tensor) or not expected.numel():
         return OutputLimits(atol=0.0, rtol=0.0)
-    comparable = []
-    for value in rounded:
-        if isinstance(value, Tensor) and value.shape == expected.shape:
-            comparable.append(value)
+    comparable = [
+        value
+        for value in rounded
+        if isinstance(value, Tensor) and value.shape == expected.shape
+    ]
     samples = expected.numel() * max(len(comparable), 1)
     if not (expected.dtype.is_floating_point or expected.is_complex()):
         return _limits_of_integers(expected, comparable, TIMES * margin(samples))

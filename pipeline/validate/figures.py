@@ -169,7 +169,7 @@ def _segments(manifest: Json, contents: Json | None) -> dict[str, int]:
         whole = sum(file["size"] for file in manifest["files"].values())
         # What no object accounts for: the flatbuffer, its alignment and padding.
         sizes["program"] += max(0, whole - sum(blobs.values()))
-    return {kind: sizes[kind] for kind in sorted(sizes) if sizes[kind]}
+    return dict(sorted((+sizes).items()))  # those above zero
 
 
 def _iter_blobs(parts: Json) -> Iterator[tuple[str, Json]]:
@@ -242,17 +242,22 @@ def _latency(measured: Json | None) -> LatencyFigures | None:
 
 
 def _sqnr(runs: Sequence[Json]) -> list[float | None] | None:
-    """Return the worst of each output over all runs, except cases that were made to be extreme."""
+    """Return the worst of each output on the examples; without any, on random inputs.
+
+    Noise is beyond the ranges that a quantizer observed: its figures would hide a fall on examples.
+    """
     usual = [run for run in runs if not run.get("case")] or runs
+    usual = [run for run in usual if not run.get("generated")] or usual
     figures_by_run = []
     for run in usual:
         figures_by_run.append([output["sqnr_db"] for output in run["outputs"]])
     worst: list[float | None] = []
     for place_figures in zip_longest(*figures_by_run):
-        figures = []
-        for figure in place_figures:
-            if figure is not None:  # infinities are strings
-                figures.append(round(min(float(figure), MOST_SQNR), 1))
+        figures = [
+            round(min(float(figure), MOST_SQNR), 1)  # infinities are strings
+            for figure in place_figures
+            if figure is not None
+        ]
         worst.append(min(figures, default=None))
     return worst or None
 

@@ -75,7 +75,7 @@ def test_the_event_stream_tells_what_runs_did(built):
     }
     assert kinds["compile"]["saved"] == pytest.approx(spent["compile"], rel=0.5)
     page = (build / "index.html").read_text()
-    assert "Found instead of computed" in page and "All runs with this store" in page
+    assert "Reused instead of rebuilt" in page and "All runs with this store" in page
 
 
 def test_second_run_does_nothing(built):

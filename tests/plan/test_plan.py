@@ -50,7 +50,7 @@ def test_fresh_workspace_waits_for_the_export(tmp_path):
     assert found["export"][0] == "stale"
     assert found["link"] == (
         "waiting",
-        "model pair is to be exported: not exported yet",
+        "model pair must be exported first: not exported yet",
     )
     assert found["validate"][0] == "waiting"
 

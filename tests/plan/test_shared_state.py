@@ -87,6 +87,14 @@ def test_a_tensor_of_two_names_cannot_be_shared(planning):
     )
 
 
+def test_many_tensors_of_two_names_are_one_mistake():
+    buffers = [("mean", 0), ("variance", 1), ("batches", 2)]
+    trunk = [(f"trunk.{name}", number) for name, number in buffers]
+    (line,) = find_renamed({}, prefill=buffers, decode=trunk)
+    assert "'mean' of prefill, 'trunk.mean' of decode are one tensor of the model (and so" in line
+    assert "so are 2 more)" in line
+
+
 def test_a_tensor_of_two_names_may_be_split_or_left_out():
     renamed = {"prefill": (("model.cache", 0),), "decode": (("cache", 0),)}
     assert not find_renamed({"share_mutable_buffers": False}, **renamed)

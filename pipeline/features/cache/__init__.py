@@ -10,7 +10,7 @@ FEATURE = Feature(
     verbs=(
         Command(
             "cache",
-            "the store: what it holds and has saved; check it; evict",
+            "show what the store holds and has saved; check it; evict from it",
             "stats | verify | gc",
             {
                 "json": "of stats: write one line of JSON instead; docs/reference/json.md "

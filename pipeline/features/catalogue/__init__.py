@@ -6,11 +6,11 @@ from pipeline.moments import Command, Feature
 
 FEATURE = Feature(
     "catalogue",
-    "list the backends that methods can be lowered to, and their options",
+    "list list the backends that methods can be lowered to, and their options",
     verbs=(
         Command(
             "backends",
-            "the backends that methods can be lowered to, and their options",
+            "list the backends that methods can be lowered to, and their options",
             "[name ...]",
             {
                 "json": "write one line of JSON instead; docs/reference/json.md describes it"

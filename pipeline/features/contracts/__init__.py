@@ -7,7 +7,7 @@ from pipeline.moments import Command, Feature
 
 CONTRACT = Command(
     "contract",
-    "what packages ask of their runtime, and the CMake lines that build it",
+    "show what packages need from their runtime, and the CMake lines that build it",
     "[package ...]",
     {
         "all": "one contract for all of them, as for one app; it is left in build/ too",

@@ -12,26 +12,26 @@ FEATURE = Feature(
     verbs=(
         Command(
             "plan",
-            "what a run would do, and why, without doing it",
+            "show what a run would do, and why, without doing it",
             "[package[/method] ...]",
             {
                 "resolved": "print the effective config of each method and where each value comes "
                 "from",
                 "json": JSON,
             },
-            "Names may be patterns ('vision*', 'vision/enc*'); without a name, all are meant. "
+            "Names may be patterns ('vision*', 'vision/enc*'); without one, it is all of them. "
             "The exit status is 1 where a config has mistakes.",
             (
                 ("doit plan", "all that is stale"),
                 ("doit plan vision/classify", "one method"),
-                ("doit plan --resolved vision", "the config that comes of the file"),
+                ("doit plan --resolved vision", "the resulting config"),
             ),
             run="pipeline.features.explain.plan:run",
             record="pipeline.features.explain.forms:PLAN",
         ),
         Command(
             "explain",
-            "why actions are current or not; without names, what bounded the last run",
+            "say why actions are current or stale; without names, what slowed the last run",
             "[package[/method] ...]",
             {"json": JSON},
             examples=(
@@ -46,11 +46,11 @@ FEATURE = Feature(
         ),
         Command(
             "why",
-            "which packages hang on a file, tensor, backend or library, and by which road",
+            "list the packages that depend on a file, tensor, backend or library, and how",
             "<file | tensor | backend | library | $VARIABLE>",
             {"json": JSON},
-            "A pattern stands for all files or tensors that it fits, a folder for all in it. "
-            "What an exporter reads is known once it has run.",
+            "A pattern stands for all files or tensors that match it, a folder for everything in "
+            "it. What an exporter reads is known once it has run.",
             (
                 ("doit why models/common.py", "a module that exporters import"),
                 ("doit why decoder.embed.weight", "a tensor of a model"),

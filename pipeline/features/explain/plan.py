@@ -38,8 +38,8 @@ _NOT_THERE = ("stale", "waiting")
 _LINKED = Status("up-to-date", "its package is lowered")
 _TO_FETCH = Status("hit", "its package is in the store")
 _COMPILED = Status("up-to-date", "its method is compiled")
-_UNLINKED = Status("waiting", "the package is to be linked first")
-_UNLINKED_FAMILY = Status("waiting", "packages of its family are to be linked first")
+_UNLINKED = Status("waiting", "the package must be linked first")
+_UNLINKED_FAMILY = Status("waiting", "packages of its family must be linked first")
 
 
 def run(

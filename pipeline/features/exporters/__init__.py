@@ -15,7 +15,7 @@ from pipeline.moments import Command, Feature
 
 DIAGNOSE = Command(
     "diagnose",
-    "all that torch.export refuses of a model, with source lines",
+    "list everything in a model that torch.export refuses, with source lines",
     "<model | package> ...",
     {"json": "write one line of JSON instead; docs/reference/json.md describes it"},
     "The exporter runs once more. What torch.export refuses, torch.export.draft_export exports as "

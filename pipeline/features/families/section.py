@@ -45,7 +45,9 @@ def section(report: Json) -> ReportSection:
         _describe(packages, family["base"]),
         _describe_payloads(report),
         make_chart(packages, pages),
-        DataTable("family", "Who loads what", list(_rows(packages, pages)), brief=20),
+        DataTable(
+            "family", "What each package loads", list(_rows(packages, pages)), brief=20
+        ),
     )
 
 
@@ -172,7 +174,9 @@ def make_chart(packages: Packages, pages: Mapping[str, str], family: str = "") -
         about += f" The {len(largest)} of {len(splits)} that add most."
     apart, together = map(human_size, _sizes(packages))
     return Chart(
-        f"Who loads what in {family}." if family else "Who loads what.",
+        f"What each package of {family} loads."
+        if family
+        else "What each package loads.",
         about,
         legend,
         f"Files of {plural(len(splits), 'package')}: {apart} apart, {together} together",

@@ -9,7 +9,7 @@ from pipeline.moments import Command, Feature, Section
 
 DIFF = Command(
     "diff",
-    "what tells the build from the accepted one, a revision or another build",
+    "compare the build with its baseline, a revision or another build",
     "[revision | path] [package ...]",
     {
         "markdown": "write Markdown, for a pull request",
@@ -33,7 +33,7 @@ DIFF = Command(
 )
 AFFECTED = Command(
     "affected",
-    "the packages and methods that a change since a revision touches",
+    "list the packages and methods that a change since a revision touches",
     "<revision> [package ...]",
     {
         "json": "write one line of JSON, for a CI's matrix; docs/reference/json.md describes it"
@@ -49,7 +49,7 @@ AFFECTED = Command(
 )
 BASELINE = Command(
     "baseline",
-    "accept the present figures, to which gates hold later builds",
+    "record the current figures as the baseline that gates compare with",
     "[package ...]",
     examples=(("doit baseline vision", "writes baselines/vision.yaml"),),
     run="pipeline.features.gates.accept:run",

@@ -13,7 +13,7 @@ from pipeline.moments import Command, Feature
 
 COMPLETION = Command(
     "completion",
-    "print what a shell needs to complete the words of `pte`",
+    "print the script that lets a shell complete `pte` commands",
     "bash | zsh | fish",
     more="Commands, options, packages, methods, models and, after `pte help`, config keys are "
     "completed. Each line belongs in the file that the shell reads at its start.",

@@ -35,7 +35,7 @@ DOIT_COMMANDS = {
         ),
         Command(
             "clean",
-            "remove what builds left in build/",
+            "remove the files that builds left in build/",
             "[package | task ...]",
             {
                 "orphans": "remove what is left of packages that no config makes",
@@ -62,7 +62,7 @@ DOIT_COMMANDS = {
 }
 _RUN_OPTIONS = {
     "-n NUMBER": "worker processes; by default one for each core",
-    "-a": "do it again, whatever the store holds",
+    "-a": "run the actions again, whatever the store holds",
     "-v": "a line for each method in the table",
     "--allow VERDICTS": "count these verdicts as success: not-judged,not-run",
 }
@@ -151,7 +151,8 @@ def read_keys() -> dict[str, dict[str, str]]:
 
 def find_key(name: str) -> str:
     """Return the path of a config key that is written with the name of a method, as
-    `methods.decode.emit`, or from its end on; "" where there is none, or more than one."""
+    `methods.decode.emit`, or from its end on: of several the shortest, `validate.atol` for `atol`;
+    "" where there is none, or no shortest one."""
     paths = list(read_keys())
     if name in paths:
         return name
@@ -161,7 +162,9 @@ def find_key(name: str) -> str:
     if general in paths:
         return general
     endings = [path for path in paths if path.endswith(f".{name}")]
-    return endings[0] if len(endings) == 1 else ""
+    least = min((path.count(".") for path in endings), default=0)
+    shortest = [path for path in endings if path.count(".") == least]
+    return shortest[0] if len(shortest) == 1 else ""
 
 
 def _describe_key(path: str) -> Iterator[str]:

@@ -10,9 +10,9 @@ FEATURE = Feature(
     verbs=(
         Command(
             "init",
-            "make a workspace here: a minimal exporter, a config, dodo.py",
+            "create a workspace: a minimal exporter, a config, dodo.py",
             "[folder]",
-            more="Files that are there already stay as they are, and it says so.",
+            more="Existing files stay as they are; each is reported.",
             examples=(("doit init shop && cd shop && doit", "a first package"),),
             run="pipeline.features.init.workspace:run",
             anywhere=True,

@@ -130,6 +130,13 @@ def _methods(methods: Mapping[str, Json]) -> Iterator[Row]:
         }
 
 
+def _describe_shape(tensor: Json) -> str:
+    """Return the sizes of a tensor; "" of one whose dtype is not known, and so not its shape."""
+    if not tensor["dtype"]:
+        return ""
+    return " × ".join(map(str, tensor["shape"])) or "scalar"
+
+
 def _tensor(tensor: Json, whole: int) -> Row:
     key = tensor.get("key", "")[:16]
     unnamed = Cell("not known", kind="soft", note=f"key {key}" if key else "")
@@ -137,7 +144,7 @@ def _tensor(tensor: Json, whole: int) -> Row:
     return {
         "tensor": code(tensor["name"]) if tensor["name"] else unnamed,
         "dtype": text(tensor["dtype"]),
-        "shape": " × ".join(map(str, tensor["shape"])) or "scalar",
+        "shape": text(_describe_shape(tensor)),
         "bytes": figure(tensor["size"]),
         "share": _share(tensor["size"], whole),
         "in": text(": ".join(filter(None, (tensor.get("file"), where))), kind="whole"),

@@ -11,7 +11,7 @@ FEATURE = Feature(
     verbs=(
         Command(
             "packages",
-            "the packages of the workspace, with their models, targets and methods",
+            "list the packages of the workspace, with their models, targets and methods",
             "[package ...]",
             {
                 "json": "write one line of JSON instead; docs/reference/json.md describes it"

@@ -105,7 +105,7 @@ def _check_call(
     if wrong and exact.first_error(walked.outputs, walked.expected) is None:
         units = f"{ROUNDING} units in the last place of the greatest value"
         case.note(
-            f"what departs is within {units}, as of rounding: the limits are closer"
+            f"the difference is rounding (within {units}); the limits are tighter than that"
         )
     elif wrong:
         case.note("its outputs depart, and no value before them that could be compared")

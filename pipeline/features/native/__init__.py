@@ -84,7 +84,7 @@ SETTINGS = {
 }
 PROFILE = Command(
     "profile",
-    "where the time of a method goes on a device, by operator and source line",
+    "show where a method spends its time on a device, by operator and source line",
     "package/method",
     {
         "on DEVICE": "native, qemu:<cpu> or a board; by default native, or the first of "

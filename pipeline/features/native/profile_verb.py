@@ -1,4 +1,4 @@
-"""`doit profile`: where the time of a method goes on a device, by operator and source line."""
+"""`doit profile`: show where a method spends its time on a device, by operator and source line."""
 
 from __future__ import annotations
 

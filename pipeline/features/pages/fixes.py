@@ -5,23 +5,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pipeline.report.elements import Json
+from pipeline.report.failures import FailureGroup, describe_failure
 
 # Gates that hold a package to its accepted baseline.
 _OF_BASELINE = ("max_size_growth", "max_sqnr_drop", "max_delegation_drop")
+_TRAINING = "in training mode"
+_EVALUATION = "model.eval()  # before torch.export.export"
+_UNROUNDED = "before anything is rounded"  # another program, whatever its ranges are
 
 
-def fix_failure(report: Json, methods: Sequence[str]) -> str:
-    """Return what helps with failures of methods of one cause: to leave the module that loses most
-    to quantization in float, or else to see the failure again without a build."""
-    named = [method for method in report["methods"] if method["method"] == methods[0]]
-    for method in named:
-        culprits = method.get("culprits") or ()
-        subjects = {failure.get("about", "") for failure in method["failures"]}
-        if "quantization" in subjects:
-            return _fix_quantization(method["method"], culprits)
-        if any(failure["inputs"] for failure in method["failures"]):
-            folder = f"build/{report['package']}/reproduce/{method['method']}"
-            return f"python {folder}/reproduce.py"
+def fix_failure(report: Json, group: FailureGroup) -> str:
+    """Return what helps with failures of one cause: to export in evaluation mode, to leave the
+    module that loses most to quantization in float, or to see the failure again without a build."""
+    for method in report["methods"]:
+        for failure in method["failures"]:
+            if describe_failure(failure) == group.description:
+                return _fix(report["package"], method, failure)
+    return ""
+
+
+def _fix(package: str, method: Json, failure: Json) -> str:
+    subject = failure.get("about", "")
+    if _TRAINING in failure["what"]:
+        return _EVALUATION
+    if subject == "quantization" and _UNROUNDED not in failure["what"]:
+        return _fix_quantization(method["method"], method.get("culprits") or ())
+    if not subject and failure["inputs"]:
+        return f"python build/{package}/reproduce/{method['method']}/reproduce.py"
     return ""
 
 

@@ -265,8 +265,7 @@ def _worst_figure(worst: Headline | None) -> Cell:
 
 
 def known_figures(report: Json) -> dict[str, Cell]:
-    return {
-        title: cell
-        for title, cell in key_figures(report).items()
-        if cell.text != NOTHING
-    }
+    figures = key_figures(report)
+    if figures["worst figure"].text == NOTHING:
+        del figures["its limit"]
+    return {title: cell for title, cell in figures.items() if cell.text != NOTHING}

@@ -26,8 +26,8 @@ SHARES = (0.9, 0.5)  # of nodes delegated: good from the first on, bad below the
 
 
 def list_methods(report: Json) -> list[dict[str, Any]]:
-    """Return a row for each method, the worst verdict first, and of one verdict the figure that
-    comes nearest to its limit.
+    """Return a row for each method: those that failed or whose gate did first, then by verdict, and
+    of one verdict the figure that comes nearest to its limit.
 
     A row has texts (`name`, `verdict`, `figure`, `limit`, `delegated`, `size`, `latency`), classes
     of the style (`kind`, `ratio_kind`, `delegated_kind`), `ratio`, the error divided by its limit,
@@ -36,7 +36,13 @@ def list_methods(report: Json) -> list[dict[str, Any]]:
     title and a text, and `table`, its comparisons.
     """
     rows = [_make_row(method, report) for method in report["methods"]]
-    rows.sort(key=lambda row: (VERDICTS.index(row["verdict"]), -(row["ratio"] or 0.0)))
+    unmet = {gate["method"] for gate in report.get("gates") or () if not gate["ok"]}
+
+    def badness(row: Json) -> tuple[int, float]:
+        rank = 0 if row["name"] in unmet else VERDICTS.index(row["verdict"])
+        return rank, -(row["ratio"] or 0.0)
+
+    rows.sort(key=badness)
     return rows
 
 

@@ -34,7 +34,7 @@ from pipeline.report.formatting import NOTHING
 from pipeline.report.packages import Entry
 from pipeline.store.visible import visible
 
-_MARKS = re.compile(r"([_./:\-]+)(?=\w)")
+_MARKS = re.compile(r"([_./:\-]*(?:[_/:\-]|\.(?!\d)))(?=\w)")  # not the point of 5.25
 _MANY_METHODS, _MANY_ROWS = 12, 24  # from which on tables of a package are folded
 _MOST_FAILURES = 5  # of a package on the page over all packages
 

@@ -16,7 +16,7 @@ ATTEST = Command(
 )
 VERIFY = Command(
     "verify",
-    "hold a folder to the attestations in it, anywhere, without a workspace",
+    "check a folder against the attestations in it, anywhere, without a workspace",
     "folder [public key ...]",
     options={"commit <id>": "the commit of git that all must be built from, in full"},
     more="Keys are Ed25519 public keys in PEM, by default those that the settings trust "

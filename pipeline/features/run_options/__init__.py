@@ -10,14 +10,14 @@ from __future__ import annotations
 from pipeline.moments import Feature
 
 SELECTING = {
-    "-k EXPRESSION": "only packages and methods of which `package/method` contains a text, or fits "
+    "-k EXPRESSION": "only packages and methods whose `package/method` contains a text, or matches "
     "a pattern: -k 'enc* and not int8'",
-    "--last-failed": "only the packages that failed in the last run, or else all",
+    "--last-failed": "only the packages that failed in the last run; all if none did",
 }
 RUNNING = {
     "-j, --jobs NUMBER": "the same as -n",
     "-x, --fail-fast": "start nothing more after the first failure",
-    "-q, --quiet": "print failures, warnings and verdicts alone",
+    "-q, --quiet": "print only failures, warnings and verdicts",
 }
 FEATURE = Feature(
     "run_options",

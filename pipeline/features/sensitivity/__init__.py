@@ -29,7 +29,7 @@ FEATURE = Feature(
     verbs=(
         Command(
             "sensitivity",
-            "what quantizing each module costs, and which to keep in float",
+            "measure what quantizing each module costs, and find those to keep in float",
             "package ...",
             options={
                 "floor DB": "the least SQNR of an output on an example, by default the method's "

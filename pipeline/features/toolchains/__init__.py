@@ -10,7 +10,7 @@ from pipeline.store.setting_table import checked, parse_text
 
 UPGRADE = Command(
     "upgrade",
-    "build with another toolchain beside the present one, and report what changes",
+    "build with another toolchain next to the current one, and report what changes",
     "toolchain [package ...]",
     more="The other builds go to build/.toolchains/<toolchain>, the report to "
     "build/upgrade-<toolchain>.md. What gets worse is at its top. The exit status is 1 where a "
@@ -25,7 +25,7 @@ UPGRADE = Command(
 
 RUNTIMES = Command(
     "runtimes",
-    "run built packages on the runtime of every toolchain, and say what each lacks",
+    "run built packages on every toolchain's runtime, and report what each lacks",
     "[package ...]",
     more="Inputs have the declared shapes. The table is kept in build/runtimes.json.",
     examples=(("doit runtimes vision", "of one package"),),

@@ -20,8 +20,8 @@ PRETRAINED = Command(
     "pretrained",
     "write packages as folders that transformers' ExportedModel reads",
     "[package ...]",
-    more="Of packages that are lowered as they are asked for, whose models transformers' exporters "
-    "exported. The folder is build/<package>/pretrained; nothing is compiled again.",
+    more="The packages must be current, and their models exported by transformers' exporters. "
+    "The folder is build/<package>/pretrained; nothing is compiled again.",
     examples=(("doit pretrained smol", "writes build/smol/pretrained/export.json"),),
     run="pipeline.features.transformers.pretrained_folder:run",
 )

@@ -50,7 +50,7 @@ def test_adapters_share_the_base(adapters):
     assert gates["max_size"] == len(chat) + sizes[1]
     assert gates["max_family_size"] == len(chat) + sum(sizes)
     page = adapters.bytes_of("assistant-chat", "report.html").decode()
-    assert "Who loads what." in page and "assistant-base: its own" in page
+    assert "What each package loads." in page and "assistant-base: its own" in page
     assert "assistant-base: its own" in (adapters.root / "build" / "index.html").read_text()
 
 

@@ -108,6 +108,12 @@ def test_extreme_inputs_do_not_count():
     assert found.sqnr_db == [50.0] and found.max_abs == 0.012
 
 
+def test_noise_hides_no_fall_on_examples():
+    record = proved("decode", [49.6], [13.1])
+    record["runs"][1]["generated"] = True
+    assert figures(decode=record).methods["decode"].sqnr_db == [49.6]
+
+
 def test_of_the_same_package_what_was_measured_elsewhere_stays():
     before = figures()
     near = figures(decode=proved("decode", [41.2, 118.0], max_abs=0.02))

@@ -469,6 +469,11 @@ def test_kernels_of_a_backend_count_as_delegated():
     assert failures({"min_delegated_nodes": 0.9}, build=build) == []
 
 
+def test_a_share_of_nodes_is_a_number_or_a_percentage():
+    limits = [settings({"min_delegated_nodes": limit}) for limit in (0.9, "90%", "90 %")]
+    assert [limit["gates"]["min_delegated_nodes"] for limit in limits] == [0.9] * 3
+
+
 def test_without_contents_segments_are_those_of_the_objects():
     blob = {"digest": "d" * 64, "size": 300}
     named = {"key": "w", "blob": {"digest": "e" * 64, "size": 150}}
@@ -487,6 +492,8 @@ def test_without_contents_segments_are_those_of_the_objects():
         ({"max_size_growth": "two"}, "must be a share such as 0.02 or 2%"),
         ({"max_size_growth": -0.1}, "must be a share such as 0.02 or 2%"),
         ({"max_delegation_drop": True}, "must be a share such as 0.02 or 2%"),
+        ({"min_delegated_ops": "101%"}, "must be at most 1"),
+        ({"min_delegated_nodes": "most"}, "must be a number"),
         ({"max_sqnr_drop": -1}, "must be at least 0"),
         ({"max_latency_ratio": 0}, "must be more than 0"),
         ({"max_npu_cycles": 0}, "must be at least 1"),
@@ -523,6 +530,7 @@ def test_the_place_of_a_gate_is_where_it_was_written(tmp_path):
         "validate.gates": "configs/_base.yaml:2",
         "validate.gates.max_size": "configs/_base.yaml:3",
         "validate.methods": "configs/asr.yaml:5",
+        "validate.methods.encode.gates": "configs/asr.yaml:7",
         "validate.methods.encode.gates.max_sqnr_drop": "configs/asr.yaml:7",
     }
 

@@ -81,6 +81,7 @@ def test_a_key_has_a_page():
     assert page[0].startswith("validate.atol: ") and page[-1].startswith("example: validate: ")
     assert find_page(["methods.decode.partitioners"], "pte")[0].startswith("methods.<method>.part")
     assert find_page(["max_size"], "pte")[0].startswith("validate.gates.max_size: ")
+    assert find_page(["min_sqnr"], "pte")[0].startswith("validate.min_sqnr: ")
     assert "validate.gates.max_size," in " ".join(find_page(["validate.gates"], "pte"))
     assert find_page(["nonsense"], "pte") is None
 

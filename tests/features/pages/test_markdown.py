@@ -206,7 +206,7 @@ def test_failures_of_methods_come_before_those_of_the_package():
     script = f"`python build/{FAILED['package']}/reproduce/encode/reproduce.py`"
     assert rows(markdown(FAILED), "Failures")[:2] == [
         [f"example 0, output[1]: {escaped} [PTE502]", "`encode`", "–", script],
-        ["no such `thing` [PTE500]", "`encode`", "–", script],
+        ["no such `thing` [PTE500]", "`encode`", "–", "–"],
     ]
     both = {**FAILED, "failures": [*FAILED["failures"], "too large"]}
     assert rows(markdown(both), "Failures")[-1] == ["too large [PTE500]", "package", "–", "–"]

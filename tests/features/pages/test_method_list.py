@@ -70,3 +70,16 @@ def test_charts_of_many_methods_show_a_dozen_and_long_tables_are_folded():
     assert "The 12 slowest of 40 methods." in page
     assert "<summary>Delegation by method (40)</summary>" in page
     assert "<summary>Delegation by method" not in render(many(9))["report.html"].decode()
+
+
+def test_a_method_whose_gate_failed_comes_before_those_that_passed():
+    record = many(9)
+    gate = {"gate": "min_delegated_nodes", "method": "layer_8", "ok": False, "sentence": "less"}
+    record["gates"] = [*(record.get("gates") or ()), {**gate, "figure": 0.5, "limit": 0.9}]
+    assert {row["name"] for row in list_methods(record)[:2]} == {"layer_7", "layer_8"}
+
+
+def test_a_number_does_not_break_into_lines():
+    assert breakable("stage_3, 5.25 × its source of a.b") == (
+        "stage_<wbr>3, 5.25 × its source of a.<wbr>b"
+    )

@@ -479,4 +479,4 @@ def test_a_family_is_drawn_on_the_page_of_a_package_and_of_all():
     assert "asr-6: base.ptd" not in page and 'aria-label="Files of 30 packages: ' in page
     entries = [Entry(each["package"], each) for each in reports]
     index = render_all(entries)["index.html"].decode()
-    assert "Who loads what in asr." in index and 'href="asr-30/report.html"' in index
+    assert "What each package of asr loads." in index and 'href="asr-30/report.html"' in index

@@ -2,9 +2,12 @@
 
 import copy
 
+import pytest
+
 from pipeline.features.pages.fixes import fix_failure, fix_gate
 from pipeline.features.pages.scores import list_answers, list_scores
 from pipeline.features.pages.sections import failures
+from pipeline.report.failures import group_failures
 from tests.features.pages.test_method_list import many
 from tests.support import golden
 
@@ -54,14 +57,63 @@ def test_methods_without_a_verdict_are_answered_by_reason():
     assert unjudged["lines"] == ["layer_0, layer_1, layer_2, layer_3 and 5 more: no input moves it"]
 
 
+def fixes(record):
+    """The fix of each group of failures, by the methods that have it."""
+    groups = group_failures(record["methods"])
+    return {", ".join(group.methods): fix_failure(record, group) for group in groups}
+
+
+def failing(what, about="", inputs=""):
+    """A record of 9 methods, one of which fails so."""
+    record = many(9)
+    (failure,) = record["methods"][7]["failures"]
+    failure |= {"what": what, "about": about, "inputs": inputs}
+    return record
+
+
 def test_a_quantization_is_fixed_in_the_module_that_loses_most():
-    assert fix_failure(FULL, ["decode"]) == (
-        "methods: {decode: {quantize: {modules: {decoder.1.cross_attention.query: none}}}}"
-    )
+    record = copy.deepcopy(FULL)
+    for method in record["methods"]:
+        method["failures"] = [f for f in method["failures"] if f.get("about") == "quantization"]
+    assert fixes(record) == {
+        "decode": "methods: {decode: {quantize: {modules: {"
+        "decoder.1.cross_attention.query: none}}}}"
+    }
 
 
 def test_a_wrong_number_is_seen_again_by_its_script():
-    assert fix_failure(many(9), ["layer_7"]) == "python build/vision/reproduce/layer_7/reproduce.py"
+    assert fixes(many(9)) == {"layer_7": "python build/vision/reproduce/layer_7/reproduce.py"}
+
+
+@pytest.mark.parametrize(
+    ("failure", "fix"),
+    [
+        (
+            ("it holds aten.dropout in training mode", "source"),
+            "model.eval()  # before torch.export.export",
+        ),
+        (
+            ("the reference is random: it is in training mode: drop (Dropout)", "reference"),
+            "model.eval()  # before torch.export.export",
+        ),
+        (("departs before anything is rounded, by more", "quantization"), ""),
+        (("the source is random: it calls aten.rand", "source"), ""),
+    ],
+)
+def test_a_fix_belongs_to_its_failure(failure, fix):
+    assert fixes(failing(*failure)) == {"layer_7": fix}
+
+
+def test_failures_without_a_fix_have_no_column_for_it():
+    failed, *_ = failures.section(failing("takes other inputs")).parts
+    assert failed.columns == ["what failed", "of", "config"]
+
+
+def test_a_limit_that_is_exceeded_names_its_line():
+    record = failing("absolute error 2e-06 exceeds 1e-09", inputs="example 0")
+    record["places"] = {"validate.atol": "configs/vision.yaml:7"}
+    failed, *_ = failures.section(record).parts
+    assert failed.rows[0]["config"].text == "configs/vision.yaml:7"
 
 
 def test_what_is_held_to_a_baseline_can_be_accepted():

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pipeline.config.fields import Share
 from pipeline.features.gates.gate import Gate, GateSubject, Measured
+from pipeline.features.gates.shares import DelegatedShare
 from pipeline.features.gates.wording import measure_delegated
 
 
@@ -14,9 +14,9 @@ def measure(method: GateSubject, limit: float) -> Measured:
 GATE = Gate(
     name="min_delegated_ops",
     holds_for=("method",),
-    values=Share,
+    values=DelegatedShare,
     unit="share",
-    text="The least share of each method's operators that delegates run, 0 to 1.",
+    text="The least share of each method's operators that delegates run: 0.9 or 90%.",
     example="0.9",
     measure=measure,
     needs_partitioners=True,

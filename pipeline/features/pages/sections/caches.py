@@ -17,7 +17,7 @@ def section(timeline: Json | None) -> ReportSection:
     """Return the section of what a `timeline.json` says of caches; empty where it says nothing."""
     caches = (timeline or {}).get("otherData", {}).get("caches")
     if not is_caches(caches):
-        return ReportSection("caches", "Found instead of computed")
+        return ReportSection("caches", "Reused instead of rebuilt")
     parts: list[str | DataTable] = []
     for key, title in _TABLES.items():
         record = caches[key]
@@ -26,7 +26,7 @@ def section(timeline: Json | None) -> ReportSection:
             usage[kind] = Usage(**counts)
         parts.append(f"{title}: {_sum(usage, record['moved'])}.")
         parts.append(DataTable(key, title, list(_rows(usage))))
-    return ReportSection("caches", "Found instead of computed", *parts)
+    return ReportSection("caches", "Reused instead of rebuilt", *parts)
 
 
 def _sum(usage: Mapping[str, Usage], moved: Sequence[int]) -> str:

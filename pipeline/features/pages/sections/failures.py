@@ -13,6 +13,17 @@ from pipeline.report.formatting import NOTHING
 from pipeline.store.errors import listed
 
 _MOST_NAMED = 4  # methods in a row
+_NO_FIX = Cell(NOTHING, kind="soft")
+# What a failure says of a figure, and the key of its limit.
+_LIMITS = {
+    "mean absolute error": "max_mean_abs",
+    "99.9th percentile": "max_p999_abs",
+    "relative error": "max_relative",
+    "SQNR": "min_sqnr",
+    "cosine": "min_cosine",
+    "agreement": "min_agreement",
+    "absolute error": "atol",
+}
 
 
 def section(report: Json) -> ReportSection:
@@ -33,6 +44,8 @@ def section(report: Json) -> ReportSection:
             subject = name(metrics[sentence]["method"])
             place = metrics[sentence].get("place", "")
         failures.append(_cells(sentence, subject, place))
+    if all(row["fix"] == _NO_FIX for row in failures):
+        failures = [_without_fix(row) for row in failures]
     culprits = list(_culprits(methods))
     notes: list[str] = []
     for method in methods:
@@ -47,15 +60,27 @@ def section(report: Json) -> ReportSection:
 
 
 def _row(group: FailureGroup, places: Mapping[str, str], report: Json) -> Row:
-    place = None
-    if len(group.methods) == 1:
-        place = places.get(f"methods.{group.methods[0]}")
     return _cells(
         group.sentence,
         name(listed(group.methods, _MOST_NAMED)),
-        place,
-        fix_failure(report, group.methods),
+        _find_place(group, places),
+        fix_failure(report, group),
     )
+
+
+def _find_place(group: FailureGroup, places: Mapping[str, str]) -> str | None:
+    """Return the line of the config that sets the limit that methods exceed; else that of the
+    method, where it is one."""
+    keys = []
+    for words, key in _LIMITS.items():
+        if words in group.description:
+            keys += [f"methods.{method}.{key}" for method in group.methods] + [key]
+    for key in keys:
+        if place := places.get(f"validate.{key}"):
+            return place
+    if len(group.methods) == 1:
+        return places.get(f"methods.{group.methods[0]}")
+    return None
 
 
 def _cells(sentence: str, subject: Cell | str, place: str | None, fix: str = "") -> Row:
@@ -63,8 +88,12 @@ def _cells(sentence: str, subject: Cell | str, place: str | None, fix: str = "")
         "what failed": Cell(add_code(sentence), kind="wide"),
         "of": subject,
         "config": source(place),
-        "fix": Cell(fix or NOTHING, kind="fix" if fix else "soft"),
+        "fix": Cell(fix, kind="fix") if fix else _NO_FIX,
     }
+
+
+def _without_fix(row: Row) -> Row:
+    return {column: cell for column, cell in row.items() if column != "fix"}
 
 
 def _culprits(methods: Sequence[Json]) -> Iterator[Row]:

@@ -1,0 +1,32 @@
+"""Shares that delegates run, as configs write them: 0.9 or 90%."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, WithJsonSchema
+
+from pipeline.config.fields import SHARE_PATTERN, Share
+
+
+def _parse_share(value: Any) -> Any:
+    """Return a share that is written in percent as a number; anything else as it is."""
+    if isinstance(value, str) and re.fullmatch(SHARE_PATTERN, value):
+        return float(Decimal(value.rstrip("% ")) / 100)
+    return value
+
+
+DelegatedShare = Annotated[
+    Share,
+    BeforeValidator(_parse_share),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "minimum": 0, "maximum": 1},
+                {"type": "string", "pattern": SHARE_PATTERN},
+            ]
+        }
+    ),
+]
