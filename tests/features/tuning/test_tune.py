@@ -180,32 +180,36 @@ def table_of(bench):
 
 
 @pytest.mark.release
-@pytest.mark.parametrize("objective", ["sqnr", "delegated_ops"])
-def test_a_killed_search_goes_on_to_the_same_table(tmp_path, objective):
+@pytest.mark.parametrize(
+    ("objective", "number", "executor"),
+    [("sqnr", "4", ""), ("sqnr", "4", "dask"), ("delegated_ops", "8", "")],
+)
+def test_a_killed_search_goes_on_to_the_same_table(tmp_path, objective, number, executor):
     """Predictions are made from the same figures; Optuna, which delegation takes, asks for the same
-    trials in the same order."""
+    trials in the same order. A cluster of dask gives the table of worker processes."""
     pytest.importorskip("optuna")
     space = f"{LARGE}\n  objectives: {{size: min, {objective}: max}}"
     whole = make_bench(tmp_path / "whole", space, "1MB")
-    assert whole.doit("tune", "--trials", "8") == 0, whole.output
+    words = ("tune", "--trials", number)
+    assert whole.doit(*words, timeout=600) == 0, whole.output
     killed = make_bench(tmp_path / "killed", space, "1MB")
     process = subprocess.Popen(
-        killed.command("tune", "--trials", "8"),
+        killed.command(*words),
         cwd=killed.root,
-        env=killed.environment,
+        env={**killed.environment, "PTE_PIPELINE_EXECUTOR": executor},
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
     line = ""
-    while not re.search(r"[24] of 8 trials", line):  # the first batch is done
+    while not re.search(r"[24] of \d trials", line):  # the first batch is done
         line = process.stdout.readline()
         assert line, "it ended too early"
     time.sleep(1)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert not (killed.root / "build" / "tune-tiny.json").exists()
-    assert killed.doit("tune", "--trials", "8") == 0, killed.output
+    assert killed.doit(*words, timeout=600, PTE_PIPELINE_EXECUTOR=executor) == 0, killed.output
     assert table_of(killed) == table_of(whole)
     assert record_of(killed) == record_of(whole)
 
