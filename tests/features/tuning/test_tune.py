@@ -174,6 +174,38 @@ def test_memory_of_all_packages_of_a_target_holds_a_limit(tmp_path):
     assert f"the least are planned_memory {least} B of at most {least - 1} B" in bench.output
 
 
+FAMILY = """\
+    methods.large.quantize: [null, {quantizer: xnnpack, dynamic: true, per_channel: true}]"""
+
+
+@pytest.mark.release
+def test_a_family_is_as_large_as_it_was_said_to_be(tmp_path):
+    """Two packages and a third without alternatives hold the same weights; the sum of trials that
+    were built apart counts them once, as the files do that are built then."""
+    bench = make_bench(tmp_path, FAMILY, "1MB")
+    config = bench.root / "partition_configs" / "tiny.yaml"
+    config.write_text(f"{config.read_text()}family: ours\ntarget: phone\n")
+    text = config.read_text()
+    (config.parent / "second.yaml").write_text(text)
+    start, end = text.index("tune:"), text.index("validate:")
+    (config.parent / "third.yaml").write_text(text[:start] + text[end:])
+    assert bench.doit("validate:third") == 0, bench.output
+    assert bench.doit("tune", "--target", "phone", "--max-size", "1MB") == 0, bench.output
+    (said,) = re.findall(r"together: size ([\d.]+) kB of at most 1.0 MB\n", bench.output)
+    (repeated,) = re.findall(r"([\d.]+) kB that packages of a family share", bench.output)
+    assert bench.output.count("trial 1, size 20.4 kB") == 2  # as they are: floats lose nothing
+    assert bench.doit("lower") == 0, bench.output
+    size, shared = 0, set()
+    for package in ("second", "third", "tiny"):
+        manifest = json.loads(bench.bytes_of(package, "manifest.json"))
+        size += manifest["files"].pop(f"{package}.pte")["size"]
+        shared |= {(file["digest"], file["size"]) for file in manifest["files"].values()}
+    ((_, shared_size),) = shared
+    size += shared_size
+    assert float(said) * 1000 == pytest.approx(size, rel=0.05)
+    assert float(repeated) * 1000 == pytest.approx(2 * shared_size, rel=0.05)
+
+
 def table_of(bench):
     lines = bench.output.splitlines()
     return [line for line in lines if "compiled" not in line and " of " not in line]
