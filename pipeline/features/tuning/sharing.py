@@ -7,7 +7,7 @@ that several chosen packages hold lie in files that an app ships once, and count
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from pipeline.compile.sharing import iter_named
@@ -153,7 +153,7 @@ def _find_names(result: Json) -> dict[Digest, set[str]]:
     return names
 
 
-def _fits(names: Sequence[str] | set[str], patterns: Sequence[str]) -> bool:
+def _fits(names: Collection[str], patterns: Sequence[str]) -> bool:
     if "*" in patterns:
         return True
     return any(fits_weight(name, pattern) for name in names for pattern in patterns)
@@ -165,25 +165,30 @@ def measure_apart(plan: Plan, package: str) -> float | None:
     settings = _find_settings(plan, package)
     if settings is None:
         return None
-    holders: Counter[Digest] = Counter()
+    held: set[Digest] = set()  # by other packages
     other_files: set[Digest] = set()
     for member in plan.packages:
         member_settings = _find_settings(plan, member)
         if member == package or member_settings is None:
             continue
         if member_settings["name"] == settings["name"]:
-            holders.update(read_blobs(plan, member, settings))
-            other_files.update(_read_files(plan, member))
-    size = 0
-    for content, file_size in _read_files(plan, package).items():
-        if content not in other_files:
-            size += file_size
-    for digest, blob_size in read_blobs(plan, package, settings).items():
-        if holders[digest]:
-            size += blob_size
+            held.update(read_blobs(plan, member, settings))
+            other_files.update(_read_files(plan, member, ".ptd"))
+    if settings["base"] is not None:
+        held = set(read_blobs(plan, settings["base"], settings))
+    files = _read_files(plan, package)
+    size = sum(files[content] for content in files if content not in other_files)
+    if not other_files.isdisjoint(files):
+        blobs = read_blobs(plan, package, settings)
+        size += sum(blobs[content] for content in blobs if content in held)
     return float(size)
 
 
-def _read_files(plan: Plan, package: str) -> dict[Digest, int]:
+def _read_files(plan: Plan, package: str, suffix: str = "") -> dict[Digest, int]:
+    """Return the bytes of a package's files with a suffix, by digest."""
     manifest = read_fitting(plan.workspace.package(package) / MANIFEST) or {"files": {}}
-    return {file["digest"]: file["size"] for file in manifest["files"].values()}
+    files = {}
+    for name, file in manifest["files"].items():
+        if name.endswith(suffix):
+            files[file["digest"]] = file["size"]
+    return files
