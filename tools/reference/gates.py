@@ -1,4 +1,4 @@
-"""The gates and the limits of `validate`."""
+"""The gates, the limits of metrics and those of outputs, all of `validate`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pipeline.config.validation import Limits
 from pipeline.features.catalogue.value_kinds import describe_values
 from pipeline.features.gates.kinds import find_gates
+from pipeline.features.metrics.config import MetricLimits
+from pipeline.features.metrics.planning import LIMITS
 from pipeline.validate.limits import FIGURES
 from pipeline.validate.metrics import OutputError
 from tools.reference.config import keys
@@ -37,6 +39,18 @@ def limits() -> Iterator[str]:
     for name, part in schema["properties"].items():
         kind = describe_values(part, schema.get("$defs", {}))
         yield row(f"`{name}`", kind, keys()[f"validate.{name}"].meaning, figures[name])
+
+
+def metrics() -> Iterator[str]:
+    """Yield the table of the limits of metrics."""
+    yield "| limit | values | meaning | example |"
+    yield "|---|---|---|---|"
+    schema = MetricLimits.model_json_schema()
+    for name in LIMITS:
+        part = schema["properties"][name]
+        kind = describe_values(part, schema.get("$defs", {}))
+        meaning = keys()[f"validate.metrics.<metric>.{name}"].meaning
+        yield row(f"`{name}`", kind, meaning, f"`{name}: {part['examples'][0]}`")
 
 
 def _definitions() -> dict[str, str]:

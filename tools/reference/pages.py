@@ -8,7 +8,7 @@ from pathlib import Path
 from tools.reference.config import config_keys, options
 from tools.reference.errors import errors, index, known_causes
 from tools.reference.features import features
-from tools.reference.gates import gates, limits
+from tools.reference.gates import gates, limits, metrics
 from tools.reference.json_output import json_output
 from tools.reference.linking import linking
 from tools.reference.settings import settings
@@ -22,6 +22,7 @@ PARTS: dict[tuple[Path, str], Callable[[], Iterator[str]]] = {
     (REFERENCE / "config.md", "keys"): config_keys,
     (REFERENCE / "options.md", "options"): options,
     (REFERENCE / "gates.md", "gates"): gates,
+    (REFERENCE / "gates.md", "limits of metrics"): metrics,
     (REFERENCE / "gates.md", "limits"): limits,
     (REFERENCE / "settings.md", "settings"): settings,
     (REFERENCE / "verbs.md", "verbs"): verbs,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -15,6 +16,7 @@ from pipeline.features.cluster.forms import TOPIC
 from pipeline.run.executors import ExecutorLostError
 from pipeline.run.worker_group import starting_workers
 from pipeline.store.reasons import reason
+from pipeline.store.toolchain import HASH_SEED
 
 _CONNECT = "10s"
 _ANSWER = 10.0  # seconds
@@ -96,7 +98,8 @@ class Connection:
 
 
 def _start_cluster(jobs: int) -> LocalCluster:
-    return LocalCluster(
+    seed = os.environ.get(HASH_SEED)
+    cluster = LocalCluster(
         n_workers=jobs,
         threads_per_worker=1,
         memory_limit=0,
@@ -104,6 +107,15 @@ def _start_cluster(jobs: int) -> LocalCluster:
         preload=[_PRELOAD],
         silence_logs=_SILENT,
     )
+    # Before each worker that they start, nannies set variables of this process, and with them a
+    # seed of `hash`, which the keys of exports hold: no later run would find these exports again.
+    for nanny in cluster.workers.values():
+        nanny.pre_spawn_env.pop(HASH_SEED, None)
+    if seed is None:
+        os.environ.pop(HASH_SEED, None)
+    else:
+        os.environ[HASH_SEED] = seed
+    return cluster
 
 
 def _silence() -> None:

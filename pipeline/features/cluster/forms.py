@@ -20,6 +20,7 @@ MEMORY = f"{RESOURCE}memory"  # in bytes
 # its plan.
 _PARCEL = {
     "request": str,  # the action, as `plan.requests` writes it
+    "build": str,  # the folder of builds, as a path in the workspace
     "files": dict[str, Digest],  # of the workspace, by path
     "results": list[Digest],  # the actions whose results it reads
     "blobs": list[Digest],  # those that it reads too, as far as the driver knows them

@@ -46,6 +46,7 @@ class Packer:
         }
         return {
             "request": write_request(action, workspace.root),
+            "build": str(workspace.build.relative_to(workspace.root)),
             "files": files,
             "results": list(action.inputs.results),
             "blobs": list(dict.fromkeys(self._find_blobs(action))),

@@ -46,8 +46,8 @@ def perform_parcel(text: str, folder: str) -> str:
         return json.dumps(
             {"missing": "the parcel has a form that this worker does not know"}
         )
-    workspace = open_workspace(parcel, Path(folder))
     try:
+        workspace = open_workspace(parcel, Path(folder))
         materialise(parcel, workspace)
         refused = find_differences(parcel["request"], workspace)
     except MissingBlobError as error:
@@ -65,12 +65,14 @@ def perform_parcel(text: str, folder: str) -> str:
 
 def open_workspace(parcel: Json, folder: Path) -> Workspace:
     """Open a parcel's workspace with this worker's settings, which are those of the folder where it
-    was started, and of the environment."""
+    was started, and of the environment. Raises PipelineError for builds outside of it."""
     settings = read_settings(Path.cwd())
+    build_folder = _find_inside(folder, parcel["build"])
     return Workspace(
         folder,
         Store(settings.store, settings.remote, settings.cap),
         jobs=1,
+        build_folder=build_folder,
         operators=OperatorSettings(
             tuple(parcel["operators"][0]), parcel["operators"][1]
         ),
@@ -85,14 +87,20 @@ def materialise(parcel: Json, workspace: Workspace) -> None:
     workspace.store.ask(parcel["results"])
     workspace.store.fetch([*parcel["files"].values(), *parcel["blobs"]])
     for name, content in parcel["files"].items():
-        path = workspace.root / name
-        if os.path.isabs(name) or ".." in path.parts:
-            raise PipelineError(f"{name}: is no path in a workspace")
+        path = _find_inside(workspace.root, name)
         blob = workspace.store.verified_path(content, once=True)
         # It goes with the action.
         copy_atomically(blob, path, workspace.root, durable=False)
     package = str(read_names(parcel["request"]).package)
     CrashLog(workspace.logs, package).write(parcel["crashes"])
+
+
+def _find_inside(root: Path, name: str) -> Path:
+    """Return the path of a file or folder in a workspace. Raises PipelineError for one outside."""
+    path = root / name
+    if os.path.isabs(name) or ".." in path.parts:
+        raise PipelineError(f"{name}: is no path in a workspace")
+    return path
 
 
 def find_differences(request: str, workspace: Workspace) -> Json | None:

@@ -1,4 +1,4 @@
-"""Gates, and the figures of the accepted baseline beside those of now."""
+"""Gates and limits of metrics, and the figures of the accepted baseline beside those of now."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pipeline.features.gates.outputs import find_changed_outputs
-from pipeline.report.cells import code, figure, name, source, verdict
+from pipeline.report.cells import code, figure, name, source, verdict, verdict_cell
 from pipeline.report.elements import Cell, DataTable, Json, ReportSection, Row
 from pipeline.report.formatting import decibel, milliseconds, percent, short
 from pipeline.report.packages import Entry
@@ -28,12 +28,7 @@ _UNITS: dict[str, Callable[[Any], str]] = {
 
 
 def section(report: Json) -> ReportSection:
-    order = {
-        method["method"]: place for place, method in enumerate(report["methods"], 1)
-    }
-    records = list(report.get("gates") or ())
-    records.sort(key=lambda gate: (gate["ok"], order.get(gate["method"], 0)))
-    gates = [_gate(record) for record in records]
+    gates = _list_gates(report)
     compared = list(compare(report))
     return ReportSection(
         "gates",
@@ -41,6 +36,42 @@ def section(report: Json) -> ReportSection:
         DataTable("gates", "Limits that the config sets", gates),
         DataTable("baseline", "Against the accepted baseline", compared),
     )
+
+
+def _list_gates(report: Json) -> list[Row]:
+    """Return a row for each gate and for each limit of a metric, those that failed first."""
+    order = {
+        method["method"]: place for place, method in enumerate(report["methods"], 1)
+    }
+    rows: list[tuple[bool, int, Row]] = []
+    for gate in report.get("gates") or ():
+        rows.append((gate["ok"], order.get(gate["method"], 0), _gate(gate)))
+    for metric in report.get("metrics") or ():
+        if metric["limit"] is not None:
+            place = order.get(metric["method"], 0)
+            rows.append(
+                (metric["verdict"] != "failed", place, _make_metric_row(metric))
+            )
+    rows.sort(key=lambda row: row[:2])
+    return [row for _, _, row in rows]
+
+
+def _make_metric_row(metric: Json) -> Row:
+    """Return the row of a limit of a metric: its figure is the value, or the drop or rise."""
+    kind = metric["kind"]
+    value = metric["value"]
+    if kind in ("max_drop", "max_rise"):
+        value = metric["drop"] if kind == "max_drop" else -metric["drop"]
+    bound = "at least" if kind == "min" else "at most"
+    return {
+        "gate": code(f"{metric['metric']} {kind}"),
+        "verdict": verdict_cell(metric["verdict"]),
+        "of": ", ".join(metric.get("methods") or [metric["method"]]),
+        "figure": figure(value, short),
+        "limit": figure(metric["limit"], lambda limit: f"{bound} {short(limit)}"),
+        "note": Cell(metric["sentence"], kind="wide") if metric["sentence"] else "",
+        "set in": source(metric.get("place")),
+    }
 
 
 def _gate(gate: Json) -> Row:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
 
 FIELD = "metrics"  # of the key of what is measured
 LIMITS_FIELD = "metric_limits"  # of what a package is held to
-_LIMITS = ("min", "max", "max_drop", "max_rise")
+LIMITS = ("min", "max", "max_drop", "max_rise")
 _RUN_SETTINGS = ("samples", "method", "device")
 
 
@@ -85,13 +85,13 @@ class MetricPlanning(Planning):
             measured[entry]["inputs"] = find_inputs(self.plan.workspace, file)
             measured[entry] |= self._describe_references(package, settings.method)
             limits[entry] = {
-                name: values[name] for name in _LIMITS if values[name] is not None
+                name: values[name] for name in LIMITS if values[name] is not None
             }
         return {FIELD: measured, LIMITS_FIELD: limits}
 
     def find_places(self, package: str, config: PackageConfig) -> Iterator[str]:
         for entry, settings in find_entries(config).items():
-            for name in _LIMITS:
+            for name in LIMITS:
                 if getattr(settings, name) is not None:
                     yield find_place(entry, name)
 

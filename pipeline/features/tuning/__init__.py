@@ -12,6 +12,7 @@ trials    trials as packages of a workspace beside the user's, lowered and valid
 figures   the figures of a trial, by name
 ranking   limits, the Pareto front, and the best trial
 joint     one trial of each of several packages, within a limit on their sum
+sharing   the weights that packages of a family have in common
 edit      values put into a config file, whose other lines stay as they are
 search    the trials of a package, batch by batch
 table     the result as a table

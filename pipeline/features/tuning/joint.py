@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pipeline.features.tuning.figures import format_figure, read_figures
 from pipeline.features.tuning.ranking import find_front
+from pipeline.features.tuning.sharing import FamilyWeights, measure_apart
 from pipeline.features.tuning.trials import Trial
 from pipeline.plan.plan import Plan
-from pipeline.store.errors import PipelineError
+from pipeline.store.errors import PipelineError, listed
+from pipeline.store.sizes import human_size
 
 Sums = tuple[float, ...]  # one for each limited figure
+_Chosen = tuple[tuple[str, Trial], ...]  # trials by package
+_Option = tuple[Sums, float, _Chosen]  # sums, sum of losses
 # By the sums that can be reached, the least sum of losses and the trials that have it.
-_Reached = dict[Sums, tuple[float, tuple[Trial, ...]]]
+_Reached = dict[Sums, tuple[float, _Chosen]]
+_MOST_CHOICES = 20_000  # of a family's trials
 
 
 def name_limits(
@@ -40,8 +47,8 @@ def name_limits(
 def read_constants(
     plan: Plan, packages: Sequence[str], limits: Mapping[str, float]
 ) -> dict[str, dict[str, float]]:
-    """Return the limited figures of packages as they were built. Raises PipelineError where one is
-    not."""
+    """Return the limited figures of packages as they were built, each as if it shared nothing.
+    Raises PipelineError where one is not."""
     by_package = {}
     for package in packages if limits else ():
         figures = read_figures(plan.workspace.package(package), list(limits))
@@ -49,6 +56,8 @@ def read_constants(
         if lacking:
             hint = f"run `doit validate:{package}` first"
             raise PipelineError(f"{package}: no figure {lacking[0]} of it; {hint}")
+        if "size" in figures:
+            figures["size"] = measure_apart(plan, package) or figures["size"]
         by_package[package] = figures
     return by_package
 
@@ -57,6 +66,7 @@ def choose_within(
     searches: Sequence[Any],
     limits: Mapping[str, float],
     constants: Mapping[str, Mapping[str, float]],
+    families: Sequence[FamilyWeights] = (),
 ) -> tuple[list[Trial], list[str]]:
     """Return a trial of each search, and lines that say which.
 
@@ -69,6 +79,7 @@ def choose_within(
         searches: of `search.Search`, whose trials have the limited figures.
         limits: the greatest sum by figure, in bytes.
         constants: the figures of packages without alternatives, which count too, by package.
+        families: those of several of these packages, whose common weights count once.
 
     Raises:
         PipelineError: no choice holds the limits, or a package has no sound trial.
@@ -77,12 +88,9 @@ def choose_within(
         sum(figures[name] for figures in constants.values()) for name in limits
     )
     reached: _Reached = {start: (0.0, ())}
-    for search in searches:
-        front = _find_joint_front(search, limits)
-        if not front:
-            raise PipelineError(f"{search.space.package}: no trial holds all limits")
-        losses = measure_losses(front, search.objectives, limits)
-        reached = _drop_beaten(_extend(reached, front, losses, limits))
+    for group, weights in _group(searches, families):
+        options = _list_options(group, weights, limits)
+        reached = _drop_beaten(_extend(reached, options))
     fitting = {
         sums: result
         for sums, result in reached.items()
@@ -94,34 +102,93 @@ def choose_within(
             f"no trials hold the limits together; the least are {least}"
         )
     sums = min(fitting, key=lambda sums: (fitting[sums][0], sums))
-    trials = list(fitting[sums][1])
-    return trials, _list_choice(searches, trials, limits, sums)
+    by_package = dict(fitting[sums][1])
+    trials = [by_package[search.space.package] for search in searches]
+    lines = _list_choice(searches, trials, limits, sums)
+    repeated = 0
+    for weights in families:
+        names = [by_package[package].name for package in weights.packages]
+        repeated += weights.count_repeated(names)
+    if repeated and "size" in limits:
+        lines.insert(
+            1, f"  {human_size(repeated)} that packages of a family share count once"
+        )
+    return trials, lines
+
+
+def _group(
+    searches: Sequence[Any], families: Sequence[FamilyWeights]
+) -> Iterator[tuple[list[Any], FamilyWeights | None]]:
+    """Yield the searches whose trials can be chosen one by one, and those of each family, whose
+    trials are chosen together."""
+    by_package = {search.space.package: search for search in searches}
+    for weights in families:
+        yield [by_package.pop(package) for package in weights.packages], weights
+    for search in by_package.values():
+        yield [search], None
+
+
+def _list_options(
+    group: Sequence[Any], weights: FamilyWeights | None, limits: Mapping[str, float]
+) -> Iterator[_Option]:
+    """Yield each choice of one trial of each search: what it adds to the sums, what it loses, and
+    the trials by package.
+
+    A trial that another one beats may share more with a family, so all of a family's count.
+
+    Raises:
+        PipelineError: a package has no sound trial, or a family too many choices.
+    """
+    trials: list[list[tuple[str, Trial, float]]] = []
+    for search in group:
+        package = search.space.package
+        front = _find_joint_front(search, limits)
+        if not front:
+            raise PipelineError(f"{package}: no trial holds all limits")
+        candidates = front
+        if weights is not None:
+            candidates = [
+                trial for trial in _list_measured(search, limits) if not trial.faults
+            ]
+        losses = measure_losses(front, search.objectives, limits, candidates)
+        trials.append(
+            [(package, *pair) for pair in zip(candidates, losses, strict=True)]
+        )
+    number = math.prod(map(len, trials))
+    if number > _MOST_CHOICES:
+        packages = listed([search.space.package for search in group])
+        fault = f"the family of {packages} has {number:,} choices of trials"
+        raise PipelineError(
+            f"{fault}, at most {_MOST_CHOICES:,} are looked at; set --trials"
+        )
+    for choice in itertools.product(*trials):
+        sums = [sum(trial.figures[name] for _, trial, _ in choice) for name in limits]
+        if weights is not None and "size" in limits:
+            repeated = weights.count_repeated([trial.name for _, trial, _ in choice])
+            sums[list(limits).index("size")] -= repeated
+        loss = sum(loss for *_, loss in choice)
+        yield tuple(sums), loss, tuple((package, trial) for package, trial, _ in choice)
 
 
 def _find_joint_front(search: Any, limits: Mapping[str, float]) -> list[Trial]:
     """Return the trials that no other one beats in objectives and limited figures."""
     objectives = {**dict.fromkeys(limits, "min"), **search.objectives}
-    measured = [
-        trial
-        for trial in search.trials
-        if all(name in trial.figures for name in objectives)
-    ]
-    return find_front(measured, objectives)
+    return find_front(_list_measured(search, limits), objectives)
 
 
-def _extend(
-    reached: _Reached,
-    front: Sequence[Trial],
-    losses: Sequence[float],
-    limits: Mapping[str, float],
-) -> _Reached:
-    """Return the sums with a further package, each with the least loss."""
+def _list_measured(search: Any, limits: Mapping[str, float]) -> list[Trial]:
+    """Return the trials that have all objectives and limited figures."""
+    names = {*limits, *search.objectives}
+    return [trial for trial in search.trials if names <= set(trial.figures)]
+
+
+def _extend(reached: _Reached, options: Iterable[_Option]) -> _Reached:
+    """Return the sums with further packages, each with the least loss."""
     extended: _Reached = {}
-    for sums, (loss, trials) in reached.items():
-        for trial, further_loss in zip(front, losses, strict=True):
-            figures = [trial.figures[name] for name in limits]
-            total = tuple(map(sum, zip(sums, figures, strict=True)))
-            result = (loss + further_loss, (*trials, trial))
+    for further, further_loss, further_trials in options:
+        for sums, (loss, trials) in reached.items():
+            total = tuple(map(sum, zip(sums, further, strict=True)))
+            result = (loss + further_loss, (*trials, *further_trials))
             if total not in extended or result[0] < extended[total][0]:
                 extended[total] = result
     return extended
@@ -146,10 +213,17 @@ def _fits(sums: Sums, bounds: Sums) -> bool:
 
 
 def measure_losses(
-    front: Sequence[Trial], objectives: Mapping[str, str], limited: Any = ("size",)
+    front: Sequence[Trial],
+    objectives: Mapping[str, str],
+    limited: Any = ("size",),
+    trials: Sequence[Trial] | None = None,
 ) -> list[float]:
-    """Return what each trial of a front loses, from 0 to 1, by the first objective that has no
-    limit."""
+    """Return what each trial loses by the first objective that has no limit: from 0 to 1 on the
+    front, and more for one that is worse than all of it.
+
+    Args:
+        trials: by default those of the front.
+    """
     first = next(iter(objectives))
     name = next((name for name in objectives if name not in limited), first)
     values = [trial.figures[name] for trial in front]
@@ -158,7 +232,10 @@ def measure_losses(
     else:
         best, worst = min(values), max(values)
     spread = abs(best - worst) or 1.0
-    return [abs(best - value) / spread for value in values]
+    losses = []
+    for trial in front if trials is None else trials:
+        losses.append(abs(best - trial.figures[name]) / spread)
+    return losses
 
 
 def _describe_least(limits: Mapping[str, float], reached: Sequence[Sums]) -> str:

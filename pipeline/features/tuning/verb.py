@@ -13,6 +13,7 @@ from pipeline.features.tuning.joint import choose_within, name_limits, read_cons
 from pipeline.features.tuning.page import write_results
 from pipeline.features.tuning.ranking import find_front
 from pipeline.features.tuning.search import Search
+from pipeline.features.tuning.sharing import read_families
 from pipeline.features.tuning.table import list_lines
 from pipeline.plan.plan import Plan
 from pipeline.store.errors import PipelineError, listed, plural
@@ -69,7 +70,8 @@ def run(
         yield f"{work}; {write_results(search)}"
     chosen = None
     if limits:
-        chosen, lines = choose_within(searches, limits, constants)
+        families = read_families(plan, searches, fixed)
+        chosen, lines = choose_within(searches, limits, constants, families)
         yield from lines
     if write:
         for place, search in enumerate(searches):

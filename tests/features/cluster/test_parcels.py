@@ -3,6 +3,7 @@ cluster, and nothing is performed."""
 
 import json
 import shutil
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -251,6 +252,22 @@ def test_what_is_missing_or_leads_out_is_one_line(workspace, there, monkeypatch)
     monkeypatch.setenv("PTE_PIPELINE_STORE", str(there / "empty"))
     missing = answer_of(text, there / "d")["missing"]
     assert " is missing; let both use one store " in missing and "\n" not in missing
+
+
+def test_a_package_is_validated_in_the_folder_of_its_builds(workspace, there):
+    """Trials of `doit tune` are built below `build/.tune`."""
+    trials = replace(workspace, build_folder=workspace.root / "build" / ".tune" / "one")
+    package = trials.package("one")
+    package.mkdir(parents=True)
+    (package / "one.pte").write_bytes(b"no real one")
+    *_, validation = actions(trials)
+    parcel = json.loads(Packer(trials, always=False).pack(validation))
+    other = unpack.open_workspace(parcel, there / "a")
+    unpack.materialise(parcel, other)
+    assert (other.package("one") / "one.pte").read_bytes() == b"no real one"
+    outside = json.dumps({**parcel, "build": "../stolen"})
+    (line,) = answer_of(outside, there / "b")["refused"]["differences"]
+    assert line == "../stolen: is no path in a workspace"
 
 
 def test_what_a_parcel_needs_is_pushed_once(workspace, tmp_path):

@@ -2,6 +2,8 @@
 
 from junitparser import Failure, JUnitXml, Skipped
 
+from pipeline.features.gates.section import section
+from pipeline.report.elements import DataTable
 from pipeline.report.render import render
 from tests.features.pages.test_markdown import method, validation
 
@@ -47,6 +49,20 @@ def test_each_limit_of_a_metric_is_a_case():
     assert isinstance(skipped, Skipped) and skipped.message == "not judged: few"
     assert not cases["seq2seq.pte", "package"].result  # it is said once
     assert "| decode | partition_configs/asr.yaml:9 |" in page.replace("`", "")
+
+
+def test_limits_of_metrics_stand_among_the_gates():
+    rise = {**ROW, "kind": "max_rise", "limit": 0.005, "verdict": "not judged", "sentence": "few"}
+    unlimited = {**ROW, "limit": None, "verdict": "", "sentence": ""}
+    report = {**validation(method("decode")), "metrics": [unlimited, rise, ROW]}
+    made = section(report)
+    (table,) = (part for part in made.parts if isinstance(part, DataTable) and part.rows)
+    columns = ("gate", "verdict", "of", "figure", "limit")
+    rows = [[str(getattr(row[name], "text", row[name])) for name in columns] for row in table.rows]
+    assert made.title == "Gates" and rows == [
+        ["quality.wer max", "failed", "decode", "0.121", "at most 0.08"],
+        ["quality.wer max_rise", "not judged", "decode", "0.001", "at most 0.005"],
+    ]
 
 
 def test_a_metric_without_a_limit_or_without_a_run_is_a_case_too():

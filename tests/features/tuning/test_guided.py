@@ -25,20 +25,24 @@ SCREENING = SimpleNamespace(
 )
 
 
-def lower(choice, better=0.0, failing=()):
-    """Return a trial as it comes of a combination; the floor of 25 dB is judged on it alone."""
+def lower(choice, better=0.0, failing=(), portable=()):
+    """Return a trial as it comes of a combination; the floor of 25 dB is judged on it alone, as are
+    lists of partitioners that delegate little."""
     quantization, partitioners, _ = choice
     if partitioners in failing:
         return Trial(1, choice, "p", {}, {}, ("can't be lowered",), ())
     size, sqnr = PREDICTED[quantization]
     figures = {"size": size + OVERHEAD[partitioners], "sqnr": min(sqnr + better, 120.0)}
     faults = ("breaks min_sqnr",) if figures["sqnr"] < 25 else ()
+    if portable:
+        figures["delegated_nodes"] = 0.2 if partitioners in portable else 0.9
+        faults += ("breaks min_delegated_nodes",) if partitioners in portable else ()
     return Trial(1, choice, "p", figures, {}, faults, ())
 
 
-def search(number=30, present="p-0-0-0", **facts):
+def search(number=30, present="p-0-0-0", limits=LIMITS, **facts):
     """Return the trials of a search by their combination."""
-    batches = follow_estimates(SCREENING, SPACE, present, number, OBJECTIVES, LIMITS)
+    batches = follow_estimates(SCREENING, SPACE, present, number, OBJECTIVES, limits)
     trials = {}
     choices = next(batches)
     while True:
@@ -80,6 +84,14 @@ def test_what_is_predicted_to_miss_a_floor_by_little_is_lowered_and_judged():
 
 def test_partitioners_that_lower_nothing_are_asked_once():
     trials = search(failing=(1,))
+    assert sum(choice[1] == 1 for choice in trials) == 1
+    assert find_best(trials)[:2] == (1, 0)
+
+
+def test_a_floor_of_delegation_is_broken_once_by_a_list_of_partitioners():
+    """Nothing predicts delegation; trials with other quantizations tell that of their list."""
+    floor = {**LIMITS, "min_delegated_nodes": 0.5}
+    trials = search(limits=floor, portable=(1,))
     assert sum(choice[1] == 1 for choice in trials) == 1
     assert find_best(trials)[:2] == (1, 0)
 

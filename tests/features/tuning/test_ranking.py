@@ -11,6 +11,7 @@ from pipeline.features.tuning.ranking import (
     measure_violations,
     parse_limits,
 )
+from pipeline.features.tuning.sharing import FamilyWeights
 from pipeline.features.tuning.trials import Trial
 from pipeline.store.errors import PipelineError
 
@@ -119,6 +120,39 @@ def test_joint_limits_on_size_and_memory_hold_together():
     other = {"c": {"size": 20, "planned_memory": 0}}
     trials, _ = choose_within(searches, limits, other)
     assert [t.number for t in trials] == [1, 1]
+
+
+def test_weights_that_a_family_shares_count_once():
+    """By hand: two floats share 90 of 100 bytes, so both fit with the package that is as it is."""
+    searches = [
+        search("a", [named("a-1", 1, 100, 40), named("a-2", 2, 60, 20)]),
+        search("b", [named("b-1", 1, 100, 40), named("b-2", 2, 60, 20)]),
+    ]
+    blobs = {"a-1": {"w": 90}, "a-2": {"a": 50}, "b-1": {"w": 90}, "b-2": {"b": 50}, "c": {"w": 90}}
+    constants = {"c": {"size": 95}, "d": {"size": 10}}
+    numbers, lines = choose(searches, 125, constants, [FamilyWeights(["a", "b"], ["c"], blobs)])
+    assert numbers == [1, 1]
+    assert lines[:2] == [
+        "together: size 125 B of at most 125 B",
+        "  180 B that packages of a family share count once",
+    ]
+    # With another base, the family shares other weights; without one, nothing.
+    base = FamilyWeights(["a", "b"], ["c"], blobs, {"v": 90})
+    for families in ([base], []):
+        numbers, lines = choose(searches, 225, constants, families)
+        assert numbers == [2, 2] and lines[0] == "together: size 225 B of at most 225 B"
+    with pytest.raises(PipelineError, match=r"has 40,000 choices of trials, at most 20,000 are"):
+        many = [search("a", searches[0].trials * 100), search("b", searches[1].trials * 100)]
+        choose(many, 125, constants, [base])
+
+
+def named(name, number, size, sqnr):
+    return trial(number, size, sqnr)._replace(name=name)
+
+
+def choose(searches, size, constants, families):
+    trials, lines = choose_within(searches, {"size": size}, constants, families)
+    return [trial.number for trial in trials], lines
 
 
 def test_memory_is_the_peak_on_a_device_that_all_searches_name():

@@ -174,38 +174,74 @@ def test_memory_of_all_packages_of_a_target_holds_a_limit(tmp_path):
     assert f"the least are planned_memory {least} B of at most {least - 1} B" in bench.output
 
 
+FAMILY = """\
+    methods.large.quantize: [null, {quantizer: xnnpack, dynamic: true, per_channel: true}]"""
+
+
+@pytest.mark.release
+def test_a_family_is_as_large_as_it_was_said_to_be(tmp_path):
+    """Two packages and a third without alternatives hold the same weights; the sum of trials that
+    were built apart counts them once, as the files do that are built then."""
+    bench = make_bench(tmp_path, FAMILY, "1MB")
+    config = bench.root / "partition_configs" / "tiny.yaml"
+    config.write_text(f"{config.read_text()}family: ours\ntarget: phone\n")
+    text = config.read_text()
+    (config.parent / "second.yaml").write_text(text)
+    start, end = text.index("tune:"), text.index("validate:")
+    (config.parent / "third.yaml").write_text(text[:start] + text[end:])
+    assert bench.doit("validate:third") == 0, bench.output
+    assert bench.doit("tune", "--target", "phone", "--max-size", "1MB") == 0, bench.output
+    (said,) = re.findall(r"together: size ([\d.]+) kB of at most 1.0 MB\n", bench.output)
+    (repeated,) = re.findall(r"([\d.]+) kB that packages of a family share", bench.output)
+    assert bench.output.count("trial 1, size 20.4 kB") == 2  # as they are: floats lose nothing
+    assert bench.doit("lower") == 0, bench.output
+    size, shared = 0, set()
+    for package in ("second", "third", "tiny"):
+        manifest = json.loads(bench.bytes_of(package, "manifest.json"))
+        size += manifest["files"].pop(f"{package}.pte")["size"]
+        shared |= {(file["digest"], file["size"]) for file in manifest["files"].values()}
+    ((_, shared_size),) = shared
+    size += shared_size
+    assert float(said) * 1000 == pytest.approx(size, rel=0.05)
+    assert float(repeated) * 1000 == pytest.approx(2 * shared_size, rel=0.05)
+
+
 def table_of(bench):
     lines = bench.output.splitlines()
     return [line for line in lines if "compiled" not in line and " of " not in line]
 
 
 @pytest.mark.release
-@pytest.mark.parametrize("objective", ["sqnr", "delegated_ops"])
-def test_a_killed_search_goes_on_to_the_same_table(tmp_path, objective):
+@pytest.mark.parametrize(
+    ("objective", "number", "executor"),
+    [("sqnr", "4", ""), ("sqnr", "4", "dask"), ("delegated_ops", "8", "")],
+)
+def test_a_killed_search_goes_on_to_the_same_table(tmp_path, objective, number, executor):
     """Predictions are made from the same figures; Optuna, which delegation takes, asks for the same
-    trials in the same order."""
+    trials in the same order. A cluster of dask gives the table of worker processes."""
     pytest.importorskip("optuna")
     space = f"{LARGE}\n  objectives: {{size: min, {objective}: max}}"
     whole = make_bench(tmp_path / "whole", space, "1MB")
-    assert whole.doit("tune", "--trials", "8") == 0, whole.output
+    words = ("tune", "--trials", number)
+    assert whole.doit(*words, timeout=600) == 0, whole.output
     killed = make_bench(tmp_path / "killed", space, "1MB")
     process = subprocess.Popen(
-        killed.command("tune", "--trials", "8"),
+        killed.command(*words),
         cwd=killed.root,
-        env=killed.environment,
+        env={**killed.environment, "PTE_PIPELINE_EXECUTOR": executor},
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
     line = ""
-    while not re.search(r"[24] of 8 trials", line):  # the first batch is done
+    while not re.search(r"[24] of \d trials", line):  # the first batch is done
         line = process.stdout.readline()
         assert line, "it ended too early"
     time.sleep(1)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert not (killed.root / "build" / "tune-tiny.json").exists()
-    assert killed.doit("tune", "--trials", "8") == 0, killed.output
+    assert killed.doit(*words, timeout=600, PTE_PIPELINE_EXECUTOR=executor) == 0, killed.output
     assert table_of(killed) == table_of(whole)
     assert record_of(killed) == record_of(whole)
 
