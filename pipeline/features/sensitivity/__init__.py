@@ -1,6 +1,8 @@
 """Sensitivity: what quantizing each module of a package costs, and which to keep in float.
 
-verb       the command: builds, measures, proposes, verifies, writes
+verb       the command: builds, prints, writes
+proposal   measures, proposes, verifies
+metric_search    finds what to keep in float for the limits of a metric, in few builds
 measure    what each probe of a method gives, as JSON, in a process of its own
 switches   a quantized program whose operators can be switched back to float
 calls      the examples that a method is measured on
@@ -38,8 +40,8 @@ FEATURE = Feature(
                 "out is said",
                 "variants N": "build the package with each of the N noisiest modules in float in "
                 "turn, and say what that takes in bytes and milliseconds here",
-                "metric NAME": "and what it wins in this metric of `validate.metrics`; of 3 "
-                "modules unless `--variants` says otherwise",
+                "metric NAME": "propose what meets the limits of this value of `validate.metrics` "
+                "in place of a floor, and show it with `--variants`",
                 "write": "put the proposal into the config, whose comments and layout stay",
                 "json": "print what the sensitivity.json of all packages hold",
             },
@@ -50,6 +52,10 @@ FEATURE = Feature(
                 (
                     "doit sensitivity vision-int8 --floor 30 --write",
                     "keeps in float what 30 dB needs",
+                ),
+                (
+                    "doit sensitivity vision-int8 --metric top1 --write",
+                    "keeps in float what the limits of top1 need",
                 ),
             ),
             run="pipeline.features.sensitivity.verb:run",

@@ -65,6 +65,26 @@ _METHOD = {
         "of `quantize` in the config: `modules` and `operators`, by name",
     ),
 }
+_KEPT = {str: [str]}
+_METRIC = {
+    "name": (str, "of `validate.metrics`"),
+    "value": (float, "of the package, all quantized"),
+    "verdict": (str, "on its limits; empty without any"),
+    "sentence": str,
+    "kept": (_KEPT, "in float by the proposal: modules and operators by method"),
+    "reached": (bool, "whether a package passes, with the proposal or as it is"),
+    "complete": (bool, "whether the budget sufficed"),
+    "builds": Count,
+    "one_by_one": (Count, "builds that each module alone would take"),
+    "tried": [
+        {
+            "kept": _KEPT,
+            "bytes": (int, "more of the files that a device loads"),
+            "value": float,
+            "verdict": str,
+        }
+    ],
+}
 _PACKAGE = {
     "format": Literal[1],
     "package": str,
@@ -80,6 +100,7 @@ _PACKAGE = {
         "of the package that was built with the proposal; null without one",
     ),
     "methods": {str: _METHOD},
+    "metric?": (_METRIC, "the search by `--metric`"),
 }
 SENSITIVITY = {
     "format": Literal[1],

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -23,11 +23,14 @@ from pipeline.plan.files import loadable
 from pipeline.plan.plan import Plan
 from pipeline.plan.tasks import find_action, find_status
 from pipeline.run import pool as pools
+from pipeline.run.action_log import logging_to
 from pipeline.run.batch import Batch
+from pipeline.run.isolated import run_isolated
 from pipeline.store.errors import PipelineError
-from pipeline.store.files import REPORT, read_record
+from pipeline.store.files import REPORT, make_folder, read_record
 from pipeline.store.scratch import scratch_folder
 
+LOG = "sensitivity.log"
 _PREFIX = ".sensitivity-"
 
 
@@ -108,6 +111,17 @@ def _find_stale(plan: Plan, kind: str, package: str) -> Iterator[Action]:
             action = find_action(plan, kind, name, unit)
             if action is not None:
                 yield action
+
+
+def run_logged(
+    plan: Plan, package: str, function: Callable[[], dict[str, Any]]
+) -> dict[str, Any]:
+    """Return what a function returns in a process of its own, whose output goes to a log."""
+    folder = plan.workspace.logs / package
+    make_folder(folder, plan.workspace.build)
+    with logging_to(folder / LOG):
+        result: dict[str, Any] = run_isolated(function)
+    return result
 
 
 def count_bytes(plan: Plan, package: str) -> int:

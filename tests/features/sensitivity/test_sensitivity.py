@@ -33,7 +33,7 @@ def inputs(seed, count):
     return [(torch.rand(4, WIDTH, generator=generator),) for _ in range(count)]
 
 
-def export_methods():
+def load():
     torch.manual_seed(0)
     model = Planted()
     for layer in model.layers:
@@ -41,8 +41,11 @@ def export_methods():
     model.layers[2].weight.data[0] = 0
     model.layers[2].bias.data[0] = 0
     model.layers[3].weight.data[:, 0] = 200
-    model.requires_grad_(False)
-    return {"forward": export(model.eval(), inputs(0, 1)[0])}
+    return model.requires_grad_(False).eval()
+
+
+def export_methods():
+    return {"forward": export(load(), inputs(0, 1)[0])}
 
 
 def example_inputs(method):
@@ -52,6 +55,20 @@ def example_inputs(method):
 def calibration_inputs(method):
     return inputs(2, 8)
 '''
+METRIC = """\
+from planted import inputs, load
+
+
+def data(method):
+    model = load()
+    for (x,) in inputs(5, 40):
+        yield x, model(x)
+
+
+def metric(outputs, labels):
+    pairs = zip(outputs, labels)
+    return sum(float((x - y).abs().max() <= 0.3) for x, y in pairs) / len(labels)
+"""
 CONFIG = """\
 # One layer is planted.
 model: planted
@@ -61,19 +78,19 @@ methods:
     partitioners: [xnnpack]
 validate:
   min_sqnr: 20  # dB
+  metrics: {close: {min: 0.8}}
 """
-
-
-WORDS = ("--variants", "1", "--write", "--json")
+WORDS = ("--variants", "1", "--metric", "close", "--write", "--json")
 
 
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory):
-    """The workspace after `doit sensitivity planted --write`."""
+    """The workspace after `doit sensitivity planted --metric close --write`."""
     root = tmp_path_factory.mktemp("planted")
     for name, text in {
         "dodo.py": "from pte_pipeline.tasks import *\n",
         "models/planted.py": MODEL,
+        "metrics/close.py": METRIC,
         "partition_configs/planted.yaml": CONFIG,
     }.items():
         (root / name).parent.mkdir(exist_ok=True)
@@ -83,7 +100,10 @@ def planted(tmp_path_factory):
     bench.text = bench.output
     assert bench.doit("validate:planted") == 1, bench.output  # 5 dB
     bench.report = json.loads((root / "build" / "planted" / "report.json").read_text())
+    bench.first = json.loads((root / "build" / "planted" / "sensitivity.json").read_text())
     bench.page = (root / "build" / "planted" / "report.md").read_text()
+    assert bench.doit("sensitivity", "planted", "--variants", "1") == 0, bench.output
+    bench.again = bench.output
     assert bench.doit("sensitivity", "planted", *WORDS) == 0, bench.output
     return bench
 
@@ -151,17 +171,33 @@ def test_options_are_checked(built):
     assert "--floor much: must be a number, such as --floor 30" in built.output
     assert built.doit("sensitivity") == 1
     assert "name a package: doit sensitivity <package>" in built.output
+    assert built.doit("sensitivity", "pair", "--floor", "9", "--metric", "top1") == 1
+    assert "--floor and --metric: give one; a proposal goes by either" in built.output
 
 
 @pytest.mark.slow
 def test_the_same_question_runs_nothing(planted):
-    """The first run printed text; the second one, of the same package and options, JSON."""
     assert "planted/forward: SQNR" in planted.text and "built" in planted.text
-    assert "built" not in planted.output
+    assert "built" not in planted.again
+    assert "planted: as measured before; nothing was run" in planted.again
 
 
 @pytest.mark.slow
-def test_a_module_in_float_is_built_and_timed(planted, record):
+def test_the_metric_decides_what_is_kept(planted, record):
+    assert "keep in float for 20 dB: layers.3" in planted.text
+    search = record["metric"]
+    assert search["value"] < 0.1 and search["verdict"] == "failed"
+    (built,) = search["tried"]
+    assert built["verdict"] == "passed" and built["value"] > 0.9
+    assert search["kept"] == built["kept"] == {"forward": ["layers.3"]}
+    assert (search["builds"], search["one_by_one"]) == (1, 5)
+    # 20 dB of the config are not what this proposal goes by.
+    assert record["methods"]["forward"]["floor_db"] is None
+
+
+@pytest.mark.slow
+def test_a_module_in_float_is_built_and_timed(planted):
+    record = planted.first
     noisiest, *quieter = record["methods"]["forward"]["modules"]
     assert noisiest["in_float"]["bytes"] > 0 and not any("in_float" in row for row in quieter)
     spread = noisiest["in_float"]["ms"]
@@ -172,8 +208,8 @@ def test_a_module_in_float_is_built_and_timed(planted, record):
 
 
 @pytest.mark.slow
-def test_the_report_shows_what_was_measured(planted, record):
+def test_the_report_shows_what_was_measured(planted):
     modules = planted.report["sensitivity"]["methods"]["forward"]["modules"]
-    assert modules == record["methods"]["forward"]["modules"]
+    assert modules == planted.first["methods"]["forward"]["modules"]
     (row,) = (line for line in planted.page.splitlines() if "| keep in float |" in line)
     assert "| `layers.3` |" in row and f"{modules[0]['in_float']['bytes']:+,}" in row
