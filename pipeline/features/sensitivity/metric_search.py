@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from pipeline.features.sensitivity.edits import edit_configs
 from pipeline.features.sensitivity.overrides import keep_in_float
 from pipeline.features.sensitivity.search import OutOfBudgetError
 from pipeline.features.sensitivity.trial import (
     build_package,
     count_bytes,
-    edit_configs,
     open_trial,
     validate_package,
 )

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pipeline.features.sensitivity.edits import edit_configs
 from pipeline.features.sensitivity.metric_search import override, search_by_metric
 from pipeline.features.sensitivity.overrides import keep_in_float
 from pipeline.features.sensitivity.trial import (
     build_package,
     count_bytes,
-    edit_configs,
     open_trial,
     run_logged,
 )

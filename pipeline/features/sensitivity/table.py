@@ -83,14 +83,14 @@ def _describe_variants(method: Mapping[str, Any]) -> Iterator[str]:
         change = row["in_float"]
         value = f"{change['metric']:+.3g}" if "metric" in change else ""
         size = f"{change['bytes']:+,}"
-        rows.append((row["module"], size, _format_spread(change["ms"]), value))
+        rows.append((row["module"], size, format_spread(change["ms"]), value))
     base = "-" if method["base_ms"] is None else f"{method['base_ms']:g}"
     value = f"{method['metric_value']:.3g}" if metric else ""
     rows.append(("(all quantized)", "", base, value))
     yield from _indent(rows)
 
 
-def _format_spread(spread: Mapping[str, float] | None) -> str:
+def format_spread(spread: Mapping[str, float] | None) -> str:
     """Write a difference of times, and "even" with it where its quartiles are on both sides of
     zero."""
     if spread is None:
@@ -180,7 +180,7 @@ def describe_verification(record: Mapping[str, Any]) -> Iterator[str]:
                 f"{_compare_floor(figures['sqnr_db'], method['floor_db'])}"
             )
             for kind, members in method["overrides"].items():
-                yield f"  {kind}: {_show(members)}"
+                yield f"  {kind}: {show(members)}"
     before, after = record["bytes"], verified["bytes"]
     sizes = f"{human_size(before)} -> {human_size(after)}"
     yield f"{record['package']}: {sizes} ({after - before:+,} bytes)"
@@ -192,9 +192,13 @@ def _compare_floor(sqnr: float, floor: float | None) -> str:
     return f": {floor:g} dB {'reached' if sqnr >= floor else 'NOT reached'}"
 
 
-def _show(value: Any) -> str:
-    """Write overrides as a config has them."""
+def show(value: Any) -> str:
+    """Write a setting as a config has it."""
     if isinstance(value, Mapping):
-        pairs = ", ".join(f"{key}: {_show(inner)}" for key, inner in value.items())
+        pairs = ", ".join(f"{key}: {show(inner)}" for key, inner in value.items())
         return f"{{{pairs}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(show, value))}]"
+    if isinstance(value, str) and value.startswith("!"):
+        return f"'{value}'"  # else YAML takes it for a tag
     return str(value).lower() if isinstance(value, bool) else str(value)

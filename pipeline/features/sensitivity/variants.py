@@ -7,14 +7,14 @@ team's need the package itself: one build for each of the first modules.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from pipeline.features.sensitivity.edits import edit_configs
 from pipeline.features.sensitivity.metric_search import read_score
 from pipeline.features.sensitivity.overrides import keep_in_float
 from pipeline.features.sensitivity.trial import (
     build_package,
     count_bytes,
-    edit_configs,
     list_files,
     open_trial,
     run_logged,
@@ -23,8 +23,8 @@ from pipeline.plan.actions import Action
 from pipeline.plan.plan import Plan
 from pipeline.store.errors import PipelineError
 
-# The bytes of a package's files: the .pte and those of .ptd.
-Contents = tuple[bytes, tuple[bytes, ...]]
+if TYPE_CHECKING:
+    from pipeline.features.sensitivity.timing import Content
 
 
 def add_variants(
@@ -50,7 +50,7 @@ def add_variants(
     value_before = read_score(plan, package, metric)["value"] if metric else None
     for name, method in methods.items():
         rows = [row for row in method["modules"] if row["module"]][:most]
-        contents = [_read_files(plan, package)]
+        contents = [read_files(plan, package)]
         for row in rows:
             texts = _edit(plan, package, name, row["module"], method, actions[name])
             if texts is None:
@@ -61,7 +61,7 @@ def add_variants(
                 if value_before is not None:
                     value = read_score(trial, package, metric)["value"]
                     row["in_float"]["metric"] = value - value_before
-                contents.append(_read_files(trial, package))
+                contents.append(read_files(trial, package))
         built = [row for row in rows if "in_float" in row]
         method["base_ms"] = _add_times(built, contents, plan, package, actions[name])
         if value_before is not None:
@@ -86,7 +86,8 @@ def _edit(
         return None
 
 
-def _read_files(plan: Plan, package: str) -> Contents:
+def read_files(plan: Plan, package: str) -> Content:
+    """Return the bytes of the files of a built package that a device loads."""
     paths = list_files(plan, package)
     ptes = [path.read_bytes() for path in paths if path.suffix == ".pte"]
     ptds = [path.read_bytes() for path in paths if path.suffix == ".ptd"]
@@ -95,7 +96,7 @@ def _read_files(plan: Plan, package: str) -> Contents:
 
 def _add_times(
     rows: Sequence[dict[str, Any]],
-    contents: Sequence[Contents],
+    contents: Sequence[Content],
     plan: Plan,
     package: str,
     action: Action[Any],
@@ -105,9 +106,13 @@ def _add_times(
     validation = plan.config(package).validation
 
     def measure() -> dict[str, Any]:
+        from pipeline.features.sensitivity.calls import prepare
         from pipeline.features.sensitivity.timing import time_variants
+        from pipeline.program.signature import flatten
 
-        return time_variants(contents, action, validation, plan.workspace)
+        prepared = prepare(action, validation, plan.workspace, 1)
+        program, _, (inputs, *_), _ = prepared
+        return time_variants(contents, str(action.method), flatten(program, inputs))
 
     times = run_logged(plan, package, measure)
     for row, milliseconds in zip(rows, times["slower"], strict=True):

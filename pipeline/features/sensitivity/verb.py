@@ -8,6 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.cli.verbs import known_packages
+from pipeline.features.sensitivity.against import (
+    MOST_BUILDS,
+    Backends,
+    compare_backends,
+    find_proposal,
+)
+from pipeline.features.sensitivity.against_table import describe_against
+from pipeline.features.sensitivity.edits import edit_configs, edit_methods
 from pipeline.features.sensitivity.kept import keep, make_key, read_kept
 from pipeline.features.sensitivity.planning import FILE
 from pipeline.features.sensitivity.proposal import (
@@ -21,12 +29,13 @@ from pipeline.features.sensitivity.table import (
     describe_metric,
     describe_verification,
 )
-from pipeline.features.sensitivity.trial import build_package, edit_configs
+from pipeline.features.sensitivity.trial import build_package
 from pipeline.features.sensitivity.variants import add_variants
 from pipeline.plan.plan import Plan
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import record_bytes, write_atomically
 
+AGAINST_FILE = "sensitivity-against.json"
 _BUDGET = 300.0  # seconds
 
 
@@ -37,6 +46,7 @@ def run(
     budget: str = "",
     variants: str = "",
     metric: str = "",
+    against: str = "",
     write: bool = False,
     json: bool = False,
 ) -> Iterator[Any]:
@@ -52,31 +62,43 @@ def run(
     least = _parse_number("floor", floor)
     seconds = _parse_number("budget", budget) or _BUDGET
     most = _parse_count(variants)
-    if floor and metric:
-        raise PipelineError("--floor and --metric: give one; a proposal goes by either")
+    if floor and (metric or against):
+        other = "metric" if metric else "against"
+        fault = f"--floor and --{other}: give one; a proposal goes by either"
+        raise PipelineError(fault)
+    backends = Backends(against) if against else None
     records: list[dict[str, Any]] = []
     written: list[str] = []
     for package in known_packages(plan, words):
         build_package(plan, package)
-        actions = find_measurable(plan, package)
-        settings = {"floor": least, "variants": most, "metric": metric}
+        actions = {} if backends else find_measurable(plan, package)
+        settings = {
+            "floor": least,
+            "variants": most,
+            "metric": metric,
+            "against": against,
+        }
         key = make_key(plan, package, actions, settings)
         record = read_kept(plan, key)
         is_kept = record is not None
-        if record is None:
+        if record is None and backends:
+            builds = most or MOST_BUILDS
+            record = compare_backends(plan, package, backends, builds, metric)
+        elif record is None:
             record = examine(plan, package, actions, least, seconds, metric)
             if most:
                 methods = record["methods"]
                 add_variants(plan, package, actions, methods, most, metric)
-            keep(plan, key, record)
-        folder = plan.workspace.package(package)
-        write_atomically(folder / FILE, record_bytes(record), plan.workspace.build)
+        keep(plan, key, record)
+        name = AGAINST_FILE if backends else FILE
+        path = plan.workspace.package(package) / name
+        write_atomically(path, record_bytes(record), plan.workspace.build)
         records.append(record)
         if not json:
             yield from _describe(record)
         if is_kept and not json:
             yield f"{package}: as measured before; nothing was run"
-        if write and record["verified"] is None and not json:
+        if write and not _has_proposal(record) and not json:
             yield f"{package}: nothing to write"
         for name in _write(plan, record) if write else ():
             written.append(name)
@@ -107,11 +129,19 @@ def _parse_count(text: str) -> int:
     return int(text)
 
 
+def _has_proposal(record: Mapping[str, Any]) -> bool:
+    if "against" in record:
+        return bool(find_proposal(record))
+    return record["verified"] is not None
+
+
 def _describe(record: Mapping[str, Any]) -> Iterator[str]:
     for name, method in record["methods"].items():
         yield from describe_method(f"{record['package']}/{name}", method)
     if "metric" in record:
         yield from describe_metric(record)
+    if "against" in record:
+        yield from describe_against(record)
     yield from describe_verification(record)
 
 
@@ -127,6 +157,8 @@ def _write(plan: Plan, record: Mapping[str, Any]) -> Iterator[str]:
             f"{package}: the proposal does not reach the floor of {names}, so nothing is written"
         )
     texts: Mapping[str, str] = {}
+    if "against" in record:
+        texts = edit_methods(plan, package, find_proposal(record))
     if record["verified"] is not None:
         texts = edit_configs(plan, package, find_overrides(record["methods"]))
     folder: Path = plan.workspace.configs

@@ -5,6 +5,8 @@ import json
 import pytest
 import yaml
 
+from pipeline.features.sensitivity.verb import run
+from pipeline.store.errors import PipelineError
 from tests.features.schemas.test_json_output import validate
 from tests.support.bench import Bench
 
@@ -80,6 +82,7 @@ validate:
   min_sqnr: 20  # dB
   metrics: {close: {min: 0.8}}
 """
+PORTABLE = "model: planted\nmethods: {forward: {partitioners: []}}\n"
 WORDS = ("--variants", "1", "--metric", "close", "--write", "--json")
 
 
@@ -92,6 +95,7 @@ def planted(tmp_path_factory):
         "models/planted.py": MODEL,
         "metrics/close.py": METRIC,
         "partition_configs/planted.yaml": CONFIG,
+        "partition_configs/plain.yaml": PORTABLE,
     }.items():
         (root / name).parent.mkdir(exist_ok=True)
         (root / name).write_text(text)
@@ -171,8 +175,6 @@ def test_options_are_checked(built):
     assert "--floor much: must be a number, such as --floor 30" in built.output
     assert built.doit("sensitivity") == 1
     assert "name a package: doit sensitivity <package>" in built.output
-    assert built.doit("sensitivity", "pair", "--floor", "9", "--metric", "top1") == 1
-    assert "--floor and --metric: give one; a proposal goes by either" in built.output
 
 
 @pytest.mark.slow
@@ -213,3 +215,29 @@ def test_the_report_shows_what_was_measured(planted):
     assert modules == planted.first["methods"]["forward"]["modules"]
     (row,) = (line for line in planted.page.splitlines() if "| keep in float |" in line)
     assert "| `layers.3` |" in row and f"{modules[0]['in_float']['bytes']:+,}" in row
+
+
+@pytest.mark.slow
+def test_modules_go_to_the_backend_that_is_faster(planted):
+    words = ("--against", "xnnpack", "--variants", "1", "--write", "--json")
+    assert planted.doit("sensitivity", "plain", *words) == 0, planted.output
+    (line,) = (line for line in planted.output.splitlines() if line.startswith("{"))
+    printed = json.loads(line)
+    validate("sensitivity", printed)
+    method = printed["packages"][0]["against"]["methods"]["forward"]
+    (group,) = method["groups"]
+    layers = [f"layers.{number}" for number in range(5)]
+    assert group["modules"] == method["proposed"] == layers and method["builds"] == 1
+    assert group["ms"]["high"] < 0 and group["sqnr_db"] > 100
+    text = (planted.root / "partition_configs" / "plain.yaml").read_text()
+    item = f"{{xnnpack: {{modules: [{', '.join(layers)}]}}}}"
+    assert text == PORTABLE.replace("[]", f"[{item}]")
+    assert planted.doit("lower", "plain") == 0, planted.output
+    assert planted.outcomes()["compile plain/forward"] == "hit"
+
+
+def test_a_proposal_goes_by_one_thing():
+    with pytest.raises(PipelineError, match="--floor and --metric: give one"):
+        next(run(None, ["pair"], floor="9", metric="top1"))
+    with pytest.raises(PipelineError, match=r"--against \[vulkan\]: must be portable"):
+        next(run(None, ["pair"], against="[vulkan]"))
