@@ -23,7 +23,7 @@ def describe_reference(reference: Json) -> str:
     near = "exactly"
     if worst:
         near = f"within {error(worst)}"
-    calls = f"{plural(reference['calls'], 'call')} of {_compared(reference)} {near}"
+    calls = f"{plural(reference['calls'], 'call')} of {list_compared(reference)} {near}"
     limits = describe_limits(reference)
     if limits:
         return f"{calls}, held to {limits}"
@@ -49,20 +49,11 @@ def describe_limits(reference: Json, places: Mapping[str, str] | None = None) ->
     return f"{listed(values)} ({where})"
 
 
-def _compared(reference: Json) -> str:
+def list_compared(reference: Json) -> str:
+    """Name what was compared, the first of many."""
     return listed(reference["compared"], MOST_NAMED)
 
 
 def is_unreferenced(method: Json) -> bool:
     """Tell whether a method of programs is compared with nothing but the exported program."""
     return method["kind"] == "program" and not method.get("reference")
-
-
-def describe_comparison(reference: Json | None) -> str:
-    """Return what a method's export is compared with, for a table; without a reference, that
-    nothing is."""
-    if reference is None:
-        return UNREFERENCED
-    return (
-        f"{plural(reference['calls'], 'call')} of the export, by {_compared(reference)}"
-    )
