@@ -173,8 +173,9 @@ Modules = Annotated[
     Distinct[Annotated[str, Field(min_length=1)]],
     Field(
         description="Delegate only what stands in these sub-modules, by their qualified names such "
-        "as decoder.layers.0; by default everything. A module that is called several times is "
-        "named call by call, such as shared@0, or as shared@* for all of its calls."
+        "as decoder.layers.0; by default everything. '!head' leaves one out. A module that is "
+        "called several times is named call by call, such as shared@0, or as shared@* for all of "
+        "its calls."
     ),
 ]
 # The least and the greatest value of a signed 8-bit range that holds zero.

@@ -2,12 +2,13 @@
 
 `decoder.layers.0` names a module, and `decoder.layers` all modules below it. A bare name means one
 call: a module that is called more than once is named call by call, `shared@0` and `shared@1` in the
-order of the program, or `shared@*` for all of them. Importing it imports no torch.
+order of the program, or `shared@*` for all of them. `!head` leaves a module out, of those that
+others name or of the whole program. Importing it imports no torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pipeline.program.module_paths import Frame, Outline, module_frames
@@ -17,21 +18,26 @@ if TYPE_CHECKING:
     from torch.fx import Node
 
 _ALL = "*"
+_EXCEPT = "!"
 _MOST_SUGGESTIONS = 10
 
 
-def stands_in(node: Node, names: Iterable[str]) -> bool:
-    """Tell whether a node stands in one of the modules of these names."""
+def stands_in(node: Node, names: Sequence[str]) -> bool:
+    """Tell whether a node stands in one of the modules of these names, or in any where all names
+    begin with `!`, and in none that is left out."""
     frames = module_frames(node)
+    is_inside = bool(names) and all(name.startswith(_EXCEPT) for name in names)
     for name in names:
         base, call = _split(name)
         if any(_matches(frame, base, call) for frame in frames):
-            return True
-    return False
+            if name.startswith(_EXCEPT):
+                return False
+            is_inside = True
+    return is_inside
 
 
 def _split(name: str) -> tuple[str, str | None]:
-    base, mark, call = name.partition("@")
+    base, mark, call = name.removeprefix(_EXCEPT).partition("@")
     return base, call if mark else None
 
 

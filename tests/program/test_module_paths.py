@@ -17,8 +17,13 @@ from pipeline import to_backend, to_backend_multiple
 from pipeline.backends.xnnpack import XnnpackQuantize
 from pipeline.features.quantization.quantize import quantize
 from pipeline.program.archive_facts import describe_archive
-from pipeline.program.module_names import check_names
-from pipeline.program.module_paths import Outline, outline_archive, outline_program
+from pipeline.program.module_names import check_names, stands_in
+from pipeline.program.module_paths import (
+    Outline,
+    innermost_module,
+    outline_archive,
+    outline_program,
+)
 from pipeline.store.errors import PipelineError
 
 
@@ -191,6 +196,7 @@ def edge():
         (["twice@*"], {"twice", "twice@1"}),
         (["layers"], {"layers.0", "layers.1"}),
         (["layers.1.fc", "first@0"], {"layers.1", "first"}),
+        (["layers", "!layers.0"], {"layers.1"}),
     ],
 )
 def test_only_the_calls_that_are_named_are_delegated(edge, names, expected):
@@ -198,6 +204,18 @@ def test_only_the_calls_that_are_named_are_delegated(edge, names, expected):
     assert set().union(*delegated(lowered)) == expected
     expected_output = edge.module()(*X)
     torch.testing.assert_close(lowered.module()(*X), expected_output)
+
+
+def test_names_that_only_leave_out_mean_all_else(edge):
+    calls = [node for node in edge.graph.nodes if node.op == "call_function"]
+
+    def list_modules(*names):
+        return {innermost_module(node) for node in calls if stands_in(node, names)}
+
+    everything = {innermost_module(node) for node in calls}
+    named = list_modules("layers", "twice@*")
+    assert named and list_modules("!layers", "!twice@*") == everything - named
+    assert list_modules("!twice@0") == everything  # the other call of it is left
 
 
 def test_by_method_and_for_all_methods(edge):

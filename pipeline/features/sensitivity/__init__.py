@@ -1,6 +1,8 @@
 """Sensitivity: what quantizing each module of a package costs, and which to keep in float.
 
-verb       the command: builds, measures, proposes, verifies, writes
+verb       the command: builds, prints, writes
+proposal   measures, proposes, verifies
+metric_search    finds what to keep in float for the limits of a metric, in few builds
 measure    what each probe of a method gives, as JSON, in a process of its own
 switches   a quantized program whose operators can be switched back to float
 calls      the examples that a method is measured on
@@ -10,6 +12,11 @@ search     finds by these estimates what to keep in float, in few probes
 overrides  the `modules` of a config that keep these modules in float
 config_edit    puts them into a YAML file, and leaves all else as it is
 trial      builds a package with another config, in a folder of its own
+against    packages with groups of modules on another backend: what that costs and gains
+against_table    the lines that are printed of them
+groups     finds the groups that matter, in few builds
+package_figures    packages against the float program, and their times
+edits      changes one method in the config files of a package
 variants   packages with one module in float: their bytes, times and metrics
 planning   the figures of a package, where its report shows them
 section    that part of the report
@@ -38,8 +45,11 @@ FEATURE = Feature(
                 "out is said",
                 "variants N": "build the package with each of the N noisiest modules in float in "
                 "turn, and say what that takes in bytes and milliseconds here",
-                "metric NAME": "and what it wins in this metric of `validate.metrics`; of 3 "
-                "modules unless `--variants` says otherwise",
+                "metric NAME": "propose what meets the limits of this value of `validate.metrics` "
+                "in place of a floor, and show it with `--variants`",
+                "against BACKEND": "say what it takes to leave modules to another backend instead: "
+                "`portable` kernels, or an item of `partitioners` such as vulkan; in at most "
+                "`--variants` builds of a method, by default 8",
                 "write": "put the proposal into the config, whose comments and layout stay",
                 "json": "print what the sensitivity.json of all packages hold",
             },
@@ -50,6 +60,14 @@ FEATURE = Feature(
                 (
                     "doit sensitivity vision-int8 --floor 30 --write",
                     "keeps in float what 30 dB needs",
+                ),
+                (
+                    "doit sensitivity vision-int8 --metric top1 --write",
+                    "keeps in float what the limits of top1 need",
+                ),
+                (
+                    "doit sensitivity vision --against portable",
+                    "what each part of it gains from its delegate",
                 ),
             ),
             run="pipeline.features.sensitivity.verb:run",

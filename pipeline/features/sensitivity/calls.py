@@ -15,6 +15,7 @@ from pipeline.plan.actions import Action
 from pipeline.program.eager import Source
 from pipeline.program.input_files import read_examples
 from pipeline.program.inputs import InputSet, load_inputs
+from pipeline.program.sources import MethodSource
 from pipeline.run.build.load import load_examples, load_method, load_quantized
 from pipeline.run.build.planned import guard_sources
 from pipeline.run.worker_process import import_libraries
@@ -30,13 +31,34 @@ def prepare(
 ) -> tuple[Any, Any, list[InputSet], list[list[Any]]]:
     """Load a method as it was and as it was quantized, its examples, and what the float program
     gives on each."""
-    import_libraries(False)
-    load_libraries(action.libraries, workspace.root)
     method, source = str(action.method), action.inputs.source
+    calls = load_calls(source, method, action.libraries, validation, workspace, most)
+    program, examples, expected = calls
+    with guard_sources([source], workspace.store):
+        quantized = load_quantized(action.digest, method, workspace.store)
+    return program, quantized, examples, expected
+
+
+def load_calls(
+    source: MethodSource,
+    method: str,
+    libraries: Sequence[str],
+    validation: ValidateConfig,
+    workspace: Workspace,
+    most: int | None = None,
+) -> tuple[Any, list[InputSet], list[list[Any]]]:
+    """Load a method, examples of it evenly taken from all, and the flat outputs of each. Raises
+    PipelineError where it has none.
+
+    Args:
+        libraries: those of its operators.
+        most: how many examples at most; None for all.
+    """
+    import_libraries(False)
+    load_libraries(libraries, workspace.root)
     with guard_sources([source], workspace.store):
         program = load_method(source, workspace.store)
-        quantized = load_quantized(action.digest, method, workspace.store)
-        examples = load_inputs_of(action, validation, workspace, program)
+        examples = _load_inputs(source, method, validation, workspace, program)
         if most is not None and len(examples) > most:
             examples = [examples[len(examples) * n // most] for n in range(most)]
         float_source = Source(program)
@@ -44,15 +66,18 @@ def prepare(
         for inputs in examples:
             float_source.reset()
             expected.append(float_source.run(inputs))
-    return program, quantized, examples, expected
+    return program, examples, expected
 
 
-def load_inputs_of(
-    action: Action[Any], validation: ValidateConfig, workspace: Workspace, program: Any
+def _load_inputs(
+    source: MethodSource,
+    method: str,
+    validation: ValidateConfig,
+    workspace: Workspace,
+    program: Any,
 ) -> list[InputSet]:
     """Return the examples of a method, by which its quantization is judged too. Raises
     PipelineError where it has none."""
-    method, source = str(action.method), action.inputs.source
     limits = validation.methods.get(method)
     if limits is not None and limits.examples:
         files = [(name, workspace.find_data(name)) for name in limits.examples]

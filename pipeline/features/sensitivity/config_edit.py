@@ -57,9 +57,13 @@ def _put_member(
     present = _get_member(node, name)
     if present is None:
         return _insert(text, node, {name: value})
+    start, end = present.start_mark.index, _find_end(present)
     if isinstance(present, yaml.CollectionNode) and not present.flow_style:
-        return None
-    start, end = present.start_mark.index, present.end_mark.index
+        (key,) = [key for key, _ in node.value if key.value == name]
+        start = text.index(":", key.end_mark.index) + 1
+        if "#" in text[start:end]:  # its comments would go
+            return None
+        return f"{text[:start]} {_write_flow(value)}{text[end:]}"
     return text[:start] + _write_flow(value) + text[end:]
 
 

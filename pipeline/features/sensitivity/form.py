@@ -65,6 +65,59 @@ _METHOD = {
         "of `quantize` in the config: `modules` and `operators`, by name",
     ),
 }
+_KEPT = {str: [str]}
+_METRIC = {
+    "name": (str, "of `validate.metrics`"),
+    "value": (float, "of the package, all quantized"),
+    "verdict": (str, "on its limits; empty without any"),
+    "sentence": str,
+    "kept": (_KEPT, "in float by the proposal: modules and operators by method"),
+    "reached": (bool, "whether a package passes, with the proposal or as it is"),
+    "complete": (bool, "whether the budget sufficed"),
+    "builds": Count,
+    "one_by_one": (Count, "builds that each module alone would take"),
+    "tried": [
+        {
+            "kept": _KEPT,
+            "bytes": (int, "more of the files that a device loads"),
+            "value": float,
+            "verdict": str,
+        }
+    ],
+}
+_GROUP = {
+    "modules": ([str], "on the other backend"),
+    "bytes": (int, "more of the files that a device loads"),
+    "ms": (_SPREAD, None, "as of `in_float`"),
+    "sqnr_db": (
+        float,
+        None,
+        "of the package against the float program; null where it can't run here",
+    ),
+    "metric?": (float, "more of the value on the metric that was asked for"),
+    "verdict?": (str, "on the limits of that metric"),
+}
+_AGAINST = {
+    "backend": (str, "`portable`, or the name of a partitioner"),
+    "metric": (str, "that was asked for; empty without one"),
+    "methods": {
+        str: {
+            "base_ms": (float, None, "of a call on this machine, as it is"),
+            "sqnr_db": (float, None, "of the package as it is"),
+            "calls": (Count, "examples of an SQNR"),
+            "metric_value": (float, None, "of the package as it is"),
+            "groups": ([_GROUP], "a build each, in their order"),
+            "complete": (bool, "whether no group with an effect was left whole"),
+            "builds": Count,
+            "one_by_one": (Count, "builds that each module alone would take"),
+            "proposed": ([str], "modules that are better on the other backend"),
+            "settings": (
+                {str: Any},
+                "of the method in the config, that leave it those",
+            ),
+        }
+    },
+}
 _PACKAGE = {
     "format": Literal[1],
     "package": str,
@@ -80,6 +133,8 @@ _PACKAGE = {
         "of the package that was built with the proposal; null without one",
     ),
     "methods": {str: _METHOD},
+    "metric?": (_METRIC, "the search by `--metric`"),
+    "against?": (_AGAINST, "of `--against`; `methods` is empty then"),
 }
 SENSITIVITY = {
     "format": Literal[1],

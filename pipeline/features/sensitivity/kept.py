@@ -55,7 +55,10 @@ def read_kept(plan: Plan, key: Key) -> dict[str, Any] | None:
 
 def keep(plan: Plan, key: Key, record: Mapping[str, Any]) -> None:
     """Keep a record, unless the budget was spent before it was complete."""
-    if all(method["complete"] for method in record["methods"].values()):
+    searches = [*record["methods"].values()]
+    if "metric" in record:
+        searches.append(record["metric"])
+    if all(search["complete"] for search in searches):
         store = plan.workspace.store
         store.put_result(key, {"record": store.put(record_bytes(record))})
 

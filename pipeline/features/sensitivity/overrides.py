@@ -93,3 +93,11 @@ def find_places(document: Document, method: str, kind: str) -> Iterator[Place]:
     if path.endswith(_DEFAULTS):
         yield file, path.removesuffix(_DEFAULTS).removesuffix("."), keys
     yield document.file, "", keys
+
+
+def find_method_places(document: Document, method: str) -> Iterator[Place]:
+    """Yield where settings of a method may belong, the best first, as `find_places` does."""
+    written = document.written(f"methods.{method}")
+    if written is not None:
+        yield written.mark.file, written.mark.path, []
+    yield document.file, "", ["methods", method]

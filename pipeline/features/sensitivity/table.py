@@ -9,6 +9,7 @@ from pipeline.cli.columns import columns
 from pipeline.store.errors import listed, plural
 from pipeline.store.sizes import human_size
 
+_MOST_NAMED = 3  # modules of a build
 _MOST_QUIET = 8  # rows of modules that stay quantized
 _ITSELF = "(its own operators)"
 
@@ -82,14 +83,14 @@ def _describe_variants(method: Mapping[str, Any]) -> Iterator[str]:
         change = row["in_float"]
         value = f"{change['metric']:+.3g}" if "metric" in change else ""
         size = f"{change['bytes']:+,}"
-        rows.append((row["module"], size, _format_spread(change["ms"]), value))
+        rows.append((row["module"], size, format_spread(change["ms"]), value))
     base = "-" if method["base_ms"] is None else f"{method['base_ms']:g}"
     value = f"{method['metric_value']:.3g}" if metric else ""
     rows.append(("(all quantized)", "", base, value))
     yield from _indent(rows)
 
 
-def _format_spread(spread: Mapping[str, float] | None) -> str:
+def format_spread(spread: Mapping[str, float] | None) -> str:
     """Write a difference of times, and "even" with it where its quartiles are on both sides of
     zero."""
     if spread is None:
@@ -98,11 +99,60 @@ def _format_spread(spread: Mapping[str, float] | None) -> str:
     return f"{spread['median']:+g}{even}"
 
 
+def describe_metric(record: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what the packages score that were built for a metric, and what follows."""
+    search = record["metric"]
+    name, before = search["name"], f"{search['value']:.3g}"
+    state = search["verdict"] or "without a limit"
+    yield f"{record['package']}: {name} {before}, all quantized: {state}"
+    rows: list[Sequence[str]] = [("in float", "bytes", name, "")]
+    for row in search["tried"]:
+        size, value = f"{row['bytes']:+,}", f"{row['value']:.3g}"
+        rows.append((_name_kept(row["kept"]), size, value, row["verdict"]))
+    if search["tried"]:
+        yield from _indent(rows)
+        builds = plural(search["builds"], "build")
+        yield f"  {builds} in place of {search['one_by_one']} one by one"
+    yield f"  {_conclude_metric(search)}"
+
+
+def _name_kept(kept: Mapping[str, Sequence[str]]) -> str:
+    """Name modules, the first of many, with their methods where these are several."""
+    names = []
+    for method, modules in kept.items():
+        prefix = f"{method}/" if len(kept) > 1 else ""
+        names += [f"{prefix}{module}" for module in modules]
+    more = len(names) - _MOST_NAMED
+    if more <= 0:
+        return ", ".join(names)
+    return f"{', '.join(names[:_MOST_NAMED])} and {more} more"
+
+
+def _conclude_metric(search: Mapping[str, Any]) -> str:
+    name = search["name"]
+    if not search["verdict"]:
+        return f"no limit to reach: add `min` or `max_drop` to validate.metrics.{name}"
+    if search["kept"]:
+        spent = (
+            ""
+            if search["complete"]
+            else "; the budget was spent, so there may be fewer"
+        )
+        return f"keep in float for {name}: {_name_kept(search['kept'])}{spent}"
+    if search["reached"]:
+        return "passes as it is: nothing to keep in float"
+    if not search["complete"]:
+        return "the budget was spent: no proposal; raise it with --budget SECONDS"
+    return f"can't be reached by `modules`: {search['sentence']}"
+
+
 def _conclude(method: Mapping[str, Any]) -> str:
     """Say what follows from the probes, which is no more than an expectation."""
     floor = method["floor_db"]
     if not method["complete"]:
         return "the budget was spent: no proposal; raise it with --budget SECONDS"
+    if floor is None and method["overrides"]:
+        return "proposed by the metric, below"
     if floor is None:
         return "no floor to reach: give --floor DB, or `min_sqnr` in the config"
     if method["sqnr_db"] >= floor:
@@ -124,24 +174,31 @@ def describe_verification(record: Mapping[str, Any]) -> Iterator[str]:
     for name, figures in verified["methods"].items():
         method = record["methods"][name]
         if method["overrides"]:
-            reached = (
-                "reached" if figures["sqnr_db"] >= method["floor_db"] else "NOT reached"
-            )
             yield (
                 f"{record['package']}/{name}: quantized so, SQNR {figures['sqnr_db']:.1f} dB on "
-                f"{plural(figures['calls'], 'example')} (was {method['sqnr_db']:.1f}): "
-                f"{method['floor_db']:g} dB {reached}"
+                f"{plural(figures['calls'], 'example')} (was {method['sqnr_db']:.1f})"
+                f"{_compare_floor(figures['sqnr_db'], method['floor_db'])}"
             )
             for kind, members in method["overrides"].items():
-                yield f"  {kind}: {_show(members)}"
+                yield f"  {kind}: {show(members)}"
     before, after = record["bytes"], verified["bytes"]
     sizes = f"{human_size(before)} -> {human_size(after)}"
     yield f"{record['package']}: {sizes} ({after - before:+,} bytes)"
 
 
-def _show(value: Any) -> str:
-    """Write overrides as a config has them."""
+def _compare_floor(sqnr: float, floor: float | None) -> str:
+    if floor is None:
+        return ""
+    return f": {floor:g} dB {'reached' if sqnr >= floor else 'NOT reached'}"
+
+
+def show(value: Any) -> str:
+    """Write a setting as a config has it."""
     if isinstance(value, Mapping):
-        pairs = ", ".join(f"{key}: {_show(inner)}" for key, inner in value.items())
+        pairs = ", ".join(f"{key}: {show(inner)}" for key, inner in value.items())
         return f"{{{pairs}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(show, value))}]"
+    if isinstance(value, str) and value.startswith("!"):
+        return f"'{value}'"  # else YAML takes it for a tag
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -9,39 +9,29 @@ from functools import partial
 from statistics import median, quantiles
 from typing import Any
 
-from pipeline.config.validation import ValidateConfig
 from pipeline.devices.interface import PackageFiles
 from pipeline.devices.session import EXECUTORCH, Session
-from pipeline.features.sensitivity.calls import prepare
-from pipeline.plan.actions import Action
-from pipeline.program.signature import flatten
 from pipeline.store.errors import DeviceError
-from pipeline.store.workspace import Workspace
 
 _LEAST_ROUNDS, _MOST_ROUNDS = 11, 301
 _SECONDS = 1.0  # for each package
+Content = tuple[bytes, tuple[bytes, ...]]  # the .pte and the .ptd files of a package
 
 
 def time_variants(
-    contents: Sequence[tuple[bytes, tuple[bytes, ...]]],
-    action: Action[Any],
-    validation: ValidateConfig,
-    workspace: Workspace,
+    contents: Sequence[Content], method: str, values: Sequence[Any]
 ) -> dict[str, Any]:
     """Return by how many milliseconds a call takes longer in each package than in the first one.
 
     Args:
         contents: the `.pte` of each package, and its `.ptd` files.
-        action: the one that quantized the method that is called, on its first example.
+        values: the flat inputs of the method that is called.
 
     Returns:
         `slower`: for each package but the first the median over rounds, with both quartiles; None
         where this machine's runtime doesn't run it. `base_ms`: the median of the first, or None.
     """
-    method = str(action.method)
-    program, _, (inputs, *_), _ = prepare(action, validation, workspace, 1)
-    values = flatten(program, inputs)
-    calls = [_load(pte, ptds, method, values) for pte, ptds in contents]
+    calls = [_load(content, method, values) for content in contents]
     first, *variants = calls
     if first is None:
         return {"base_ms": None, "slower": [None] * len(variants)}
@@ -59,17 +49,33 @@ def time_variants(
 
 
 def _load(
-    pte: bytes, ptds: tuple[bytes, ...], method: str, values: Sequence[Any]
+    content: Content, method: str, values: Sequence[Any]
 ) -> Callable[[], Any] | None:
     """Return what calls a method, which was called once; None where it can't be."""
+    run = open_method(content, method)
+    if run is None:
+        return None
+    try:
+        run(values)
+    except DeviceError:
+        return None
+    return partial(run, values)
+
+
+def open_method(
+    content: Content, method: str
+) -> Callable[[Sequence[Any]], list[Any]] | None:
+    """Return what runs a method of a package on flat inputs, in its initial state; None where this
+    machine's runtime can't."""
+    pte, ptds = content
     session = Session(PackageFiles(f"{method}.pte", pte, ptds))
     try:
         if session.choose_device(method) != EXECUTORCH:
             return None
-        session.run(method, values)
+        session.load(method)
     except DeviceError:
         return None
-    return partial(session.run, method, values)
+    return partial(session.run, method)
 
 
 def _time_rounds(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -16,18 +16,19 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.cli.progress import progress_on
-from pipeline.features.sensitivity.config_edit import add_members
-from pipeline.features.sensitivity.overrides import add_overrides, find_places
 from pipeline.plan.actions import Action
 from pipeline.plan.files import loadable
 from pipeline.plan.plan import Plan
 from pipeline.plan.tasks import find_action, find_status
 from pipeline.run import pool as pools
+from pipeline.run.action_log import logging_to
 from pipeline.run.batch import Batch
+from pipeline.run.isolated import run_isolated
 from pipeline.store.errors import PipelineError
-from pipeline.store.files import REPORT, read_record
+from pipeline.store.files import REPORT, make_folder, read_record
 from pipeline.store.scratch import scratch_folder
 
+LOG = "sensitivity.log"
 _PREFIX = ".sensitivity-"
 
 
@@ -110,6 +111,17 @@ def _find_stale(plan: Plan, kind: str, package: str) -> Iterator[Action]:
                 yield action
 
 
+def run_logged(
+    plan: Plan, package: str, function: Callable[[], dict[str, Any]]
+) -> dict[str, Any]:
+    """Return what a function returns in a process of its own, whose output goes to a log."""
+    folder = plan.workspace.logs / package
+    make_folder(folder, plan.workspace.build)
+    with logging_to(folder / LOG):
+        result: dict[str, Any] = run_isolated(function)
+    return result
+
+
 def count_bytes(plan: Plan, package: str) -> int:
     """Return the bytes of the files of a built package that a device loads."""
     return sum(path.stat().st_size for path in list_files(plan, package))
@@ -120,61 +132,3 @@ def list_files(plan: Plan, package: str) -> list[Path]:
     folder = plan.workspace.package(package)
     files = plan.workspace.state(package)["link"]["files"]
     return [folder / name for name in sorted(loadable(files))]
-
-
-def edit_configs(
-    plan: Plan, package: str, overrides: Mapping[str, Mapping[str, Any]]
-) -> dict[str, str]:
-    """Return the texts of the config files that give a package these overrides, by their names.
-
-    Args:
-        overrides: by method, then by `modules` and `operators`, then by name.
-
-    Raises PipelineError where no insertion into a file gives that, and changes nothing else.
-    """
-    texts: dict[str, str] = {}
-    expected = {name: plan.written(name) for name in _find_sound(plan)}
-    for method, by_kind in overrides.items():
-        for kind, members in by_kind.items():
-            data = add_overrides(expected[package], method, {kind: members})
-            expected[package] = data
-            edited = _edit_kind(plan, package, (method, kind, members), texts, expected)
-            if edited is None:
-                raise PipelineError(
-                    f"{package}/{method}: {plan.document(package).file} has no place for "
-                    f"`{kind}` of it alone; write them by hand: {members}"
-                )
-            texts = edited
-    return texts
-
-
-def _edit_kind(
-    plan: Plan,
-    package: str,
-    override: tuple[str, str, Mapping[str, Any]],
-    texts: Mapping[str, str],
-    expected: Mapping[str, Any],
-) -> dict[str, str] | None:
-    """Return the texts with an override: of a method, of a kind, by name. None where no place takes
-    it."""
-    method, kind, members = override
-    for file, path, keys in find_places(plan.document(package), method, kind):
-        name = Path(file).name
-        if name not in texts:
-            text = (plan.workspace.configs / name).read_text(encoding="utf-8")
-        else:
-            text = texts[name]
-        changed = add_members(text, path, keys, members)
-        if changed is None:
-            continue
-        edited = {**texts, name: changed}
-        with open_trial(plan, edited) as trial:
-            written = {name: trial.written(name) for name in _find_sound(trial)}
-        if written == expected:
-            return edited
-    return None
-
-
-def _find_sound(plan: Plan) -> list[str]:
-    """Return the packages whose configs have no mistakes."""
-    return [name for name in plan.packages if plan.configs.parsed(name).config]

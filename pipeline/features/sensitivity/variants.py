@@ -6,25 +6,25 @@ team's need the package itself: one build for each of the first modules.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+from pipeline.features.sensitivity.edits import edit_configs
+from pipeline.features.sensitivity.metric_search import read_score
 from pipeline.features.sensitivity.overrides import keep_in_float
 from pipeline.features.sensitivity.trial import (
     build_package,
     count_bytes,
-    edit_configs,
     list_files,
     open_trial,
-    validate_package,
+    run_logged,
 )
 from pipeline.plan.actions import Action
 from pipeline.plan.plan import Plan
-from pipeline.store.errors import PipelineError, did_you_mean
+from pipeline.store.errors import PipelineError
 
-Run = Callable[[Callable[[], dict[str, Any]]], dict[str, Any]]
-# The bytes of a package's files: the .pte and those of .ptd.
-Contents = tuple[bytes, tuple[bytes, ...]]
+if TYPE_CHECKING:
+    from pipeline.features.sensitivity.timing import Content
 
 
 def add_variants(
@@ -34,7 +34,6 @@ def add_variants(
     methods: Mapping[str, Any],
     most: int,
     metric: str,
-    run_logged: Run,
 ) -> None:
     """Add to the rows of the noisiest modules of each method what the package gains or loses with
     that module alone in float, as `form` has it.
@@ -44,15 +43,14 @@ def add_variants(
         methods: the records of methods.
         most: how many modules of each method.
         metric: of `validate.metrics`; "" for none.
-        run_logged: runs a function in a process of its own.
 
     Raises PipelineError where a package can't be built, or has no such metric.
     """
     bytes_before = count_bytes(plan, package)
-    value_before = find_value(plan, package, metric)
+    value_before = read_score(plan, package, metric)["value"] if metric else None
     for name, method in methods.items():
         rows = [row for row in method["modules"] if row["module"]][:most]
-        contents = [_read_files(plan, package)]
+        contents = [read_files(plan, package)]
         for row in rows:
             texts = _edit(plan, package, name, row["module"], method, actions[name])
             if texts is None:
@@ -61,34 +59,14 @@ def add_variants(
                 build_package(trial, package)
                 row["in_float"] = {"bytes": count_bytes(trial, package) - bytes_before}
                 if value_before is not None:
-                    value = find_value(trial, package, metric)
+                    value = read_score(trial, package, metric)["value"]
                     row["in_float"]["metric"] = value - value_before
-                contents.append(_read_files(trial, package))
+                contents.append(read_files(trial, package))
         built = [row for row in rows if "in_float" in row]
-        method["base_ms"] = _add_times(
-            built, contents, plan, package, actions[name], run_logged
-        )
+        method["base_ms"] = _add_times(built, contents, plan, package, actions[name])
         if value_before is not None:
             method["metric"] = metric
             method["metric_value"] = value_before
-
-
-def find_value(plan: Plan, package: str, metric: str) -> Any:
-    """Return what a package scores on a metric of `validate.metrics`, of which what is stale is
-    run; None for no metric. Raises PipelineError where it is none of the package's, or was not
-    run."""
-    if not metric:
-        return None
-    report = validate_package(plan, package)
-    rows = report.get("metrics") or ()
-    names = sorted({row["metric"] for row in rows})
-    if metric not in names:
-        remedy = did_you_mean(metric, names)
-        raise PipelineError(f"{package}: validate.metrics has no '{metric}'; {remedy}")
-    row = next(row for row in rows if row["metric"] == metric)
-    if "value" not in row:
-        raise PipelineError(f"{package}: {row['sentence']}")
-    return row["value"]
 
 
 def _edit(
@@ -108,7 +86,8 @@ def _edit(
         return None
 
 
-def _read_files(plan: Plan, package: str) -> Contents:
+def read_files(plan: Plan, package: str) -> Content:
+    """Return the bytes of the files of a built package that a device loads."""
     paths = list_files(plan, package)
     ptes = [path.read_bytes() for path in paths if path.suffix == ".pte"]
     ptds = [path.read_bytes() for path in paths if path.suffix == ".ptd"]
@@ -117,22 +96,25 @@ def _read_files(plan: Plan, package: str) -> Contents:
 
 def _add_times(
     rows: Sequence[dict[str, Any]],
-    contents: Sequence[Contents],
+    contents: Sequence[Content],
     plan: Plan,
     package: str,
     action: Action[Any],
-    run_logged: Run,
 ) -> float | None:
     """Add to rows what keeping the module in float takes, in milliseconds of a call here. Return
     those of a call with all modules quantized; None where it can't run here."""
     validation = plan.config(package).validation
 
     def measure() -> dict[str, Any]:
+        from pipeline.features.sensitivity.calls import prepare
         from pipeline.features.sensitivity.timing import time_variants
+        from pipeline.program.signature import flatten
 
-        return time_variants(contents, action, validation, plan.workspace)
+        prepared = prepare(action, validation, plan.workspace, 1)
+        program, _, (inputs, *_), _ = prepared
+        return time_variants(contents, str(action.method), flatten(program, inputs))
 
-    times = run_logged(measure)
+    times = run_logged(plan, package, measure)
     for row, milliseconds in zip(rows, times["slower"], strict=True):
         row["in_float"]["ms"] = milliseconds
     base: float | None = times["base_ms"]

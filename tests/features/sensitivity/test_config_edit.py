@@ -89,9 +89,11 @@ def test_members_are_added_and_all_else_stays(text, path, keys, members, line):
 def test_no_mapping_is_no_place():
     assert add_members("methods: [a]\n", "methods", ["modules"], {"head": "none"}) is None
     assert add_members(FLOW, "nowhere", [], {"head": "none"}) is None
-    # A value on lines of its own is not replaced.
-    nested = "modules:\n  head:\n    dynamic: true\n"
+    # A value on lines of its own is not replaced where comments would go.
+    nested = "modules:\n  head:  # slow\n    dynamic: true\n"
     assert add_members(nested, "modules", [], {"head": "none"}) is None
+    plain = nested.replace("  # slow", "")
+    assert add_members(plain, "modules", [], {"head": "none"}) == "modules:\n  head: none\n"
 
 
 def test_a_file_without_its_last_line_end():

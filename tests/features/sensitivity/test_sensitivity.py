@@ -5,6 +5,8 @@ import json
 import pytest
 import yaml
 
+from pipeline.features.sensitivity.verb import run
+from pipeline.store.errors import PipelineError
 from tests.features.schemas.test_json_output import validate
 from tests.support.bench import Bench
 
@@ -33,7 +35,7 @@ def inputs(seed, count):
     return [(torch.rand(4, WIDTH, generator=generator),) for _ in range(count)]
 
 
-def export_methods():
+def load():
     torch.manual_seed(0)
     model = Planted()
     for layer in model.layers:
@@ -41,8 +43,11 @@ def export_methods():
     model.layers[2].weight.data[0] = 0
     model.layers[2].bias.data[0] = 0
     model.layers[3].weight.data[:, 0] = 200
-    model.requires_grad_(False)
-    return {"forward": export(model.eval(), inputs(0, 1)[0])}
+    return model.requires_grad_(False).eval()
+
+
+def export_methods():
+    return {"forward": export(load(), inputs(0, 1)[0])}
 
 
 def example_inputs(method):
@@ -52,6 +57,20 @@ def example_inputs(method):
 def calibration_inputs(method):
     return inputs(2, 8)
 '''
+METRIC = """\
+from planted import inputs, load
+
+
+def data(method):
+    model = load()
+    for (x,) in inputs(5, 40):
+        yield x, model(x)
+
+
+def metric(outputs, labels):
+    pairs = zip(outputs, labels)
+    return sum(float((x - y).abs().max() <= 0.3) for x, y in pairs) / len(labels)
+"""
 CONFIG = """\
 # One layer is planted.
 model: planted
@@ -61,20 +80,22 @@ methods:
     partitioners: [xnnpack]
 validate:
   min_sqnr: 20  # dB
+  metrics: {close: {min: 0.8}}
 """
-
-
-WORDS = ("--variants", "1", "--write", "--json")
+PORTABLE = "model: planted\nmethods: {forward: {partitioners: []}}\n"
+WORDS = ("--variants", "1", "--metric", "close", "--write", "--json")
 
 
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory):
-    """The workspace after `doit sensitivity planted --write`."""
+    """The workspace after `doit sensitivity planted --metric close --write`."""
     root = tmp_path_factory.mktemp("planted")
     for name, text in {
         "dodo.py": "from pte_pipeline.tasks import *\n",
         "models/planted.py": MODEL,
+        "metrics/close.py": METRIC,
         "partition_configs/planted.yaml": CONFIG,
+        "partition_configs/plain.yaml": PORTABLE,
     }.items():
         (root / name).parent.mkdir(exist_ok=True)
         (root / name).write_text(text)
@@ -83,7 +104,10 @@ def planted(tmp_path_factory):
     bench.text = bench.output
     assert bench.doit("validate:planted") == 1, bench.output  # 5 dB
     bench.report = json.loads((root / "build" / "planted" / "report.json").read_text())
+    bench.first = json.loads((root / "build" / "planted" / "sensitivity.json").read_text())
     bench.page = (root / "build" / "planted" / "report.md").read_text()
+    assert bench.doit("sensitivity", "planted", "--variants", "1") == 0, bench.output
+    bench.again = bench.output
     assert bench.doit("sensitivity", "planted", *WORDS) == 0, bench.output
     return bench
 
@@ -155,13 +179,27 @@ def test_options_are_checked(built):
 
 @pytest.mark.slow
 def test_the_same_question_runs_nothing(planted):
-    """The first run printed text; the second one, of the same package and options, JSON."""
     assert "planted/forward: SQNR" in planted.text and "built" in planted.text
-    assert "built" not in planted.output
+    assert "built" not in planted.again
+    assert "planted: as measured before; nothing was run" in planted.again
 
 
 @pytest.mark.slow
-def test_a_module_in_float_is_built_and_timed(planted, record):
+def test_the_metric_decides_what_is_kept(planted, record):
+    assert "keep in float for 20 dB: layers.3" in planted.text
+    search = record["metric"]
+    assert search["value"] < 0.1 and search["verdict"] == "failed"
+    (built,) = search["tried"]
+    assert built["verdict"] == "passed" and built["value"] > 0.9
+    assert search["kept"] == built["kept"] == {"forward": ["layers.3"]}
+    assert (search["builds"], search["one_by_one"]) == (1, 5)
+    # 20 dB of the config are not what this proposal goes by.
+    assert record["methods"]["forward"]["floor_db"] is None
+
+
+@pytest.mark.slow
+def test_a_module_in_float_is_built_and_timed(planted):
+    record = planted.first
     noisiest, *quieter = record["methods"]["forward"]["modules"]
     assert noisiest["in_float"]["bytes"] > 0 and not any("in_float" in row for row in quieter)
     spread = noisiest["in_float"]["ms"]
@@ -172,8 +210,34 @@ def test_a_module_in_float_is_built_and_timed(planted, record):
 
 
 @pytest.mark.slow
-def test_the_report_shows_what_was_measured(planted, record):
+def test_the_report_shows_what_was_measured(planted):
     modules = planted.report["sensitivity"]["methods"]["forward"]["modules"]
-    assert modules == record["methods"]["forward"]["modules"]
+    assert modules == planted.first["methods"]["forward"]["modules"]
     (row,) = (line for line in planted.page.splitlines() if "| keep in float |" in line)
     assert "| `layers.3` |" in row and f"{modules[0]['in_float']['bytes']:+,}" in row
+
+
+@pytest.mark.slow
+def test_modules_go_to_the_backend_that_is_faster(planted):
+    words = ("--against", "xnnpack", "--variants", "1", "--write", "--json")
+    assert planted.doit("sensitivity", "plain", *words) == 0, planted.output
+    (line,) = (line for line in planted.output.splitlines() if line.startswith("{"))
+    printed = json.loads(line)
+    validate("sensitivity", printed)
+    method = printed["packages"][0]["against"]["methods"]["forward"]
+    (group,) = method["groups"]
+    layers = [f"layers.{number}" for number in range(5)]
+    assert group["modules"] == method["proposed"] == layers and method["builds"] == 1
+    assert group["ms"]["high"] < 0 and group["sqnr_db"] > 100
+    text = (planted.root / "partition_configs" / "plain.yaml").read_text()
+    item = f"{{xnnpack: {{modules: [{', '.join(layers)}]}}}}"
+    assert text == PORTABLE.replace("[]", f"[{item}]")
+    assert planted.doit("lower", "plain") == 0, planted.output
+    assert planted.outcomes()["compile plain/forward"] == "hit"
+
+
+def test_a_proposal_goes_by_one_thing():
+    with pytest.raises(PipelineError, match="--floor and --metric: give one"):
+        next(run(None, ["pair"], floor="9", metric="top1"))
+    with pytest.raises(PipelineError, match=r"--against \[vulkan\]: must be portable"):
+        next(run(None, ["pair"], against="[vulkan]"))

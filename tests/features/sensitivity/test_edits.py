@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.features.sensitivity.trial import edit_configs
+from pipeline.features.sensitivity.edits import edit_configs, edit_methods
 from pipeline.plan.plan import Plan
 from pipeline.store.errors import PipelineError
 from pipeline.store.workspace import open_workspace
@@ -55,3 +55,26 @@ def test_defaults_of_several_methods_stay(tmp_path, text, package, old, new):
 def test_a_recipe_takes_no_overrides(tmp_path):
     with pytest.raises(PipelineError, match="has no place for `modules` of it alone"):
         edited(tmp_path, RECIPE, "pair")
+
+
+VULKAN_FIRST = "[{vulkan: {modules: [head]}}, xnnpack]"
+BLOCK = """\
+model: pair
+methods:
+  encode:
+    partitioners:
+      - xnnpack
+    allow_none: true   # as it is
+  decode: {partitioners: []}
+"""
+
+
+def test_settings_of_a_method_replace_those_that_are_there(tmp_path):
+    (tmp_path / "partition_configs").mkdir()
+    (tmp_path / "build").mkdir()
+    (tmp_path / "partition_configs" / "pair.yaml").write_text(BLOCK)
+    partitioners = [{"vulkan": {"modules": ["head"]}}, "xnnpack"]
+    settings = {"encode": {"partitioners": partitioners}, "decode": {"modules": ["!head"]}}
+    (text,) = edit_methods(Plan(open_workspace(tmp_path)), "pair", settings).values()
+    old, new = "partitioners:\n      - xnnpack\n", f"partitioners: {VULKAN_FIRST}\n"
+    assert text == BLOCK.replace(old, new).replace("[]}", "[], modules: ['!head']}")

@@ -1,0 +1,249 @@
+"""`doit sensitivity --against`: what it costs and gains to leave modules to another backend.
+
+Packages are built in which the other backend takes a group of modules first, or portable kernels
+have them. What that takes in bytes, milliseconds, SQNR and a metric is measured on each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import yaml
+
+from pipeline.features.sensitivity.edits import edit_methods
+from pipeline.features.sensitivity.groups import Modules, find_disjoint, find_groups
+from pipeline.features.sensitivity.metric_search import read_score
+from pipeline.features.sensitivity.trial import (
+    build_package,
+    count_bytes,
+    open_trial,
+    run_logged,
+)
+from pipeline.features.sensitivity.variants import read_files
+from pipeline.plan.actions import Action
+from pipeline.plan.plan import Plan
+from pipeline.report.verdicts import PASSED
+from pipeline.store.errors import PipelineError
+
+PORTABLE = "portable"  # kernels, which no delegate takes
+MOST_BUILDS = 8
+_LEAST_EFFECT = 0.05  # of the bytes or the milliseconds of the package
+_LEAST_DECIBELS = 1.0
+_SETTLED = 80.0  # dB, from which on two packages are as good as the float program
+
+
+class Backends:
+    """What stands in the place of a method's partitioners, for a group of modules.
+
+    Attributes:
+        name: of the other backend.
+    """
+
+    def __init__(self, written: str) -> None:
+        """Take `portable`, or an item of `partitioners`. Raises PipelineError for neither."""
+        item = _parse_item(written)
+        self.name, self._options = next(iter(item.items()))
+
+    def settings(
+        self, present: Mapping[str, Any], modules: Sequence[str]
+    ) -> dict[str, Any]:
+        """Return the settings of a method that leave modules to the other backend.
+
+        Args:
+            present: the method's settings as they are.
+            modules: as a config names them.
+        """
+        if self.name == PORTABLE:
+            filters = list(present.get("modules") or ())
+            return {"modules": [*filters, *(f"!{module}" for module in modules)]}
+        options = {**self._options, "modules": list(modules)}
+        partitioners = list(present.get("partitioners") or ())
+        return {"partitioners": [{self.name: options}, *partitioners]}
+
+
+def _parse_item(written: str) -> dict[str, dict[str, Any]]:
+    try:
+        item = yaml.safe_load(written)
+    except yaml.YAMLError:
+        item = None
+    if isinstance(item, str):
+        item = {item: {}}
+    if isinstance(item, dict) and len(item) == 1:
+        ((name, options),) = item.items()
+        if isinstance(name, str) and isinstance(options or {}, dict):
+            return {name: options or {}}
+    raise PipelineError(
+        f"--against {written}: must be portable, or an item of `partitioners`, such as vulkan or "
+        "'vulkan: {force_fp16: true}'"
+    )
+
+
+def compare_backends(
+    plan: Plan, package: str, backends: Backends, most: int, metric: str
+) -> dict[str, Any]:
+    """Return the record of a package with modules on another backend, as `form` has it, with what a
+    proposal gave where there is one.
+
+    Args:
+        most: builds of each method.
+        metric: of `validate.metrics`; "" for none.
+
+    Raises PipelineError where a package can't be built, or has no method to compare.
+    """
+    actions = {}
+    for action in plan.compiles(package) or ():
+        for method in action.inputs.sources:
+            settings = plan.written(package)["methods"][method]
+            if backends.name != PORTABLE or (settings or {}).get("partitioners"):
+                actions[method] = action
+    if not actions:
+        raise PipelineError(f"{package}: portable kernels have all of it already")
+    methods = {}
+    for method, action in actions.items():
+        comparison = _Comparison(plan, package, method, action, backends, metric)
+        methods[method] = comparison.run(most)
+    record: dict[str, Any] = {
+        "format": 1,
+        "package": package,
+        "files": plan.linked(package),
+        "bytes": count_bytes(plan, package),
+        "verified": None,
+        "methods": {},
+        "against": {"backend": backends.name, "metric": metric, "methods": methods},
+    }
+    return record
+
+
+def find_proposal(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that a record proposes, by method."""
+    settings = {}
+    for name, method in record["against"]["methods"].items():
+        if method["settings"]:
+            settings[name] = method["settings"]
+    return settings
+
+
+class _Comparison:
+    """The packages in which another backend has modules of one method."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        package: str,
+        method: str,
+        action: Action[Any],
+        backends: Backends,
+        metric: str,
+    ) -> None:
+        self._plan = plan
+        self._package = package
+        self._method = method
+        self._action = action
+        self._backends = backends
+        self._metric = metric
+        self._present = read_files(plan, package)
+        self._bytes = count_bytes(plan, package)
+        self._score = read_score(plan, package, metric) if metric else None
+        measure = partial(self._measure, [self._present])
+        self._base = run_logged(plan, package, measure)
+        self._rows: dict[Modules, dict[str, Any]] = {}
+
+    def run(self, most: int) -> dict[str, Any]:
+        """Return the record of the method."""
+        modules = self._base["modules"]
+        complete = True
+        if modules:
+            _, complete = find_groups(modules, self._try, most, _LEAST_EFFECT)
+        gains = {}
+        for group, row in self._rows.items():
+            if self._is_better(row):
+                gains[group] = -row["ms"]["median"]
+        chosen = find_disjoint(gains, modules)
+        together = tuple(name for group in chosen for name in group)
+        if len(chosen) > 1:
+            self._try(together)
+        settings = {}
+        if together and self._is_better(self._rows[together]):
+            settings = self._settings(together)
+        return {
+            "base_ms": self._base["base_ms"],
+            "sqnr_db": self._base["sqnr_db"][0],
+            "calls": self._base["calls"],
+            "metric_value": self._score["value"] if self._score else None,
+            "groups": [*self._rows.values()],
+            "complete": complete,
+            "builds": len(self._rows),
+            "one_by_one": len(modules),
+            "proposed": list(together) if settings else [],
+            "settings": settings,
+        }
+
+    def _try(self, group: Modules) -> float:
+        """Build the package with a group on the other backend, and return its effect: the share of
+        bytes or of milliseconds, or 1 where outputs or the metric change."""
+        settings = {self._method: self._settings(group)}
+        with open_trial(
+            self._plan, edit_methods(self._plan, self._package, settings)
+        ) as trial:
+            build_package(trial, self._package)
+            contents = [self._present, read_files(trial, self._package)]
+            row: dict[str, Any] = {
+                "modules": list(group),
+                "bytes": count_bytes(trial, self._package) - self._bytes,
+            }
+            if self._score:
+                score = read_score(trial, self._package, self._metric)
+                row["metric"] = score["value"] - self._score["value"]
+                row["verdict"] = score["verdict"]
+        figures = run_logged(
+            self._plan, self._package, partial(self._measure, contents)
+        )
+        (row["ms"],) = figures["slower"]
+        row["sqnr_db"] = figures["sqnr_db"][1]
+        self._rows[group] = row
+        shares = [abs(row["bytes"]) / self._bytes]
+        if row["ms"] and row["ms"]["low"] * row["ms"]["high"] > 0:
+            shares.append(abs(row["ms"]["median"]) / figures["base_ms"])
+        if self._change_decibels(row) or row.get("metric"):
+            shares.append(1.0)
+        return max(shares)
+
+    def _is_better(self, row: Mapping[str, Any]) -> bool:
+        """Tell whether a package is faster by more than a little, and no worse otherwise."""
+        spread = row["ms"]
+        if not spread or spread["high"] >= 0 or self._change_decibels(row) < 0:
+            return False
+        if self._score and row["verdict"] not in (PASSED, self._score["verdict"]):
+            return False
+        return bool(-spread["median"] >= _LEAST_EFFECT * self._base["base_ms"])
+
+    def _change_decibels(self, row: Mapping[str, Any]) -> float:
+        """Return by how many dB the outputs are nearer to the float program's; 0 for less than one,
+        and where they can't be run here."""
+        before, after = self._base["sqnr_db"][0], row["sqnr_db"]
+        if before is None or after is None:
+            return 0.0
+        change = min(after, _SETTLED) - min(before, _SETTLED)
+        return change if math.fabs(change) >= _LEAST_DECIBELS else 0.0
+
+    def _settings(self, group: Modules) -> dict[str, Any]:
+        """Return the settings of the method with a group on the other backend."""
+        present = self._plan.written(self._package)["methods"][self._method]
+        names: dict[str, None] = {}
+        for module in group:
+            names |= dict.fromkeys(self._base["names"].get(module, [module]))
+        return self._backends.settings(present, [*names])
+
+    def _measure(self, contents: Sequence[Any]) -> dict[str, Any]:
+        from pipeline.features.sensitivity.package_figures import measure_packages
+
+        source = self._action.inputs.sources[self._method]
+        validation = self._plan.config(self._package).validation
+        workspace = self._plan.workspace
+        libraries = self._action.libraries
+        return measure_packages(
+            contents, source, self._method, libraries, validation, workspace
+        )

@@ -1,0 +1,100 @@
+"""Edits the config files of a package: one method of it changes, and nothing else in any config."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pipeline.features.sensitivity.config_edit import add_members
+from pipeline.features.sensitivity.overrides import (
+    Place,
+    add_overrides,
+    find_method_places,
+    find_places,
+)
+from pipeline.features.sensitivity.trial import open_trial
+from pipeline.plan.plan import Plan
+from pipeline.store.errors import PipelineError
+
+Data = dict[str, Any]  # of configs without mistakes, by package
+
+
+def edit_configs(
+    plan: Plan, package: str, overrides: Mapping[str, Mapping[str, Any]]
+) -> dict[str, str]:
+    """Return the texts of the config files that give a package these overrides, by their names.
+
+    Args:
+        overrides: by method, then by `modules` and `operators`, then by name.
+
+    Raises PipelineError where no insertion into a file gives that, and changes nothing else.
+    """
+    texts: dict[str, str] = {}
+    data = _read_sound(plan)
+    for method, by_kind in overrides.items():
+        for kind, members in by_kind.items():
+            data[package] = add_overrides(data[package], method, {kind: members})
+            places = find_places(plan.document(package), method, kind)
+            edited = _edit_place(plan, places, members, texts, data)
+            if edited is None:
+                raise PipelineError(
+                    f"{package}/{method}: {plan.document(package).file} has no place for "
+                    f"`{kind}` of it alone; write them by hand: {members}"
+                )
+            texts = edited
+    return texts
+
+
+def edit_methods(
+    plan: Plan, package: str, by_method: Mapping[str, Mapping[str, Any]]
+) -> dict[str, str]:
+    """Return the texts of the config files that give methods of a package these settings, in place
+    of those of their names. Raises PipelineError as `edit_configs` does."""
+    texts: dict[str, str] = {}
+    data = _read_sound(plan)
+    for method, settings in by_method.items():
+        methods = data[package]["methods"]
+        changed = {**(methods[method] or {}), **settings}
+        data[package] = {**data[package], "methods": {**methods, method: changed}}
+        places = find_method_places(plan.document(package), method)
+        edited = _edit_place(plan, places, settings, texts, data)
+        if edited is None:
+            raise PipelineError(
+                f"{package}/{method}: {plan.document(package).file} has no place for settings of "
+                f"it alone; write them by hand: {dict(settings)}"
+            )
+        texts = edited
+    return texts
+
+
+def _edit_place(
+    plan: Plan,
+    places: Iterable[Place],
+    members: Mapping[str, Any],
+    texts: Mapping[str, str],
+    data: Data,
+) -> dict[str, str] | None:
+    """Return the texts with members at the first place where all configs then say what they should;
+    None without one."""
+    for file, path, keys in places:
+        name = Path(file).name
+        if name not in texts:
+            text = (plan.workspace.configs / name).read_text(encoding="utf-8")
+        else:
+            text = texts[name]
+        changed = add_members(text, path, keys, members)
+        if changed is None:
+            continue
+        edited = {**texts, name: changed}
+        with open_trial(plan, edited) as trial:
+            written = _read_sound(trial)
+        if written == data:
+            return edited
+    return None
+
+
+def _read_sound(plan: Plan) -> Data:
+    """Return what the configs that have no mistakes say, by package."""
+    names = [name for name in plan.packages if plan.configs.parsed(name).config]
+    return {name: plan.written(name) for name in names}
