@@ -58,30 +58,6 @@ def is_mutable(node: Node) -> bool:
     return isinstance(node.target, OpOverload) and node.target._schema.is_mutable
 
 
-def find_constants(graph: Graph, inputs: Set[str] = frozenset()) -> set[Node]:
-    """Return the nodes of a graph that are computed from constants alone.
-
-    Args:
-        inputs: the names of placeholders that are constants; attributes always are.
-    """
-    constants: set[Node] = set()
-    for node in graph.nodes:
-        if node.op == "get_attr":
-            is_constant = True
-        elif node.op == "placeholder":
-            is_constant = node.name in inputs
-        elif node.op == "output":
-            is_constant = False
-        else:
-            sources = node.all_input_nodes
-            is_constant = bool(sources) and constants.issuperset(sources)
-        if is_constant:
-            constants.add(node)
-    return constants
-
-
-
-
 def forget_lines(program: ExportedProgram) -> None:
     """Drop the lines of Python that nodes come from, so that nothing depends on them."""
     for node in iter_nodes(program):

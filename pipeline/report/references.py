@@ -9,29 +9,8 @@ from pipeline.report.elements import Json
 from pipeline.report.formatting import short
 from pipeline.store.errors import listed
 
-
-from pipeline.store.errors import listed, plural
-
 UNREFERENCED = "against the exported program; PyTorch itself was not run"
 MOST_NAMED = 4
-
-
-
-
-def describe_reference(reference: Json) -> str:
-    """Return what came of the comparison with a reference: why it has not passed, or how near the
-    exported program is."""
-    if reference["verdict"] != PASSED:
-        return str(reference["reason"])
-    worst = reference["max_abs"]
-    near = "exactly"
-    if worst:
-        near = f"within {error(worst)}"
-    calls = f"{plural(reference['calls'], 'call')} of {list_compared(reference)} {near}"
-    limits = describe_limits(reference)
-    if limits:
-        return f"{calls}, held to {limits}"
-    return calls
 
 
 def describe_limits(reference: Json, places: Mapping[str, str] | None = None) -> str:
@@ -55,10 +34,6 @@ def describe_limits(reference: Json, places: Mapping[str, str] | None = None) ->
 
 def name_references(reference: Json) -> str:
     """Return what an export was compared with, the first few of many."""
-
-
-def list_compared(reference: Json) -> str:
-    """Name what was compared, the first of many."""
     return listed(reference["compared"], MOST_NAMED)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from xml.etree import ElementTree as Xml
 
-from pipeline.features.junit.reference_text import describe_reference
 from pipeline.moments import find_code
 from pipeline.report.elements import Json
 from pipeline.report.failures import failed_by_check, package_failures
@@ -18,8 +17,6 @@ from pipeline.report.formatting import error
 from pipeline.report.method_records import ALL, UNASKED
 from pipeline.report.records import is_unchecked
 from pipeline.report.references import describe_limits, name_references
-
-
 from pipeline.report.verdicts import PASSED
 from pipeline.store.errors import plural
 from pipeline.store.visible import visible

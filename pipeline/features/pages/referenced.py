@@ -11,7 +11,6 @@ from pipeline.report.references import (
     UNREFERENCED,
     describe_limits,
     is_unreferenced,
-    list_compared,
 )
 from pipeline.report.verdicts import PASSED
 from pipeline.store.errors import listed, plural
@@ -66,12 +65,3 @@ def _kind(origin: str) -> str:
     if ran:
         return "PyTorch in eager mode"
     return "recorded outputs"
-
-
-def describe_comparison(reference: Json | None) -> str:
-    """Return what a method's export is compared with, for a table; without a reference, that
-    nothing is."""
-    if reference is None:
-        return UNREFERENCED
-    calls = plural(reference["calls"], "call")
-    return f"{calls} of the export, by {list_compared(reference)}"

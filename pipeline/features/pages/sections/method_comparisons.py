@@ -6,14 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from pipeline.features.pages.referenced import describe_comparison
 from pipeline.report.cells import figure, name, source, text, verdict_cell
 from pipeline.report.elements import Cell, Json, Row
 from pipeline.report.formatting import NOTHING, decibel, error, percent, ratio, short
 from pipeline.report.references import UNREFERENCED, describe_limits, name_references
-
-
-from pipeline.report.references import describe_limits
 from pipeline.store.errors import plural
 
 _LIMITS: dict[str, tuple[str, Callable[[Any], str]]] = {
