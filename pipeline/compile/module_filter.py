@@ -13,12 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
-from executorch.exir.backend.compile_spec_schema import CompileSpec
-from executorch.exir.backend.partitioner import (
-    DelegationSpec,
-    Partitioner,
-    PartitionResult,
-)
+from executorch.exir.backend.partitioner import Partitioner, PartitionResult
 from executorch.exir.backend.utils import tag_constant_data, tag_mutated_buffer
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
@@ -37,7 +32,7 @@ from pipeline.program.graphs import (
 )
 from pipeline.program.module_names import check_names, stands_in
 from pipeline.program.module_paths import outline_program
-from pipeline.program.operators import base_name, control_flow_name
+from pipeline.program.operators import base_name
 from pipeline.store.errors import PipelineError
 
 _RANGE = "choose_qparams"
@@ -150,12 +145,12 @@ class FilteredPartitioner(Partitioner):
         for modules in self.filters:
             words = f"{OUTSIDE}: [{', '.join(modules)}]`"
             for node in iter_nodes(program):
-                if node.op == "call_function" and not _belongs_to(node, modules):
+                if node.op == "call_function" and not belongs_to(node, modules):
                     outside[node] = words
         return outside
 
     def _allows(self, node: Node) -> bool:
-        return all(_belongs_to(node, modules) for modules in self.filters)
+        return all(belongs_to(node, modules) for modules in self.filters)
 
     def _filter(self, program: ExportedProgram, tags: dict[str, Any]) -> dict[str, Any]:
         """Take the tags from what stands outside, in place. Returns the tags that are left."""
@@ -203,41 +198,6 @@ class FilteredPartitioner(Partitioner):
                 remaining[f"{tag}_{number}"] = tags[tag]
 
 
-class WholeModulePartitioner(Partitioner):
-    """Delegates the whole of some sub-modules to one backend, whatever they hold.
-
-    Each module is a delegate, or several where one would depend on itself through other calls.
-    """
-
-    def __init__(
-        self, backend_id: str, compile_specs: list[CompileSpec], modules: Sequence[str]
-    ) -> None:
-        super().__init__()
-        self.delegation_spec = DelegationSpec(backend_id, compile_specs)
-        self.modules = tuple(modules)
-
-    def partition(self, exported_program: ExportedProgram) -> PartitionResult:
-        def is_free(node: Node) -> bool:
-            calls = node.op == "call_function" and not control_flow_name(node)
-            return calls and TAG not in node.meta
-
-        tags: dict[str, Any] = {}
-        for module in graph_modules(exported_program.graph_module):
-            for name in self.modules:
-                nodes = [
-                    n
-                    for n in module.graph.nodes
-                    if is_free(n) and _belongs_to(n, (name,))
-                ]
-                for part in split_partition(module, nodes):
-                    tag = f"{name}_{len(tags)}"
-                    tags[tag] = self.delegation_spec
-                    for node in part:
-                        node.meta[TAG] = tag
-        tag_constant_data(exported_program)
-        return PartitionResult(exported_program, tags)
-
-
 def check_modules(
     programs: Mapping[str, ExportedProgram],
     partitioners: Mapping[str, Sequence[Partitioner]],
@@ -274,7 +234,7 @@ def _refuse_shared_constants(program: ExportedProgram) -> None:
         raise SharedConstantsError(*shared)
 
 
-def _belongs_to(node: Node, modules: Sequence[str]) -> bool:
+def belongs_to(node: Node, modules: Sequence[str]) -> bool:
     """Tell whether a node belongs to one of these modules."""
     # Quantization puts its nodes between modules: a dequantize goes with what reads it, a quantize
     # with what it quantizes, and with its reader where that has the range computed as it runs.
@@ -284,16 +244,16 @@ def _belongs_to(node: Node, modules: Sequence[str]) -> bool:
         source = node.args[0]
     if node.target is operator.getitem:
         if source is not None and not base_name(source).startswith(_RANGE):
-            return _belongs_to(source, modules)
+            return belongs_to(source, modules)
         return _feeds(node, modules)
     if name.startswith(("dequantize", _RANGE)):
         return _feeds(node, modules)
     if name.startswith("quantize"):
         if any(isinstance(v, Node) and v.op == "call_function" for v in node.args[1:3]):
             return _feeds(node, modules)
-        return source is not None and _belongs_to(source, modules)
+        return source is not None and belongs_to(source, modules)
     return stands_in(node, modules)
 
 
 def _feeds(node: Node, modules: Sequence[str]) -> bool:
-    return any(_belongs_to(user, modules) for user in node.users)
+    return any(belongs_to(user, modules) for user in node.users)

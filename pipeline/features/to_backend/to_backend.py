@@ -18,7 +18,6 @@ from executorch.exir.backend.partitioner import Partitioner
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch.export import ExportedProgram
 
-from pipeline.compile.module_filter import WholeModulePartitioner
 from pipeline.compile.preprocess.cache import cached_preprocess, preprocess_programs
 from pipeline.compile.preprocess.registry import preprocess_function
 from pipeline.compile.shared_constants import retry_with_separate_constants
@@ -28,6 +27,7 @@ from pipeline.compile.to_backend_multiple import (
     refuse_unknown_methods,
     to_backend_multiple,
 )
+from pipeline.features.to_backend.whole_modules import WholeModulePartitioner
 from pipeline.store.store import Store
 
 Specs: TypeAlias = Sequence[CompileSpec]

@@ -1,0 +1,56 @@
+"""Partitions that are whole sub-modules, which no partitioner chose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from executorch.exir.backend.compile_spec_schema import CompileSpec
+from executorch.exir.backend.partitioner import (
+    DelegationSpec,
+    Partitioner,
+    PartitionResult,
+)
+from executorch.exir.backend.utils import tag_constant_data
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from pipeline.compile.module_filter import belongs_to
+from pipeline.compile.split_partition import TAG, split_partition
+from pipeline.program.graphs import graph_modules
+from pipeline.program.operators import control_flow_name
+
+
+class WholeModulePartitioner(Partitioner):
+    """Delegates the whole of some sub-modules to one backend, whatever they hold.
+
+    Each module is a delegate, or several where one would depend on itself through other calls.
+    """
+
+    def __init__(
+        self, backend_id: str, compile_specs: list[CompileSpec], modules: Sequence[str]
+    ) -> None:
+        super().__init__()
+        self.delegation_spec = DelegationSpec(backend_id, compile_specs)
+        self.modules = tuple(modules)
+
+    def partition(self, exported_program: ExportedProgram) -> PartitionResult:
+        def is_free(node: Node) -> bool:
+            calls = node.op == "call_function" and not control_flow_name(node)
+            return calls and TAG not in node.meta
+
+        tags: dict[str, Any] = {}
+        for module in graph_modules(exported_program.graph_module):
+            for name in self.modules:
+                nodes = [
+                    n
+                    for n in module.graph.nodes
+                    if is_free(n) and belongs_to(n, (name,))
+                ]
+                for part in split_partition(module, nodes):
+                    tag = f"{name}_{len(tags)}"
+                    tags[tag] = self.delegation_spec
+                    for node in part:
+                        node.meta[TAG] = tag
+        tag_constant_data(exported_program)
+        return PartitionResult(exported_program, tags)
