@@ -124,6 +124,8 @@ class Feature:
         reporters: those of `doit -r`, by name.
         help_pages: takes the words of which help is asked, and the program's name; returns lines,
             or None for words that it doesn't know.
+        suggest_page: takes a word that `help` has no page of; returns a hint at one of a like name,
+            or "".
         split_command: takes the words of a command line and the workspace's folder; returns None
             where this process runs all of it, or the words that it runs (None for none), and a
             function that runs what is left and returns the exit status.
@@ -171,8 +173,9 @@ class Feature:
             top, or `validate.gates`, and `target`, a file of `targets/`; each returns types and
             `pydantic.Field`s by name.
         expand_matrix: takes the `config.yaml.Node` of a config's `matrix`, its
-            `config.variables.Variables`, the name of its file and the node of its `package` or
-            None; returns the `config.variables.Combination` of each package by name.
+            `config.variables.Variables`, the name of its file, the node of its `package` or None,
+            and that of the rest of the config; returns the `config.variables.Combination` of each
+            package by name.
         unknown_options: takes a `backends.entry.Backend` and its `backends.options.Options` of a
             config; yields the names of those that the installed ExecuTorch does not take, each with
             what is known instead.
@@ -364,6 +367,7 @@ class Feature:
     rewrite_words: str = _moment("")
     reporters: Mapping[str, str] = _moment("", _NONE)
     help_pages: str = _moment("")
+    suggest_page: str = _moment("")
     split_command: str = _moment("")
     before_command: str = _moment("")
     live_view: str = _moment("")

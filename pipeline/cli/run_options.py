@@ -6,8 +6,10 @@ import getopt
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from pipeline.store.errors import PipelineError
+from pipeline.store.errors import PipelineError, shown
+from pipeline.store.setting_table import SETTINGS
 
 _SHORT = "n:av"
 _LONG = ("process=", "always-execute", "verbose")
@@ -72,10 +74,17 @@ def drop_database(words: Sequence[str]) -> list[str]:
 
 def take_allowed(words: Sequence[str]) -> list[str]:
     """Return the words without `--allow VERDICTS`, which is the setting of this name for this
-    run."""
+    run. Raises PipelineError for other verdicts."""
     names, verdicts = take_option(words, _ALLOW)
     if verdicts:
-        os.environ[_ALLOW_VARIABLE] = ",".join(verdicts)
+        text = ",".join(verdicts)
+        setting = SETTINGS["allow"]
+        try:
+            setting.parse(text, Path())
+        except ValueError:
+            fault = f"{_ALLOW}: is {shown(text)}; must be {setting.expected}"
+            raise PipelineError(fault) from None
+        os.environ[_ALLOW_VARIABLE] = text
     return names
 
 

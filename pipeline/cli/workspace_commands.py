@@ -301,10 +301,16 @@ class Help(_States, cmd_help.Help):  # type: ignore[misc]
         for lines in filter(None, call_all("help_pages", args, self.bin_name)):
             print(*lines, sep="\n")
             return 0
-        if self.loader.dodo is None and args and args[0] not in self.cmds:
-            hint = did_you_mean(args[0], self.cmds)
-            raise PipelineError(f"no command '{args[0]}'; {hint}")
-        return super().execute(params, args)
+        word = " ".join(args[:1])
+        try:
+            if self.loader.dodo is None and args and word not in self.cmds:
+                hint = did_you_mean(word, self.cmds)
+                raise PipelineError(f"no command '{word}'; {hint}")
+            return super().execute(params, args)
+        except PipelineError:
+            for hint in filter(None, call_all("suggest_page", word)):
+                raise PipelineError(f"no help on '{word}'; {hint}") from None
+            raise
 
 
 # Our verbs

@@ -272,15 +272,17 @@ class Composition:
             name: self._document(
                 root, self._variables.for_package(combination.values), combination.parts
             )
-            for name, combination in self._combinations(matrix, template).items()
+            for name, combination in self._combinations(matrix, template, root).items()
         }
 
     def _combinations(
-        self, matrix: Node, template: Node | None
+        self, matrix: Node, template: Node | None, root: Node
     ) -> dict[str, Combination]:
         """Return the combinations of a matrix by the names of their packages."""
         combinations: dict[str, Combination] | None = next(
-            call_all("expand_matrix", matrix, self._variables, self.stem, template),
+            call_all(
+                "expand_matrix", matrix, self._variables, self.stem, template, root
+            ),
             None,
         )
         if combinations is None:

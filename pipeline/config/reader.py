@@ -252,7 +252,17 @@ class Reader:
         if name in BACKENDS and not BACKENDS[name].lowers:
             fault = f"is {name}, whose quantizer nothing here calls: a plugin would"
         mistakes.add(fault, did_you_mean(name, QUANTIZERS), loc=("quantizer",))
+        attempts = [self._try(data, name) for name in QUANTIZERS]
+        mistakes += sorted(attempts, key=len)[0]
         return None
+
+    def _try(self, data: dict[Any, Any], quantizer: str) -> Mistakes:
+        """Return the mistakes that options would have with a quantizer."""
+        mistakes = Mistakes()
+        with collected(mistakes):
+            options = {**data, "quantizer": quantizer}
+            QUANTIZERS[quantizer].options.model_validate(options, context=self)
+        return mistakes
 
 
 @cache

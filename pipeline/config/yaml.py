@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from pipeline.store.errors import ConfigErrors, Problem, join
+from pipeline.store.errors import ConfigErrors, Problem, join, shown
 
 _MOST_VALUES = 20_000  # of a document, each as often as aliases repeat it
 _LONGEST_NUMBER = 100  # characters; no number of ours has more than 64 bits
@@ -37,6 +37,9 @@ _SCALARS = {
         _MERGE: r"<<",
     }.items()
 }
+
+
+_COLON = re.compile(r":(?:\s|$)")
 
 
 class _YamlLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
@@ -108,6 +111,13 @@ def load_nodes(content: bytes, file: str) -> Node | None:
             raise _error(
                 file, line, "holds a tab", "YAML is indented by spaces"
             ) from error
+        if keyless := _find_missing_colon(text, error):
+            raise _error(
+                file,
+                keyless,
+                f"{shown(text.splitlines()[keyless - 1].strip())} lacks a colon",
+                "write `key: value`, with the space, or `key:` above what it holds",
+            ) from error
         # From 0.2.6 on, libyaml has a limit of its own (1,000), and looks so far ahead in a line.
         if error.problem == "exceeded maximum nesting depth":
             raise _too_deep(file, line) from error
@@ -116,6 +126,26 @@ def load_nodes(content: bytes, file: str) -> Node | None:
             line,
             f"is not valid YAML: {context}{error.problem}",
         ) from error
+
+
+def _find_missing_colon(text: str, error: yaml.MarkedYAMLError) -> int:
+    """Return the number of the line, from 1, whose key lacks its colon; 0 for another mistake.
+
+    Such a key goes on in the next line as text does, and a colon there is what libyaml reports.
+    """
+    if error.context == "while scanning a simple key" and error.context_mark:
+        return error.context_mark.line + 1
+    mark = error.problem_mark
+    if not mark or not str(error.problem).startswith("mapping values"):
+        return 0
+    lines = text.splitlines()
+    if _COLON.search(lines[mark.line][: mark.column]):
+        return 0
+    for number in range(mark.line, 0, -1):
+        line, _, _ = lines[number - 1].partition("#")
+        if line.strip():
+            return 0 if _COLON.search(line) else number
+    return 0
 
 
 def plain(node: Node) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pipeline.plan.kinds.table import KINDS
+from pipeline.plan.models import check_quantized
 from pipeline.plan.patterns import check_patterns
 from pipeline.plan.shared_state import check_shared_state
 from pipeline.program.module_names import check_names
@@ -96,11 +97,7 @@ def _wrong_modules(
     modules_of_source = outline(source)
     if modules_of_source is None:  # checked when it is compiled
         return
-    for module in quantized:
-        if module not in modules_of_source.calls:
-            hint = did_you_mean(module, sorted(modules_of_source.calls), 10)
-            where = f"methods.{name}.quantize.modules"
-            yield document.problem(where, f"no module '{module}' in the program", hint)
+    yield from check_quantized(name, quantized, document, modules_of_source)
     for where, modules in filters.items():
         for mistake, hint in check_names(modules, modules_of_source):
             yield document.problem(where, mistake, hint)

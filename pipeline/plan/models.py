@@ -6,7 +6,7 @@ result of the export action.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -28,6 +28,7 @@ from pipeline.store.workspace import Workspace
 
 if TYPE_CHECKING:
     from pipeline.config.compose import Document
+    from pipeline.program.module_paths import Outline
 
 _T = TypeVar("_T")
 
@@ -44,6 +45,24 @@ def once(method: Callable[[Any, str], _T]) -> Callable[[Any, str], _T]:
         return value
 
     return cached
+
+
+def _as_mapping(value: Any) -> Mapping[Any, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def check_quantized(
+    method: str, modules: Iterable[Any], document: Document, outline: Outline | None
+) -> Iterator[Problem]:
+    """Find modules with options of their own to quantize that a method's program lacks, if it is
+    known which it has."""
+    if outline is None:
+        return
+    for module in modules:
+        if module not in outline.calls:
+            hint = did_you_mean(str(module), sorted(outline.calls), 10)
+            where = f"methods.{method}.quantize.modules"
+            yield document.problem(where, f"no module '{module}' in the program", hint)
 
 
 class Models:
@@ -95,31 +114,28 @@ class Models:
         yield document.problem("model", f"no model '{model}'", remedy)
 
     def unknown_names(self, document: Document) -> Iterator[Problem]:
-        """Yield a problem for the model, or each of its methods, that a config with other mistakes
-        names and that is not there."""
-        if isinstance(document.data, dict):
-            data = document.data
-        else:
-            data = {}
+        """Yield a problem for the model, or each of its methods and of their modules to quantize,
+        that a config with other mistakes names and that is not there."""
+        data = _as_mapping(document.data)
         model = data.get("model")
-        written = data.get("methods")
+        written = _as_mapping(data.get("methods"))
         if not isinstance(model, str):
             return
         yield from self.problems(model, document)
-        if (
-            model not in self.sources
-            or "export" in data
-            or not isinstance(written, dict)
-        ):
+        if model not in self.sources or "export" in data:
             return
         with suppress(SourceError):  # which is told once there is no other mistake
-            methods = self.methods(model)
-            if methods:
-                for name in (key for key in written if isinstance(key, str)):
-                    if name not in methods:
-                        where = join("methods", name)
-                        hint = did_you_mean(name, methods)
-                        yield document.problem(where, "is no method of the model", hint)
+            methods = self.methods(model) or {}
+            for name in filter(lambda key: isinstance(key, str), methods and written):
+                if name in methods:
+                    quantize = _as_mapping(_as_mapping(written[name]).get("quantize"))
+                    modules = _as_mapping(quantize.get("modules"))
+                    outline = self.archives.outline(methods[name]) if modules else None
+                    yield from check_quantized(name, modules, document, outline)
+                else:
+                    where = join("methods", name)
+                    hint = did_you_mean(name, methods)
+                    yield document.problem(where, "is no method of the model", hint)
 
     def source(self, export: str) -> ModelSource:
         """Return the source of an export. Raises SourceError for a model that is not there."""

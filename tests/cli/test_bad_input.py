@@ -75,6 +75,10 @@ PLANNED = {
         config("one", "encode", "decode", "embed").replace("[]", "[xnpack]", 1),
         "methods.embed: is no method of the model",
     ),
+    "lacks_a_module": (
+        config("one", "encode", "decode").replace("[]", "[], quantize: {modules: {hed: none}}", 1),
+        "methods.encode.quantize.modules: no module 'hed' in the program",
+    ),
     "escapes": (
         "model: ../../pair\nmethods:\n  encode: {partitioners: []}\n",
         "escapes.yaml:1: model: ",

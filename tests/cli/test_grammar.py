@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from pipeline.cli.grammar import rewrite
+from pipeline.cli.run_options import take_allowed
 from pipeline.store.errors import PipelineError
 from tests.support.bench import bench_of
 from tests.support.events import read_events
@@ -103,6 +104,12 @@ def test_words_that_name_nothing(words, message):
     with pytest.raises(PipelineError) as caught:
         rewritten(words)
     assert message in str(caught.value)
+
+
+def test_verdicts_that_nothing_gives_are_refused_by_the_name_of_the_option():
+    message = "^--allow: is 'notjudged'; must be not-judged, not-run, or both$"
+    with pytest.raises(PipelineError, match=message):
+        take_allowed(["lower", "--allow", "notjudged"])
 
 
 @pytest.mark.parametrize(

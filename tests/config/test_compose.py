@@ -462,6 +462,7 @@ MATRICES = [
     ("{a: {x: }}", "matrix.a.x: is empty, must be a mapping, a part of a config; `{}` changes"),
     ("{a: {x: {extends: _b}}}", "matrix.a.x.extends: 'extends' cannot stand in a part of a conf"),
     ("{a: {x: {modl: z}}}", "matrix.a.x: unknown key 'modl'; did you mean 'model'? known: "),
+    ("{a: [x, y]}", "matrix.a: is an axis that the config doesn't use, so its packages would"),
     ("{a: [x/y]}", "matrix: cannot name a package: 'p-x/y' must be letters"),
     ("{a: [" + ", ".join(map(str, range(1001))) + "]}", "matrix: makes 1001 packages, more than"),
 ]
@@ -497,7 +498,8 @@ def test_names_must_tell_packages_apart(write):
 
 
 def test_two_files_that_make_one_package_are_both_named(write, tmp_path):
-    found = write(a=METHODS + "matrix: {os: [x, y]}\n", **{"a-x": METHODS})
+    matrix = "matrix: {os: [x, y]}\ntarget: ${matrix.os}\n"
+    found = write(a=METHODS + matrix, **{"a-x": METHODS})
     assert list(found.configs) == ["a-y"]
     (problem,) = found.problems["a-x"]
     assert {problem.file, problem.what} == {

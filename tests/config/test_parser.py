@@ -427,6 +427,14 @@ def test_mistakes_inside_hide_none_of_the_whole_nor_of_a_key():
     assert ": is 5, must be a mapping of options" in value
 
 
+def test_a_missing_quantizer_hides_no_option_that_is_wrong_for_all():
+    own = {"dynamic": True, "per_channel": False, "modules": {"a": {"dynamc": 1}}}
+    inside, missing = problems(changed("methods.encode.quantize", own))
+    assert "quantize.quantizer: is missing; known: " in missing
+    assert "quantize.modules.a: unknown key 'dynamc'; did you mean 'dynamic'?" in inside
+    (missing,) = problems(changed("methods.encode.quantize", {"dynamic": True}))
+
+
 def test_a_config_without_methods_is_reported_once():
     assert len(problems(changed("methods", ...))) == 1
 
@@ -456,6 +464,11 @@ def test_what_is_shown_of_a_value_is_short(value, shown):
         (b"{model: a, model: b}", "1: 'model' is there twice, first in line 1"),
         (b"methods:\n  f: {}\n  f: {}\n", "3: methods: 'f' is there twice, first in line 2"),
         (b"model: a: b\n", "1: is not valid YAML: mapping values are not allowed"),
+        (b"model: a\nmethods\n  f: {}\n", "2: 'methods' lacks a colon; write `key: value`, with"),
+        (b"m:\n  f\n\n    p: []\n", "2: 'f' lacks a colon; write `key: value`, with the"),
+        (b"model:a\nmethods: {}\n", "1: 'model:a' lacks a colon; write `key: value`, with the"),
+        (b"f:\n  g: {}\n  h\nv: {}\n", "3: 'h' lacks a colon; write `key: value`, with"),
+        (b"f: g\n  h: i\n", "2: is not valid YAML: mapping values are not allowed"),
         (b"model: [a\n", "2: is not valid YAML: "),
         (b"a: 1\n---\nb: 2\n", "2: is not valid YAML: expected a single document"),
         (b"a: *x\n", "1: is not valid YAML: found undefined alias"),

@@ -30,6 +30,7 @@ FEATURE = Feature(
     "print the help of commands, config keys and error codes, and complete them in a shell",
     verbs=(COMPLETION,),
     help_pages="pipeline.features.help.pages:find_page",
+    suggest_page="pipeline.features.help.pages:suggest_page",
     show_error="pipeline.features.help.error_codes:show_error",
     find_code="pipeline.features.help.error_codes:find_code",
 )

@@ -7,6 +7,7 @@ import json
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 
 from pipeline.cli.commands import ANYWHERE, GROUPS, VERBS, Command, usage
@@ -98,6 +99,15 @@ def find_page(words: Sequence[str], program: str) -> list[str] | None:
     if program != _PROGRAM:  # `python -m doit`, say
         return lines
     return [_DOIT.sub(program, line) for line in lines]
+
+
+def suggest_page(word: str) -> str:
+    """Return a hint at the page whose name is nearest to a word, or "" where none is near."""
+    names = [*DOIT_COMMANDS, *GROUPS, *VERBS, *ANYWHERE, *read_keys()]
+    endings = {path.rpartition(".")[2] for path in read_keys()}
+    near = get_close_matches(word, names, n=1)
+    near += get_close_matches(word, sorted(filter(find_key, endings)), n=1)
+    return f"did you mean '{near[0]}'? `doit help` lists all commands" if near else ""
 
 
 def _overview() -> Iterator[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from pipeline.config.fields import wrong_package_name
@@ -31,7 +32,7 @@ _Axis = list[tuple[Any, Node | None]]
 
 
 def expand_matrix(
-    node: Node, variables: Variables, stem: str, template: Node | None
+    node: Node, variables: Variables, stem: str, template: Node | None, root: Node
 ) -> dict[str, Combination]:
     """Return the combinations of a matrix by the names of their packages; none where something is
     wrong with it, which the problems of the variables say.
@@ -39,8 +40,13 @@ def expand_matrix(
     Args:
         stem: the name of the file without its suffix.
         template: how packages are named, where the file says so.
+        root: the config without both.
     """
-    return Matrix(node, variables).packages(stem, template)
+    matrix = Matrix(node, variables)
+    packages = matrix.packages(stem, template)
+    if not variables.problems:
+        matrix.check_uses([root, *filter(None, [template])])
+    return packages
 
 
 class Matrix:
@@ -98,6 +104,20 @@ class Matrix:
                 named[name] = combination
                 folded_names.add(name.casefold())
         return named
+
+    def check_uses(self, nodes: Sequence[Node]) -> None:
+        """Check that each axis is written somewhere, or stands for parts of a config."""
+        texts = "\n".join(_iter_texts([*nodes, self._node]))
+        for name, axis in self._axes.items():
+            is_text = len(axis) > 1 and all(part is None for _, part in axis)
+            uses = (
+                f"${{matrix.{name}}}",
+                f"${{{name}}}",
+            )  # the second is a mistake of its own
+            if is_text and not any(use in texts for use in uses):
+                fault = "is an axis that the config doesn't use, so its packages would be alike"
+                remedy = f"write ${{matrix.{name}}} where its values belong"
+                self._variables.wrong(self._node.value[name], fault, remedy)
 
     def _combinations(self) -> list[Combination]:
         """Return the combinations in the order of the axes and their values; none where something
@@ -171,6 +191,17 @@ class Matrix:
             for key in part.value.keys() & _NOT_IN_PARTS:
                 fault = f"'{key}' cannot stand in a part of a config"
                 self._variables.wrong(part.value[key], fault, "write it at the top")
+
+
+def _iter_texts(nodes: Iterable[Node]) -> Iterator[str]:
+    """Yield all texts in nodes."""
+    for node in nodes:
+        if isinstance(node.value, str):
+            yield node.value
+        elif isinstance(node.value, dict):
+            yield from _iter_texts(node.value.values())
+        elif isinstance(node.value, list):
+            yield from _iter_texts(node.value)
 
 
 def _is_value(value: Any) -> bool:

@@ -24,8 +24,8 @@ from pipeline.features.references.recordings import (
     Recording,
     save_recording,
 )
+from pipeline.features.references.reference_state import refuse_changed_parameter
 from pipeline.program.inputs import InputSet
-from pipeline.store.errors import SourceError
 
 
 def record_references(
@@ -72,9 +72,7 @@ def _record(
 def _record_here(recorder: ReferenceRecorder) -> dict[str, bytes]:
     saved = _save_all(recorder)
     if recorder.changed_for_good:
-        raise SourceError(
-            "a reference changes a parameter in place; let it change buffers alone"
-        )
+        raise refuse_changed_parameter()
     return saved
 
 

@@ -156,6 +156,13 @@ class KeptState:
                 _restore(value, content)
 
 
+def refuse_changed_parameter() -> SourceError:
+    """Return the error of a process that goes on after a reference changed what isn't restored."""
+    return SourceError(
+        "a reference changes a parameter in place; let it change buffers alone"
+    )
+
+
 def keep_state(references: Sequence[Any]) -> Callable[[], None]:
     """Return a function that gives what references reach the state that it has now. It raises
     SourceError where a parameter changed."""
@@ -165,7 +172,7 @@ def keep_state(references: Sequence[Any]) -> Callable[[], None]:
         try:
             state.restore()
         except ChangedParameterError as error:
-            raise SourceError(f"a reference raises {error}") from error
+            raise refuse_changed_parameter() from error
 
     return restore
 

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from pipeline.cli.commands import ANYWHERE, GROUPS, VERBS
-from pipeline.features.help.pages import DOIT_COMMANDS, find_page
+from pipeline.features.help.pages import DOIT_COMMANDS, find_page, suggest_page
 from pte_pipeline.command_line import main
 from tests.support.bench import bench_of
 
@@ -23,6 +23,20 @@ def test_a_page_is_that_of_the_first_command():
     assert find_page(["lowr"], "doit") is None
 
 
+@pytest.mark.parametrize(
+    ("word", "nearest"),
+    [
+        ("methodz", "methods"),
+        ("lwer", "lower"),
+        ("methods.decode.partitionerz", "methods.<method>.partitioners"),
+        ("per_op_modes", ""),
+    ],
+)
+def test_the_nearest_page_is_suggested(word, nearest):
+    hint = f"did you mean '{nearest}'? `doit help` lists all commands" if nearest else ""
+    assert suggest_page(word) == hint
+
+
 def test_help_is_an_option_of_all_commands(tmp_path):
     bench = bench_of("pair", tmp_path)
     page = "\n".join(find_page(["lower"], "doit")) + "\n"
@@ -30,6 +44,7 @@ def test_help_is_an_option_of_all_commands(tmp_path):
         assert bench.doit(*words) == 0 and bench.output == page
     assert bench.doit("-h") == 0 and bench.output.startswith("doit builds ExecuTorch packages")
     assert bench.doit("list", "-h") == 0 and bench.output.startswith("list: list the tasks\n")
+    assert bench.doit("help", "methodz") == 3 and "no help on 'methodz'; did you" in bench.output
     assert bench.doit("--frob") == 3
     assert bench.output.endswith(": option --frob not recognized; `doit help` says more [PTE704]\n")
 

@@ -143,7 +143,7 @@ def test_what_a_reference_changed_for_good_is_an_error():
     assert module.calls == 0
     with torch.no_grad():
         module.weight += 1
-    with pytest.raises(SourceError, match="a reference raises no error, but changes a parameter"):
+    with pytest.raises(SourceError, match="a reference changes a parameter in place"):
         restore()
 
 

@@ -1,0 +1,17 @@
+"""Input files: damaged files of examples and calibration inputs, found before anything is built.
+
+damage    what is wrong with a file, by the bytes that name its arrays
+planning  the files that configs name
+"""
+
+from __future__ import annotations
+
+from pipeline.moments import Feature
+
+FEATURE = Feature(
+    "input_files",
+    "refuse damaged .npz and .safetensors files before a build; each action that reads one fails "
+    "without",
+    summarize="pipeline.features.input_files.planning:summarize",
+    planning="pipeline.features.input_files.planning:InputFilePlanning",
+)
