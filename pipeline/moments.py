@@ -244,11 +244,17 @@ class Feature:
         instead_of_compile: makes the result of a compile action in another way; takes the action,
             the workspace, `run.stages.Stages`, and whether this process is the one that builds,
             not a worker; returns whether it did. Imports no torch.
+        instead_of_link: makes the files of a link action in another way; takes the action, the
+            workspace, `run.stages.Stages`, and the function that is given the result with its
+            files; returns whether it did. Imports no torch.
         find_preprocessed: takes a `compile.preprocess.cached_backend.CachedBackend`, partitions
             with their compile specs, and what makes their part of a key; returns the place of their
             results in the store, a `ResultsPlace` of that module, or None.
         compile_facts: returns a `run.build.listening.CompileListener`, whose facts of methods the
             result of a compile action keeps. They must be the same in each compilation.
+        listen_to_link: learns from a link; takes the action, the results of its compile actions by
+            unit, the `compile.sharing.Shared` of the package, the pieces of its own files by their
+            stems, and the store.
         listen_to_compile: takes a compile action and the workspace; returns a
             `run.build.listening.CompileListener`, or None.
         warn_of_emitted: takes the execution plan of a method that was just emitted, its
@@ -389,8 +395,10 @@ class Feature:
     explain_lowering: str = _moment("build")
     explain_emission: str = _moment("build")
     instead_of_compile: str = _moment("build")
+    instead_of_link: str = _moment("build")
     find_preprocessed: str = _moment("build")
     compile_facts: str = _moment("build")
+    listen_to_link: str = _moment("build")
     listen_to_compile: str = _moment("build")
     warn_of_emitted: str = _moment("build")
     find_lost_results: str = _moment("measure")

@@ -242,18 +242,17 @@ def _judge(action: Action, workspace: Workspace, stages: Stages) -> Performed:
 def _relink(
     action: Action, workspace: Workspace, stages: Stages, here: bool
 ) -> Performed | None:
-    from pipeline.run.build.link import relink_package
     from pipeline.run.install import install
 
     if here:  # the package's folder is this process's to write, and spares it a copy
         deliver = partial(install, workspace, action)
-        linked = relink_package(action, workspace, stages, deliver)
-        return Performed("refit") if linked else None
+        is_linked = any(call_all("instead_of_link", action, workspace, stages, deliver))
+        return Performed("refit") if is_linked else None
     results: list[Mapping[str, Any]] = []
 
     def collect(result: Mapping[str, Any], joined: Any) -> None:
         results.append(result)
 
-    if not relink_package(action, workspace, stages, collect):
+    if not any(call_all("instead_of_link", action, workspace, stages, collect)):
         return None
     return Performed("refit", "", {}, results[-1] if results else None)
