@@ -283,8 +283,9 @@ class Feature:
             would have to be laid out. Raises MissingBlobError.
         outlines: by the kind of a stored result (`store.results.OUTLINES`), or the name of a file
             beside a package, what it is made of.
-        after_emit: takes a `run.build.perform_compile.EmittedUnit`; returns blobs by name, which
-            the result of the compile action keeps, as JSON.
+        after_emit: takes ExecuTorch's manager of a unit that was just emitted, its
+            `plan.kinds.compile.CompileInputs`, its programs by method, and the store, which takes
+            its blobs; returns blobs by name, which the result of the compile action keeps, as JSON.
         after_link: takes a `run.build.link.LinkedPackage`; returns the digests of further files of
             the package by name, whose blobs it has put into the store.
         link_files: the names of those of them that every package has.
