@@ -15,6 +15,7 @@ from typing import Any
 from pipeline.plan.actions import Action
 from pipeline.plan.golden import find_golden
 from pipeline.plan.kinds.link import LinkInputs, describe_package, link_action
+from pipeline.plan.kinds.parts import hash_files
 from pipeline.plan.kinds.validate import ValidateInputs, validate_action
 from pipeline.plan.models import once
 from pipeline.plan.units import Units
@@ -125,7 +126,7 @@ class Plan(Units):
             paths += planning.find_places(package, config)
         places = find_places(config, self.document(package), paths)
         examples = {
-            name: self.inputs.hash_files(limits.examples or ())
+            name: hash_files(limits.examples or (), self.workspace)
             for name, limits in config.validation.methods.items()
         }
         export = str(self.export(package))
