@@ -263,11 +263,19 @@ class Feature:
         follow_partition: takes a `compile.module_filter.FilteredPartitioner` and an edge program;
             returns a context manager, within which it partitions the program, that gives a function
             to call with the tagged program.
+
+
+        instead_of_link: makes the files of a link action in another way; takes the action, the
+            workspace, `run.stages.Stages`, and the function that is given the result with its
+            files; returns whether it did. Imports no torch.
         find_preprocessed: takes a `compile.preprocess.cached_backend.CachedBackend`, partitions
             with their compile specs, and what makes their part of a key; returns the place of their
             results in the store, a `ResultsPlace` of that module, or None.
         compile_facts: returns a `run.build.listening.CompileListener`, whose facts of methods the
             result of a compile action keeps. They must be the same in each compilation.
+        listen_to_link: learns from a link; takes the action, the results of its compile actions by
+            unit, the `compile.sharing.Shared` of the package, the pieces of its own files by their
+            stems, and the store.
         listen_to_compile: takes a compile action and the workspace; returns a
             `run.build.listening.CompileListener`, or None.
         record_emission: returns a context manager, within which programs are emitted, that gives an
@@ -302,6 +310,11 @@ class Feature:
             `methods.latency`, what that is made of.
         after_emit: takes a `run.build.perform_compile.EmittedUnit`; returns blobs by name, which
             the result of the compile action keeps, as JSON.
+
+
+        after_emit: takes ExecuTorch's manager of a unit that was just emitted, its
+            `plan.kinds.compile.CompileInputs`, its programs by method, and the store, which takes
+            its blobs; returns blobs by name, which the result of the compile action keeps, as JSON.
         after_link: takes a `run.build.link.LinkedPackage`; returns the digests of further files of
             the package by name, whose blobs it has put into the store.
         link_files: the names of those of them that every package has.
@@ -423,8 +436,12 @@ class Feature:
     start_process: str = _moment("export build measure")
     instead_of_compile: str = _moment("build")
     follow_partition: str = _moment("build")
+
+
+    instead_of_link: str = _moment("build")
     find_preprocessed: str = _moment("build")
     compile_facts: str = _moment("build")
+    listen_to_link: str = _moment("build")
     listen_to_compile: str = _moment("build")
     record_emission: str = _moment("build")
     warn_of_emitted: str = _moment("build")

@@ -18,7 +18,7 @@ from pipeline.report.events import (
 )
 from pipeline.report.stream import EventStream
 from pipeline.run.expectations import remember
-from pipeline.run.worker import Report
+from pipeline.run.performed import Report
 from pipeline.store.errors import PipelineError, describe_error
 from pipeline.store.files import sweep
 from pipeline.store.store import Store

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Annotated, Any
 
@@ -56,11 +55,9 @@ RULES = {
 }
 
 
-@dataclass(frozen=True)
-class NeedsFeature:
-    """Marks a key of a config, in its `Annotated` type, that does nothing without a feature."""
-
-    feature: str
+class NeedsFeature(str):
+    """Marks a key of a config, in its `Annotated` type, that does nothing without the feature of
+    this name."""
 
 
 # Marks a key of a config, in its `Annotated` type, whose value is compared with a baseline.
@@ -70,8 +67,8 @@ NEEDS_BASELINE = "compared with a baseline"
 def find_missing_feature(field: FieldInfo) -> str:
     """Return the feature that a key needs and that is not installed, or ""."""
     for mark in field.metadata:
-        if isinstance(mark, NeedsFeature) and not has_feature(mark.feature):
-            return mark.feature
+        if isinstance(mark, NeedsFeature) and not has_feature(mark):
+            return mark
     return ""
 
 

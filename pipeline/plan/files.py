@@ -224,7 +224,7 @@ class Files:
                 [name, source.program, source.names, source.content, *examples]
             )
             further.append([source.calibration, dict(source.renamed)])
-        files = [self.inputs.hash_file(path) for path in summary.files]
+        files = [self.workspace.find_data(path) for path in summary.files]
         model_methods = self.model_methods(package)
         if methods:
             constants = self.models.constants(summary.export)

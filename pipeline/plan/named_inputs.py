@@ -3,9 +3,9 @@ operators."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipeline.config.operators import may_load
 from pipeline.plan.config_cache import ConfigCache
@@ -13,9 +13,6 @@ from pipeline.plan.models import Models, once
 from pipeline.plan.pass_inputs import PassInputs
 from pipeline.store.digest import Digest
 from pipeline.store.workspace import Workspace
-
-if TYPE_CHECKING:
-    from pipeline.config.models import MethodConfig
 
 # The inputs of a pass or a library, by their names in keys.
 Code = dict[str, str | None]
@@ -36,23 +33,11 @@ class NamedInputs:
         """Look again at passes and libraries."""
         self._known.clear()
 
-    def hash_file(self, path: str) -> Digest | None:
-        """Hash a file of the workspace. None for a missing one, which is a problem that is reported
-        before anything is done with this."""
-        return self._workspace.find_data(path)
-
-    def hash_files(self, paths: Iterable[str]) -> list[Digest]:
-        return [digest for digest in map(self.hash_file, paths) if digest is not None]
-
-    def option_files(self, method: MethodConfig) -> dict[str, list[Digest]]:
-        """Hash the files that a method's options name, by the option's place."""
-        return {place: self.hash_files(paths) for place, paths in method.files.items()}
-
     def files(self, package: str) -> Iterator[tuple[str, Digest]]:
         """Yield the files that options of a package name, with their digests."""
         summary = self._configs.summary(package)
         for path in summary.files if summary else ():
-            digest = self.hash_file(path)
+            digest = self._workspace.find_data(path)
             if digest is not None:
                 yield path, digest
 

@@ -15,9 +15,9 @@ from typing import Any
 from pipeline.plan.actions import Action
 from pipeline.plan.golden import find_golden
 from pipeline.plan.kinds.link import LinkInputs, describe_package, link_action
+from pipeline.plan.kinds.parts import hash_files
 from pipeline.plan.kinds.validate import ValidateInputs, validate_action
 from pipeline.plan.models import once
-from pipeline.plan.planning import LinkAdditions
 from pipeline.plan.units import Units
 from pipeline.program.sources import MethodSource
 from pipeline.store.digest import Digest
@@ -49,23 +49,32 @@ class Plan(Units):
         revision = ""
         if config.emit.metadata_revision:
             revision = self.revision
+        related = self._related_compiles(package)
         inputs = describe_package(
-            config, compiles, quantizes, methods, additions, revision
+            config, compiles, quantizes, methods, additions, related, revision
         )
         return link_action(inputs)
 
     @once
-    def _add_to_link(self, package: str) -> LinkAdditions | None:
-        """Return what features add to a link, or None while a model is not exported."""
-        fields: dict[str, Any] = {}
-        compiles: dict[str, Mapping[str, Digest]] = {}
+    def _add_to_link(self, package: str) -> dict[str, Any] | None:
+        """Return what features add to the key of a link, or None while a model is not exported."""
+        additions: dict[str, Any] = {}
         for planning in self.find_planning(package):
-            additions = planning.add_to_link(package)
-            if additions is None:
+            fields = planning.add_to_link(package)
+            if fields is None:
                 return None
-            fields.update(additions.fields)
-            compiles.update(additions.compiles)
-        return LinkAdditions(fields, compiles)
+            additions |= fields
+        return additions
+
+    def _related_compiles(self, package: str) -> dict[str, Mapping[str, Digest]]:
+        """Return the compile actions that a link reads for features, by package and unit."""
+        related: dict[str, Mapping[str, Digest]] = {}
+        for planning in self.find_planning(package):
+            for name in planning.deciding(package):
+                digests = self.compile_digests(name)
+                if digests is not None:
+                    related[name] = digests
+        return related
 
     @once
     def link_digest(self, package: str) -> Digest | None:
@@ -73,8 +82,7 @@ class Plan(Units):
         for an export."""
         if not self.is_exported(package):
             return None
-        additions = self._add_to_link(package)
-        inputs = [additions and additions.fields]
+        inputs = [self._add_to_link(package)]
 
         def compute() -> Digest | None:
             action = None
@@ -118,7 +126,7 @@ class Plan(Units):
             paths += planning.find_places(package, config)
         places = find_places(config, self.document(package), paths)
         examples = {
-            name: self.inputs.hash_files(limits.examples or ())
+            name: hash_files(limits.examples or (), self.workspace)
             for name, limits in config.validation.methods.items()
         }
         export = str(self.export(package))

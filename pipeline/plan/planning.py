@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pipeline.store.digest import Digest
 from pipeline.store.errors import Problem
@@ -14,14 +14,6 @@ if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
 
 Json = Mapping[str, Any]
 Files = Mapping[str, Digest]  # of a package, by name
-
-
-class LinkAdditions(NamedTuple):
-    """What a feature adds to a link: fields of its key, and compile actions of other packages that
-    it reads, by package and unit."""
-
-    fields: Json
-    compiles: Mapping[str, Mapping[str, Digest]]
 
 
 class Planning:
@@ -55,9 +47,9 @@ class Planning:
         """Return as JSON what the problems depend on, but for the package's config."""
         return None
 
-    def add_to_link(self, package: str) -> LinkAdditions | None:
-        """Return what it adds to the link, or None while a package's model is not exported."""
-        return LinkAdditions({}, {})
+    def add_to_link(self, package: str) -> Json | None:
+        """Return fields of the key of the link, or None while a package's model is not exported."""
+        return {}
 
     def explain_link(self, package: str) -> Iterator[str]:
         """Yield why a package is linked again of which nothing changed."""

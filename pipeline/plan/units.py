@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds.compile import CompileInputs, compile_action
+from pipeline.plan.kinds.parts import hash_option_files
 from pipeline.plan.kinds.table import KINDS
 from pipeline.plan.models import once
 from pipeline.plan.problems import CheckedFiles
@@ -31,7 +32,7 @@ class Units(CheckedFiles):
                 config=config,
                 method=name,
                 sources={name: methods[name]},
-                files=self.inputs.option_files(config.methods[name]),
+                files=hash_option_files(config.methods[name], self.workspace),
                 libraries=self.inputs.libraries(package),
                 written=self.written(package),
             )
@@ -67,7 +68,7 @@ class Units(CheckedFiles):
         files = {}
         unit_quantizes = {}
         for name in unit:
-            files[name] = self.inputs.option_files(config.methods[name])
+            files[name] = hash_option_files(config.methods[name], self.workspace)
             if name in quantizes:
                 unit_quantizes[name] = quantizes[name]
         return CompileInputs(

@@ -19,7 +19,7 @@ from pipeline.plan.tasks import ActionTask
 from pipeline.report.events import Event, Outcome, make_event
 from pipeline.run.action_status import ActionStatus, log_name
 from pipeline.run.install import install
-from pipeline.run.worker import Report
+from pipeline.run.performed import Report
 from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError, describe_error
 from pipeline.store.store import MissingBlobError

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from pipeline.moments import call_all
 from pipeline.plan.actions import Action
-from pipeline.report.events import Outcome
+from pipeline.report.events import Event, make_event
 from pipeline.run.stages import Stages
 from pipeline.store.errors import log_traceback
 from pipeline.store.store import MissingBlobError
@@ -23,24 +23,26 @@ from pipeline.store.usage import Usage
 from pipeline.store.workspace import Workspace
 
 
-class Performed(NamedTuple):
+class Report(NamedTuple):
     """How an action ended.
 
     Attributes:
-        error: "" where it did not fail.
+        event: says so, its `error` is "" where it did not fail. A worker adds times and memory.
         usage: what the caches inside it were asked.
-        result: that of a kind that makes files, of a validation that failed too.
+        remote: what was asked of the remote tier, and why it was given up or "".
+        result: that of a kind that makes files, of a validation that failed too; they are not in
+            the package's folder yet.
     """
 
-    outcome: Outcome
-    error: str = ""
+    event: Event
     usage: Mapping[str, Usage] = MappingProxyType({})
+    remote: tuple[Any, str] | None = None
     result: Mapping[str, Any] | None = None
 
 
 def perform_here(
     action: Action, workspace: Workspace, stages: Stages, always: bool, keep: Any = None
-) -> Performed:
+) -> Report:
     """Perform an action in this process; `keep` is given what was compiled, instead of the
     store."""
     from pipeline.compile.preprocess.cache import counted_preprocess
@@ -54,29 +56,29 @@ def perform_here(
             was_there = perform(action, workspace, stages, always, keep, results.append)
         spent = Usage(counts.hits, counts.misses, counts.saved, counts.spent)
         usage = {"preprocess": spent} if counts.hits or counts.misses else {}
-        return Performed(
-            "hit" if was_there else "built", "", usage, results[-1] or None
-        )
+        event = make_event(action, "hit" if was_there else "built")
+        return Report(event, usage, result=results[-1] or None)
     except MissingBlobError as problem:
         log_traceback(problem)
-        return Performed("lost", str(problem))
+        return Report(make_event(action, "lost", error=str(problem)))
     except ChildError as problem:  # whose traceback is in the log
         if (
             problem.signal == signal.SIGKILL
         ):  # as for lack of memory: tried again, alone
             os.kill(os.getpid(), signal.SIGKILL)
-        return Performed("failed", str(problem))
+        return Report(make_event(action, "failed", error=str(problem)))
     except (
         BaseException
     ) as problem:  # SystemExit too: it would end the worker in silence
         log_traceback(problem)
         error = explain_error(problem, workspace.root)
-        return Performed("failed", error, {}, results[-1] or None)
+        event = make_event(action, "failed", error=error)
+        return Report(event, result=results[-1] or None)
 
 
 def perform_isolated(
     action: Action, workspace: Workspace, stages: Stages, always: bool
-) -> Performed:
+) -> Report:
     """Perform an action in a fork of this process.
 
     Raises SourceError where passes read what the action's key does not hold, and ChildError where
@@ -109,7 +111,8 @@ def perform_isolated(
             passes.check()
         workspace.store.put_result(*result)
     usage = {kind: Usage(**counts) for kind, counts in record["usage"].items()}
-    return Performed(record["outcome"], record["error"], usage, record["result"])
+    event = make_event(action, record["outcome"], error=record["error"])
+    return Report(event, usage, result=record["result"])
 
 
 def _perform_in_fork(
@@ -132,12 +135,12 @@ def _perform_in_fork(
     def keep(*result: Any) -> None:
         compiled.append(result)
 
-    performed = perform_here(action, workspace, stages, always, keep)
+    report = perform_here(action, workspace, stages, always, keep)
     return {
-        "outcome": performed.outcome,
-        "error": performed.error,
-        "usage": {kind: vars(usage) for kind, usage in performed.usage.items()},
+        "outcome": report.event.outcome,
+        "error": report.event.error,
+        "usage": {kind: vars(usage) for kind, usage in report.usage.items()},
         "remote": [] if remote is None else remote.outcome(),
-        "result": performed.result,
+        "result": report.result,
         "compiled": compiled,
     }

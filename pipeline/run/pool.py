@@ -21,8 +21,9 @@ from pipeline.run.admission import Idleness, choose_next
 from pipeline.run.executors import Executor, ExecutorLostError, WorkerLostError
 from pipeline.run.executors.choice import open_executor
 from pipeline.run.expectations import Expectations
+from pipeline.run.performed import Report
 from pipeline.run.progress import ProgressLog
-from pipeline.run.worker import Report, may_judge_here, may_refit_here, run_here
+from pipeline.run.worker import may_judge_here, may_refit_here, run_here
 from pipeline.store.costs import Cost
 from pipeline.store.files import make_folder, remove
 from pipeline.store.settings import usable_cores

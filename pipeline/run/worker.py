@@ -12,40 +12,25 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from pipeline.moments import call_all
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds.validate import ValidateInputs
 from pipeline.plan.requests import read_names, read_request
-from pipeline.report.events import Event, make_event
+from pipeline.report.events import make_event
 from pipeline.run.action_log import logging_to
 from pipeline.run.action_status import log_name, log_path, progress_path, write_status
 from pipeline.run.imports import import_numpy, keeping_all
-from pipeline.run.performed import Performed, perform_here, perform_isolated
+from pipeline.run.performed import Report, perform_here, perform_isolated
 from pipeline.run.stages import IMPORT, Stages, reset_peak
 from pipeline.run.worker_process import import_libraries, worker_process
 from pipeline.store.errors import PipelineError, describe_error, log_traceback
 from pipeline.store.files import make_folder, remove
 from pipeline.store.remedies import add_remedy
-from pipeline.store.usage import Usage
 from pipeline.store.workspace import Workspace
 
 _log = logging.getLogger(__name__)
-
-
-class Report(NamedTuple):
-    """An action's event, and what it asked of the caches inside it and of the remote tier.
-
-    `remote` holds the counts, and why the remote was given up or "". `result` is that of a kind
-    that makes files, of a validation that failed too; they are not in the package's folder yet.
-    """
-
-    event: Event
-    usage: Mapping[str, Usage] = MappingProxyType({})
-    remote: tuple[Any, str] | None = None
-    result: Mapping[str, Any] | None = None
 
 
 def run(request: str, workspace: Workspace, always: bool) -> Report:
@@ -55,7 +40,7 @@ def run(request: str, workspace: Workspace, always: bool) -> Report:
     if (remote := workspace.store.remote) is not None:
         remote.counts = type(remote.counts)()  # of this action alone
 
-    def perform(stages: Stages) -> Performed:
+    def perform(stages: Stages) -> Report:
         try:
             log = log_path(names, workspace)
             make_folder(log.parent, workspace.build)
@@ -63,11 +48,10 @@ def run(request: str, workspace: Workspace, always: bool) -> Report:
                 action = read_request(request, workspace)
                 return perform_reported(action, workspace, stages, always)
         except PipelineError as problem:  # with the config, which can't be parsed here
-            return Performed("failed", str(problem))
+            return Report(make_event(names, "failed", error=str(problem)))
         except OSError as problem:
-            return Performed(
-                "failed", add_remedy(describe_error(problem), error=problem)
-            )
+            error = add_remedy(describe_error(problem), error=problem)
+            return Report(make_event(names, "failed", error=error))
 
     was_filled = workspace.store.is_filled()
     report = _report(names, workspace, perform)
@@ -108,7 +92,7 @@ def run_here(
         if stage != "load":  # in which it is found out
             begins()
 
-    perform: Callable[[Stages], Performed | None]
+    perform: Callable[[Stages], Report | None]
     if action.kind == "validate":
         perform = partial(_judge, action, workspace)
     else:
@@ -128,7 +112,7 @@ def run_here(
 def _report(
     action: Action,
     workspace: Workspace,
-    perform: Callable[[Stages], Performed | None],
+    perform: Callable[[Stages], Report | None],
     note: Callable[[str, int, int], None] = lambda stage, steps_done, total: None,
 ) -> Report | None:
     """Call what performs an action, and report what came of it, if anything did. `note` is told of
@@ -142,25 +126,22 @@ def _report(
     stages = Stages(tell)
     started, clock = time.perf_counter(), time.time()
     try:
-        performed = perform(stages)
+        report = perform(stages)
     finally:
         with suppress(OSError):
             remove(status)
-    if performed is None:
+    if report is None:
         return None
-    event = make_event(
-        action,
-        performed.outcome,
+    event = report.event._replace(
         start=clock,
         seconds=time.perf_counter() - started,
         stages=_describe_spans(stages, started),
         stage=stages.current,
         worker=os.getpid(),
         peak_bytes=stages.peak,
-        error=performed.error,
-        log=log_name(action, workspace) if performed.error else "",
+        log=log_name(action, workspace) if report.event.error else "",
     )
-    return Report(event, performed.usage, None, performed.result)
+    return report._replace(event=event)
 
 
 def _describe_spans(stages: Stages, started: float) -> list[tuple[str, float, float]]:
@@ -180,7 +161,7 @@ def import_ahead(workspace: Workspace) -> None:
 
 def perform_reported(
     action: Action, workspace: Workspace, stages: Stages, always: bool
-) -> Performed:
+) -> Report:
     """Perform an action with whatever it needs: new weights alone, this process, or one of its
     own."""
     from pipeline.run.isolated import ChildError  # which a no-op run does without
@@ -199,15 +180,15 @@ def perform_reported(
     except ChildError as problem:  # whose traceback is in the log
         if problem.signal:  # so this worker's end tells more: it is tried again, alone
             os.kill(os.getpid(), problem.signal)
-        return Performed("failed", str(problem))
+        return Report(make_event(action, "failed", error=str(problem)))
     except BaseException as problem:
         log_traceback(problem)
-        return Performed("failed", describe_error(problem))
+        return Report(make_event(action, "failed", error=describe_error(problem)))
 
 
 def _refit(
     action: Action, workspace: Workspace, stages: Stages, here: bool = False
-) -> Performed | None:
+) -> Report | None:
     """Put new weights into what an action made before, if that is known to give what it makes; None
     where it is not.
 
@@ -218,11 +199,11 @@ def _refit(
         is_refitted = any(
             call_all("instead_of_compile", action, workspace, stages, here)
         )
-        return Performed("refit") if is_refitted else None
+        return Report(make_event(action, "refit")) if is_refitted else None
     return _relink(action, workspace, stages, here) if action.kind == "link" else None
 
 
-def _judge(action: Action, workspace: Workspace, stages: Stages) -> Performed:
+def _judge(action: Action, workspace: Workspace, stages: Stages) -> Report:
     """Judge what was measured of a package, and make its reports."""
     from pipeline.run.prove.validate import validate
 
@@ -235,25 +216,26 @@ def _judge(action: Action, workspace: Workspace, stages: Stages) -> Performed:
         error = add_remedy(describe_error(problem), error=problem)
         with suppress(OSError):
             log_path(action, workspace).write_text(f"{error}\n")
-        return Performed("failed", error, {}, results[-1])
-    return Performed("built", "", {}, results[-1])
+        event = make_event(action, "failed", error=error)
+        return Report(event, result=results[-1])
+    return Report(make_event(action, "built"), result=results[-1])
 
 
 def _relink(
     action: Action, workspace: Workspace, stages: Stages, here: bool
-) -> Performed | None:
-    from pipeline.run.build.link import relink_package
+) -> Report | None:
     from pipeline.run.install import install
 
     if here:  # the package's folder is this process's to write, and spares it a copy
         deliver = partial(install, workspace, action)
-        linked = relink_package(action, workspace, stages, deliver)
-        return Performed("refit") if linked else None
+        is_linked = any(call_all("instead_of_link", action, workspace, stages, deliver))
+        return Report(make_event(action, "refit")) if is_linked else None
     results: list[Mapping[str, Any]] = []
 
     def collect(result: Mapping[str, Any], joined: Any) -> None:
         results.append(result)
 
-    if not relink_package(action, workspace, stages, collect):
+    if not any(call_all("instead_of_link", action, workspace, stages, collect)):
         return None
-    return Performed("refit", "", {}, results[-1] if results else None)
+    result = results[-1] if results else None
+    return Report(make_event(action, "refit"), result=result)

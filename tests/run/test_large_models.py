@@ -18,7 +18,7 @@ from pipeline.program.sources import MethodSource
 from pipeline.report.events import make_event
 from pipeline.run import pool as pools
 from pipeline.run.expectations import Expectations, weigh
-from pipeline.run.worker import Report
+from pipeline.run.performed import Report
 from pipeline.store.costs import Cost, Name, add_costs
 from pipeline.store.store import Store
 from pipeline.store.workspace import open_workspace

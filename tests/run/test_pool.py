@@ -10,7 +10,7 @@ from pipeline.plan.actions import Action
 from pipeline.plan.kinds.link import LinkInputs
 from pipeline.report.events import make_event
 from pipeline.run import pool as pools
-from pipeline.run.worker import Report
+from pipeline.run.performed import Report
 from pipeline.store.costs import Cost, Name, add_costs
 from pipeline.store.workspace import open_workspace
 from tests.support.events import read_events

@@ -11,8 +11,8 @@ from pipeline.features.cluster.forms import Json, is_answer
 from pipeline.plan.actions import Action
 from pipeline.report.events import make_event
 from pipeline.run.action_status import log_name, log_path, progress_path, write_status
+from pipeline.run.performed import Report
 from pipeline.run.stored import find_wrong_result
-from pipeline.run.worker import Report
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import remove, write_atomically
 from pipeline.store.remote_tier import RemoteCounts

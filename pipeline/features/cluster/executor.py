@@ -26,7 +26,7 @@ from pipeline.plan.actions import Action
 from pipeline.report.events import make_event
 from pipeline.run.action_status import log_name
 from pipeline.run.executors import ExecutorLostError, WorkerLostError
-from pipeline.run.worker import Report
+from pipeline.run.performed import Report
 from pipeline.store.errors import PipelineError, describe_error
 from pipeline.store.visible import one_line
 from pipeline.store.workspace import Workspace

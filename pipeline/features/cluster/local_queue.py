@@ -9,7 +9,7 @@ from functools import partial
 
 from pipeline.plan.actions import Action
 from pipeline.run.executors.local import LocalExecutor
-from pipeline.run.worker import Report
+from pipeline.run.performed import Report
 from pipeline.store.workspace import Workspace
 
 

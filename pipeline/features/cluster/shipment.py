@@ -9,7 +9,7 @@ from typing import Any
 from pipeline.features.cluster.forms import RESOURCE, Json
 from pipeline.plan.actions import Action
 from pipeline.run.executors import WorkerLostError
-from pipeline.run.worker import Report
+from pipeline.run.performed import Report
 from pipeline.store.visible import one_line
 
 

@@ -16,7 +16,8 @@ from pipeline.features.cluster.forms import Json, is_parcel
 from pipeline.plan.actions import Action
 from pipeline.plan.key_diff import describe_differences
 from pipeline.plan.requests import count_key, read_names, read_request
-from pipeline.run.worker import Report, run
+from pipeline.run.performed import Report
+from pipeline.run.worker import run
 from pipeline.store.digest import hash_json
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import copy_atomically

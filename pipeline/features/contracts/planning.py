@@ -108,7 +108,7 @@ class TargetPlanning(Planning):
         digests = {}
         for name in self._paths:
             if name in names or ANY_TARGET in names:
-                digests[name] = self.plan.inputs.hash_file(target_file(name))
+                digests[name] = self.plan.workspace.find_data(target_file(name))
         return digests
 
     def validate_facts(self, package: str, files: Files) -> Any:

@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from pipeline.plan.kinds.compile import CompileInputs
 from pipeline.run.build.link import LinkedPackage
 from pipeline.store.digest import Digest
 from pipeline.store.files import ETRECORD
+from pipeline.store.store import Store
 
 if TYPE_CHECKING:  # torch, without which new weights are linked
-    from pipeline.run.build.perform_compile import EmittedUnit
+    from executorch.exir import ExecutorchProgramManager
+    from torch.export import ExportedProgram
 
 
-def record_entries(unit: EmittedUnit) -> dict[str, Any]:
+def record_entries(
+    manager: ExecutorchProgramManager,
+    inputs: CompileInputs,
+    programs: Mapping[str, ExportedProgram],
+    store: Store,
+) -> dict[str, Any]:
     """Record the entries of an ETRecord where the config asks for one; quantized methods get the
     lines that their nodes stand on by now."""
     from pipeline.features.etrecord.etrecord import map_current_lines, record_etrecord
     from pipeline.run.build.load import load_method
 
-    inputs = unit.inputs
     if not inputs.emit.etrecord:
         return {}
     lines = {}
     for name in inputs.quantizes:
         lines[name] = map_current_lines(
-            unit.programs[name], load_method(inputs.sources[name], unit.store)
+            programs[name], load_method(inputs.sources[name], store)
         )
-    return record_etrecord(unit.manager, unit.store, lines)
+    return record_etrecord(manager, store, lines)
 
 
 def write_etrecord(package: LinkedPackage) -> dict[str, Digest]:

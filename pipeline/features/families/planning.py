@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pipeline.plan.models import once
-from pipeline.plan.planning import Files, LinkAdditions, Planning
+from pipeline.plan.planning import Files, Planning
 from pipeline.store.digest import Digest, hash_json
 from pipeline.store.errors import Problem, did_you_mean
 from pipeline.store.json_diff import Difference
@@ -132,15 +132,14 @@ class FamilyPlanning(Planning):
 
     # What a link depends on
 
-    def add_to_link(self, package: str) -> LinkAdditions | None:
+    def add_to_link(self, package: str) -> dict[str, Any] | None:
         """Return what decides on the files that the family shares, without packages that have
         mistakes."""
         compiles = self._compiles(self.name(package))
         if compiles is None:
             return None
-        digest, actions = compiles
         settings = self.settings(package) or {}
-        return LinkAdditions({"family": {**settings, "objects": digest}}, actions)
+        return {"family": {**settings, "objects": compiles[0]}}
 
     @once
     def _compiles(self, family: str) -> tuple[Digest, Compiles] | None:

@@ -1,4 +1,4 @@
-"""Refit: new weights for a compiled unit, without lowering.
+"""Refit: new weights for a compiled unit and a linked package, without lowering or linking.
 
 How each stored blob comes from constants is learnt while a unit is compiled. From then on, weights
 are exchanged instead of compiling.
@@ -10,8 +10,10 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "refit",
-    "put new weights into compiled methods, instead of lowering these again",
+    "put new weights into compiled methods and packages, instead of building these again",
     instead_of_compile="pipeline.features.refit.refit:refit_unit",
+    instead_of_link="pipeline.features.refit.relink:relink_package",
+    listen_to_link="pipeline.features.refit.relink:keep_pieces",
     listen_to_compile="pipeline.features.refit.refit:begin_lesson",
     explain_compile="pipeline.features.refit.refit:explain_refit",
     outlines={"refit": "pipeline.features.refit.outlines:REFIT"},

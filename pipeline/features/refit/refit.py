@@ -29,7 +29,7 @@ from pipeline.features.refit.unit import (
 )
 from pipeline.features.refit.values import Storage
 from pipeline.plan.actions import Action
-from pipeline.plan.kinds.compile import CompileInputs, refit_key
+from pipeline.plan.kinds.compile import CompileInputs
 from pipeline.plan.kinds.parts import Key
 from pipeline.program.archive_facts import identify_program
 from pipeline.run.build.listening import CompileListener, UnloweredMethod
@@ -176,6 +176,8 @@ def explain_refit(action: Action[CompileInputs], workspace: Workspace) -> str:
 
 
 def _structure_key(action: Action[CompileInputs], store: Store) -> Key:
+    """Return the key of the record of a unit apart from the contents of its constants: that of its
+    compile action, with the structures of programs in their place."""
     structures: dict[str, Json] = {}
     for name, source in action.inputs.sources.items():
         if name in action.inputs.quantizes:
@@ -196,7 +198,10 @@ def _structure_key(action: Action[CompileInputs], store: Store) -> Key:
             structures[name] = {
                 "structure": identify_source(source, store)[1].structure
             }
-    return refit_key(action.key, structures)
+    methods = {}
+    for name, fields in action.key["methods"].items():
+        methods[name] = {**fields, "program": structures[name], "quantize": None}
+    return {**action.key, "kind": "refit", "methods": methods}
 
 
 def _quantized(action: Action[CompileInputs], method: str, store: Store) -> Json:

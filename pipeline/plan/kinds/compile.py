@@ -152,22 +152,6 @@ def _method_fields(inputs: CompileInputs, method: str) -> Key:
     }
 
 
-def refit_key(
-    compiled: Mapping[str, Any], structures: Mapping[str, Mapping[str, Any]]
-) -> Key:
-    """Return the key of the record of a unit apart from the contents of its constants.
-
-    Args:
-        compiled: the key of its compile action.
-        structures: by method, what stands in the place of its program and its quantization.
-    """
-    methods = {
-        name: {**fields, "program": structures[name], "quantize": None}
-        for name, fields in compiled["methods"].items()
-    }
-    return {**compiled, "kind": "refit", "methods": methods}
-
-
 def describe_compile(difference: Difference, file: str) -> str | None:
     """Describe a difference of a field that only keys of compilations have; None for others."""
     change = difference.change()

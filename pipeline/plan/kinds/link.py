@@ -10,7 +10,6 @@ from pipeline.plan.actions import Action
 from pipeline.plan.kinds.compile import CompileInputs
 from pipeline.plan.kinds.parts import NOTHING, Key, common_fields
 from pipeline.plan.kinds.words import describe_setting
-from pipeline.plan.planning import LinkAdditions
 from pipeline.program.sources import MethodSource
 from pipeline.store.digest import Digest, hash_json
 from pipeline.store.json_diff import Difference
@@ -20,9 +19,8 @@ if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
     from pipeline.config.models import PackageConfig
 
 Json = Mapping[str, Any]
-
-
-NO_ADDITIONS = LinkAdditions({}, {})
+# Compile actions by package and unit.
+PackageCompiles = Mapping[str, Mapping[str, Digest]]
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ class LinkInputs:
     emit: Json = field(default_factory=dict)
     programs: Mapping[str, Digest] = field(default_factory=dict)
     host: Json | None = None
-    related_compiles: Mapping[str, Mapping[str, Digest]] = field(default_factory=dict)
+    related_compiles: PackageCompiles = field(default_factory=dict)
 
     sources: ClassVar[Mapping[str, MethodSource]] = NOTHING
     configs: ClassVar[Mapping[str, Any]] = NOTHING
@@ -84,13 +82,15 @@ def describe_package(
     compiles: Sequence[Action[CompileInputs]],
     quantizes: Mapping[str, Action],
     methods: Mapping[str, MethodSource],
-    additions: LinkAdditions = NO_ADDITIONS,
+    additions: Json = NOTHING,
+    related_compiles: PackageCompiles = NOTHING,
     revision: str = "",
 ) -> LinkInputs:
     """Return the inputs of the link of a package.
 
     Args:
-        additions: what features add.
+        additions: what features add to the key.
+        related_compiles: as `LinkInputs` has them.
         revision: the commit that its metadata names, if they name one.
     """
     names = sorted(name for name, method in config.methods.items() if method.allow_none)
@@ -108,14 +108,14 @@ def describe_package(
         compiles={str(action.method): action.digest for action in compiles},
         constant_methods=constants,
         allow_none=names,
-        additions=additions.fields,
+        additions=additions,
         metadata=_describe_metadata(config, revision),
         quantizes={name: action.digest for name, action in quantizes.items()},
         lowering=_describe_lowering(config, compiles),
         emit=config.emit.resolved(),
         programs={name: source.program for name, source in methods.items()},
         host=hosts[0] if hosts else None,
-        related_compiles=additions.compiles,
+        related_compiles=related_compiles,
     )
 
 

@@ -4,16 +4,14 @@ package and what it was made from."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from typing import Any, NamedTuple, TypeAlias
 
-from pipeline.compile.pieces import exchange_pieces, hash_shape, pair_objects
 from pipeline.compile.sharing import NOTHING_SHARED, Shared
 from pipeline.moments import call_all
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds.link import LinkInputs
 from pipeline.plan.patterns import find_unfitting
-from pipeline.program.constant_values import find_blobs
 from pipeline.run.build.called_operators import join_libraries
 from pipeline.run.build.metadata import all_constants, make_metadata
 from pipeline.run.build.unmet import find_unmet
@@ -60,59 +58,24 @@ def link_package(
     from pipeline.compile.objects import parse_object
 
     store = workspace.store
-    units, spent = _load_units(action, store)
+    units, spent = load_units(action, store)
     order, layout = action.key["order"], action.key["layout"]
     with stages.stage("link"):
-        _check(action, units)
+        check_units(action, units)
         objects = [parse_object(parts) for parts in _in_order(units, order)]
         metadata = make_metadata(action.key, units)
         constants = all_constants({**action.key, "metadata": metadata})
-        shared = _find_shared(action, store, may_lay_out=True)
+        shared = find_shared(action, store, may_lay_out=True)
         assert shared is not None
         pieces = lay_out(objects, constants, store, order, layout, shared)
     with stages.stage("store"):
         whole = shared.add_files(pieces, [unit["object"] for unit in units.values()])
-        _finish(action, store, stages, units, whole, spent, deliver)
-        if _is_relinked(action, units):
-            record = {"compiles": dict(action.inputs.compiles), "pieces": pieces}
-            store.put_result(_shape_key(action, units, shared), record)
+        finish_package(action, store, stages, units, whole, spent, deliver)
+        for _ in call_all("listen_to_link", action, units, shared, pieces, store):
+            pass
 
 
-def relink_package(
-    action: Action[LinkInputs],
-    workspace: Workspace,
-    stages: Stages,
-    deliver: Deliver,
-) -> bool:
-    """Put other blobs into the files that were linked of objects like these, if there are such, and
-    deliver the result. Return whether it was done. Imports no torch."""
-    store = workspace.store
-    with suppress(MissingBlobError), store.lock(action.digest):
-        if store.get(action.digest) is not None:
-            return False  # somebody made it meanwhile
-        with stages.stage("load"):
-            units, spent = _load_units(action, store)
-            if not _is_relinked(action, units):
-                return False
-            if (shared := _find_shared(action, store, may_lay_out=False)) is None:
-                return False
-            record = store.get_by_key(_shape_key(action, units, shared))
-        if record is None:
-            return False
-        with stages.stage("relink"):
-            _check(action, units)
-            if (pieces := _exchange(record.result, units, store)) is None:
-                return False
-            pieces = shared.add_files(
-                pieces, [unit["object"] for unit in units.values()]
-            )
-        with stages.stage("store"):
-            _finish(action, store, stages, units, pieces, spent, deliver)
-        return True
-    return False
-
-
-def _find_shared(
+def find_shared(
     action: Action[LinkInputs], store: Store, may_lay_out: bool
 ) -> Shared | None:
     """Return the weights that the package shares, by the first feature that shares some; None where
@@ -134,7 +97,7 @@ def _in_order(units: Units, order: Sequence[str]) -> list[Json]:
     ]
 
 
-def _finish(
+def finish_package(
     action: Action[LinkInputs],
     store: Store,
     stages: Stages,
@@ -169,74 +132,7 @@ def _finish(
         deliver(result, linked)
 
 
-# The same files with other blobs
-
-
-def _is_relinked(action: Action[LinkInputs], units: Units) -> bool:
-    """Return whether files are laid out by nothing but sizes of blobs and which of them are one."""
-    constants = any([*find_blobs(value)] for _, value in action.key["constant_methods"])
-    inline = action.key["layout"].get("extract_delegate_segments") is False
-    return not (constants or inline or any(unit["etrecord"] for unit in units.values()))
-
-
-# Of a link's key.
-_NOT_LAID_OUT = (
-    "package",
-    "model",
-    "target",
-    "file",
-    "compiles",
-)
-
-
-def _shape_key(
-    action: Action[LinkInputs], units: Units, shared: Shared
-) -> dict[str, Any]:
-    """Name the record of files of one layout, in whatever package: a new adapter is linked by that
-    of another."""
-    objects = [unit["object"] for unit in units.values()]
-    key = {
-        name: value
-        for name, value in action.key.items()
-        if name not in (*_NOT_LAID_OUT, *action.inputs.additions)
-    }
-    if metadata := make_metadata(action.key, units):
-        key["metadata"] = metadata  # which stands in the file, between blobs
-    places = [shared.find(unit) for unit in objects]
-    description = {"units": list(units), "shape": hash_shape(objects), "shared": places}
-    return {**key, "kind": "relink", **description}
-
-
-def _exchange(
-    record: Json, units: Units, store: Store
-) -> dict[str, list[Piece]] | None:
-    """Return the pieces of the files that a record describes, with the blobs of these units; None
-    where it does not fit them, as one of a remote may not.
-
-    Raises MissingBlobError.
-    """
-    if record["compiles"].keys() != units.keys():
-        return None
-    bases = []
-    for name in units:
-        if (entry := store.get(record["compiles"][name])) is None:
-            raise MissingBlobError(
-                f"the object of {name} that was linked is not in the store"
-            )
-        bases.append(entry.result["object"])
-    objects = [unit["object"] for unit in units.values()]
-    if hash_shape(bases) != hash_shape(objects):
-        return None
-    blobs, keys = pair_objects(bases, objects)
-    # Shared constants are called after their digests.
-    names = keys | {str(old): str(new) for old, new in blobs.items()}
-    return {
-        stem: list(exchange_pieces(file_pieces, blobs, names, store))
-        for stem, file_pieces in record["pieces"].items()
-    }
-
-
-def _check(action: Action[LinkInputs], units: Units) -> None:
+def check_units(action: Action[LinkInputs], units: Units) -> None:
     """Raise PipelineError for all that a config asks for and that did not happen."""
     methods = {
         name: method
@@ -264,7 +160,7 @@ def _find_unfitting(action: Action[LinkInputs], units: Units) -> list[str]:
     return [f"{path}: {mistake}; {remedy}" for path, mistake, remedy in misfits]
 
 
-def _load_units(
+def load_units(
     action: Action[LinkInputs], store: Store
 ) -> tuple[dict[str, Json], float]:
     """Return the results of the compile actions by unit, and the seconds that they took."""

@@ -8,10 +8,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
-
-from executorch.exir import ExecutorchProgramManager
-from torch.export import ExportedProgram
+from typing import Any
 
 from pipeline.compile.lowering_warnings import describe_undelegated
 from pipeline.compile.preprocess.cache import keyed_preprocess
@@ -39,15 +36,6 @@ from pipeline.store.workspace import Workspace
 _log = logging.getLogger(__name__)
 # As `Store.put_result`
 Keep = Callable[[Json, Json, float, Mapping[str, float], int], object]
-
-
-class EmittedUnit(NamedTuple):
-    """A unit that was just emitted, of these programs by method; `store` takes blobs of it."""
-
-    manager: ExecutorchProgramManager
-    inputs: CompileInputs
-    programs: Mapping[str, ExportedProgram]
-    store: Store
 
 
 def perform_compile(
@@ -116,8 +104,7 @@ def _compile(
         _check_passes(action.key.get("passes", {}), workspace)
     with stages.stage("store"):
         entries: dict[str, Json] = {}
-        unit = EmittedUnit(manager, inputs, programs, store)
-        for blobs in call_all("after_emit", unit):
+        for blobs in call_all("after_emit", manager, inputs, programs, store):
             entries.update(blobs)
     digests = {entry["digest"] for entry in entries.values()}
     digests |= {blob.digest for blob in linkable.blobs()}

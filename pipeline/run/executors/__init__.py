@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from typing import Protocol
 
 from pipeline.plan.actions import Action
-from pipeline.run.worker import Report
+from pipeline.run.performed import Report
 
 
 class WorkerLostError(Exception):

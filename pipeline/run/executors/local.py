@@ -9,7 +9,8 @@ from pipeline.plan.actions import Action
 from pipeline.plan.requests import write_request
 from pipeline.run.action_status import progress_path
 from pipeline.run.executors.processes import WorkerProcesses
-from pipeline.run.worker import Report, import_ahead, run
+from pipeline.run.performed import Report
+from pipeline.run.worker import import_ahead, run
 from pipeline.store.workspace import Workspace
 
 _ahead: list[WorkerProcesses] = []  # those that no executor has taken yet
