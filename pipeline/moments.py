@@ -263,8 +263,6 @@ class Feature:
         follow_partition: takes a `compile.module_filter.FilteredPartitioner` and an edge program;
             returns a context manager, within which it partitions the program, that gives a function
             to call with the tagged program.
-
-
         instead_of_link: makes the files of a link action in another way; takes the action, the
             workspace, `run.stages.Stages`, and the function that is given the result with its
             files; returns whether it did. Imports no torch.
@@ -308,10 +306,6 @@ class Feature:
             beside a package, what it is made of.
         report_fields: by the field of `report.json` that it fills, such as `gates`, or
             `methods.latency`, what that is made of.
-        after_emit: takes a `run.build.perform_compile.EmittedUnit`; returns blobs by name, which
-            the result of the compile action keeps, as JSON.
-
-
         after_emit: takes ExecuTorch's manager of a unit that was just emitted, its
             `plan.kinds.compile.CompileInputs`, its programs by method, and the store, which takes
             its blobs; returns blobs by name, which the result of the compile action keeps, as JSON.
@@ -436,7 +430,6 @@ class Feature:
     start_process: str = _moment("export build measure")
     instead_of_compile: str = _moment("build")
     follow_partition: str = _moment("build")
-
 
     instead_of_link: str = _moment("build")
     find_preprocessed: str = _moment("build")

@@ -18,9 +18,6 @@ from executorch.exir.backend.partitioner import (
     Partitioner,
     PartitionResult,
 )
-
-
-from executorch.exir.backend.partitioner import Partitioner, PartitionResult
 from executorch.exir.backend.utils import tag_constant_data, tag_mutated_buffer
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
@@ -142,18 +139,6 @@ class FilteredPartitioner(Partitioner):
             if check is not None:
                 self.warnings = list(check(self.config.options, program))
         return result
-
-
-
-    def _describe_outside(self, program: ExportedProgram) -> dict[Node, str]:
-        """Return the nodes outside of the modules, with the config's words for it."""
-        outside = {}
-        for modules in self.filters:
-            words = f"{OUTSIDE}: [{', '.join(modules)}]`"
-            for node in iter_nodes(program):
-                if node.op == "call_function" and not belongs_to(node, modules):
-                    outside[node] = words
-        return outside
 
     def _allows(self, node: Node) -> bool:
         return all(belongs_to(node, modules) for modules in self.filters)

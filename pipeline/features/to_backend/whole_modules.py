@@ -1,8 +1,5 @@
 """A partitioner that takes sub-modules whole, whatever they hold."""
 
-
-"""Partitions that are whole sub-modules, which no partitioner chose."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
