@@ -25,6 +25,7 @@ from pipeline.backends import QUANTIZERS, make_quantizer
 from pipeline.backends.quantize_options import MixedQuantize
 from pipeline.features.quantization.departure import rounds_values, run_unobserved
 from pipeline.features.quantization.dynamic_shapes import describe_dynamic_shapes
+from pipeline.features.quantization.memory import releasing_floats
 from pipeline.features.quantization.observers import ObserverRanges
 from pipeline.features.quantization.prepared import ComparisonAttempt, seeded
 from pipeline.program.inputs import InputSet
@@ -133,7 +134,7 @@ def quantize(
     module = program.module(check_guards=False)
     if entry.apply_quantizer is not None:
         state = _copy_state(program, module)
-        with step(CONVERT):
+        with step(CONVERT), releasing_floats():
             converted = entry.apply_quantizer(
                 module, spec, replace(observed, positional=True)
             )

@@ -20,6 +20,7 @@ from executorch.export import ExportRecipe
 from executorch.export import export as export_by_recipe
 from torch.export import Dim, export
 from torchao.quantization.pt2e import move_exported_model_to_eval
+from torchao.quantization.pt2e.export_utils import _assert_and_get_unique_device
 from torchao.quantization.pt2e.quantize_pt2e import (
     convert_pt2e,
     prepare_pt2e,
@@ -37,6 +38,7 @@ from pipeline.features.remedies.explain_error import explain_error
 from pipeline.program.archive import load_program, save_programs
 from pipeline.program.inputs import InputSet
 from pipeline.run.stages import Stages
+from pipeline.run.worker_process import forget_programs
 from pipeline.store.errors import ConfigErrors, PipelineError
 from pipeline.store.releases import installed_release
 from tests.support.bench import REPOSITORY
@@ -235,6 +237,16 @@ def test_no_batch_is_held_while_others_are_observed(image):
     quantize(image, make_method_spec(**XNNPACK), Reading(), lambda *step: steps.append(step))
     assert steps == [(number, 6) for number in range(1, 7)]
     assert most <= 3
+
+
+def test_no_quantized_module_outlives_its_action():
+    module = torch.nn.Linear(2, 2)
+    _assert_and_get_unique_device(module)
+    kept = weakref.ref(module)
+    del module
+    assert kept() is not None  # or torchao has mended it, and its cache need not be emptied
+    forget_programs()
+    assert kept() is None
 
 
 def test_steps_of_quantizing_are_timed(image):
