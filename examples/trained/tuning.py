@@ -43,7 +43,13 @@ def _static(**options: Any) -> dict[str, Any]:
 
 _NO_STFT = {"modules": {"stft_conv": "none"}}
 _NO_ADD = {"operators": {"add": "none"}}
+_NO_MELS = {"modules": {"layers.0.from_input": "none"}}
 _NO_ENDS = {"modules": {"_conv_stem": "none", "_blocks.0": "none", "_conv_head": "none"}}
+_TORCHAO = {
+    "quantizer": "torchao",
+    "scheme": "int8_dynamic_activation_int8_weight",
+    "group_size": 0,
+}
 
 
 def _dynamic(**options: Any) -> dict[str, Any]:
@@ -76,6 +82,19 @@ SPACES: dict[str, tuple[dict[str, Any], float, int, dict[str, list[Any]]]] = {
             ],
             "defaults.partitioners": PARTITIONERS,
             "defaults.edge": EDGE,
+        },
+    ),
+    "speaker_encoder": (
+        {"listen": {}, "embed": "omit", "compare": "omit"},
+        15,
+        3,
+        {
+            "defaults.quantize": [
+                *(None, _dynamic(), _dynamic(**_NO_MELS), _static(), _static(**_NO_MELS)),
+                *(_dynamic(per_channel=False), _dynamic(per_channel=False, **_NO_MELS)),
+                _TORCHAO,
+            ],
+            "defaults.partitioners": PARTITIONERS[:2],
         },
     ),
     "image_classifier": (
