@@ -43,10 +43,23 @@ def _static(**options: Any) -> dict[str, Any]:
 
 _NO_STFT = {"modules": {"stft_conv": "none"}}
 _NO_ADD = {"operators": {"add": "none"}}
+_NO_MELS = {"modules": {"layers.0.from_input": "none"}}
+_NO_ENDS = {"modules": {"_conv_stem": "none", "_blocks.0": "none", "_conv_head": "none"}}
+_TORCHAO = {
+    "quantizer": "torchao",
+    "scheme": "int8_dynamic_activation_int8_weight",
+    "group_size": 0,
+}
+
+
+def _dynamic(**options: Any) -> dict[str, Any]:
+    return {"quantizer": "xnnpack", "dynamic": True, "per_channel": True, **options}
+
+
 # By model: its methods, the floor in dB, the number of trials and the space.
-SPACES: dict[str, tuple[tuple[str, ...], float, int, dict[str, list[Any]]]] = {
+SPACES: dict[str, tuple[dict[str, Any], float, int, dict[str, list[Any]]]] = {
     "voice_detector": (
-        ("step",),
+        {"step": {}},
         25,
         7,
         {
@@ -59,7 +72,7 @@ SPACES: dict[str, tuple[tuple[str, ...], float, int, dict[str, list[Any]]]] = {
         },
     ),
     "pitch_tracker": (
-        ("pitch", "features"),
+        {"pitch": {}, "features": {}},
         20,
         4,
         {
@@ -69,6 +82,32 @@ SPACES: dict[str, tuple[tuple[str, ...], float, int, dict[str, list[Any]]]] = {
             ],
             "defaults.partitioners": PARTITIONERS,
             "defaults.edge": EDGE,
+        },
+    ),
+    "speaker_encoder": (
+        {"listen": {}, "embed": "omit", "compare": "omit"},
+        15,
+        3,
+        {
+            "defaults.quantize": [
+                *(None, _dynamic(), _dynamic(**_NO_MELS), _static(), _static(**_NO_MELS)),
+                *(_dynamic(per_channel=False), _dynamic(per_channel=False, **_NO_MELS)),
+                _TORCHAO,
+            ],
+            "defaults.partitioners": PARTITIONERS[:2],
+        },
+    ),
+    "image_classifier": (
+        {"classify": {}, "embed": "omit"},
+        20,
+        3,
+        {
+            "defaults.quantize": [
+                *(None, _static(), _static(per_channel=False), _static(**_NO_ADD)),
+                *(_static(**_NO_ENDS), _static(**_NO_ADD, **_NO_ENDS), _dynamic()),
+                _static(operators={"conv2d": "none"}),
+            ],
+            "defaults.partitioners": PARTITIONERS[:2],
         },
     ),
 }
@@ -82,7 +121,7 @@ def make_workspace(model: str, folder: Path) -> None:
     config = {
         "model": model,
         "defaults": {"partitioners": ["xnnpack"]},
-        "methods": {method: {} for method in methods},
+        "methods": methods,
         "tune": {
             "space": space,
             "objectives": {"size": "min", "sqnr": "max"},
