@@ -58,6 +58,15 @@ Override = TypeAliasType(
     ],
     type_params=(_Scheme,),
 )
+
+
+def _must_be_none(override: Any) -> Any:
+    if override != NOT:
+        raise rule(f"must be {NOT}")
+    return override
+
+
+LeftAlone = Annotated[Literal["none"], BeforeValidator(_must_be_none)]
 ByModule = Annotated[
     dict[ModuleName, Override[_Scheme]],
     Field(

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     AfterValidator,
-    BeforeValidator,
     Field,
     ValidationInfo,
     field_validator,
 )
 
 from pipeline.backends.options import ModuleName, NoOptions, OneOf, Options, rule
-from pipeline.backends.quantize_options import NOT, MixedQuantize, Static
+from pipeline.backends.quantize_options import LeftAlone, MixedQuantize, Static
 from pipeline.program.module_paths import innermost_module
 from pipeline.store.errors import PipelineError
 
@@ -45,15 +44,6 @@ def _for_modes(prefix: str, kind: str) -> AfterValidator:
 
 _OBSERVING = _for_modes("int8", "int8_sym, int8_mixed and int8_transformer")
 _WEIGHT_ONLY_INT4 = _for_modes("int4wo", "int4wo_sym and int4wo_asym")
-
-
-def _must_be_none(override: Any) -> Any:
-    if override != NOT:
-        raise rule(f"must be {NOT}")
-    return override
-
-
-LeftAlone = Annotated[Literal["none"], BeforeValidator(_must_be_none)]
 
 
 class OpenvinoQuantize(MixedQuantize):

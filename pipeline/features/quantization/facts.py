@@ -316,9 +316,13 @@ class _Reasons:
     def _excluded(self, reader: Node) -> str:
         """Return which override leaves an operator in floating point; "" where none does."""
         place = self._origins.get(reader.name)
-        if place is None or not isinstance(self._spec, MixedQuantize):
+        if place is None or not hasattr(self._spec, "modules"):
             return ""
         node = self._nodes[place]
+        if not isinstance(self._spec, MixedQuantize):
+            for name in self._spec.modules.keys() & enclosing_modules(node):
+                return f"`quantize.modules` leaves {name} in floating point"
+            return ""
         if self._spec.scheme_of(node) is not None:
             return ""
         modules, operators = (self._spec.overrides(kind) for kind in OVERRIDES)

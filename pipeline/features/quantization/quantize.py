@@ -219,17 +219,17 @@ def _calls(module: GraphModule) -> Iterator[Node]:
 
 def _check_overrides(program: ExportedProgram, spec: Any) -> None:
     """Raises PipelineError for overrides of modules and operators that are not in the program."""
-    if not isinstance(spec, MixedQuantize):
+    if not hasattr(spec, "modules"):
         return
     modules = outline_program(program).calls
     operators = {base_name(node) for node in _calls(program.graph_module)}
     wrong = [
         f"no module '{name}' in the program; {did_you_mean(name, modules, 10)}"
-        for name in spec.overrides("modules")
+        for name in spec.modules
         if name not in modules
     ] + [
         f"no operator '{name}' in the program; leave its override out"
-        for name in spec.overrides("operators")
+        for name in getattr(spec, "operators", ())
         if name not in operators
     ]
     if wrong:

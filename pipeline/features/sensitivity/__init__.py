@@ -5,6 +5,8 @@ proposal   measures, proposes, verifies
 metric_search    finds what to keep in float for the limits of a metric, in few builds
 measure    what each probe of a method gives, as JSON, in a process of its own
 switches   a quantized program whose operators can be switched back to float
+annotated_switches    those of PT2E's quantizers
+weight_switches    those of torchao's, and of OpenVINO's
 calls      the examples that a method is measured on
 rows       the figures of modules and operators
 gradients  estimates the noise of every module at once

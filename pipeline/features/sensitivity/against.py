@@ -185,9 +185,8 @@ class _Comparison:
         """Build the package with a group on the other backend, and return its effect: the share of
         bytes or of milliseconds, or 1 where outputs or the metric change."""
         settings = {self._method: self._settings(group)}
-        with open_trial(
-            self._plan, edit_methods(self._plan, self._package, settings)
-        ) as trial:
+        texts = edit_methods(self._plan, self._package, settings, alone=False)
+        with open_trial(self._plan, texts) as trial:
             build_package(trial, self._package)
             contents = [self._present, read_files(trial, self._package)]
             row: dict[str, Any] = {

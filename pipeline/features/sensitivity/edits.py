@@ -47,10 +47,17 @@ def edit_configs(
 
 
 def edit_methods(
-    plan: Plan, package: str, by_method: Mapping[str, Mapping[str, Any]]
+    plan: Plan,
+    package: str,
+    by_method: Mapping[str, Mapping[str, Any]],
+    alone: bool = True,
 ) -> dict[str, str]:
     """Return the texts of the config files that give methods of a package these settings, in place
-    of those of their names. Raises PipelineError as `edit_configs` does."""
+    of those of their names. Raises PipelineError as `edit_configs` does.
+
+    Args:
+        alone: whether other packages must stay as they are; those of a matrix need not in a trial.
+    """
     texts: dict[str, str] = {}
     data = _read_sound(plan)
     for method, settings in by_method.items():
@@ -58,7 +65,8 @@ def edit_methods(
         changed = {**(methods[method] or {}), **settings}
         data[package] = {**data[package], "methods": {**methods, method: changed}}
         places = find_method_places(plan.document(package), method)
-        edited = _edit_place(plan, places, settings, texts, data)
+        expected = data if alone else {package: data[package]}
+        edited = _edit_place(plan, places, settings, texts, expected)
         if edited is None:
             raise PipelineError(
                 f"{package}/{method}: {plan.document(package).file} has no place for settings of "
@@ -89,7 +97,7 @@ def _edit_place(
         edited = {**texts, name: changed}
         with open_trial(plan, edited) as trial:
             written = _read_sound(trial)
-        if written == data:
+        if {name: written.get(name) for name in data} == data:
             return edited
     return None
 

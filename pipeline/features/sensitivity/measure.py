@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from pipeline.backends import QUANTIZERS
 from pipeline.backends.workspace_files import located
 from pipeline.config.validation import ValidateConfig
+from pipeline.features.sensitivity.annotated_switches import AnnotatedSwitches
 from pipeline.features.sensitivity.calls import compare_calls, prepare
 from pipeline.features.sensitivity.gradients import NoGradientError, estimate_noise
 from pipeline.features.sensitivity.overrides import OPERATOR
@@ -29,6 +31,7 @@ from pipeline.features.sensitivity.search import (
     to_share,
 )
 from pipeline.features.sensitivity.switches import QuantizationSwitches
+from pipeline.features.sensitivity.weight_switches import WeightSwitches
 from pipeline.plan.actions import Action
 from pipeline.program.eager import Source
 from pipeline.program.inputs import InputSet
@@ -64,7 +67,7 @@ def measure_method(
     prepared = prepare(action, validation, workspace, _MOST_CALLS)
     program, quantized, examples, expected = prepared
     spec = located(action.inputs.spec, workspace.root)
-    switches = QuantizationSwitches(program, quantized.program, quantized.origins, spec)
+    switches = _make_switches(program, quantized, spec)
     runs: dict[Group, Noise] = {}
 
     def probe(operators: Group) -> Noise:
@@ -75,7 +78,7 @@ def measure_method(
             runs[operators] = compare_calls(switches.run, examples, expected)
         return runs[operators]
 
-    units = _name_units(switches)
+    units = _name_units(switches, hasattr(spec, "operators"))
     members = _group(units)
     if not members:
         raise PipelineError(f"{action.method}: nothing of it is quantized")
@@ -118,6 +121,13 @@ def measure_method(
     }
 
 
+def _make_switches(program: Any, quantized: Any, spec: Any) -> QuantizationSwitches:
+    if QUANTIZERS[spec.quantizer].apply_quantizer is None:
+        return AnnotatedSwitches(program, quantized.program, quantized.origins, spec)
+    bits = 4 if "int4" in str(getattr(spec, "scheme", "")) else 8
+    return WeightSwitches(program, quantized.program, quantized.origins, bits)
+
+
 def _estimate(
     switches: QuantizationSwitches,
     units: Mapping[str, str],
@@ -157,7 +167,9 @@ def _group(names: Mapping[str, str]) -> dict[str, Group]:
     return {name: frozenset(members) for name, members in groups.items()}
 
 
-def _name_units(switches: QuantizationSwitches) -> dict[str, str]:
+def _name_units(
+    switches: QuantizationSwitches, takes_operators: bool
+) -> dict[str, str]:
     """Return what each operator is kept in float with: its module, or its kind where it is in none
     and all of its kind are; "" where it can't be kept."""
     within = {
@@ -166,7 +178,7 @@ def _name_units(switches: QuantizationSwitches) -> dict[str, str]:
     units = {}
     for name, module in switches.operators.items():
         kind = switches.kinds[name]
-        if not module and kind not in within:
+        if not module and kind not in within and takes_operators:
             module = f"{OPERATOR}{kind}"
         units[name] = module
     return units

@@ -32,6 +32,8 @@ def keep_in_float(
             operators[name.removeprefix(OPERATOR)] = FLOAT
         else:
             modules[name] = FLOAT
+    if not _takes_options(spec):  # what is inside of a module stays in float with it
+        units = ()
     for name in sorted(units):  # each behind those around it
         if name in modules or name in spec.modules:
             continue
@@ -40,6 +42,12 @@ def keep_in_float(
             modules[name] = _repeat_options(name, spec)
     overrides = {"modules": modules, "operators": operators}
     return {kind: members for kind, members in overrides.items() if members}
+
+
+def _takes_options(spec: Any) -> bool:
+    """Tell whether `modules` of a quantizer takes options, and not only `none`."""
+    fields = getattr(getattr(type(spec), "scheme", None), "model_fields", None)
+    return bool(fields)
 
 
 def _find_outer(name: str, overrides: Mapping[str, Any]) -> str:

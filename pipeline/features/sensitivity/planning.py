@@ -23,7 +23,7 @@ def summarize(config: PackageConfig, has_variables: bool) -> Json | None:
     """Return an empty summary of a config that quantizes a method whose modules can be kept in
     float; None for others."""
     for method in config.methods.values():
-        if hasattr(method.quantize, "mixed"):
+        if hasattr(method.quantize, "modules"):
             return {}
     return None
 

@@ -99,7 +99,7 @@ def find_measurable(plan: Plan, package: str) -> dict[str, Action]:
     actions = {
         name: action
         for name, action in (plan.quantizes(package) or {}).items()
-        if hasattr(action.inputs.spec, "mixed")
+        if hasattr(action.inputs.spec, "modules")
     }
     if actions:
         return actions

@@ -9,8 +9,8 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from pipeline.backends.entry import Quantization, lazy
-from pipeline.backends.options import Options, rule
-from pipeline.backends.quantize_options import QuantizeConfig
+from pipeline.backends.options import ModuleName, Options, rule
+from pipeline.backends.quantize_options import LeftAlone, QuantizeConfig
 
 Scheme = Literal[
     "int8_weight_only",
@@ -56,6 +56,8 @@ class TorchaoQuantize(QuantizeConfig):
     """How the scales of weights are chosen."""
     embedding: EmbeddingOptions | None = None
     """How embeddings are quantized; by default not at all."""
+    modules: dict[ModuleName, LeftAlone] = Field({})
+    """`none` leaves the linears and embeddings of a module, by its qualified name, as they are."""
 
     @model_validator(mode="after")
     def _quantizes_something(self) -> Self:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,8 @@ from torchao.quantization.quant_api import quantize_
 from torchao.quantization.quantize_.workflows import IntxUnpackedToInt8Tensor
 from torchao.utils import unwrap_tensor_subclass
 
+from pipeline.program.module_paths import enclosing_modules
+
 if TYPE_CHECKING:
     from pipeline.features.torchao.entries import EmbeddingOptions, TorchaoQuantize
 
@@ -36,7 +39,9 @@ def quantize_weights(
     if config.scheme is not None:
         number_quantized += _quantize_linears(module, config)
     if config.embedding is not None:
-        number_quantized += _quantize_embeddings(module, config.embedding)
+        number_quantized += _quantize_embeddings(
+            module, config.embedding, config.modules
+        )
     if not number_quantized:
         _log.warning(
             "torchao quantizes nothing in it: there is no linear or embedding with a constant "
@@ -56,11 +61,16 @@ class _Linear(torch.nn.Linear):
         return torch.nn.functional.linear(x, self.weight, bias)
 
 
-def _weights(module: GraphModule, operator: Any, place: int) -> dict[str, list[Node]]:
-    """Return the calls of an operator by the attribute that is their argument at `place`."""
+def _weights(
+    module: GraphModule, operator: Any, place: int, left_alone: Mapping[str, Any]
+) -> dict[str, list[Node]]:
+    """Return the calls of an operator outside of some modules, by the attribute that is their
+    argument at `place`."""
     calls: dict[str, list[Node]] = {}
     for node in module.graph.nodes:
         if node.op == "call_function" and node.target is operator:
+            if not left_alone.keys().isdisjoint(enclosing_modules(node)):
+                continue
             weight = node.args[place]
             if isinstance(weight, Node) and weight.op == "get_attr":
                 calls.setdefault(str(weight.target), []).append(node)
@@ -96,7 +106,9 @@ def _quantize_linears(module: GraphModule, config: TorchaoQuantize) -> int:
     """
     recipe = _linear_config(config)
     number_quantized = 0
-    for target, calls in _weights(module, torch.ops.aten.linear.default, 1).items():
+    for target, calls in _weights(
+        module, torch.ops.aten.linear.default, 1, config.modules
+    ).items():
         weight = attrgetter(target)(module)
         if config.group_size and weight.shape[1] % config.group_size:
             continue
@@ -120,7 +132,9 @@ def _free_name(module: GraphModule, target: str) -> str:
     return name
 
 
-def _quantize_embeddings(module: GraphModule, config: EmbeddingOptions) -> int:
+def _quantize_embeddings(
+    module: GraphModule, config: EmbeddingOptions, left_alone: Mapping[str, Any]
+) -> int:
     """Quantize embeddings and return how many.
 
     Each lookup becomes a call of ExecuTorch's quantized kernels, which take a row's values and
@@ -133,7 +147,9 @@ def _quantize_embeddings(module: GraphModule, config: EmbeddingOptions) -> int:
         8: (torch.int8, operators.embedding_byte.default),
     }[config.bits]
     number_quantized = 0
-    for target, calls in _weights(module, torch.ops.aten.embedding.default, 0).items():
+    for target, calls in _weights(
+        module, torch.ops.aten.embedding.default, 0, left_alone
+    ).items():
         table = attrgetter(target)(module).detach()
         width = table.shape[1]
         if table.dtype is not torch.float32 or width % (config.group_size or 2):
