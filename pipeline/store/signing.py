@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import base64
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,9 +18,6 @@ from pipeline.store.errors import PipelineError
 from pipeline.store.setting_table import variable_of
 from pipeline.store.settings_reader import SettingsReader, open_settings
 
-_PEM = re.compile(rb"-----BEGIN PUBLIC KEY-----(.*?)-----END", re.DOTALL)
-_ED25519 = bytes.fromhex("302a300506032b6570032100")  # what precedes the key in DER
-_KEY_SIZE = 32  # bytes
 INSTALL = "pip install 'pte-pipeline[remote]'"
 
 
@@ -57,17 +52,6 @@ class Keys:
 
 def _key_name(public_key: Any) -> Digest:
     return hash_bytes(public_key.public_bytes_raw())
-
-
-def name_public_key(path: Path) -> Digest | None:
-    """Return the name of an Ed25519 public key in PEM (RFC 8410), without importing cryptography;
-    None for a file that holds none."""
-    with suppress(OSError, ValueError):
-        if body := _PEM.search(path.read_bytes()):
-            key = base64.b64decode(body[1])
-            if key.startswith(_ED25519) and len(key) == len(_ED25519) + _KEY_SIZE:
-                return hash_bytes(key[len(_ED25519) :])
-    return None
 
 
 def load_keys(signing_key: Path | None, trusted_keys: Sequence[Path]) -> Keys:

@@ -14,12 +14,6 @@ from pipeline.store.forms import Count, Seconds, check_of
 from pipeline.store.store import Store
 
 _FILE = "usage.json"
-# What the keys of each kind of action are made from.
-LEVELS = {
-    **dict.fromkeys(("programs", "reads", "export"), "1 source"),
-    **dict.fromkeys(("quantize", "compile", "link", "validate"), "2 program"),
-    "preprocess": "3 partition",
-}
 
 
 @dataclass

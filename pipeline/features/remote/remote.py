@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from pipeline.features.remote.files import RemoteError, RemoteFiles
+from pipeline.features.remote.public_keys import name_public_key
 from pipeline.features.remote.use import describe_use
 from pipeline.store import digest
 from pipeline.store.digest import Digest
@@ -31,7 +32,7 @@ from pipeline.store.entries import ANYONE
 from pipeline.store.errors import PipelineError
 from pipeline.store.places import action_name, blob_name
 from pipeline.store.remote_tier import RemoteCounts
-from pipeline.store.signing import Keys, load_keys, name_public_key
+from pipeline.store.signing import Keys, load_keys
 
 RESULT_LIMIT = 1 << 26  # bytes, as the one below
 BLOB_LIMIT = 1 << 34
