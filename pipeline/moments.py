@@ -279,6 +279,8 @@ class Feature:
             the package by name, whose blobs it has put into the store.
         link_files: the names of those of them that every package has.
         devices: by its name, what makes a device, a `devices.interface.Device`.
+        load_delegates: loads what brings further delegates into ExecuTorch's runtime in this
+            process, whose bindings were just imported. Raises PipelineError.
         measuring: a class like `run.prove.measuring.Measuring`, of which there is one object while
             a package is measured.
         locate_on_device: takes a `run.prove.measuring.Measurement`, calls that a device gets wrong,
@@ -404,6 +406,7 @@ class Feature:
     after_link: str = _moment("build")
     link_files: tuple[str, ...] = ()
     devices: Mapping[str, str] = _moment("measure", _NONE)
+    load_delegates: str = _moment("export measure")
     measuring: str = _moment("measure")
     locate_on_device: str = _moment("measure")
     find_quotes: str = _moment("measure")
