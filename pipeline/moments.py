@@ -316,6 +316,10 @@ class Feature:
         read_signature: takes the `signature` of a method in a manifest; returns a
             `features.loading.method_spec.MethodSpec`, by which other features call the method.
             Raises PipelineError.
+
+
+        load_delegates: loads what brings further delegates into ExecuTorch's runtime in this
+            process, whose bindings were just imported. Raises PipelineError.
         measuring: a class like `run.prove.measuring.Measuring`, of which there is one object while
             a package is measured.
         locate_on_device: takes a `run.prove.measuring.Measurement`, calls that a device gets wrong,
@@ -456,6 +460,9 @@ class Feature:
     link_files: tuple[str, ...] = ()
     devices: Mapping[str, str] = _moment("measure", _NONE)
     read_signature: str = _moment("measure")
+
+
+    load_delegates: str = _moment("export measure")
     measuring: str = _moment("measure")
     locate_on_device: str = _moment("measure")
     find_quotes: str = _moment("measure")

@@ -25,7 +25,6 @@ from pipeline.store.store import Store
 from pipeline.store.usage import (
     Moved,
     Usage,
-    UsageRecord,
     add_usage,
     read_moved,
     read_usage,
@@ -114,7 +113,7 @@ class RunRecord:
             remote=remote or None,
         )
 
-    def _caches(self, plan: Plan, moved: Moved) -> dict[str, UsageRecord]:
+    def _caches(self, plan: Plan, moved: Moved) -> dict[str, Any]:
         """Return what the caches gave in this run, and in all runs of this store."""
         store = plan.workspace.store
         return {
@@ -155,15 +154,8 @@ class RunRecord:
             total += counts
             problems.append(problem)
         problem = next(filter(None, [*problems, remote.problem]), "")
-        # No matter of a run without a remote.
-        from pipeline.store.remote_tier import (
-            RemoteUse,
-        )
-
-        use = RemoteUse(
-            **vars(total), believes_all=remote.settings.believes_all, problem=problem
-        )
-        return vars(use)
+        believes_all = remote.settings.believes_all
+        return {**vars(total), "believes_all": believes_all, "problem": problem}
 
 
 def _complete(plan: Plan, events: list[Event]) -> Iterator[Event]:

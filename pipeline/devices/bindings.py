@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 
-from pipeline.devices.delegates import load_delegate_libraries
 from pipeline.devices.interface import (
     DeclaredTensor,
     Device,
@@ -31,6 +30,7 @@ from pipeline.devices.runtime_log import (
     explain_failure,
     runtime_log,
 )
+from pipeline.moments import call_all
 from pipeline.program.operator_libraries import register_operators
 from pipeline.program.runtime_bindings import import_bindings
 from pipeline.program.scalar_types import SCALAR_TYPES
@@ -232,7 +232,7 @@ def _library() -> Any:
     import executorch.kernels.quantized  # noqa: F401
 
     library = import_bindings()
-    load_delegate_libraries()
+    list(call_all("load_delegates"))
     return library
 
 

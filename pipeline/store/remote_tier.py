@@ -59,15 +59,6 @@ class RemoteCounts:
         return RemoteCounts(*sums)
 
 
-@dataclass
-class RemoteUse(RemoteCounts):
-    """How questions to the remote of a run ended, what went there, and why it was given up, if it
-    was."""
-
-    believes_all: bool = False
-    problem: str = ""
-
-
 class RemoteTier(Protocol):
     """A remote tier, for all threads of one process. No method raises for what the remote does.
 
@@ -125,4 +116,5 @@ class RemoteTier(Protocol):
         """Add the outcome of another process."""
 
     def describe(self, use: Mapping[str, Any]) -> str:
-        """Describe a `RemoteUse` of a run in a line, without what did not happen."""
+        """Describe the use of a remote in a run, as `run.json` has it, in a line, without what did
+        not happen."""

@@ -6,20 +6,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 from pipeline.store.digest import canonical_json
 from pipeline.store.files import read_record, write_atomically
-from pipeline.store.forms import Count, Seconds, check_of, fits
+from pipeline.store.forms import Count, Seconds, check_of
 from pipeline.store.store import Store
 
 _FILE = "usage.json"
-# What the keys of each kind of action are made from.
-LEVELS = {
-    **dict.fromkeys(("programs", "reads", "export"), "1 source"),
-    **dict.fromkeys(("quantize", "compile", "link", "validate"), "2 program"),
-    "preprocess": "3 partition",
-}
 
 
 @dataclass
@@ -57,20 +51,20 @@ class Moved(NamedTuple):
 _NOTHING = Moved()
 
 
-class UsageRecord(TypedDict):
-    """Usage by kind of action, and the bytes that were fetched from the remote and pushed there."""
-
-    kinds: dict[str, Usage]
-    moved: tuple[Count, Count]
-
-
+# Usage by kind of action, and the bytes that were fetched from the remote and pushed there.
+USAGE_RECORD: Mapping[str, Any] = {
+    "kinds": dict[str, Usage],
+    "moved": tuple[Count, Count],
+}
+_is_usage = check_of(USAGE_RECORD)
 # What the caches gave in a run, and in all runs of its store.
-is_caches = check_of({"run": UsageRecord, "store": UsageRecord})
+is_caches = check_of({"run": USAGE_RECORD, "store": USAGE_RECORD})
 
 
-def usage_record(usage: Mapping[str, Usage], moved: Moved) -> UsageRecord:
+def usage_record(usage: Mapping[str, Usage], moved: Moved) -> dict[str, Any]:
+    """Return usage and moved bytes as JSON, a `USAGE_RECORD`."""
     kinds = {kind: vars(use) for kind, use in usage.items()}
-    return {"kinds": kinds, "moved": (moved.fetched, moved.pushed)}  # type: ignore[typeddict-item]
+    return {"kinds": kinds, "moved": (moved.fetched, moved.pushed)}
 
 
 def read_usage(store: Store) -> dict[str, Usage]:
@@ -85,7 +79,7 @@ def read_moved(store: Store) -> Moved:
 
 def _read(store: Store) -> tuple[dict[str, Usage], Moved]:
     data = read_record(store.root / _FILE)
-    if data is None or not fits(data, UsageRecord):
+    if data is None or not _is_usage(data):
         return {}, _NOTHING
     usage = {kind: Usage(**counts) for kind, counts in data["kinds"].items()}
     return usage, Moved(*data["moved"])

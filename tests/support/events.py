@@ -17,9 +17,18 @@ from pipeline.report.stream import STREAM
 def _validator() -> jsonschema.Draft202012Validator:
     """The schema, without room for fields that it does not describe."""
     schema = events_schema()
-    for form in schema["$defs"].values():
-        form["additionalProperties"] = False
+    for event in schema["discriminator"]["mapping"].values():
+        form = schema["$defs"][event.rpartition("/")[2]]
+        _close(form)
+        for part in form["properties"].values():
+            for alternative in (part, *part.get("anyOf", ())):
+                _close(alternative)
     return jsonschema.Draft202012Validator(schema)
+
+
+def _close(schema: dict[str, Any]) -> None:
+    if "properties" in schema:
+        schema["additionalProperties"] = False
 
 
 def read_events(build: Path) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from pipeline.store.forms import Count, Seconds
 from pipeline.store.places import describe_remedy
 from pipeline.store.sizes import human_size
 from pipeline.store.store import Store
-from pipeline.store.usage import LEVELS, Usage
+from pipeline.store.usage import Usage
 
 # What `doit cache stats --json` prints (`moments.Command.record`).
 STATISTICS = {
@@ -37,6 +37,13 @@ STATISTICS = {
     "remote": (str, None, "its address; null without one"),
     "fetched_bytes": (Count, "from remotes, in all runs"),
     "pushed_bytes": Count,
+}
+
+# What the keys of each kind of action are made from.
+_LEVELS = {
+    **dict.fromkeys(("programs", "reads", "export"), "1 source"),
+    **dict.fromkeys(("quantize", "compile", "link", "validate"), "2 program"),
+    "preprocess": "3 partition",
 }
 
 
@@ -119,7 +126,7 @@ def _usage_table(usage: Mapping[str, Usage]) -> Iterator[str]:
         ("level", "action", "hits", "misses", "hit rate", "time saved", "time spent")
     ]
     saved = spent = 0.0
-    for level, kind in sorted((LEVELS.get(kind, ""), kind) for kind in usage):
+    for level, kind in sorted((_LEVELS.get(kind, ""), kind) for kind in usage):
         use = usage[kind]
         saved += use.saved
         spent += use.spent

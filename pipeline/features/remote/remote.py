@@ -301,7 +301,7 @@ class Remote:
         self._given_up = self._given_up or given_up
 
     def describe(self, use: Mapping[str, Any]) -> str:
-        """Describe a `RemoteUse` of a run in a line, without what did not happen."""
+        """Describe the use of a remote in a run in a line, without what did not happen."""
         return describe_use(use)
 
     @contextmanager

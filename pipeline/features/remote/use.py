@@ -17,7 +17,7 @@ _TROUBLES = {
 
 
 def describe_use(use: Mapping[str, Any]) -> str:
-    """Describe a `RemoteUse` of a run in a line; "" where the remote was asked nothing, works, and
+    """Describe the use of a remote in a line; "" where the remote was asked nothing, works, and
     believes signatures alone."""
     if not any(use.values()):
         return ""

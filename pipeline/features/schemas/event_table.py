@@ -7,11 +7,11 @@ events and fields that it does not know.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, NotRequired
+from typing import Any, Literal, get_type_hints
 
 from pipeline.store.forms import Count, Ordinal, Seconds
-from pipeline.store.remote_tier import RemoteUse
-from pipeline.store.usage import UsageRecord
+from pipeline.store.remote_tier import RemoteCounts
+from pipeline.store.usage import USAGE_RECORD
 
 # Every line has the `run` that wrote it, since two can go on at once, and the `time` in seconds
 # since the epoch.
@@ -20,12 +20,18 @@ LINE: Mapping[str, Any] = {"run": str, "time": float}
 # whole package, and has `+` between methods that are compiled together.
 _ACTION: Mapping[str, Any] = {
     "kind": Literal["export", "quantize", "compile", "link", "validate"],
-    "package": str | None,
-    "method": str | None,
-    "model": str | None,
+    "package": (str, None),
+    "method": (str, None),
+    "model": (str, None),
 }
-
-# What else a line of each event has.
+# How questions to the remote of a run ended, what went there, whether results are believed that
+# nobody signed, and why it was given up, if it was.
+_REMOTE_USE: Mapping[str, Any] = {
+    **get_type_hints(RemoteCounts, include_extras=True),
+    "believes_all": bool,
+    "problem": str,
+}
+# What else a line of each event has, as an outline.
 EVENTS: Mapping[str, Mapping[str, Any]] = {
     "run-started": {
         "format": Literal[1],
@@ -76,8 +82,8 @@ EVENTS: Mapping[str, Mapping[str, Any]] = {
         "interrupted": bool,
         "idle_seconds": Seconds,
         "outcomes": dict[str, Count],
-        "caches": UsageRecord,
-        "remote": NotRequired[RemoteUse | None],
+        "caches": USAGE_RECORD,
+        "remote?": (_REMOTE_USE, None),
     },
 }
 MEANINGS: Mapping[str, str] = {

@@ -47,5 +47,5 @@ def _describe_alternatives(
             schemas.append(outline_schema(part, schema_of_form))
     (schema,) = schemas if len(schemas) == 1 else [{"anyOf": schemas}]
     if texts:
-        return {**schema, "description": " ".join(texts)}
+        return {**schema, "description": " ".join(" ".join(texts).split())}
     return schema

@@ -10,8 +10,7 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import is_dataclass
-from functools import cache, partial, reduce
-from operator import or_
+from functools import cache, partial
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -55,9 +54,21 @@ def report_schema() -> dict[str, Any]:
 
 
 def events_schema() -> dict[str, Any]:
-    """Return the schema of a line of the event stream."""
-    line: Any = reduce(or_, map(_line_of_event, EVENTS))
-    return _schema_of(Annotated[line, Field(discriminator="event")])
+    """Return the schema of a line of the event stream, whose forms are named after the events:
+    `RunEnded` for `run-ended`."""
+    definitions: dict[str, Any] = {}
+    places: dict[str, str] = {}
+    for event, fields in EVENTS.items():
+        line = {"event": Literal[event], **LINE, **fields}
+        name = event.title().replace("-", "")
+        definitions[name] = _describe((line, MEANINGS[event]), definitions)
+        places[event] = f"#/$defs/{name}"
+    return {
+        "$schema": DIALECT,
+        "$defs": dict(sorted(definitions.items())),
+        "discriminator": {"mapping": places, "propertyName": "event"},
+        "oneOf": [{"$ref": place} for place in places.values()],
+    }
 
 
 def verb_schema(verb: Command) -> dict[str, Any]:
@@ -69,32 +80,21 @@ def verb_schema(verb: Command) -> dict[str, Any]:
 def _outline_schema(outline: Any, **words: str) -> dict[str, Any]:
     """Return the schema of an outline, with the definitions of all its forms at its top."""
     definitions: dict[str, Any] = {}
-
-    def schema_of_form(form: Any) -> dict[str, Any]:
-        schema = _bare_schema(form)
-        definitions.update(schema.pop("$defs", {}))
-        return schema
-
-    schema = outline_schema(outline, schema_of_form)
+    schema = _describe(outline, definitions)
     more = {"$defs": dict(sorted(definitions.items()))} if definitions else {}
     return {"$schema": DIALECT, **words, **more, **schema}
 
 
-def _line_of_event(event: str) -> Any:
-    """Return the form of the lines of an event, which is named `RunEnded` for `run-ended`."""
-    fields = {"event": Literal[event], **LINE, **EVENTS[event]}
-    name = event.title().replace("-", "")
-    line: Any = TypedDict(name, fields)  # type: ignore[misc, operator]
-    line.__doc__ = MEANINGS[event]
-    return line
+def _describe(outline: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of an outline, and add the definitions that it refers to."""
 
+    def schema_of_form(form: Any) -> dict[str, Any]:
+        adapter: TypeAdapter[Any] = TypeAdapter(_for_pydantic(form))
+        schema = adapter.json_schema(schema_generator=_Generator)
+        definitions.update(schema.pop("$defs", {}))
+        return schema
 
-def _schema_of(form: Any) -> dict[str, Any]:
-    return {"$schema": DIALECT, **_bare_schema(form)}
-
-
-def _bare_schema(form: Any) -> dict[str, Any]:
-    return TypeAdapter(_for_pydantic(form)).json_schema(schema_generator=_Generator)
+    return outline_schema(outline, schema_of_form)
 
 
 @cache
