@@ -276,6 +276,8 @@ class Feature:
             stems, and the store.
         listen_to_compile: takes a compile action and the workspace; returns a
             `run.build.listening.CompileListener`, or None.
+        computed_constants: takes the program of a delegate; yields the name and the value of each
+            tensor that its backend computes from constants, and stores.
         record_emission: returns a context manager, within which programs are emitted, that gives an
             object like `features.instructions.emit_trace.Emission`; takes nothing.
         warn_of_emitted: takes the execution plan of a method that was just emitted, its
@@ -440,6 +442,7 @@ class Feature:
     compile_facts: str = _moment("build")
     listen_to_link: str = _moment("build")
     listen_to_compile: str = _moment("build")
+    computed_constants: str = _moment("build")
     record_emission: str = _moment("build")
     warn_of_emitted: str = _moment("build")
     find_lost_results: str = _moment("measure")

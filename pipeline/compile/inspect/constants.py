@@ -7,27 +7,24 @@ program, from the lowered one, and from what each delegate took over.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
-from torch.nn.utils.fusion import fuse_conv_bn_weights, fuse_linear_bn_weights
 
 from pipeline.compile.inspect.arrays import logical_bytes, look
 from pipeline.compile.inspect.forms import find_forms
 from pipeline.compile.inspect.storages import note_described, storage_bytes, view_of
+from pipeline.moments import call_all
 from pipeline.program.constant_tags import iter_constants
 from pipeline.program.graphs import called_delegate, iter_nodes
 from pipeline.program.module_paths import innermost_module
-from pipeline.program.operators import base_name
 from pipeline.store.digest import Digest, hash_bytes
 
 # Between a quantized weight and the operator that computes with it.
 _BETWEEN = ("quantized_decomposed", "torchao")
 _LAYOUTS = ("_to_copy", "clone", "permute", "t", "to", "transpose", "view")
-_NORMS = ("native_batch_norm", "_native_batch_norm_legit_no_training")
 
 
 def describe_constants(
@@ -53,8 +50,9 @@ def describe_constants(
         payload = hash_bytes(delegate.processed_bytes)
         digests = table.add_program(delegate.original_module)
         consumed.setdefault(payload, set()).update(digests)
-        for name, tensor in _computed(delegate.original_module):
-            table.add(name, tensor)
+        for computed in call_all("computed_constants", delegate.original_module):
+            for name, tensor in computed:
+                table.add(name, tensor)
     places = {digest: number for number, digest in enumerate(sorted(table.tensors))}
     numbers = {}
     for payload, digests in consumed.items():
@@ -78,7 +76,7 @@ class _ConstantTable:
     def add_program(self, program: ExportedProgram) -> set[Digest]:
         """Add the constants of a program, and return their digests."""
         digests = set()
-        for name, tensor in _constants(program).values():
+        for name, tensor in list_constants(program).values():
             if id(tensor) not in self._digests:
                 self._digests[id(tensor)] = _add(self.tensors, tensor)
             digest = self._digests[id(tensor)]
@@ -117,7 +115,7 @@ def _add(tensors: dict[Digest, dict[str, Any]], tensor: torch.Tensor) -> Digest 
     return digest
 
 
-def _constants(program: ExportedProgram) -> dict[Node, tuple[str, torch.Tensor]]:
+def list_constants(program: ExportedProgram) -> dict[Node, tuple[str, torch.Tensor]]:
     """Return the qualified name and the value of each constant by its placeholder."""
     values = {**program.constants, **program.state_dict}
     constants = {}
@@ -165,76 +163,3 @@ def _argument(user: Node, node: Node) -> str:
         if value is node:
             return str(name)
     return ""
-
-
-def _computed(program: ExportedProgram) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield weights that XNNPACK computes from those of convolutions and linear layers, with their
-    names: with a batch norm folded in, and of transposed convolutions group by group."""
-    values = _constants(program)
-    for node in program.graph.nodes:
-        if base_name(node) not in ("convolution", "linear"):
-            continue
-        norms = [user for user in node.users if base_name(user) in _NORMS]
-        weight = values.get(node.args[1])
-        if norms and len(node.users) == 1:
-            for name, tensor in _fold(node, norms[0], values):
-                yield name, _swap_channels(node, tensor)
-        elif weight is not None and _is_grouped(node):
-            yield weight[0], _swap_channels(node, weight[1])
-
-
-def _fold(
-    before: Node, norm: Node, values: Mapping[Node, tuple[str, torch.Tensor]]
-) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the weight and the bias of an operator with the batch norm after it folded in."""
-    # backends/xnnpack/_passes/fuse_batch_norm.py
-
-    def find(argument: Any) -> tuple[str, torch.Tensor | None]:
-        return values.get(argument, ("", None))
-
-    weight = before.args[1]
-    bias = None
-    if len(before.args) > 2:
-        bias = before.args[2]
-    name, kernel = find(weight)
-    bias_name, offset = find(bias)
-    scale, shift, mean, variance = (find(argument)[1] for argument in norm.args[1:5])
-    if kernel is None or mean is None or variance is None:
-        return
-    arguments: tuple[Any, ...] = (
-        kernel,
-        offset,
-        mean,
-        variance,
-        norm.args[-1],
-        scale,
-        shift,
-    )
-    if base_name(before) == "linear":
-        fused = fuse_linear_bn_weights(*arguments)
-    else:
-        fused = fuse_conv_bn_weights(*arguments, before.args[6])
-    yield name, fused[0]
-    if fused[1] is not None:
-        yield bias_name or f"{name.removesuffix('weight')}bias", fused[1]
-
-
-def _is_grouped(node: Node) -> bool:
-    """Return whether a node is a transposed convolution of several groups."""
-    return base_name(node) == "convolution" and bool(node.args[6]) and node.args[8] != 1
-
-
-def _swap_channels(node: Node, weight: torch.Tensor) -> torch.Tensor:
-    """Return the weight of a grouped transposed convolution with its channels in the order in which
-    XNNPACK stores them; any other tensor as it is."""
-    # `get_serialized_buffer_index` of backends/xnnpack/operators/node_visitor.py
-    if not _is_grouped(node) or weight.ndim < 3:
-        return weight
-    return (
-        weight.unflatten(0, (node.args[8], -1))
-        .transpose(1, 2)
-        .flatten(
-            0,
-            1,
-        )
-    )

@@ -7,6 +7,7 @@ from pipeline.moments import Feature, Section
 FEATURE = Feature(
     "inspection",
     "describe the contents of packages in contents.json and reports",
+    computed_constants="pipeline.features.inspection.computed:iter_computed",
     after_link="pipeline.features.inspection.link:write_contents",
     link_files=("contents.json",),
     outlines={"contents.json": "pipeline.features.inspection.records:CONTENTS_OUTLINE"},

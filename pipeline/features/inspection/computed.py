@@ -1,0 +1,89 @@
+"""Weights that XNNPACK stores in place of a program's: computed from these, or in other orders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Node
+from torch.nn.utils.fusion import fuse_conv_bn_weights, fuse_linear_bn_weights
+
+from pipeline.compile.inspect.constants import list_constants
+from pipeline.program.operators import base_name
+
+_NORMS = ("native_batch_norm", "_native_batch_norm_legit_no_training")
+
+
+def iter_computed(program: ExportedProgram) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield weights that XNNPACK computes from those of convolutions and linear layers, with their
+    names: with a batch norm folded in, and of transposed convolutions group by group."""
+    values = list_constants(program)
+    for node in program.graph.nodes:
+        if base_name(node) not in ("convolution", "linear"):
+            continue
+        norms = [user for user in node.users if base_name(user) in _NORMS]
+        weight = values.get(node.args[1])
+        if norms and len(node.users) == 1:
+            for name, tensor in _fold(node, norms[0], values):
+                yield name, _swap_channels(node, tensor)
+        elif weight is not None and _is_grouped(node):
+            yield weight[0], _swap_channels(node, weight[1])
+
+
+def _fold(
+    before: Node, norm: Node, values: Mapping[Node, tuple[str, torch.Tensor]]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the weight and the bias of an operator with the batch norm after it folded in."""
+    # backends/xnnpack/_passes/fuse_batch_norm.py
+
+    def find(argument: Any) -> tuple[str, torch.Tensor | None]:
+        return values.get(argument, ("", None))
+
+    weight = before.args[1]
+    bias = None
+    if len(before.args) > 2:
+        bias = before.args[2]
+    name, kernel = find(weight)
+    bias_name, offset = find(bias)
+    scale, shift, mean, variance = (find(argument)[1] for argument in norm.args[1:5])
+    if kernel is None or mean is None or variance is None:
+        return
+    arguments: tuple[Any, ...] = (
+        kernel,
+        offset,
+        mean,
+        variance,
+        norm.args[-1],
+        scale,
+        shift,
+    )
+    if base_name(before) == "linear":
+        fused = fuse_linear_bn_weights(*arguments)
+    else:
+        fused = fuse_conv_bn_weights(*arguments, before.args[6])
+    yield name, fused[0]
+    if fused[1] is not None:
+        yield bias_name or f"{name.removesuffix('weight')}bias", fused[1]
+
+
+def _is_grouped(node: Node) -> bool:
+    """Return whether a node is a transposed convolution of several groups."""
+    return base_name(node) == "convolution" and bool(node.args[6]) and node.args[8] != 1
+
+
+def _swap_channels(node: Node, weight: torch.Tensor) -> torch.Tensor:
+    """Return the weight of a grouped transposed convolution with its channels in the order in which
+    XNNPACK stores them; any other tensor as it is."""
+    # `get_serialized_buffer_index` of backends/xnnpack/operators/node_visitor.py
+    if not _is_grouped(node) or weight.ndim < 3:
+        return weight
+    return (
+        weight.unflatten(0, (node.args[8], -1))
+        .transpose(1, 2)
+        .flatten(
+            0,
+            1,
+        )
+    )
