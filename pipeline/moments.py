@@ -318,8 +318,6 @@ class Feature:
         read_signature: takes the `signature` of a method in a manifest; returns a
             `features.loading.method_spec.MethodSpec`, by which other features call the method.
             Raises PipelineError.
-
-
         load_delegates: loads what brings further delegates into ExecuTorch's runtime in this
             process, whose bindings were just imported. Raises PipelineError.
         measuring: a class like `run.prove.measuring.Measuring`, of which there is one object while
@@ -436,7 +434,6 @@ class Feature:
     start_process: str = _moment("export build measure")
     instead_of_compile: str = _moment("build")
     follow_partition: str = _moment("build")
-
     instead_of_link: str = _moment("build")
     find_preprocessed: str = _moment("build")
     compile_facts: str = _moment("build")
@@ -463,8 +460,6 @@ class Feature:
     link_files: tuple[str, ...] = ()
     devices: Mapping[str, str] = _moment("measure", _NONE)
     read_signature: str = _moment("measure")
-
-
     load_delegates: str = _moment("export measure")
     measuring: str = _moment("measure")
     locate_on_device: str = _moment("measure")

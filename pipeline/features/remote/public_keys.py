@@ -1,6 +1,3 @@
-"""The names of public keys, by which results of a remote are found again without cryptography."""
-
-
 """Names of public keys, read without the library that signs: a run with nothing to do asks which
 signers are trusted."""
 
