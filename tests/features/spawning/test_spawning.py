@@ -158,6 +158,7 @@ def shop(tmp_path):
         )
     texts["partition_configs/count.yaml"] = (
         "model: count\nmethods: {count: {partitioners: [xnnpack]}, again: {partitioners: []}}\n"
+        "emit: {memory_planning: {share_mutable_buffers: false}}\n"
     )
     for name, text in texts.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
