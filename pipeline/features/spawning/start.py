@@ -68,7 +68,7 @@ class _CallPickler(Pickler):  # type: ignore[misc]
             return Connection, (self._pass(value),)
         if isinstance(value, io.IOBase):
             file: Any = value
-            return open, (self._pass(file), file.mode)
+            return os.fdopen, (self._pass(file), file.mode)
         return super().reducer_override(value)
 
     def _pass(self, value: Any) -> int:
