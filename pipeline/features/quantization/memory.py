@@ -13,6 +13,7 @@ from itertools import count
 from mmap import PAGESIZE
 from typing import Any
 
+import numpy
 from torch import Tensor
 from torchao.quantization.quantize_.workflows.intx import intx_unpacked_to_int8_tensor
 
@@ -20,6 +21,8 @@ from pipeline.program.patching import wrapped
 from pipeline.run.worker_process import return_free_memory
 
 _DONT_NEED = 4  # of `madvise`
+_ENTRY = numpy.dtype("=u8")  # what the kernel tells of a page
+_PRESENT, _SWAPPED, _OF_FILE = 1 << 63, 1 << 62, 1 << 61
 _TRIMMED_EVERY = 8  # weights: a layer of a decoder, about
 
 
@@ -46,27 +49,30 @@ def releasing_floats() -> Iterator[None]:
 
 
 def drop_mapped_pages(address: int, size: int) -> None:
-    """Drop the pages of a mapped file that lie within `size` bytes from `address` on; any other
-    memory stays as it is.
+    """Drop the pages of a mapped file that lie within `size` bytes from `address` on.
 
-    Whoever looks at them again reads the file again, so nobody may have written to them: no
-    quantizer writes to the weights that it reads.
+    Whoever looks at them again reads the file again. So all of them stay where one was written to,
+    as does any other memory.
     """
     begin = -(-address // PAGESIZE) * PAGESIZE
     length = (address + size) // PAGESIZE * PAGESIZE - begin
     with suppress(OSError, AttributeError):  # off Linux
-        if length > 0 and _is_mapped(address):
+        if length > 0 and _is_unwritten(begin, length):
             ctypes.CDLL(None).madvise(
                 ctypes.c_void_p(begin), ctypes.c_size_t(length), _DONT_NEED
             )
 
 
-def _is_mapped(address: int) -> bool:
-    """Tell whether a file is mapped at an address."""
-    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
-        for line in maps:
-            span, _, _, _, inode, *_ = line.split()
-            begin, end = span.split("-")
-            if int(begin, 16) <= address < int(end, 16):
-                return inode != "0"
-    return False
+def _is_unwritten(begin: int, length: int) -> bool:
+    """Tell whether all pages in memory are as a file has them (the kernel's
+    Documentation/admin-guide/mm/pagemap.rst)."""
+    size = length // PAGESIZE * _ENTRY.itemsize
+    with open("/proc/self/pagemap", "rb", buffering=0) as pagemap:
+        pagemap.seek(begin // PAGESIZE * _ENTRY.itemsize)
+        content = pagemap.read(size)
+    if len(content) < size:
+        return False
+    entries = numpy.frombuffer(content, _ENTRY)
+    is_held = entries & (_PRESENT | _SWAPPED) != 0
+    is_of_file = entries & _OF_FILE != 0
+    return bool(numpy.all(is_of_file[is_held]))

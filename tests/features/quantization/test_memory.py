@@ -44,6 +44,16 @@ def test_whole_pages_of_a_file_are_dropped_and_read_again(tmp_path: Path) -> Non
     assert mapped[:] == content
 
 
+def test_pages_that_were_written_to_stay(tmp_path: Path) -> None:
+    path = tmp_path / "weights"
+    path.write_bytes(bytes(PAGES * PAGESIZE))
+    with path.open("rb") as file:
+        mapped = mmap(file.fileno(), 0, access=ACCESS_COPY)
+    mapped[5 * PAGESIZE] = 1
+    drop_mapped_pages(_address(mapped), len(mapped))
+    assert mapped[5 * PAGESIZE] == 1
+
+
 def test_floats_leave_memory_as_they_are_quantized(tmp_path: Path) -> None:
     path = tmp_path / "weights"
     values = torch.linspace(-1, 1, PAGES * PAGESIZE // 4)
