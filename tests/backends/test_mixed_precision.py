@@ -254,7 +254,9 @@ def test_arms_borders_have_a_type_of_their_own(net, io):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("quantizer", [needs(name, release=("tosa", "vgf")) for name in MIXED])
+@pytest.mark.parametrize(
+    "quantizer", [needs(name, release=("tosa", "vgf", "vulkan")) for name in MIXED]
+)
 def test_a_mixed_method_is_lowered_and_to_the_same_bytes(net, quantizer):
     method = method_of(quantizer, modules={"up": "none"})
 

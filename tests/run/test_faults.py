@@ -10,6 +10,7 @@ import pytest
 
 from pipeline.store.store import Store
 from pipeline.store.usage import read_usage
+from tests.support.matrix import in_tiers
 from tests.support.processes import descendants, gone, has_open, wait_for
 from tests.support.resident import run_python
 
@@ -209,7 +210,7 @@ def test_read_only_store_still_serves_hits(built, mounts):
     assert built.bytes_of("pair", "pair.pte") == before
 
 
-@pytest.mark.parametrize("limit", [16, 20, 26])
+@pytest.mark.parametrize("limit", in_tiers([16, 20, 26], [16, 26]))
 def test_too_few_open_files_are_a_line_with_the_remedy(bench, limit):
     bench = bench("pair")
     command = f"ulimit -n {limit}; exec {' '.join(bench.command('lower'))}"

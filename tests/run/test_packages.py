@@ -32,7 +32,7 @@ PACKAGES = sorted(path.stem for path in (REPOSITORY / "partition_configs").glob(
 
 # What ExecuTorch's API alone can't say: a backend that is a function, torchao's schemes by config.
 OWN = {"add_sub", "language_model-4bit"}
-SCRIPTED = {"language_model", "router", "vision-int8", "vision-mixed"}
+SCRIPTED = {"language_model", "router", "vision-int8"}
 
 SET_BY_SKLEARN = "KMP_DUPLICATE_LIB_OK"
 pytestmark = pytest.mark.slow

@@ -575,16 +575,14 @@ EACH = None if os.environ.get("EXPORTER_INPUTS") == "all" else 2
 
 
 def marked(most: int | None) -> list:
-    """Return the cases, some quick ones and, in the slow tests, two of each kind; where only so
-    many are taken, one."""
+    """Return the cases, some quick ones and, in the slow tests, the first of each kind."""
     cases = []
-    in_each_run = 1 if most else 2
     for kind, names in CASES.items():
         for number, name in enumerate(list(names)[:most]):
             marks = [pytest.mark.slow]
             if name in QUICK and most is None:
                 marks = []
-            elif number >= in_each_run:
+            elif number:
                 marks = [pytest.mark.slow, pytest.mark.release]
             cases.append(pytest.param(kind, name, marks=marks, id=f"{kind}: {name}"))
     return cases

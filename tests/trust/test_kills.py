@@ -93,7 +93,9 @@ def _take_signals():
     [
         pytest.param([signal.SIGINT] * 3, 130, id="Ctrl-C thrice"),
         pytest.param([signal.SIGTERM], 143, id="SIGTERM", marks=pytest.mark.release),
-        pytest.param([signal.SIGHUP, signal.SIGTERM], 129, id="closed terminal"),
+        pytest.param(
+            [signal.SIGHUP, signal.SIGTERM], 129, id="closed terminal", marks=pytest.mark.release
+        ),
     ],
 )
 def test_what_was_done_before_a_run_was_stopped_is_recorded(bench, ends, status, tmp_path):
