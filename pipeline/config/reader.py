@@ -245,13 +245,17 @@ class Reader:
             return QUANTIZERS[name].options.model_validate(data, context=self)
         if not isinstance(data, dict):
             return self._mapping(QuantizeConfig, data, validate, mistakes)
-        is_named = "quantizer" in data
-        fault = "is missing"
-        if is_named:
-            fault = f"unknown quantizer {shown(data['quantizer'])}"
-        if name in BACKENDS and not BACKENDS[name].lowers:
+        hint, loc = did_you_mean(name, QUANTIZERS), ("quantizer",)
+        if (
+            name in BACKENDS and not BACKENDS[name].lowers
+        ):  # nothing here knows its options
             fault = f"is {name}, whose quantizer nothing here calls: a plugin would"
-        mistakes.add(fault, did_you_mean(name, QUANTIZERS), loc=("quantizer",))
+            mistakes.add(fault, hint, loc=loc)
+            return None
+        fault = "is missing"
+        if "quantizer" in data:
+            fault = f"unknown quantizer {shown(data['quantizer'])}"
+        mistakes.add(fault, hint, loc=loc)
         attempts = [self._try(data, name) for name in QUANTIZERS]
         mistakes += sorted(attempts, key=len)[0]
         return None

@@ -98,7 +98,9 @@ def test_help_lists_our_commands(doit, tmp_path):
     bench = bench_of("pair", tmp_path)
     listed = doit(bench.root / "models", "help")
     assert listed == doit(tmp_path, "help")
-    assert listed[0] == 0 and "  doit plan            what a run would do, and why" in listed[1]
+    assert (
+        listed[0] == 0 and "  doit plan            show what a run would do, and why" in listed[1]
+    )
     assert max(map(len, listed[1].splitlines())) <= 100
     code, said = doit(bench.root, "help", "lower")
     assert (code, said) == doit(bench.root, "lower", "--help")
@@ -110,7 +112,7 @@ def test_help_lists_our_commands(doit, tmp_path):
     code, said = doit(bench.root, "help", "strace")
     assert code == 0 and "PURPOSE" in said  # doit's own
     code, said = doit(tmp_path, "help", "lowr")
-    assert code == 3 and said.startswith("ERROR: no command 'lowr'; ")
+    assert code == 3 and said.startswith("ERROR: no help on 'lowr'; did you mean 'lower'?")
     code, said = doit(bench.root, "--help")  # which no command of a plugin prints
     assert code == 0 and "help              show the commands of a workspace: lower, " in said
 

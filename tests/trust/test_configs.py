@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -159,7 +160,7 @@ def test_a_file_that_a_config_names_is_one_of_the_workspace(root, path, form):
 
 def test_links_lead_where_the_settings_say(root):
     (root.parent / "data").mkdir()
-    (root.parent / "data" / "x.npz").write_text("x")
+    numpy.savez(root.parent / "data" / "x.npz", x=numpy.zeros(1))
     (root / "inputs" / "far").symlink_to(root.parent / "data")
     named = "validate: {methods: {f: {examples: inputs/far/x.npz}}}\n"
     (root / "partition_configs" / "p.yaml").write_text(GOOD + named)

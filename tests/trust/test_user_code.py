@@ -280,13 +280,13 @@ def test_what_an_action_asked_comes_back_from_its_process(tmp_path, monkeypatch)
     loading = Action("quantize", "m", "p", "f", {"operators": ["team_ops"]}, None)
     for number, each in enumerate((action, loading), 1):
         done = worker.perform_reported(each, workspace, stages, False)
-        assert (done.outcome, done.error, done.usage) == ("built", "", {})
+        assert (done.event.outcome, done.event.error, done.usage) == ("built", "", {})
         assert workspace.store.remote.counts.hits == 2 * number
     assert "lower" in [name for name, _, _ in stages.spans] and stages.peak_bytes
     fails = SourceError("a.yaml: is wrong")
     monkeypatch.setattr("pipeline.run.perform.perform", Mock(side_effect=fails))
     done = worker.perform_reported(action, workspace, stages, False)
-    assert (done.outcome, done.error) == ("failed", "a.yaml: is wrong")
+    assert (done.event.outcome, done.event.error) == ("failed", "a.yaml: is wrong")
 
 
 CHANGE = """

@@ -6,6 +6,7 @@ import shutil
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy
 import pytest
 
 from pipeline.features.cluster import unpack
@@ -85,7 +86,6 @@ def workspace(tmp_path, monkeypatch):
         "targets/phone.yaml": TARGET,
         "passes/mine.py": PASS,
         "data/facts.json": "{}",
-        "data/a.npz": "no real one",
         "operators/team_ops.py": "# none\n",
         "build/one/one.pte": "no real one",
         "build/one/manifest.json": "{}",
@@ -93,6 +93,7 @@ def workspace(tmp_path, monkeypatch):
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
+    numpy.savez(root / "data" / "a.npz", x=numpy.zeros(1))
     shutil.copytree(SAMPLES / "archives" / "models", root / "models")
     return open_workspace(root)
 

@@ -122,7 +122,7 @@ def test_the_largest_tensors_and_no_more():
     unnamed, first = table[:2]
     where = "a.pte: named data"
     assert unnamed == [
-        *("not known (key 0123456789abcdef)", "–", "scalar", "1,024", "25.6 %", where, "decode")
+        *("not known (key 0123456789abcdef)", "–", "–", "1,024", "25.6 %", where, "decode")
     ]
     where = "a.pte: in a delegate, size in the program"
     assert first == [

@@ -5,9 +5,9 @@ import torch
 from torch import nn
 from torch.export import export
 
-from pipeline.backends.torchao import TorchaoQuantize
 from pipeline.features.quantization.quantize import quantize
 from pipeline.features.sensitivity.weight_switches import WeightSwitches
+from pipeline.features.torchao.entries import TorchaoQuantize
 from pipeline.program.graphs import find_origins
 from pipeline.program.inputs import InputSet
 from pipeline.store.errors import PipelineError
