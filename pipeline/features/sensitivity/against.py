@@ -25,6 +25,7 @@ from pipeline.features.sensitivity.trial import (
 from pipeline.features.sensitivity.variants import read_files
 from pipeline.plan.actions import Action
 from pipeline.plan.plan import Plan
+from pipeline.report.records import read_manifest
 from pipeline.report.verdicts import PASSED
 from pipeline.store.errors import PipelineError
 
@@ -150,6 +151,9 @@ class _Comparison:
         measure = partial(self._measure, [self._present])
         self._base = run_logged(plan, package, measure)
         self._rows: dict[Modules, dict[str, Any]] = {}
+        self._undelegated: set[Modules] = (
+            set()
+        )  # groups without which no delegate is left
 
     def run(self, most: int) -> dict[str, Any]:
         """Return the record of the method."""
@@ -184,10 +188,15 @@ class _Comparison:
     def _try(self, group: Modules) -> float:
         """Build the package with a group on the other backend, and return its effect: the share of
         bytes or of milliseconds, or 1 where outputs or the metric change."""
-        settings = {self._method: self._settings(group)}
-        texts = edit_methods(self._plan, self._package, settings, alone=False)
+        settings = {**self._settings(group), "allow_none": True}
+        texts = edit_methods(
+            self._plan, self._package, {self._method: settings}, alone=False
+        )
         with open_trial(self._plan, texts) as trial:
             build_package(trial, self._package)
+            manifest = read_manifest(trial.workspace, self._package) or {}
+            if not manifest["methods"][self._method]["delegation"]["partitions"]:
+                self._undelegated.add(group)
             contents = [self._present, read_files(trial, self._package)]
             row: dict[str, Any] = {
                 "modules": list(group),
@@ -234,7 +243,10 @@ class _Comparison:
         names: dict[str, None] = {}
         for module in group:
             names |= dict.fromkeys(self._base["names"].get(module, [module]))
-        return self._backends.settings(present, [*names])
+        settings = self._backends.settings(present, [*names])
+        if group in self._undelegated:
+            settings["allow_none"] = True
+        return settings
 
     def _measure(self, contents: Sequence[Any]) -> dict[str, Any]:
         from pipeline.features.sensitivity.package_figures import measure_packages

@@ -234,6 +234,14 @@ def test_modules_go_to_the_backend_that_is_faster(planted):
     assert text == PORTABLE.replace("[]", f"[{item}]")
     assert planted.doit("lower", "plain") == 0, planted.output
     assert planted.outcomes()["compile plain/forward"] == "hit"
+    # Back again, no delegate is left, which a build refuses unless a config allows it.
+    words = ("--against", "portable", "--variants", "1", "--json")
+    assert planted.doit("sensitivity", "plain", *words) == 0, planted.output
+    (line,) = (line for line in planted.output.splitlines() if line.startswith("{"))
+    method = json.loads(line)["packages"][0]["against"]["methods"]["forward"]
+    (group,) = method["groups"]
+    assert group["modules"] == layers and group["ms"]["low"] > 0
+    assert method["proposed"] == []
 
 
 def test_a_proposal_goes_by_one_thing():
