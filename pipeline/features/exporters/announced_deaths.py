@@ -18,7 +18,7 @@ _MOST_DEATHS = 16
 
 
 class Announcements:
-    """What a process says that it may die of, in an open file that it shares.
+    """Announces in an open file, which a process shares, the next thing that may end it.
 
     Attributes:
         deaths: the labels of what earlier processes died of, with the signal.

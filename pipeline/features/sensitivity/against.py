@@ -37,7 +37,7 @@ _SETTLED = 80.0  # dB, from which on two packages are as good as the float progr
 
 
 class Backends:
-    """What stands in the place of a method's partitioners, for a group of modules.
+    """Leaves groups of modules to another backend, in the settings of their method.
 
     Attributes:
         name: of the other backend.
