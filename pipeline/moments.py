@@ -233,8 +233,8 @@ class Feature:
             each output that is distributed in another way.
         judge_quantization: a class like `features.quantization_loss.calls.FloatComparison`, of
             which there is one for a method that was quantized on the way; takes the
-            `validate.call_judge.CallJudge` of the method, its `config.validation.Limits`, and how
-            its program with observers departs from the float one.
+            `validate.call_judge.CallJudge` of the method, its `config.validation.Limits`, how its
+            program with observers departs from the float one, and its quantized program.
         judge_movement: a class like `features.unjudged.judge.MovementJudge`, of which there is one
             for what a method is compared with, and one for the float program of a quantized method;
             takes what they give in calls, and returns the `report.method_records.MovementRecord`s

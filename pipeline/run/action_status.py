@@ -17,9 +17,8 @@ from pipeline.store.workspace import Workspace
 
 def log_path(action: Action, workspace: Workspace) -> Path:
     folder = workspace.logs / (action.package or "models")
-    return (
-        folder / f"{shorten_name(f'{action.kind}-{action.method or action.model}')}.log"
-    )
+    subject = action.method or action.package or action.model
+    return folder / f"{shorten_name(f'{action.kind}-{subject}')}.log"
 
 
 def progress_path(action: Action, workspace: Workspace) -> Path:

@@ -115,9 +115,9 @@ class MethodValidator(MethodCalls):
         self.result.outputs = names
         self.package = Session(self.files)
         if self.quantized is not None:
-            judge = self.judge
-            judges = call_all("judge_quantization", judge, self.limits, self.departs)
-            judge.quantization = next(judges, None)
+            facts = (self.judge, self.limits, self.departs, self.quantized)
+            judges = call_all("judge_quantization", *facts)
+            self.judge.quantization = next(judges, None)
         if not self.result.not_run:
             self.result.not_run = self._load()
         if self.result.not_run:
@@ -166,8 +166,9 @@ class MethodValidator(MethodCalls):
         if self.quantized is not None:
             quantized[name] = self.quantized
         rounding = [name] if self.measures_rounding else []
-        programs = {name: self.program}
-        return References.make(programs, quantized, rounding, self.open_lane)[name]
+        return References.make(
+            {name: self.program}, quantized, rounding, self.open_lane
+        )[name]
 
     def _judge_random(self, inputs: InputSet) -> None:
         """Compare repeated calls on one input set, each from the initial state."""

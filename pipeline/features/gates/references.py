@@ -166,37 +166,39 @@ def _read(path: Path, name: str) -> ReferenceBuild:
 
 def _find_at_revision(revision: Plan, package: str, name: str) -> ReferenceBuild:
     """Find the build of a revision in the store, or its baseline in the revision; build nothing."""
-    build, reason = _find_stored(revision, package)
+    build, reason, can_build = _find_stored(revision, package)
     if build is not None:
         return build, name, ()
     figures = read_baseline(revision.workspace.baseline(package))
     if figures is not None:
         note = f"{reason} at {name}, so this is the baseline of that revision"
         return Build(figures), f"the baseline of {name}", (note,)
-    reason += (
-        f" at {name}, and it has no {BASELINES}/{package}.yaml; check it out and run"
-    )
-    reason += f" `doit validate:{package}` with this store"
+    remedy = "choose another revision"
+    if can_build:
+        remedy = f"check it out and run `doit validate:{package}` with this store"
+    reason += f" at {name}, and it has no {BASELINES}/{package}.yaml; {remedy}"
     raise PipelineError(f"{package}: {reason}")
 
 
-def _find_stored(revision: Plan, package: str) -> tuple[Build | None, str]:
-    """Return the build that the store has of a package, or why there is none."""
+def _find_stored(revision: Plan, package: str) -> tuple[Build | None, str, bool]:
+    """Return the build that the store has of a package, or why there is none, and whether a
+    checkout of the revision could be built."""
     if problems := revision.problems(package):
-        return None, f"its config has mistakes ({problems[0]})"
+        return None, f"its config has mistakes ({problems[0]})", False
     store = revision.workspace.store
     try:
         link = revision.link(package)
         methods = revision.methods(package)
     except SourceError as error:
-        return None, f"its model can't be read ({error})"
+        return None, f"its model can't be read ({error})", False
     if link is None or methods is None:
         model = revision.model(package)
-        return None, f"its model {model} is not exported in this store"
+        return None, f"its model {model} is not exported in this store", True
     entry = store.get(link.digest)
     build = _load_build(store, link.digest)
     if entry is None or build is None:
-        return None, "it is not in this store as the present tools would build it"
+        reason = "it is not in this store as the present tools would build it"
+        return None, reason, True
     files = {}
     for name, blob in entry.result["files"].items():
         if name.endswith((".pte", ".ptd")):
@@ -205,7 +207,7 @@ def _find_stored(revision: Plan, package: str) -> tuple[Build | None, str]:
     report = None
     if validation:
         report = _load_records(store, validation, REPORT).get(REPORT)
-    return _load_build(store, link.digest, report) or build, ""
+    return _load_build(store, link.digest, report) or build, "", True
 
 
 def _load_build(store: Store, link: Digest, report: Any = None) -> Build | None:

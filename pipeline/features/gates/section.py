@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from pipeline.features.gates.outputs import find_changed_outputs
@@ -22,7 +23,9 @@ _UNITS: dict[str, Callable[[Any], str]] = {
     "bytes": human_size,
     "times": "{:.2f} ×".format,
     "dB": decibel,
+    "calls": lambda count: plural(count, "call"),
     "cycles": "{:,}".format,
+    "needs": lambda count: plural(count, "unmet need"),
     "ms": milliseconds,
 }
 
@@ -76,17 +79,25 @@ def _make_metric_row(metric: Json) -> Row:
 
 def _gate(gate: Json) -> Row:
     style = _UNITS.get(gate.get("unit", ""), short)
-    bound = "at least" if gate["gate"].startswith("min") else "at most"
     unchecked = _LEFT_ALONE.get(gate.get("left_alone", ""), "not checked")
     return {
         "gate": code(gate["gate"]),
         "verdict": verdict(gate["ok"], unchecked if is_unchecked(gate) else ""),
         "of": _describe_subject(gate),
         "figure": figure(gate["figure"], style),
-        "limit": figure(gate["limit"], lambda limit: f"{bound} {style(limit)}"),
+        "limit": figure(gate["limit"], partial(_describe_limit, gate, style)),
         "note": Cell(gate["sentence"], kind="wide") if gate["sentence"] else "",
         "set in": source(gate.get("place")),
     }
+
+
+def _describe_limit(gate: Json, style: Callable[[Any], str], limit: float) -> str:
+    """Return the limit of a gate in words. A list in the config names what is allowed, so that none
+    of what is counted is."""
+    if gate.get("unit") in ("calls", "needs"):
+        return "none"
+    bound = "at least" if gate["gate"].startswith("min") else "at most"
+    return f"{bound} {style(limit)}"
 
 
 def _describe_subject(gate: Json) -> str:

@@ -35,6 +35,7 @@ from pipeline.report.packages import Entry
 from pipeline.store.visible import visible
 
 _MARKS = re.compile(r"([_./:\-]*(?:[_/:\-]|\.(?!\d)))(?=\w)")  # not the point of 5.25
+_QUOTED = re.compile(r"`([^`]+)`")
 _MANY_METHODS, _MANY_ROWS = 12, 24  # from which on tables of a package are folded
 _MOST_FAILURES = 5  # of a package on the page over all packages
 
@@ -146,7 +147,7 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         keep_trailing_newline=True,
     )
-    environment.filters["breakable"] = breakable
+    environment.filters |= {"breakable": breakable, "with_code": with_code}
     environment.globals |= {
         "most_rows": MOST_ROWS,
         "nothing": NOTHING,
@@ -157,6 +158,11 @@ def _environment() -> Environment:
 def breakable(text: str) -> Markup:
     """Return a name as HTML that breaks into lines behind its marks, and nowhere else."""
     return Markup(_MARKS.sub(r"\1<wbr>", str(escape(text))))
+
+
+def with_code(sentence: str) -> Markup:
+    """Return a sentence as HTML, with what it quotes between backticks as code."""
+    return Markup(_QUOTED.sub(r"<code>\1</code>", str(escape(sentence))))
 
 
 def _page(template: str, **parts: Any) -> bytes:

@@ -10,6 +10,7 @@ from typing import Any
 from torch.export import ExportedProgram
 
 from pipeline.config.validation import Limits
+from pipeline.features.quantization_loss.input_ranges import describe_far_inputs
 from pipeline.features.quantization_loss.judge import QuantizationJudge
 from pipeline.moments import call_all
 from pipeline.program.inputs import InputSet
@@ -31,10 +32,18 @@ class FloatComparison:
         calls: the judge of the method's calls.
         limits: those of the config.
         departs: how the program with observers departs from the float one; "" where it does not.
+        quantized: the quantized program.
     """
 
-    def __init__(self, calls: CallJudge, limits: Limits, departs: str) -> None:
+    def __init__(
+        self,
+        calls: CallJudge,
+        limits: Limits,
+        departs: str,
+        quantized: ExportedProgram,
+    ) -> None:
         self._calls = calls
+        self._quantized = quantized
         self._result = calls.result
         self._loss = QuantizationJudge(self._result.outputs, limits, departs)
         # How far the float program moves, by the limits of the config.
@@ -93,13 +102,18 @@ class FloatComparison:
         """Add the verdict on the quantization of the float `program` to the result, and each
         departure as a failure."""
         result = self._result
-        for output, fault in self._loss.find_departures():
-            result.fail(fault, output=output, about="quantization")
+        departures = self._loss.find_departures()
+        cause = ""
+        if departures and self._calls.has_examples:
+            cause = describe_far_inputs(self._quantized, examples)
+        for output, fault in departures:
+            result.fail(f"{fault}{cause}", output=output, about="quantization")
             if not result.failing:
                 result.failing = self._noisiest
         failed = any(failure["about"] == "quantization" for failure in result.failures)
         left_out = [inputs for inputs in examples if inputs.origin in result.left_out]
         record = self._loss.judge(failed, len(left_out), bool(result.random))
+        record["reason"] += cause
         still: list[str] = []
         for movement in self._movement:
             still += movement.find_indifferent_outputs(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from pipeline.features.summary.unjudged import describe_unjudged
 from pipeline.features.summary.unwritten import find_unknown_names, find_unwritten
 from pipeline.moments import show_error
 from pipeline.plan.plan import Plan
@@ -13,6 +14,7 @@ from pipeline.report.formatting import percent, size_range
 from pipeline.report.packages import describe_left_out
 from pipeline.report.records import read_drops, read_fitting, read_manifest
 from pipeline.report.references import UNREFERENCED, describe_limits, is_unreferenced
+from pipeline.report.verdicts import is_accepted
 from pipeline.store.errors import listed
 from pipeline.store.files import CONTENTS, REPORT
 from pipeline.store.remedies import range_remedy
@@ -86,15 +88,19 @@ def warn_of_quantization(package: str, methods: Mapping[str, Any]) -> Iterator[s
 
 
 def describe_validated(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
-    """Yield a line for each package whose validation was cut short, and one for all methods that
-    were compared with nothing but their exported programs."""
+    """Yield a line for each package whose validation was cut short, one for each reason for which
+    methods are not judged, unless that is allowed, and one for all methods that were compared with
+    nothing but their exported programs."""
     unreferenced: list[str] = []
+    reports: dict[str, Mapping[str, Any]] = {}
     for package in sorted(
         {str(event.package) for event in events if event.kind == "validate"}
     ):
         report = read_fitting(plan.workspace.package(package) / REPORT)
         if not report:
             continue
+        if not _is_allowed(plan, package):
+            reports[package] = report
         if left_out := describe_left_out(report):
             yield f"{package}: {left_out}"
         methods = [
@@ -108,5 +114,13 @@ def describe_validated(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
                 yield one_line(
                     f"{package}/{method['method']}: held to {limits} of its reference"
                 )
+    yield from describe_unjudged(reports)
     if unreferenced:
         yield one_line(f"{UNREFERENCED}: {listed(unreferenced, _MOST_UNREFERENCED)}")
+
+
+def _is_allowed(plan: Plan, package: str) -> bool:
+    """Tell whether a package is good enough where nothing judges it."""
+    facts = plan.workspace.state(package).get("validate", {})
+    allowed = (*facts.get("allow", ()), *plan.workspace.allow)
+    return is_accepted("not judged", allowed)

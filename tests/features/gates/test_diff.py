@@ -288,6 +288,12 @@ def test_builds_are_compared_with_the_baseline_a_revision_and_a_manifest(built):
     git(built.root, "commit", "-qam", "no baseline")
     assert built.doit("diff", "HEAD") == 1
     assert "and it has no baselines/pair.yaml; check it out and run" in built.output
+    built.edit("partition_configs/pair.yaml", "partitioners", "partitionerz")
+    git(built.root, "commit", "-qam", "mistake")
+    built.edit("partition_configs/pair.yaml", "partitionerz", "partitioners")
+    assert built.doit("diff", "HEAD") == 1
+    assert "pair: its config has mistakes (" in built.output
+    assert "it has no baselines/pair.yaml; choose another revision" in built.output
 
 
 @pytest.mark.parametrize(

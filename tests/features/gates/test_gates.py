@@ -349,6 +349,22 @@ def test_the_row_of_a_gate_that_is_left_alone_says_why():
     }
 
 
+@pytest.mark.parametrize(
+    ("gate", "unit", "count", "text"),
+    [
+        ("runs_on", "needs", 0, "0 unmet needs"),
+        ("runs_on", "needs", 1, "1 unmet need"),
+        ("allow_portable_ops", "calls", 2, "2 calls"),
+    ],
+)
+def test_the_row_of_a_gate_without_a_number_says_what_is_counted(gate, unit, count, text):
+    record = {"gate": gate, "method": None, "unit": unit, "figure": count, "limit": 0}
+    record |= {"ok": not count, "sentence": ""}
+    (table,) = (p for p in section({"gates": [record], "methods": []}).parts if p.rows)
+    (row,) = table.rows
+    assert (row["figure"].text, row["limit"].text) == (text, "none")
+
+
 def test_a_method_that_lost_its_partitioners_fell_below_its_baseline():
     (sentence,) = failures({"max_delegation_drop": 0.5}, build=portable())
     assert sentence.startswith("decode: 0.0 % of nodes delegated, 90.0 % in the baseline")

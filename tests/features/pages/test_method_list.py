@@ -5,7 +5,7 @@ import copy
 import pytest
 
 from pipeline.features.pages.method_list import filter_words, list_methods, rate_share
-from pipeline.features.pages.render import breakable
+from pipeline.features.pages.render import breakable, with_code
 from pipeline.report.render import render
 from tests.support import golden
 
@@ -61,6 +61,17 @@ def test_what_is_portable_on_purpose_is_not_rated():
 
 def test_names_break_behind_their_marks_alone():
     assert breakable("a.b_c/<d>-e") == "a.<wbr>b_<wbr>c/&lt;d&gt;-<wbr>e"
+
+
+def test_what_a_sentence_quotes_is_code():
+    assert with_code("set `atol: <x>` or `rtol`; a lone ` stays") == (
+        "set <code>atol: &lt;x&gt;</code> or <code>rtol</code>; a lone ` stays"
+    )
+    record = many(8)
+    record["methods"][0] |= {"verdict": "not judged", "verdict_reason": "set `<b>` for it"}
+    page = render(record)["report.html"].decode()
+    assert page.count("set <code>&lt;b&gt;</code> for it") == 2  # in answers and list
+    assert "set `" not in page
 
 
 def test_charts_of_many_methods_show_a_dozen_and_long_tables_are_folded():
