@@ -14,11 +14,10 @@ from pipeline.store.sizes import human_size
 Json = Mapping[str, Any]
 _TITLE = "Devices"
 _LEAD = (
-    "Each call was repeated on these devices, and held to the limits that it was held to here. "
-    "A cell has the verdict, the worst error as a multiple of its limit, the milliseconds of "
-    "loading and of a call (medians), and memory: the peak of the process where it is no "
-    "emulator's, else what the runtime allocated. Times of emulated processors say nothing of real "
-    "ones."
+    "These devices repeated each call, within the limits of this machine. A cell has the verdict, "
+    "the worst error as a multiple of its limit, the median times of loading and of a call, and "
+    "memory: the peak of the process, or on an emulator what the runtime allocated. Times on an "
+    "emulator don't predict those of a real processor."
 )
 
 
