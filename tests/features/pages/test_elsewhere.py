@@ -5,6 +5,7 @@ import pytest
 from pipeline.features.pages.elsewhere import verdict_here
 from pipeline.features.pages.fixes import fix_failure
 from pipeline.features.pages.method_list import list_methods
+from pipeline.features.pages.scores import list_answers
 from pipeline.features.pages.sections.call_outputs import outputs
 from pipeline.features.pages.sections.method_comparisons import method_rows
 from pipeline.report.failures import group_failures
@@ -51,6 +52,15 @@ def test_no_fix_is_a_script_that_only_this_machine_could_run(record):
     assert fix_failure(record, group) == ""
     del record["methods"][7]["devices"]
     assert "reproduce.py" in fix_failure(record, group)
+
+
+def test_the_head_says_once_where_several_limits_are_broken(record):
+    failures = record["methods"][7]["failures"]
+    what = "on qemu:max, and not on this machine: SQNR 2.8 dB is below 20 dB"
+    failures.append(failures[0] | {"what": what})
+    [failed] = [answer for answer in list_answers(record) if answer["title"] == "failed"]
+    [line] = [line for line in failed["lines"] if "qemu:max" in line]
+    assert line.endswith("on this machine: is too large; SQNR 2.8 dB is below 20 dB")
 
 
 @pytest.mark.parametrize(
