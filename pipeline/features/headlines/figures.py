@@ -25,7 +25,28 @@ _JUDGED: Mapping[str, tuple[str, Callable[[Any], str]]] = {
 
 def find_decisive(method: Json, verdict: Verdict) -> tuple[str, str, float]:
     """Return the figure and the limit, as text, by which a method has its worst verdict, and the
-    ratio of the error to the limit."""
+    ratio of the error to the limit. Where another device is farther from the limit than this
+    machine, they are those of the device."""
+    here = _find_here(method, verdict)
+    elsewhere = _find_elsewhere(method)
+    if verdict == method["verdict"] == "failed" and elsewhere[2] > max(here[2], 1):
+        return elsewhere
+    return here
+
+
+def _find_elsewhere(method: Json) -> tuple[str, str, float]:
+    """Return the worst error on another device, as a multiple of its limit."""
+    worst = "", "", 0.0
+    for name, facts in (method.get("devices") or {}).items():
+        of_limit = facts.get("of_limit")
+        distance = float(of_limit or 0)  # "inf" where there is no bound
+        if distance > worst[2]:
+            worst = f"{error(of_limit)} × limit", f"1 on {name}", distance
+    return worst
+
+
+def _find_here(method: Json, verdict: Verdict) -> tuple[str, str, float]:
+    """Return the same of what ran on this machine."""
     quantization = method.get("quantization")
     reference = method.get("reference")
     if reference and reference["verdict"] == verdict not in (PASSED, method["verdict"]):

@@ -12,7 +12,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +86,8 @@ def _read() -> dict[str, list[_Facts]]:
     return data
 
 
+# Reports quote an error many times.
+@lru_cache(maxsize=256)
 def _match(line: str) -> str:
     """Return the code of the entry that has the most letters in common with a line; "" where none
     has enough."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,16 +10,16 @@ from pipeline.report.cells import figure, name, verdict_cell
 from pipeline.report.elements import Cell, DataTable, ReportSection, Row
 from pipeline.report.formatting import error, milliseconds
 from pipeline.report.packages import Entry
+from pipeline.report.verdicts import VERDICTS
 from pipeline.store.sizes import human_size
 
 Json = Mapping[str, Any]
 _TITLE = "Devices"
 _LEAD = (
-    "Each call was repeated on these devices, and held to the limits that it was held to here. "
-    "A cell has the verdict, the worst error as a multiple of its limit, the milliseconds of "
-    "loading and of a call (medians), and memory: the peak of the process where it is no "
-    "emulator's, else what the runtime allocated. Times of emulated processors say nothing of real "
-    "ones."
+    "These devices repeated each call, within the limits of this machine. A cell has the verdict, "
+    "the worst error as a multiple of its limit, the median times of loading and of a call, and "
+    "memory: the peak of the process, or on an emulator what the runtime allocated. Times on an "
+    "emulator don't predict those of a real processor."
 )
 
 
@@ -29,6 +30,7 @@ def section(report: Json) -> ReportSection:
     for method in methods:
         names |= dict.fromkeys(method["devices"])
     rows = []
+    methods.sort(key=_rank_method)
     for method in methods:
         row: dict[str, Cell | str] = {"method": name(method["method"])}
         for device in names:
@@ -37,7 +39,25 @@ def section(report: Json) -> ReportSection:
     if not rows:
         return ReportSection("devices", _TITLE)
     table = DataTable("devices", "Verdicts by device", rows)
-    return ReportSection("devices", _TITLE, _LEAD, table)
+    counts = [f"{device}: {_count_verdicts(device, methods)}." for device in names]
+    return ReportSection("devices", _TITLE, " ".join(counts), _LEAD, table)
+
+
+def _rank_method(method: Json) -> int:
+    """Return the rank of a method's worst verdict on a device; 0 is the worst."""
+    verdicts = [facts["verdict"] for facts in method["devices"].values()]
+    return min(map(VERDICTS.index, verdicts))
+
+
+def _count_verdicts(device: str, methods: Sequence[Json]) -> str:
+    verdicts: Counter[str] = Counter()
+    for method in methods:
+        facts = method["devices"].get(device) or {"verdict": "not run"}
+        verdicts[facts["verdict"]] += 1
+    counts = [
+        f"{verdicts[verdict]} {verdict}" for verdict in VERDICTS if verdicts[verdict]
+    ]
+    return ", ".join(counts)
 
 
 def _make_cell(facts: Json) -> Cell:
@@ -81,16 +101,26 @@ def _describe_calls(facts: Json) -> str:
 
 
 def overview(entries: Sequence[Entry]) -> ReportSection:
-    """Return the table of all packages on their devices, those that grew most first."""
-    rows: list[tuple[float, Row]] = []
+    """Return the table of all packages on their devices: what failed there first, then what
+    grew most."""
+    rows: list[tuple[int, float, Row]] = []
+    has_growth = False
     for entry in entries:
         for method in (entry.report or {}).get("methods", ()):
             for device, facts in (method.get("devices") or {}).items():
                 if "calls" in facts:
-                    growth = (facts.get("growth") or {}).get("latency", 0.0)
-                    rows.append((growth, _make_row(entry, method, device, facts)))
-    rows.sort(key=lambda row: -abs(row[0]))
-    table = DataTable("on-devices", "By device", [row for _, row in rows])
+                    growth = facts.get("growth") or {}
+                    has_growth |= "latency" in growth
+                    rank = VERDICTS.index(facts["verdict"])
+                    row = _make_row(entry, method, device, facts)
+                    rows.append((rank, -abs(growth.get("latency", 0.0)), row))
+    rows.sort(key=lambda row: row[:2])
+    shown: list[Row] = []
+    for *_, row in rows:
+        if not has_growth:
+            row = {title: cell for title, cell in row.items() if "growth" not in title}
+        shown.append(row)
+    table = DataTable("on-devices", "By device", shown)
     return ReportSection("on-devices", _TITLE, table)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pipeline.features.pages.elsewhere import is_elsewhere
 from pipeline.report.elements import Json
 from pipeline.report.failures import FailureGroup, describe_failure
 
@@ -30,7 +31,7 @@ def _fix(package: str, method: Json, failure: Json) -> str:
         return _EVALUATION
     if subject == "quantization" and _UNROUNDED not in failure["what"]:
         return _fix_quantization(method["method"], method.get("culprits") or ())
-    if not subject and failure["inputs"]:
+    if not subject and failure["inputs"] and not is_elsewhere(method, failure):
         return f"python build/{package}/reproduce/{method['method']}/reproduce.py"
     return ""
 

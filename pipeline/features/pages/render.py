@@ -36,6 +36,11 @@ from pipeline.store.visible import visible
 
 _MARKS = re.compile(r"([_./:\-]*(?:[_/:\-]|\.(?!\d)))(?=\w)")  # not the point of 5.25
 _QUOTED = re.compile(r"`([^`]+)`")
+
+
+# Not behind the point of 5.25, nor the sign of (-5.
+_MARKS = re.compile(r"((?<![\s(\[])[_./:\-]*(?:[_/:\-]|\.(?!\d)))(?=\w)")
+_UNITS = re.compile(r"(?<=\d) (?=(?:ms|s|[kMG]?B|dB|%)(?!\w))")
 _MANY_METHODS, _MANY_ROWS = 12, 24  # from which on tables of a package are folded
 _MOST_FAILURES = 5  # of a package on the page over all packages
 
@@ -156,8 +161,10 @@ def _environment() -> Environment:
 
 
 def breakable(text: str) -> Markup:
-    """Return a name as HTML that breaks into lines behind its marks, and nowhere else."""
-    return Markup(_MARKS.sub(r"\1<wbr>", str(escape(text))))
+    """Return a text as HTML whose names break into lines behind their marks, and nowhere else, and
+    whose figures stay with their units."""
+    marked = _MARKS.sub(r"\1<wbr>", str(escape(text)))
+    return Markup(_UNITS.sub("\N{NO-BREAK SPACE}", marked))
 
 
 def with_code(sentence: str) -> Markup:

@@ -166,10 +166,19 @@ def _answer(title: str, kind: str, href: str, lines: Iterable[str]) -> dict[str,
 
 
 def _list_causes(report: Json) -> Iterator[str]:
-    causes = [] if report["ok"] else describe_causes(report)
+    causes = [] if report["ok"] else _join_limits(describe_causes(report))
     yield from causes[:_MOST_CAUSES]
     if len(causes) > _MOST_CAUSES:
         yield f"and {len(causes) - _MOST_CAUSES} more below"
+
+
+def _join_limits(causes: Iterable[str]) -> list[str]:
+    """Join the sentences of one place that breaks several limits."""
+    limits: dict[str, list[str]] = {}
+    for cause in causes:
+        place, mark, limit = cause.rpartition(": ")
+        limits.setdefault(place + mark, []).append(limit)
+    return [place + "; ".join(sentences) for place, sentences in limits.items()]
 
 
 def _list_unjudged(report: Json) -> Iterator[str]:

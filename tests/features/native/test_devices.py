@@ -7,9 +7,10 @@ from pipeline.devices.registry import Registry
 from pipeline.features.gates.kinds import find_gates
 from pipeline.features.native.calls import CallLog, KeptCall
 from pipeline.features.native.planning import DEVICE_GATES, NativePlanning, summarize
-from pipeline.features.native.section import section
+from pipeline.features.native.section import overview, section
 from pipeline.features.native.target_devices import find_devices, find_planned_devices
 from pipeline.plan.plan import Plan
+from pipeline.report.packages import Entry
 from pipeline.store.errors import PipelineError
 from pipeline.store.workspace import open_workspace
 from pipeline.validate.runs import JudgedCall
@@ -198,6 +199,21 @@ def test_the_table_has_a_column_for_each_device():
     assert failed.note.endswith("2.0 kB allocated, other bytes in 2 of 20 repeated calls")
     assert table.rows[1]["qemu:max"].note == "cmake is not installed"
     assert len(table.rows) == 2
+    counts = "native: 2 passed. qemu:max: 1 failed, 1 not run."
+    assert section(report).parts[0] == counts
+
+
+def test_the_methods_that_a_device_fails_come_first():
+    failed = RAN | {"verdict": "failed", "reason": "is too large"}
+    methods = [
+        {"method": "encode", "devices": {"native": RAN}},
+        {"method": "decode", "devices": {"native": failed}},
+    ]
+    [table] = [p for p in section({"methods": methods}).parts if not isinstance(p, str)]
+    assert [row["method"].text for row in table.rows] == ["decode", "encode"]
+    [overviewed] = overview([Entry("phone", {"methods": methods})]).parts
+    assert [row["verdict"].text for row in overviewed.rows] == ["failed", "passed"]
+    assert "latency growth" not in overviewed.columns
 
 
 def make_call(step, size, sequence="example 0"):

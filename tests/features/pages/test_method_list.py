@@ -94,3 +94,5 @@ def test_a_number_does_not_break_into_lines():
     assert breakable("stage_3, 5.25 × its source of a.b") == (
         "stage_<wbr>3, 5.25 × its source of a.<wbr>b"
     )
+    figures = breakable("load 85.9 ms of x-y at [0, 35] (-0.14, must be -0.25)")
+    assert figures == "load 85.9\N{NO-BREAK SPACE}ms of x-<wbr>y at [0, 35] (-0.14, must be -0.25)"

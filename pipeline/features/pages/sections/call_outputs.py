@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from pipeline.features.pages.elsewhere import is_elsewhere
 from pipeline.report.elements import Json
 
 
 class Output(NamedTuple):
     """An output of a call. `suffix` names it where the call has several, `where` is its input set,
-    and `ok` whether no failure of the method is about it."""
+    and `ok` whether no failure of the method on this machine is about it."""
 
     method: Json
     run: Json
@@ -42,8 +43,11 @@ def _outputs_of_run(method: Json, run: Json) -> Iterator[Output]:
 
 
 def _has_failed(method: Json, input_sets: Sequence[str], output: str) -> bool:
-    """Tell whether a failure of a method is about an output on one of these input sets."""
+    """Tell whether a failure of a method on this machine is about an output on one of these input
+    sets."""
     for failure in method["failures"]:
+        if is_elsewhere(method, failure):
+            continue
         if failure["inputs"] in input_sets and failure["output"] in ("", output):
             return True
     return False

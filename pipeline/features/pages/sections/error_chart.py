@@ -31,7 +31,9 @@ def errors_by_limit(report: Json) -> Chart | None:
             worst[place] = ratio, output
     dots = [_dot(row, ratio, output) for (row, _), (ratio, output) in worst.items()]
     rows = _rank_rows(dots)
-    dots = [dot for dot in dots if dot["row"] in rows[:_MOST_ROWS]]
+    if len(rows) > _MOST_ROWS:
+        dots = [dot for dot in dots if dot["row"] in rows[:_MOST_ROWS]]
+        dots.sort(key=lambda dot: rows.index(dot["row"]))
     drawn = [dot for dot in _most_sets(dots) if dot["ratio"] > 0]
     if not drawn:
         return None

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from pipeline.features.pages.elsewhere import verdict_here
 from pipeline.report.cells import figure, name, source, text, verdict_cell
 from pipeline.report.elements import Cell, Json, Row
 from pipeline.report.formatting import NOTHING, decibel, error, percent, ratio, short
@@ -96,7 +97,7 @@ def _source_row(method: Json) -> Row:
         method,
         "source",
         _count_calls(method, inputs),
-        method["verdict"],
+        verdict_here(method),
     )
     return {**row, "agreement": _agreement(method)}
 
@@ -105,9 +106,9 @@ def _quantized_row(method: Json) -> Row:
     """Return the cells of a package against the quantized program that it was lowered from."""
     comparison = method.get("quantized")
     if not comparison:
-        return _row({"limits": {}}, "quantized program", "", method["verdict"])
+        return _row({"limits": {}}, "quantized program", "", verdict_here(method))
     calls = f"{plural(len(method['runs']), 'call')} on all inputs"
-    return _row(comparison, "quantized program", calls, method["verdict"])
+    return _row(comparison, "quantized program", calls, verdict_here(method))
 
 
 def _count_calls(method: Json, inputs: str) -> str:

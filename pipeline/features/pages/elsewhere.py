@@ -1,0 +1,34 @@
+"""Failures that only another device shows: the figures and verdicts of this machine are right."""
+
+from __future__ import annotations
+
+from pipeline.report.elements import Json
+
+
+def is_elsewhere(method: Json, failure: Json) -> bool:
+    """Return whether a failure of a method is what another device gives, which no program of this
+    machine reproduces."""
+    devices = method.get("devices") or ()
+    places = tuple(f"on {device}{mark}" for device in devices for mark in ",:")
+    return bool(places) and failure["what"].startswith(places)
+
+
+def verdict_here(method: Json) -> str:
+    """Return the verdict on a method's lowering on this machine; "" where all that is known is that
+    another device fails."""
+    if method["verdict"] != "failed" or not method["failures"]:
+        return str(method["verdict"])
+    others: set[str] = set()
+    has_limits = False
+    for failure in method["failures"]:
+        if is_elsewhere(method, failure):
+            has_limits |= failure.get("of_limit") is not None
+        elif not failure.get("about"):
+            return "failed"
+    for facts in (method.get("devices") or {}).values():
+        # A device that keeps the limits is recorded with the verdict of this machine.
+        if facts["verdict"] != "failed" and "calls" in facts:
+            others.add(facts["verdict"])
+    if others:
+        return others.pop()
+    return "passed" if has_limits else ""
