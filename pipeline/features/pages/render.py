@@ -34,10 +34,7 @@ from pipeline.report.formatting import NOTHING
 from pipeline.report.packages import Entry
 from pipeline.store.visible import visible
 
-_MARKS = re.compile(r"([_./:\-]*(?:[_/:\-]|\.(?!\d)))(?=\w)")  # not the point of 5.25
 _QUOTED = re.compile(r"`([^`]+)`")
-
-
 # Not behind the point of 5.25, nor the sign of (-5.
 _MARKS = re.compile(r"((?<![\s(\[])[_./:\-]*(?:[_/:\-]|\.(?!\d)))(?=\w)")
 _UNITS = re.compile(r"(?<=\d) (?=(?:ms|s|[kMG]?B|dB|%)(?!\w))")
