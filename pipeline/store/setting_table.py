@@ -165,7 +165,7 @@ SETTINGS: Mapping[str, Setting] = {
     "allow": Setting(
         _parse_verdicts,
         "not-judged, not-run, or both",
-        "The verdicts that end a build well beside passed; `--allow` of doit comes first.",
+        "Further verdicts with which a build succeeds, besides passed; `doit --allow` overrides.",
         "none",
     ),
 }

@@ -68,7 +68,7 @@ class BuildSettings:
         executor: where actions run: "" for this machine, or the name of an executor that a feature
             brings, with an address behind it where it has one.
         refit: whether new weights are put into what was lowered before; changes no byte either.
-        allow: the verdicts that end a build well beside passed.
+        allow: further verdicts with which a build succeeds, besides passed.
     """
 
     environment: Environment = field(default_factory=Environment)

@@ -268,7 +268,9 @@ def test_pte_answers_beside_a_project_of_others(tmp_path, monkeypatch, capsys):
 def test_a_folder_is_verified_without_a_workspace(doit, tmp_path):
     code, said = doit(tmp_path, "verify")
     assert code == 3 and "usage: doit verify [--commit <id>] folder [public key ...]" in said
-    assert doit(tmp_path, "help", "verify")[1].startswith("verify: hold a folder to the attest")
+    assert doit(tmp_path, "help", "verify")[1].startswith(
+        "verify: check a folder against the attest"
+    )
     write_keys(tmp_path)
     (release := tmp_path / "release").mkdir()
     code, said = doit(tmp_path, "verify", "release", "key.pub")

@@ -43,7 +43,7 @@ SETTINGS = {
     "remote_options": Setting(
         lambda value, _: checked(value, isinstance(value, dict)),
         "a table",
-        "What fsspec is given beside the address, such as endpoint_url.",
+        "Further arguments for fsspec, such as endpoint_url.",
         has_variable=False,
     ),
 }
