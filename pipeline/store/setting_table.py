@@ -165,7 +165,7 @@ SETTINGS: Mapping[str, Setting] = {
     "allow": Setting(
         _parse_verdicts,
         "not-judged, not-run, or both",
-        "Further verdicts with which a build succeeds, besides passed; `doit --allow` overrides.",
+        "Verdicts besides passed with which a build succeeds; `doit --allow` takes precedence.",
         "none",
     ),
 }

@@ -195,7 +195,7 @@ def test_each_set_of_parameters_is_an_export_of_its_own(bench):
     assert bench.doit() == 0, bench.output
     built = {name for name, outcome in bench.outcomes().items() if outcome == "built"}
     assert names(8) in built and names(4) not in built
-    write(bench, export={"sizes": 4})
+    write(bench, export={"size": "${matrix.size}", "sizes": 4})
     assert bench.doit() != 0
     line = "export.sizes: is no parameter of export_methods() in models/sized.py; did you mean"
     assert line in bench.output and "Traceback" not in bench.output
