@@ -149,6 +149,7 @@ def test_a_workspace_without_configs_says_so(tmp_path):
     assert bench.doit("list") == 0
 
 
+@pytest.mark.slow
 def test_methods_are_lowered_and_planned_alone(built):
     assert built.doit("export", "p*") == 0 and built.output == "up to date: 1 model\n"
     built.edit("partition_configs/pair.yaml", "[xnnpack]", "[]")

@@ -425,6 +425,7 @@ def test_what_stands_in_a_branch_is_of_the_module_around():
     assert modules["aten.sin"] == "deep"  # of a branch in a branch
 
 
+@pytest.mark.slow
 def test_places_outlive_constants_that_branches_share():
     """The program is then lowered from a copy of itself."""
     program = program_of(Layers())

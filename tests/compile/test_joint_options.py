@@ -145,6 +145,7 @@ def test_names_plans_and_sizes_by_method_are_those_of_the_joint_call(store):
     assert any(operator.name == "aten::linear" for operator in step.plan.operators)
 
 
+@pytest.mark.slow
 def test_buffers_without_planned_memory_have_names(store):
     programs = {name: shared_programs()[name] for name in ("step", "plain")}
     partitioners = {"step": [], "plain": []}

@@ -134,6 +134,7 @@ def test_linked_bytes_are_those_of_the_joint_call(store, lowered, backend, initi
     assert bool(data) == (external and backend != "none")
 
 
+@pytest.mark.slow
 def test_compiling_and_linking_is_deterministic(objects, store, tmp_path):
     again = Store(tmp_path / "again")
     own = list(objects_of(shared_programs(), PARTITIONERS["xnnpack"], False, ("count",), again))

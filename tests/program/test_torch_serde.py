@@ -129,6 +129,7 @@ def check_bytes(names, partitioner, loaded, folder):
     assert packed.files["model.pte"].read_bytes() == joint
 
 
+@pytest.mark.slow
 def test_they_are_lowered_to_the_bytes_of_the_joint_call(loaded, tmp_path):
     names = {"no_grad", "scalars", "texts", "keys", "names", "subclasses"}
     check_bytes(names, [], loaded, tmp_path)

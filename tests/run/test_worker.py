@@ -78,6 +78,7 @@ def export_methods():
 """
 
 
+@pytest.mark.slow
 def test_units_and_methods_have_names_of_any_length(tmp_path):
     """Methods that share state are compiled together; a name of a file has 255 bytes."""
     names = [f"{letter * 127}_" for letter in "abc"]

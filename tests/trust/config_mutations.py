@@ -20,6 +20,7 @@ import sysconfig
 import tempfile
 import time
 import traceback
+import zipfile
 from collections import Counter
 from pathlib import Path
 
@@ -196,7 +197,8 @@ def make_workspace(root: Path) -> None:
     (root / "passes" / "fusions.py").write_text(fuse)
     for size in ("small", "large"):
         (root / "models" / f"m-{size}.py").write_text("def export_methods(dtype, *, sizes): ...\n")
-    (root / "inputs" / "a.npz").write_bytes(b"x")
+    with zipfile.ZipFile(root / "inputs" / "a.npz", "w") as archive:
+        archive.writestr("x.npy", b"\x93NUMPY")
     (root / "inputs" / "out.npz").symlink_to("/etc/passwd")
     (root / "inputs" / "loop.npz").symlink_to("loop.npz")
     os.mkfifo(root / "inputs" / "pipe.npz")

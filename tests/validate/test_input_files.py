@@ -145,7 +145,8 @@ def test_a_package_is_validated_on_files(built):
     )
     assert built.doit("validate") == 1
     for method, name in (("encode", "encode"), ("decode", "other")):
-        assert f"{method}: inputs/{name}.npz: cannot be read as a .npz file" in built.output
+        fault = f"{method}.examples: inputs/{name}.npz: cannot be read as a .npz file"
+        assert fault in built.output
 
 
 def test_a_file_of_inputs_that_do_not_fit_fails_its_method(built):

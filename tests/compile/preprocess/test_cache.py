@@ -86,6 +86,7 @@ def test_second_lowering_calls_no_preprocess_and_gives_the_same(edge, store, cal
     assert plain == cold == warm
 
 
+@pytest.mark.slow
 def test_methods_lowered_in_several_processes_give_the_same(edge, calls, store):
     one = lowered_modules(to_backend_multiple(edge, XnnpackPartitioner()))
     calls.clear()

@@ -239,8 +239,9 @@ def test_a_backend_of_which_nothing_is_known_sees_everything(change, partitions)
         ("float", XNNPACK),
         ("dynamic sizes", XNNPACK),
         pytest.param("dynamic int8", XNNPACK, marks=pytest.mark.slow),
-        pytest.param("strict", XNNPACK, marks=pytest.mark.slow),
-        ("strict", EVERYTHING),  # the ids of modules too
+        pytest.param("strict", XNNPACK, marks=[pytest.mark.slow, pytest.mark.release]),
+        # The ids of modules too.
+        pytest.param("strict", EVERYTHING, marks=pytest.mark.slow),
     ],
 )
 def test_exporting_again_changes_no_digest(name, sight, partitions):

@@ -153,4 +153,4 @@ def test_the_page_over_all_packages_draws_it(space):
         commit(space, f"{size}")
         build(space, size)
     write_overview(space, ["asr"])
-    assert " kB at" in (space.build / "index.html").read_text()
+    assert "\N{NO-BREAK SPACE}kB at" in (space.build / "index.html").read_text()
