@@ -98,74 +98,75 @@ SETTINGS: Mapping[str, Setting] = {
     "jobs": Setting(
         _parse_jobs,
         f"a whole number from 1 up to {_MOST_JOBS}",
-        "The number of worker processes; `-n` of doit comes first.",
+        "The number of worker processes; `doit -n` takes precedence.",
         "one per core",
     ),
     "store": Setting(
         _parse_path,
         "a path",
-        "The folder of the store; any number of builds may share it.",
+        "The store's folder; any number of builds can share it.",
         "$XDG_CACHE_HOME/pte-pipeline, or ~/.cache/pte-pipeline",
     ),
     "store_size": Setting(
         _parse_size,
         "a size such as 50GB",
-        "The greatest size of the store; what was not used for longest goes first.",
+        "The maximum size of the store. If it grows larger, the least recently used results are "
+        "removed first.",
         DEFAULT_CAP,
     ),
     "signing_key": Setting(
         _parse_path,
         "a path",
-        "The private Ed25519 key by which results are signed when pushed, and attestations.",
+        "The private Ed25519 key that signs attestations, and results when they are pushed.",
     ),
     "trusted_keys": Setting(
         _parse_paths,
         "a path or a list of paths",
-        "The public Ed25519 keys of those whose results and attestations are believed.",
+        "The public Ed25519 keys that are trusted to sign results and attestations.",
     ),
     "variables": Setting(
         _parse_names,
-        "a list of names of variables",
-        "The variables that configs may read.",
+        "a list of variable names",
+        "The environment variables that configs may read.",
     ),
     "secrets": Setting(
         _parse_names,
-        "a list of names of variables",
-        "Variables that options of passes may read, and whose values are recorded nowhere.",
+        "a list of variable names",
+        "Environment variables that options of passes may read; their values are never recorded.",
     ),
     "data": Setting(
         _parse_paths,
         "a path or a list of paths",
-        "Folders outside of the workspace to which links in it may lead.",
+        "Folders outside the workspace that links in the workspace may point to.",
     ),
     "operators": Setting(
         _parse_texts,
-        "a list of modules and of paths of libraries",
-        "Libraries of operators that every package and every exporter has.",
+        "a list of modules and library paths",
+        "Operator libraries that are loaded for every package and every exporter.",
     ),
     "executor": Setting(
         lambda value, _: checked(value, bool(_EXECUTOR.fullmatch(parse_text(value)))),
         "dask, for a cluster on this machine, or the address of a scheduler: dask://host:8786",
         "Where actions run.",
-        "worker processes of this machine",
+        "worker processes on this machine",
     ),
     "fast_lowering": Setting(
         _parse_bool,
         "true or false",
-        "Save time inside of ExecuTorch's calls; changes no byte.",
+        "Make ExecuTorch's calls faster; the bytes of packages stay the same.",
         "true",
     ),
     "refit": Setting(
         _parse_bool,
         "true or false",
-        "Put new weights into what was lowered before, where nothing else changed; changes no "
-        "byte.",
+        "If only the weights of a method have changed, put the new weights into its previous "
+        "lowered program. The bytes of packages stay the same.",
         "true",
     ),
     "allow": Setting(
         _parse_verdicts,
         "not-judged, not-run, or both",
-        "Verdicts besides passed with which a build succeeds; `doit --allow` takes precedence.",
+        "Verdicts that a build accepts in addition to passed; `doit --allow` takes precedence.",
         "none",
     ),
 }

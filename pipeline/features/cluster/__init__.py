@@ -20,7 +20,7 @@ FEATURE = Feature(
         "worker_timeout": Setting(
             parse_seconds,
             "a number of seconds above 0",
-            "How long a worker of a cluster may be silent before others get its actions.",
+            "How many seconds a worker may be silent before other workers get its actions.",
             "180",
         )
     },

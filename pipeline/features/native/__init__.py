@@ -32,53 +32,54 @@ def _parse_size(value: Any, _: Path) -> int:
     return int(checked(size, bool(size)))
 
 
-_SDK = "the folder `executorch` of a wheel of 1.5 or later"
+_SDK = "the folder `executorch` from a wheel of release 1.5 or later"
 SETTINGS = {
     "native_sdk": Setting(
         _parse_path,
         _SDK,
-        "The C++ SDK on which the runner of the device `native` is built.",
-        "that of this environment, or of a toolchain",
+        "The C++ SDK for building the runner of the device `native`.",
+        "the SDK in this environment or in a toolchain's",
     ),
     "native_sdk_aarch64": Setting(
         _parse_path,
         _SDK,
-        "The C++ SDK of the wheel for aarch64, unpacked, on which `qemu:<cpu>` and boards "
-        "run.",
+        "The C++ SDK from the unpacked wheel for aarch64, for building the runner of "
+        "`qemu:<cpu>` and of boards.",
     ),
     "native_runner": Setting(
         _parse_path,
         "a path",
-        "A runner that was built before, for the device `native`.",
+        "A runner that you built yourself, for the device `native`.",
         "built when first needed",
     ),
     "native_kernels": Setting(
         _parse_paths,
         "a list of paths",
-        "Shared libraries that register kernels which packages need and the SDK lacks; `native` "
-        "and `qemu:<cpu>` load those that are built for their processor.",
+        "Shared libraries that register kernels that packages need and the SDK lacks. `native` "
+        "and `qemu:<cpu>` load the libraries that are built for their processor.",
     ),
     "native_boards": Setting(
         parse_boards,
         "a table of names, each with ssh://[user@]host[:port][/folder] or adb://serial[/folder]",
-        "Boards and phones that `validate.devices` may name, by name.",
+        "The names and addresses of boards and phones that `validate.devices` may use.",
         has_variable=False,
     ),
     "native_runner_android": Setting(
         _parse_path,
         "a path",
-        "A runner that was built with Android's NDK, for devices that adb reaches.",
+        "A runner that was built with Android's NDK, for devices that are connected through adb.",
     ),
     "native_board_cache": Setting(
         _parse_size,
         "a size such as 2GB",
-        "The greatest size of the folder on a board; what was not used for longest goes first.",
+        "The maximum size of the folder on a board. If it grows larger, the least recently used "
+        "files are removed first.",
         "2GB",
     ),
     "native_board_wait": Setting(
         parse_seconds,
         "a number of seconds",
-        "How long a validation waits for a board that another build measures on.",
+        "How many seconds a validation waits for a board that another build is using.",
         "300",
     ),
 }

@@ -21,29 +21,30 @@ SETTINGS = {
     "remote": Setting(
         _parse_address,
         "an address such as s3://bucket/folder or file:///folder",
-        "A store that a team and its CI share, by any address of fsspec.",
+        "The address of a store that a team and its CI share; any fsspec address works.",
     ),
     "remote_mode": Setting(
         lambda value, _: checked(value, value in _MODES),
         " or ".join(_MODES),
-        "Whether results are pushed to the remote.",
+        "Whether a build pushes its results to the remote, or only reads from it.",
         "read-write; read-only in an untrusted build",
     ),
     "remote_trust": Setting(
         lambda value, _: checked(value, value == _UNSIGNED),
         _UNSIGNED,
-        "Believe unsigned results, and so all who can write to the remote; in place of keys.",
+        "Accept unsigned results instead of checking keys. This trusts everyone who can write to "
+        "the remote.",
     ),
     "remote_timeout": Setting(
         parse_seconds,
         "a number of seconds above 0",
-        "How long one step of a transfer may take.",
+        "How many seconds one step of a transfer may take.",
         "20",
     ),
     "remote_options": Setting(
         lambda value, _: checked(value, isinstance(value, dict)),
         "a table",
-        "Further arguments for fsspec, such as endpoint_url.",
+        "Additional arguments for fsspec, such as endpoint_url.",
         has_variable=False,
     ),
 }

@@ -47,9 +47,9 @@ def _parse_toolchains(value: Any, _: Path) -> dict[str, tuple[str, ...]]:
 SETTINGS = {
     "toolchains": Setting(
         _parse_toolchains,
-        "a table of names, each with the folder of an environment or with requirements",
-        "Other environments to build with, by name: the folder of one, or what pip installs into "
-        "one that is kept for you.",
+        "a table of names, each with an environment's folder or with requirements",
+        "Other environments to build with. Each has a name, and either a folder or requirements "
+        "that pip installs into an environment in the cache folder.",
         has_variable=False,
     ),
 }

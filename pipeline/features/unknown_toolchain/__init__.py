@@ -12,9 +12,9 @@ FEATURE = Feature(
         "unknown_toolchain": Setting(
             lambda value, _: checked(value, value in ("allow", "refuse")),
             "allow or refuse",
-            "Whether packages are built with another torch, executorch or torchao than this "
-            "release was tested with. A line says so anyway.",
-            "allow; refuse where CI=true",
+            "Whether to build packages if this release was not tested with the installed torch, "
+            "executorch or torchao. In both cases, a line names the difference.",
+            "allow; refuse if CI=true",
         ),
     },
     before_command="pipeline.features.unknown_toolchain.toolchain_check:check_toolchain",
