@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from pipeline.config.missing_colon import find_missing_colon
 from pipeline.store.errors import ConfigErrors, Problem, join, shown
 
 _MOST_VALUES = 20_000  # of a document, each as often as aliases repeat it
@@ -37,9 +38,6 @@ _SCALARS = {
         _MERGE: r"<<",
     }.items()
 }
-
-
-_COLON = re.compile(r":(?:\s|$)")
 
 
 class _YamlLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
@@ -111,7 +109,7 @@ def load_nodes(content: bytes, file: str) -> Node | None:
             raise _error(
                 file, line, "holds a tab", "YAML is indented by spaces"
             ) from error
-        if keyless := _find_missing_colon(text, error):
+        if keyless := find_missing_colon(text, error):
             raise _error(
                 file,
                 keyless,
@@ -126,26 +124,6 @@ def load_nodes(content: bytes, file: str) -> Node | None:
             line,
             f"is not valid YAML: {context}{error.problem}",
         ) from error
-
-
-def _find_missing_colon(text: str, error: yaml.MarkedYAMLError) -> int:
-    """Return the number of the line, from 1, whose key lacks its colon; 0 for another mistake.
-
-    Such a key goes on in the next line as text does, and a colon there is what libyaml reports.
-    """
-    if error.context == "while scanning a simple key" and error.context_mark:
-        return error.context_mark.line + 1
-    mark = error.problem_mark
-    if not mark or not str(error.problem).startswith("mapping values"):
-        return 0
-    lines = text.splitlines()
-    if _COLON.search(lines[mark.line][: mark.column]):
-        return 0
-    for number in range(mark.line, 0, -1):
-        line, _, _ = lines[number - 1].partition("#")
-        if line.strip():
-            return 0 if _COLON.search(line) else number
-    return 0
 
 
 def plain(node: Node) -> Any:

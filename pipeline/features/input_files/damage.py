@@ -1,5 +1,5 @@
-"""What is wrong with a file of input sets, as far as its headers say, without numpy: a plan is made
-without."""
+"""Finds damage in a file of input sets by its headers. It imports no numpy, as a plan is made
+without it."""
 
 from __future__ import annotations
 

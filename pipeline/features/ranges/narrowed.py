@@ -1,4 +1,4 @@
-"""What a package was lowered for a smaller range of than its source takes."""
+"""Finds the sizes for which a package was lowered to a smaller range than its source takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a fresh process does before it calls what was sent to it: it becomes as warm as a worker."""
+"""Runs a call in the fresh process that it was sent to, once that is as warm as a worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What packages of one family would share, from the objects that they are made of.
+"""Counts the bytes that packages of one family would share, by the objects that they consist of.
 
 Trials are linked without their family, so a trial's size is that of a package by itself. Weights
 that several chosen packages hold lie in files that an app ships once, and count once.

@@ -84,7 +84,7 @@ def send(value, descriptors):
 
 
 def test_files_and_sockets_go_by_their_descriptors(tmp_path):
-    """What a process gets closes them, as it would there, so that the originals must not."""
+    """The process closes the files that it gets, so the originals must not close them again."""
     here, there = socket.socketpair()
     left, right = Pipe()
     descriptor = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)

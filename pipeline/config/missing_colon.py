@@ -1,0 +1,29 @@
+"""Finds the key that lacks its colon, which libyaml reports as a mistake in the next line."""
+
+from __future__ import annotations
+
+import re
+
+import yaml
+
+_COLON = re.compile(r":(?:\s|$)")
+
+
+def find_missing_colon(text: str, error: yaml.MarkedYAMLError) -> int:
+    """Return the number of the line, from 1, whose key lacks its colon; 0 for another mistake.
+
+    Such a key goes on in the next line as text does, and a colon there is what libyaml reports.
+    """
+    if error.context == "while scanning a simple key" and error.context_mark:
+        return error.context_mark.line + 1
+    mark = error.problem_mark
+    if not mark or not str(error.problem).startswith("mapping values"):
+        return 0
+    lines = text.splitlines()
+    if _COLON.search(lines[mark.line][: mark.column]):
+        return 0
+    for number in range(mark.line, 0, -1):
+        line, _, _ = lines[number - 1].partition("#")
+        if line.strip():
+            return 0 if _COLON.search(line) else number
+    return 0
