@@ -190,6 +190,13 @@ class Feature:
             by name, and by the name of a plugin what is wrong with those that can't be used.
         kinds: by its name, what returns a `plan.kinds.kind.Kind`: a kind of action whose result a
             compilation reads in place of a method's program. The core knows of one, `quantize`.
+        user_code: by the kind of code of a workspace that configs name, `passes` or `operators`, a
+            class like `plan.user_code.UserCode`, which finds what this code depends on.
+        load_passes: takes the `config.edge.PassSpec`s of a config, some, and the workspace's
+            folder; returns passes over graphs, in their order. They and algorithms of memory
+            planning are called like functions. Raises PipelineError.
+        load_libraries: takes the names of libraries of operators, some, and the workspace's folder;
+            loads them into this process. Raises PipelineError.
         perform: by the name of such a kind, what performs its actions in a worker; takes the
             action, the workspace and `run.stages.Stages`, and puts the result into the store.
         perform_export: the same for `export`, whose code is in the keys of exports alone.
@@ -404,6 +411,9 @@ class Feature:
     entries: str = _moment("plan build")
     backends: str = _moment("plan build")
     kinds: Mapping[str, str] = _moment("plan", _NONE)
+    user_code: Mapping[str, str] = _moment("plan build", _NONE)
+    load_passes: str = _moment("build")
+    load_libraries: str = _moment("build")
     perform: Mapping[str, str] = _moment("build", _NONE)
     perform_export: Mapping[str, str] = _moment("export", _NONE)
     planning: str = _moment("plan")

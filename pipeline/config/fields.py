@@ -157,6 +157,11 @@ def _algorithms(value: Any) -> Any:
         raise rule(
             f"must be {', '.join(ALGORITHMS)} or module:name, or a list of these"
         )
+    if {*names} - {*ALGORITHMS} and not has_feature("passes"):
+        raise rule(
+            f"must be {', '.join(ALGORITHMS)}, or a list of these: this installation has "
+            'no feature "passes"'
+        )
     return distinct(tuple(names))
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from pipeline.config.operators import may_load
 from pipeline.moments import find_features, load
 from pipeline.plan.files import Files
 from pipeline.plan.golden import find_golden_mistakes
@@ -99,12 +98,7 @@ class CheckedFiles(Files):
             libraries = self.inputs.libraries(package)
         except SourceError:
             return None
-        root = self.workspace.root
-        settings = self.workspace.operators
-        permissions = [
-            may_load(library, root, settings) for library in summary.operators
-        ]
-        more = [self.configs.toolchain(summary), passes, libraries, permissions]
+        more = [self.configs.toolchain(summary), passes, libraries]
         if summary.revision:
             more.append(self.revision)
         for planning in self.find_planning(package):

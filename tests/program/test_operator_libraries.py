@@ -127,7 +127,7 @@ def test_an_operator_of_a_plan_may_have_no_overload_and_any_name():
     ],
 )
 def test_a_config_names_what_others_vouch_for(reference, allowed, tmp_path):
-    from pipeline.config.operators import may_load
+    from pipeline.features.operators.finding import may_load
     from pipeline.store.settings import OperatorSettings
 
     for name in ("operators/team_ops.py", "operators/lib.so", "data/lib.so"):

@@ -8,8 +8,8 @@ import pytest
 
 from pipeline.config.compose import Folder
 from pipeline.config.parser import parse_package
-from pipeline.config.passes import load_passes
 from pipeline.features.explain.resolved import resolved_view
+from pipeline.features.passes.loading import load_passes
 from pipeline.store.errors import PipelineError
 from pipeline.store.settings import Environment, read_settings
 from tests.support.lowerable import bench_for
