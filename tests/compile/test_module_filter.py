@@ -24,9 +24,9 @@ from pipeline.compile.module_filter import (
     make_filtered_partitioners,
 )
 from pipeline.compile.shared_constants import separate_constants
-from pipeline.compile.split_partition import split_partition
 from pipeline.devices.bindings import Package
 from pipeline.devices.interface import PackageFiles
+from pipeline.features.module_selection.split_partition import split_partition
 from pipeline.features.quantization.quantize import quantize
 from pipeline.program.inputs import InputSet
 from pipeline.program.module_paths import outline_program
