@@ -267,6 +267,9 @@ class Feature:
         instead_of_compile: makes the result of a compile action in another way; takes the action,
             the workspace, `run.stages.Stages`, and whether this process is the one that builds,
             not a worker; returns whether it did. Imports no torch.
+        select_modules: takes lists of names of modules; returns a
+            `features.module_selection.selection.ModuleSelection` of the nodes that stand in one
+            module of each list.
         follow_partition: takes a `compile.module_filter.FilteredPartitioner` and an edge program;
             returns a context manager, within which it partitions the program, that gives a function
             to call with the tagged program.
@@ -443,6 +446,7 @@ class Feature:
     explain_emission: str = _moment("build")
     start_process: str = _moment("export build measure")
     instead_of_compile: str = _moment("build")
+    select_modules: str = _moment("build")
     follow_partition: str = _moment("build")
     instead_of_link: str = _moment("build")
     find_preprocessed: str = _moment("build")

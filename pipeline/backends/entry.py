@@ -143,6 +143,8 @@ class Preprocessing:
         specs_apart: tells the same by the compile specs of a partition.
         around: a context in which the function returns the same bytes for the same partition, and
             refuses what its runtime can't run; not needed if it does so anyway.
+        pass_manager: the class, as `module:Class`, whose `transform` runs passes of the function
+            over the program that it was made of, or "": like partitions can share what they give.
         make_cache_scope: returns the part of a partition that the function depends on.
         names_count: whether its payloads can depend on the names of a method's values, or of
             modules' classes other than torch's.
@@ -162,6 +164,7 @@ class Preprocessing:
     options_apart: Callable[[Any], bool] = lambda options: False
     specs_apart: Callable[[Sequence[CompileSpec]], bool] = lambda specs: False
     around: Callable[[], AbstractContextManager[Any]] = nullcontext
+    pass_manager: str = ""
     make_cache_scope: Callable[[], CacheScope] = CacheScope
     names_count: bool = True
     weights_apart: bool = False

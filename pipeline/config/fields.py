@@ -16,7 +16,13 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from pipeline.backends.options import MODULE_PATTERN, Distinct, distinct, rule
+from pipeline.backends.options import (
+    MODULE_PATTERN,
+    Distinct,
+    Modules,
+    distinct,
+    rule,
+)
 from pipeline.moments import has_feature
 from pipeline.program.constant_values import wrong_value
 from pipeline.store.files import BUILD_FILES
@@ -60,6 +66,7 @@ class NeedsFeature(str):
     this name."""
 
 
+SelectedModules = Annotated[Modules | None, NeedsFeature("module_selection")]
 # Marks a key of a config, in its `Annotated` type, whose value is compared with a baseline.
 NEEDS_BASELINE = "compared with a baseline"
 

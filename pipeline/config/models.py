@@ -20,7 +20,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from pipeline.backends import Backend, Options, PartitionerSpec, QuantizeConfig
-from pipeline.backends.options import Distinct, Modules, rule
+from pipeline.backends.options import Distinct, rule
 from pipeline.backends.workspace_files import located, named_files
 from pipeline.config.edge import EdgeConfig, PassSpec
 from pipeline.config.emission import EmitConfig, MemoryPlan, MethodEmit
@@ -33,6 +33,7 @@ from pipeline.config.fields import (
     Name,
     NeedsFeature,
     ParameterName,
+    SelectedModules,
 )
 from pipeline.config.units import group_methods
 from pipeline.config.validation import Cases, ValidateConfig
@@ -50,7 +51,7 @@ class MethodConfig(Options):
 
     Example: [xnnpack, {vulkan: {force_fp16: true}}]
     """
-    modules: Modules | None = None
+    modules: SelectedModules = None
     """No partitioner delegates what stands in none of these sub-modules.
 
     Example: [decoder.layers]

@@ -173,5 +173,7 @@ class CheckedFiles(Files):
                 buffers = self.models.archives.buffers
                 complete = self.complete_config(package)
                 yield from check_model(complete, document, methods, outline, buffers)
+                for planning in self.find_planning(package):
+                    yield from planning.find_model_problems(complete, document, methods)
         except SourceError as error:
             yield document.problem("model", str(error))

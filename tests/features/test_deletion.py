@@ -31,6 +31,7 @@ USES = {
     "inspection": ("validate: {gates: {max_planned_memory: 2MB}}", "validate.gates.max_planned"),
     "latency": ("validate: {latency: {seconds: 1}}", "validate.latency"),
     "matrix": ("matrix: {size: [1, 2]}", "matrix"),
+    "module_selection": ("    modules: [encoder]", "methods.decode.modules"),
     "operators": ("operators: [team_ops]", "operators"),
     "passes": (
         "emit: {passes: ['fusions:FuseGelu'], memory_planning: {algorithm: 'plans:pack'}}",
