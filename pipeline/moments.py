@@ -365,8 +365,13 @@ class Feature:
             returns its bytes; takes reports, and the errors of packages without one.
         highlights: takes a package's report; returns a `report.elements.DataTable` that stands
             open at the top of a pull request's comment.
-        compare_builds: takes a package's name, two `validate.figures.Build`s of it, and the name of
-            the second; returns their comparison, whose `markdown()` yields lines.
+        read_build: takes the path of a manifest; returns the figures of the build, as JSON
+            `features.gates.baseline_fields`, and its manifest, by `figures` and `manifest`; None
+            where it can't be read.
+        parse_baseline: takes the content of a baseline and its file's name; returns the figures
+            that it accepts, as JSON. Raises ConfigErrors, with every mistake.
+        compare_builds: takes a package's name, two builds of it, as `read_build` returns them, and
+            the name of the second; returns their comparison, whose `markdown()` yields lines.
         distribution: the one that brings it by an entry point; "" for a folder of this package.
     """
 
@@ -482,6 +487,8 @@ class Feature:
     draw_chart: str = _moment("report")
     report_formats: Mapping[str, str] = _moment("report", _NONE)
     highlights: str = _moment("report")
+    read_build: str = _moment("")
+    parse_baseline: str = _moment("plan")
     compare_builds: str = _moment("")
     distribution: str = ""
 
