@@ -357,9 +357,9 @@ class Feature:
         sections: the sections that it adds to the report of a package.
         overview_sections: those that it adds to the page over all packages, of
             `report.packages.Entry`s.
-        decisive_figure: takes the record of a method in a report, and its worst verdict; returns
-            the figure and the limit by which it has this verdict, as text, and the error's share of
-            the limit.
+        find_headline: takes the records of methods in a report; returns the worst verdict on them,
+            the figure and the limit by which the method that is nearest to it has this verdict, as
+            text, "" where there are none, and the ratio of the error to the limit.
         draw_chart: takes a chart's kind and data; returns a `report.elements.Drawing`, or None.
         report_formats: by the name of a file beside each package's report and in `build/`, what
             returns its bytes; takes reports, and the errors of packages without one.
@@ -483,7 +483,7 @@ class Feature:
     overview_pages: str = _moment("report")
     sections: tuple[Section, ...] = _moment("report", ())
     overview_sections: tuple[Section, ...] = _moment("report", ())
-    decisive_figure: str = _moment("report")
+    find_headline: str = _moment("report")
     draw_chart: str = _moment("report")
     report_formats: Mapping[str, str] = _moment("report", _NONE)
     highlights: str = _moment("report")
