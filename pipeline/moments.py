@@ -153,6 +153,11 @@ class Feature:
         remote_tier: takes a `store.settings_reader.SettingsReader`, where one of its settings is
             set; returns the `store.remote_tier.RemoteTierSettings` of the store's remote tier, or
             None.
+        read_key_paths: takes a `store.settings_reader.SettingsReader`; returns the path of the
+            workspace's signing key or None, and those of the keys that it trusts, for other
+            features. Raises PipelineError.
+        load_keys: takes these; returns a `features.signing.keys.Keys`, which signs and checks
+            signatures. Raises PipelineError for a key that can't be used.
         remote_files: takes an address of fsspec and a workspace's folder, whose settings it heeds;
             returns a `features.remote.files.RemoteFiles`, whose `error` is what its methods raise.
             Raises PipelineError.
@@ -395,6 +400,8 @@ class Feature:
     elsewhere: str = _moment("")
     settings: Mapping[str, Setting] = _moment("", _NONE)
     remote_tier: str = _moment("")  # what it moves is checked by its digest
+    read_key_paths: str = _moment("")
+    load_keys: str = _moment("")
     remote_files: str = _moment("")
     prefetch_exports: str = _moment("")
     prefetch_packages: str = _moment("")

@@ -17,6 +17,7 @@ from pipeline.features.provenance.attestation import (
 )
 from pipeline.features.provenance.bom import BOM, BOM_SUFFIX, make_bom
 from pipeline.features.provenance.envelopes import INSTALL, sign_statement
+from pipeline.features.provenance.keys import read_keys
 from pipeline.features.provenance.materials import find_materials, find_toolchain
 from pipeline.moments import call_all
 from pipeline.plan.plan import Plan
@@ -28,7 +29,6 @@ from pipeline.store.entries import ANYONE
 from pipeline.store.errors import PipelineError, plural
 from pipeline.store.files import MANIFEST, record_bytes, write_atomically
 from pipeline.store.revision import find_revision
-from pipeline.store.signing import Keys, read_keys
 from pipeline.store.toolchain import code
 from pipeline.store.workspace import Workspace
 
@@ -67,7 +67,7 @@ def _check_library() -> None:
         ) from error
 
 
-def _attest(plan: Plan, package: str, keys: Keys) -> str:
+def _attest(plan: Plan, package: str, keys: Any) -> str:
     """Write the attestation of a package; return what was written."""
     manifest, reports = _find_build(plan, package)
     manifest["toolchain"] = find_toolchain(plan, package)
