@@ -153,6 +153,11 @@ class Feature:
         remote_tier: takes a `store.settings_reader.SettingsReader`, where one of its settings is
             set; returns the `store.remote_tier.RemoteTierSettings` of the store's remote tier, or
             None.
+        read_key_paths: takes a `store.settings_reader.SettingsReader`; returns the path of the
+            workspace's signing key or None, and those of the keys that it trusts, for other
+            features. Raises PipelineError.
+        load_keys: takes these; returns a `features.signing.keys.Keys`, which signs and checks
+            signatures. Raises PipelineError for a key that can't be used.
         remote_files: takes an address of fsspec and a workspace's folder, whose settings it heeds;
             returns a `features.remote.files.RemoteFiles`, whose `error` is what its methods raise.
             Raises PipelineError.
@@ -367,16 +372,21 @@ class Feature:
         sections: the sections that it adds to the report of a package.
         overview_sections: those that it adds to the page over all packages, of
             `report.packages.Entry`s.
-        decisive_figure: takes the record of a method in a report, and its worst verdict; returns
-            the figure and the limit by which it has this verdict, as text, and the error's share of
-            the limit.
+        find_headline: takes the records of methods in a report; returns the worst verdict on them,
+            the figure and the limit by which the method that is nearest to it has this verdict, as
+            text, "" where there are none, and the ratio of the error to the limit.
         draw_chart: takes a chart's kind and data; returns a `report.elements.Drawing`, or None.
         report_formats: by the name of a file beside each package's report and in `build/`, what
             returns its bytes; takes reports, and the errors of packages without one.
         highlights: takes a package's report; returns a `report.elements.DataTable` that stands
             open at the top of a pull request's comment.
-        compare_builds: takes a package's name, two `validate.figures.Build`s of it, and the name of
-            the second; returns their comparison, whose `markdown()` yields lines.
+        read_build: takes the path of a manifest; returns the figures of the build, as JSON
+            `features.gates.baseline_fields`, and its manifest, by `figures` and `manifest`; None
+            where it can't be read.
+        parse_baseline: takes the content of a baseline and its file's name; returns the figures
+            that it accepts, as JSON. Raises ConfigErrors, with every mistake.
+        compare_builds: takes a package's name, two builds of it, as `read_build` returns them, and
+            the name of the second; returns their comparison, whose `markdown()` yields lines.
         distribution: the one that brings it by an entry point; "" for a folder of this package.
     """
 
@@ -400,6 +410,8 @@ class Feature:
     elsewhere: str = _moment("")
     settings: Mapping[str, Setting] = _moment("", _NONE)
     remote_tier: str = _moment("")  # what it moves is checked by its digest
+    read_key_paths: str = _moment("")
+    load_keys: str = _moment("")
     remote_files: str = _moment("")
     prefetch_exports: str = _moment("")
     prefetch_packages: str = _moment("")
@@ -492,10 +504,12 @@ class Feature:
     overview_pages: str = _moment("report")
     sections: tuple[Section, ...] = _moment("report", ())
     overview_sections: tuple[Section, ...] = _moment("report", ())
-    decisive_figure: str = _moment("report")
+    find_headline: str = _moment("report")
     draw_chart: str = _moment("report")
     report_formats: Mapping[str, str] = _moment("report", _NONE)
     highlights: str = _moment("report")
+    read_build: str = _moment("")
+    parse_baseline: str = _moment("plan")
     compare_builds: str = _moment("")
     distribution: str = ""
 

@@ -57,6 +57,13 @@ SETTINGS = {
         {"PTE_PIPELINE_REMOTE": "file:///nowhere"},
         'PTE_PIPELINE_REMOTE: this installation has no feature "remote"; unset it',
     ),
+    "signing": (
+        {
+            "PTE_PIPELINE_REMOTE": "file:///nowhere",
+            "PTE_PIPELINE_REMOTE_TRUST": "unsigned",
+        },
+        'a remote needs keys, and this installation has no feature "signing"; unset it',
+    ),
     "unknown_toolchain": (
         {"PTE_PIPELINE_UNKNOWN_TOOLCHAIN": "allow"},
         'PTE_PIPELINE_UNKNOWN_TOOLCHAIN: this installation has no feature "unknown_toolchain"',
