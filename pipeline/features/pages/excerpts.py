@@ -17,12 +17,8 @@ from pipeline.store.source_line import SourceLine
 _AROUND = 2  # lines before and after
 
 
-class ExcerptLine(NamedTuple):
-    """A line of a file; `anchor` is its id if the record names the line, or else empty."""
-
-    number: int
-    text: str
-    anchor: str = ""
+# A line of a file: its number, its text, and its id if the record names the line, or else "".
+ExcerptLine = tuple[int, str, str]
 
 
 class Excerpt(NamedTuple):
@@ -64,13 +60,13 @@ def _parts(named: Sequence[SourceLine], text: str) -> Iterator[list[ExcerptLine]
     for line in named:
         for number in range(line.line - _AROUND, line.line + _AROUND + 1):
             if number in lines:
-                shown[number] = ExcerptLine(number, lines[number])
+                shown[number] = (number, lines[number], "")
     for line in named:
         content = lines.get(line.line, line.code)
-        shown[line.line] = ExcerptLine(line.line, content, line.where)
+        shown[line.line] = (line.line, content, line.where)
     run: list[ExcerptLine] = []
     for number in sorted(shown):
-        if run and number > run[-1].number + 1:
+        if run and number > run[-1][0] + 1:
             yield run
             run = []
         run.append(shown[number])
