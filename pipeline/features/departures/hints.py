@@ -14,8 +14,8 @@ EXPORT_FLAGS = re.compile(
 )
 
 
-# By pattern: what messages say of a branch whose test has such words, what they say of a value whose
-# statement has them, and the remedy.
+# By pattern: what messages say of a branch whose test has such words, what they say of a value
+# whose statement has them, and the remedy.
 _HINTS: Mapping[re.Pattern[str], tuple[str, str, str]] = {
     EXPORT_FLAGS: (
         "tests whether the model is being exported",
