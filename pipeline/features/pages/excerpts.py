@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import NamedTuple
 from urllib.parse import quote
 
 from pipeline.report.elements import Json
@@ -21,17 +20,10 @@ _AROUND = 2  # lines before and after
 ExcerptLine = tuple[int, str, str]
 
 
-class Excerpt(NamedTuple):
-    """Parts of a file of the workspace, between which lines are left out.
-
-    `href` leads from the page to the file in its workspace; it is empty for a file outside of it.
-    Of one that is `changed` since the record was made, only what the record quotes is shown.
-    """
-
-    file: str
-    href: str
-    parts: Sequence[Sequence[ExcerptLine]]
-    changed: bool
+# A file of the workspace; the link from the page to it, "" for one outside of the workspace; its
+# parts, between which lines are left out; and whether it has changed since the record was made: of
+# such a file, only what the record quotes is shown.
+Excerpt = tuple[str, str, Sequence[Sequence[ExcerptLine]], bool]
 
 
 def excerpts(report: Json, sources: Mapping[str, str | None]) -> list[Excerpt]:
@@ -49,7 +41,7 @@ def excerpts(report: Json, sources: Mapping[str, str | None]) -> list[Excerpt]:
             href = f"../../{quote(file)}#L{named[0].line}"
         text = sources.get(file, "")
         parts = list(_parts(named, text or ""))
-        quoted.append(Excerpt(file, href, parts, changed=text is None))
+        quoted.append((file, href, parts, text is None))
     return quoted
 
 
