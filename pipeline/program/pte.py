@@ -75,30 +75,26 @@ class PlanFacts:
 
 
 @dataclass(frozen=True)
-class ProgramFile:
-    """A `.pte`. `program` is its flatbuffer with the header, and may have payloads within it;
-    `constants` and `mutable` are in the order of their indices, with the padding behind each."""
+class FileLayout:
+    """The layout of a `.pte`, or of a `.ptd`, which has named data alone.
 
-    program: Span
-    segments: tuple[Span, ...]
-    constants: tuple[Span, ...]
-    constant_segments: tuple[int, ...]
-    mutable: tuple[Span, ...]
-    mutable_segments: tuple[int, ...]
-    named: tuple[tuple[str, int], ...]
-    plans: tuple[PlanFacts, ...]
-
-
-@dataclass(frozen=True)
-class DataFile:
-    """A `.ptd`: its flatbuffer with the header; key, segment and type of each entry."""
+    Attributes:
+        program: the flatbuffer with the header, which may have payloads within it.
+        named: the key, segment and type of each entry; only those of a `.ptd` have types.
+        constants, mutable: in the order of their indices, with the padding behind each.
+    """
 
     program: Span
     segments: tuple[Span, ...]
     named: tuple[tuple[str, int, TensorType | None], ...]
+    constants: tuple[Span, ...] = ()
+    constant_segments: tuple[int, ...] = ()
+    mutable: tuple[Span, ...] = ()
+    mutable_segments: tuple[int, ...] = ()
+    plans: tuple[PlanFacts, ...] = ()
 
 
-def read_program(data: memoryview) -> ProgramFile:
+def read_program(data: memoryview) -> FileLayout:
     """Read a `.pte`. Raises CorruptError."""
     if len(data) < 8 or data[4:6] != b"ET":
         raise CorruptError("it is no ExecuTorch program")
@@ -124,17 +120,17 @@ def read_program(data: memoryview) -> ProgramFile:
         key = entry.text(0)
         segment = entry.number(1, "I")
         _get_segment(segments, segment)
-        named.append((key, segment))
+        named.append((key, segment, None))
     inline = _spans(table, 3)
     plans = [_plan(plan, segments, inline) for plan in table.tables(1)]
-    return ProgramFile(
+    return FileLayout(
         program,
         segments,
+        tuple(named),
         constants,
         constant_segments,
         tuple(mutable),
         tuple(mutable_segments),
-        tuple(named),
         tuple(plans),
     )
 
@@ -162,7 +158,7 @@ def read_plans(pte: memoryview) -> dict[str, PlanFacts]:
         return {}
 
 
-def read_data(data: memoryview) -> DataFile:
+def read_data(data: memoryview) -> FileLayout:
     """Read a `.ptd`. Raises CorruptError."""
     if len(data) < 8 or data[4:6] != b"FT":
         raise CorruptError("it is no ExecuTorch data file")
@@ -186,7 +182,7 @@ def read_data(data: memoryview) -> DataFile:
         if layout is not None:
             tensor_type = _type(layout.number(0, "b"), layout.numbers(1, "i"))
         named.append((entry.text(0), segment, tensor_type))
-    return DataFile(program, segments, tuple(named))
+    return FileLayout(program, segments, tuple(named))
 
 
 def _spans(table: Table, field: int) -> tuple[Span, ...]:

@@ -26,7 +26,7 @@ from pipeline.features.contracts.linking import (
     kernel_libraries,
 )
 from pipeline.program.flatbuffer import CorruptError
-from pipeline.program.pte import PlanFacts, ProgramFile
+from pipeline.program.pte import FileLayout, PlanFacts
 from pipeline.store.errors import PipelineError
 
 Json = Mapping[str, Any]
@@ -51,7 +51,6 @@ def describe_contract(
     (name,) = (item for item in files if item.endswith(".pte"))
     file = open_file(name, files[name])
     layout = file.layout
-    assert isinstance(layout, ProgramFile)
     try:
         needs = read_runtime_needs(file.data[: layout.program.end])
     except CorruptError as error:
@@ -156,7 +155,7 @@ def format_selection(contract: Json) -> bytes:
 
 
 def _alignment(
-    file: PackageFile, layout: ProgramFile, needs: RuntimeNeeds
+    file: PackageFile, layout: FileLayout, needs: RuntimeNeeds
 ) -> dict[str, int | None]:
     payloads = (span for plan in layout.plans for _, span in plan.delegates if span)
     planned = [alignment for alignment in needs.memory_alignment.values() if alignment]

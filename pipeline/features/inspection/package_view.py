@@ -11,7 +11,7 @@ from typing import Any
 
 from pipeline.compile.inspect.package_file import open_file
 from pipeline.program.flatbuffer import Span
-from pipeline.program.pte import ProgramFile, TensorType
+from pipeline.program.pte import TensorType
 from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError, listed
 
@@ -42,12 +42,11 @@ class PackageView:
         self.files = [
             open_file(n, path, digests.get(n, {})) for n, path in sorted(files.items())
         ]
-        programs = [
-            (f, f.layout) for f in self.files if isinstance(f.layout, ProgramFile)
-        ]
+        programs = [file for file in self.files if not file.name.endswith(".ptd")]
         if len(programs) != 1:
             raise PipelineError(f"a package has one .pte, this one has {len(programs)}")
-        ((self.pte, self.layout),) = programs
+        (self.pte,) = programs
+        self.layout = self.pte.layout
         self.plans = sorted(self.layout.plans, key=lambda plan: plan.name)
         self._constants = constants
         self._keys = keys
