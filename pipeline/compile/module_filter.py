@@ -23,7 +23,7 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
 from pipeline.backends import PartitionerSpec, make_partitioners, with_partitioner
-from pipeline.compile.inspect.uptake import Uptake, measure_uptake
+from pipeline.compile.inspect.uptake import measure_uptake
 from pipeline.compile.shared_constants import SharedConstantsError
 from pipeline.compile.split_partition import TAG, split_partition
 from pipeline.moments import call_all
@@ -80,7 +80,7 @@ class FilteredPartitioner(Partitioner):
         self.config = config
         self.listed: list[dict[str, Any]] = []
         self.warnings: list[str] = []
-        self.uptake: Uptake | None = None
+        self.uptake: dict[str, Any] | None = None
         self.filters = [tuple(names) for names in allowed if names is not None]
         if hasattr(inner, "delegation_spec"):
             self.delegation_spec = inner.delegation_spec
