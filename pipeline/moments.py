@@ -346,8 +346,9 @@ class Feature:
             by what each text is of.
         overview_pages: renders those over all packages; takes `report.packages.Entry`s, and the
             timeline and provenance of `report.render.render_all`.
-        sections: the sections that it adds to the report of a package.
-        overview_sections: those that it adds to the page over all packages, of
+        sections: by rank, functions that take a package's report and return a
+            `report.elements.ReportSection` of it; the core's sections have the ranks 0, 20, 30, ...
+        overview_sections: by rank, those of the page over all packages, which take
             `report.packages.Entry`s.
         decisive_figure: takes the record of a method in a report, and its worst verdict; returns
             the figure and the limit by which it has this verdict, as text, and the error's share of
