@@ -6,7 +6,7 @@ They are kept with the compiled method, so that a build that finds it in the sto
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch.export import ExportedProgram
 from torch.fx import Node
@@ -17,9 +17,6 @@ from pipeline.program.operators import operator_name
 from pipeline.program.random_operators import REMEDIES, random_cause
 from pipeline.program.training import find_training_outputs
 from pipeline.store.errors import plural
-
-if TYPE_CHECKING:  # shapes, which change nothing that is done
-    from torch.fx import Node
 
 
 def find_training_mode(

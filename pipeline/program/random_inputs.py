@@ -128,17 +128,11 @@ class Generator:
             size_by_symbol |= self._allowed_sizes[place]
         leaves = []
         for index, argument in enumerate(self._arguments):
-            if self._example_values:
-                examples = self._example_values[index]
-            else:
-                examples = ()
+            examples = self._example_values[index] if self._example_values else ()
             leaves.append(
                 _value(argument.value, size_by_symbol, examples, generator, fill)
             )
-        if note:
-            notes = [note]
-        else:
-            notes = []
+        notes = [note] if note else []
         for symbol in self._size_ranges:
             name = self._size_names.get(symbol, str(symbol))
             notes.append(f"{name}={size_by_symbol[symbol]}")

@@ -9,6 +9,7 @@ from typing import Any
 
 from pipeline.config.validation import Limits
 from pipeline.program.inputs import InputSet
+from pipeline.report import failures
 from pipeline.report.method_records import (
     UNASKED,
     FailureSubject,
@@ -28,9 +29,8 @@ _MOST_NAMED = 3  # outputs in a sentence
 
 
 def describe_failure(failure: dict[str, Any]) -> str:
-    """Return the sentence on a failure of a method."""
-    place = ", ".join(part for part in (failure["inputs"], failure["output"]) if part)
-    return f"{failure['method']}: {place}{place and ': '}{failure['what']}"
+    """Return the sentence on a failure, with the name of its method."""
+    return f"{failure['method']}: {failures.describe_failure(failure)}"
 
 
 @dataclass
