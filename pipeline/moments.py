@@ -70,14 +70,6 @@ class Command:
     record: str = ""
 
 
-class Section(NamedTuple):
-    """A section of a package's report: `make(report)` returns a `report.elements.ReportSection`,
-    and sections are sorted by rank; those of the core have 0, 10, 20, ..."""
-
-    rank: int
-    make: str
-
-
 class Setting(NamedTuple):
     """A setting of a workspace, in `[tool.pte-pipeline]` or the environment.
 
@@ -249,8 +241,8 @@ class Feature:
             program with observers departs from the float one, and its quantized program.
         judge_movement: a class like `features.unjudged.judge.MovementJudge`, of which there is one
             for what a method is compared with, and one for the float program of a quantized method;
-            takes what they give in calls, and returns the `report.method_records.MovementRecord`s
-            of outputs.
+            takes what they give in calls, and returns the `movement` of
+            `report.method_records.METHOD_OUTLINE`.
         record_references: takes the references of an exporter, its programs and examples by method,
             torch's default dtype and device while it ran, the workspace's folder, and None or, for
             a process that can't fork, a `features.exporters.announced_deaths.Announcements`;
@@ -298,7 +290,7 @@ class Feature:
         warn_of_emitted: takes the execution plan of a method that was just emitted, its
             `store.compiled.Instructions`, the program that was lowered, and what leads from places
             in a quantized program to those in its source, or None; returns
-            `store.compiled.LoweringWarning`s.
+            warnings, as `store.compiled.LOWERING_WARNING` says.
         find_lost_results: takes such a plan, the places of its instructions, and the program;
             returns the results of `torch.cond` that the plan overwrites too early, as
             `features.lost_results.warnings.find_placed_losses` does.
@@ -369,8 +361,9 @@ class Feature:
             by what each text is of.
         overview_pages: renders those over all packages; takes `report.packages.Entry`s, and the
             timeline and provenance of `report.render.render_all`.
-        sections: the sections that it adds to the report of a package.
-        overview_sections: those that it adds to the page over all packages, of
+        sections: by rank, functions that take a package's report and return a
+            `report.elements.ReportSection` of it; the core's sections have the ranks 0, 20, 30, ...
+        overview_sections: by rank, those of the page over all packages, which take
             `report.packages.Entry`s.
         find_headline: takes the records of methods in a report; returns the worst verdict on them,
             the figure and the limit by which the method that is nearest to it has this verdict, as
@@ -502,8 +495,8 @@ class Feature:
     find_histories: str = _moment("")
     find_build_facts: str = _moment("")
     overview_pages: str = _moment("report")
-    sections: tuple[Section, ...] = _moment("report", ())
-    overview_sections: tuple[Section, ...] = _moment("report", ())
+    sections: Mapping[int, str] = _moment("report", _NONE)
+    overview_sections: Mapping[int, str] = _moment("report", _NONE)
     find_headline: str = _moment("report")
     draw_chart: str = _moment("report")
     report_formats: Mapping[str, str] = _moment("report", _NONE)
@@ -583,11 +576,13 @@ def within_all(moment: str, *arguments: object) -> Iterator[None]:
         yield
 
 
-def find_sections(moment: str = "sections") -> list[Section]:
-    """Return the sections of reports that features add, or those of the page over all packages."""
-    return [
-        section for feature in find_features() for section in getattr(feature, moment)
-    ]
+def find_sections(moment: str = "sections") -> list[tuple[int, str]]:
+    """Return the sections of reports that features add, or those of the page over all packages:
+    the rank and the function of each."""
+    sections: list[tuple[int, str]] = []
+    for feature in find_features():
+        sections += getattr(feature, moment).items()
+    return sections
 
 
 def find_functions(moment: str) -> dict[str, str]:
@@ -629,12 +624,12 @@ def _find_moments(keys: str) -> tuple[str, ...]:
 
 
 def _references(value: Any) -> list[str]:
-    """Return the references of a moment: one, several, or those of sections."""
+    """Return the references of a moment: one, or several."""
     if isinstance(value, str):
         return [value] if value else []
     if isinstance(value, Mapping):
         return list(value.values())
-    return [item.make if isinstance(item, Section) else item for item in value]
+    return list(value)
 
 
 def load(reference: str) -> Callable[..., Any]:

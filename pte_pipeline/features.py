@@ -6,5 +6,4 @@ claim_pipeline(tell=True)
 
 from pipeline.moments import Command as Command
 from pipeline.moments import Feature as Feature
-from pipeline.moments import Section as Section
 from pipeline.moments import Setting as Setting

@@ -85,7 +85,7 @@ class RunRecord:
         """
         plan.remember()
         remote = self._sum_remote(plan)
-        moved = Moved(remote.get("bytes_fetched", 0), remote.get("bytes_pushed", 0))
+        moved = remote.get("bytes_fetched", 0), remote.get("bytes_pushed", 0)
         self._clean_up(plan, moved)
         self.events = list(_complete(plan, self.events))
         changed = any(event.outcome != "up-to-date" for event in self.events)

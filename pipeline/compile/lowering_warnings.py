@@ -6,7 +6,7 @@ They are kept with the compiled method, so that a build that finds it in the sto
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch.export import ExportedProgram
 from torch.fx import Node
@@ -16,16 +16,12 @@ from pipeline.program.module_paths import innermost_module
 from pipeline.program.operators import operator_name
 from pipeline.program.random_operators import REMEDIES, random_cause
 from pipeline.program.training import find_training_outputs
-from pipeline.store.compiled import LoweringWarning
 from pipeline.store.errors import plural
-
-if TYPE_CHECKING:  # shapes, which change nothing that is done
-    from torch.fx import Node
 
 
 def find_training_mode(
     program: ExportedProgram, origins: Mapping[int, int] | None = None
-) -> list[LoweringWarning]:
+) -> list[dict[str, Any]]:
     """Return a warning for each kind of operator that was exported in training mode. A method that
     trains has them on purpose.
 
@@ -44,12 +40,12 @@ def find_training_mode(
         sentence = f"is in training mode ({plural(len(nodes), 'call')}); {REMEDIES['training']}"
         source_place = place if origins is None else origins.get(place)
         warnings.append(
-            LoweringWarning(
-                what=sentence,
-                operator=operator,
-                module=innermost_module(node),
-                place=source_place,
-            )
+            {
+                "what": sentence,
+                "operator": operator,
+                "module": innermost_module(node),
+                "place": source_place,
+            }
         )
     return warnings
 

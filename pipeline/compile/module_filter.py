@@ -16,7 +16,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from pipeline.backends import PartitionerSpec, make_partitioners, with_partitioner
-from pipeline.compile.inspect.uptake import Uptake, measure_uptake
+from pipeline.compile.inspect.uptake import measure_uptake
 from pipeline.compile.shared_constants import SharedConstantsError
 from pipeline.moments import call_all
 from pipeline.program.graphs import control_flow_bodies, feeds_control_flow
@@ -65,7 +65,7 @@ class FilteredPartitioner(Partitioner):
         self.config = config
         self.listed: list[dict[str, Any]] = []
         self.warnings: list[str] = []
-        self.uptake: Uptake | None = None
+        self.uptake: dict[str, Any] | None = None
         self.filters = [tuple(names) for names in allowed if names is not None]
         self.selection = select_modules(self.filters)
         if hasattr(inner, "delegation_spec"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +23,11 @@ from pipeline.store.errors import SourceError
 from pipeline.store.file_digests import FileDigests, read_stamp, stamp_of
 from pipeline.store.files import stat_file
 
-
-@dataclass(frozen=True)
-class ProgramIdentity:
-    """The digests of a program, of its names, and of its structure: of the program without the
-    contents of its weights and constants, but with which of them share storage."""
-
-    program: Digest
-    names: Digest
-    structure: Digest
-
-
+# The digests of a program, of its names, and of its structure: of the program without the contents
+# of its weights and constants, but with which of them share storage.
+Identity = tuple[Digest, Digest, Digest]
 # By archive and entry, with the stamp of the file from which this process read it.
-_identities: dict[tuple[Path, str], tuple[Any, ProgramIdentity]] = {}
+_identities: dict[tuple[Path, str], tuple[Any, Identity]] = {}
 
 
 def describe_archive(
@@ -75,8 +67,9 @@ def describe_archive(
     return ArchiveFacts(content_read, tuple(facts for facts, _ in entries))
 
 
-def identify_program(path: Path, entry: str) -> ProgramIdentity:
-    """Return the digests of a program in an archive, those of `describe_archive` among them.
+def identify_program(path: Path, entry: str) -> Identity:
+    """Return the digests of a program in an archive, of its names and of its structure. The first
+    two are those of `describe_archive`.
 
     A file that doesn't change is read once. Raises SourceError.
     """
@@ -95,7 +88,7 @@ def identify_program(path: Path, entry: str) -> ProgramIdentity:
 
 def _describe_entry(
     archive: ArchiveReader, entry: str
-) -> tuple[ProgramFacts, ProgramIdentity]:
+) -> tuple[ProgramFacts, Identity]:
     program = archive.program(entry)
     canonical = canonical_program(program)
     tensors = _tensor_digests(archive, entry)
@@ -110,16 +103,15 @@ def _describe_entry(
     if archive.members.has(examples):
         inputs = archive.members.hash(examples)
     identity = _identify(canonical, tensors, archive.replaced_sizes(entry))
-    return ProgramFacts(
-        entry, identity.program, identity.names, inputs, parts
-    ), identity
+    program_digest, names, _ = identity
+    return ProgramFacts(entry, program_digest, names, inputs, parts), identity
 
 
 def _identify(
     canonical: Canonical,
     tensors: Mapping[str, Mapping[str, Any]],
     replaced_sizes: Mapping[str, Any],
-) -> ProgramIdentity:
+) -> Identity:
     # Only the first of the two parts of `path_name` is kept: which tensors share a member.
     places: dict[str, dict[str, Any]] = {}
     for kind, records in tensors.items():
@@ -130,7 +122,7 @@ def _identify(
     program: dict[str, Any] = {"program": canonical.program}
     if replaced_sizes:
         program["replaced_sizes"] = replaced_sizes
-    return ProgramIdentity(
+    return (
         digest.hash_json({**program, **tensors}),
         digest.hash_json(canonical.names),
         digest.hash_json({**program, **places}),

@@ -33,6 +33,13 @@ class Extent:
     least: int = 0
     greatest: int | None = None
 
+    @property
+    def as_expression(self) -> sympy.Expr:
+        """The expression, or for any size a symbol of its own."""
+        if self.expression is None:
+            return size_symbol(f"any_{id(self)}")
+        return self.expression
+
 
 @dataclass(frozen=True)
 class TensorSpec:
@@ -104,8 +111,7 @@ def check_values(pairs: Sequence[tuple[Argument, Any]]) -> list[str]:
     for argument, value in pairs:
         for mistake in check_leaf(argument.value, value):
             mistakes.append(f"argument '{argument.name}': {mistake}")
-    sizes = list(iter_sizes(pairs))
-    return [*mistakes, *_check_sizes(sizes)]
+    return [*mistakes, *_check_sizes(pairs)]
 
 
 def check_leaf(leaf: Leaf | None, value: Any) -> Iterator[str]:
@@ -141,63 +147,51 @@ def _dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-@dataclass(frozen=True)
-class CallSize:
-    """The value that a call has for an extent: a size, or a dynamic int.
-
-    `shown` is for messages.
-    """
-
-    shown: str
-    extent: Extent
-    value: int
-
-    @property
-    def expression(self) -> sympy.Expr:
-        """The extent's expression; for an extent without one, a symbol of its own."""
-        if self.extent.expression is None:
-            return size_symbol(f"any_{id(self.extent)}")
-        return self.extent.expression
+def bind_sizes(
+    pairs: Iterable[tuple[Argument, Any]],
+) -> dict[sympy.Symbol, sympy.Integer]:
+    """Return the values of symbols that follow from the sizes of arguments."""
+    sizes = _iter_sizes(pairs)
+    return bind_symbols([(extent.as_expression, value) for extent, value, _ in sizes])
 
 
-def iter_sizes(pairs: Iterable[tuple[Argument, Any]]) -> Iterator[CallSize]:
-    """Yield the sizes and dynamic ints of values, each with its extent in the signature."""
+def _iter_sizes(
+    pairs: Iterable[tuple[Argument, Any]],
+) -> Iterator[tuple[Extent, int, str]]:
+    """Yield the sizes and dynamic ints of values: the extent in the signature, the value, and what
+    messages call it."""
     for argument, value in pairs:
         leaf = argument.value
         shown = f"argument '{argument.name}': "
         if isinstance(leaf, Extent) and type(value) is int:
-            yield CallSize(f"{shown}{value}", leaf, value)
+            yield leaf, value, f"{shown}{value}"
         elif isinstance(leaf, TensorSpec) and isinstance(value, torch.Tensor):
             # A wrong rank is a mistake of its own, and leaves no sizes to compare.
             if value.ndim != len(leaf.sizes):
                 continue
             for dimension, extent in enumerate(leaf.sizes):
                 size = value.shape[dimension]
-                yield CallSize(
-                    f"{shown}size {size} at dimension {dimension}",
-                    extent,
-                    size,
-                )
+                yield extent, size, f"{shown}size {size} at dimension {dimension}"
 
 
-def _check_sizes(sizes: Sequence[CallSize]) -> Iterator[str]:
+def _check_sizes(pairs: Sequence[tuple[Argument, Any]]) -> Iterator[str]:
     """Yield where sizes don't fit together, or are beyond the limits of their extents."""
-    bound = bind_symbols([(size.expression, size.value) for size in sizes])
-    for size in sizes:
-        expected = size.expression.xreplace(bound)
-        least = size.extent.least
-        greatest = size.extent.greatest
-        is_too_large = greatest is not None and size.value > greatest
-        if expected.is_Integer and int(expected) != size.value:
-            yield f"{size.shown}, must be {expected}{_explain_size(size.expression, bound)}"
+    bound = bind_sizes(pairs)
+    for extent, value, shown in _iter_sizes(pairs):
+        expected = extent.as_expression.xreplace(bound)
+        greatest = extent.greatest
+        is_too_large = greatest is not None and value > greatest
+        if expected.is_Integer and int(expected) != value:
+            reason = _explain_size(extent.as_expression, bound)
+            yield f"{shown}, must be {expected}{reason}"
         elif len(expected.free_symbols) == 1 and expected.is_polynomial():
-            yield f"{size.shown}, must be {expected} for a whole number"
-        elif size.value < least or is_too_large:
+            yield f"{shown}, must be {expected} for a whole number"
+        elif value < extent.least or is_too_large:
             if greatest is None:
                 limit = ""
             else:
                 limit = f" and at most {greatest}"
-            yield f"{size.shown}, must be at least {least}{limit}"
+            yield f"{shown}, must be at least {extent.least}{limit}"
 
 
 def _explain_size(size: sympy.Expr, bound: Mapping[sympy.Symbol, sympy.Integer]) -> str:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from copy import copy
+from dataclasses import dataclass
 from typing import Any
 
 from pipeline.program.module_paths import parse_frames
@@ -71,20 +72,20 @@ def canonical_program(program: Mapping[str, Any]) -> Canonical:
     return Canonical(_with_numbered_symbols(canonical), names, modules)
 
 
-@dataclass
 class _Scope:
     """The numbers of the values of one graph, and the tables of the whole program.
 
     The graph of a control flow has a scope of its own, which shares the tables.
     """
 
-    names: list[str] = field(default_factory=list)
-    origins: list[Any] = field(default_factory=list)
-    ancestors: dict[tuple[Any, Any], int] = field(default_factory=dict)
-    operators: dict[str, list[Any]] = field(default_factory=dict)
-    objects: dict[str, str] = field(default_factory=dict)
-    classes: dict[str, str] = field(default_factory=dict)
-    numbers: dict[str, int] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.origins: list[Any] = []
+        self.ancestors: dict[tuple[Any, Any], int] = {}
+        self.operators: dict[str, list[Any]] = {}
+        self.objects: dict[str, str] = {}
+        self.classes: dict[str, str] = {}
+        self.numbers: dict[str, int] = {}
 
     def graph(self, graph: Mapping[str, Any]) -> dict[str, Any]:
         """Return a graph whose values go by number, in the order of inputs and nodes."""
@@ -178,7 +179,8 @@ class _Scope:
 
         def canonicalize(argument: Mapping[str, Any]) -> Any:
             self.names.append(argument["name"])
-            scope = replace(self, numbers={})
+            scope = copy(self)
+            scope.numbers = {}
             return {"graph": scope.graph(argument["graph"])}
 
         return _map_texts(value, number, canonicalize)

@@ -36,17 +36,8 @@ class TensorType:
         return math.prod(self.shape) * self.item
 
 
-@dataclass(frozen=True)
-class PlanTensor:
-    """A tensor of a plan that has data: `index` is into the file's constants, or its mutable data
-    where it is `planned`; `key` is that of external data, or empty."""
-
-    type: TensorType
-    index: int
-    planned: bool
-    key: str
-
-
+# Tensors that a file holds, each with its index among its constants or its mutable data.
+StoredTypes = tuple[tuple[int, TensorType], ...]
 Orders = tuple[tuple[int, ...] | None, ...]
 
 
@@ -59,6 +50,8 @@ class PlanFacts:
         delegates: the backend and the payload of each, None for an empty one.
         input_orders: the order in which the method reads the dimensions of each input, from the
             outermost to the innermost; None for what isn't a tensor.
+        constants, mutable: the tensors that start with data of the file.
+        external: the keys of tensors outside of the file.
         arenas: the bytes of planned memory by arena, from number 1 on; the runtime leaves
             number 0 to constants.
         arenas_used: the numbers of the arenas that hold tensors.
@@ -69,36 +62,34 @@ class PlanFacts:
     input_orders: Orders
     operators: tuple[str, ...]
     delegates: tuple[tuple[str, Span | None], ...]
-    tensors: tuple[PlanTensor, ...]
+    constants: StoredTypes
+    mutable: StoredTypes
+    external: tuple[str, ...]
     arenas: tuple[int, ...]
     arenas_used: frozenset[int]
 
 
 @dataclass(frozen=True)
-class ProgramFile:
-    """A `.pte`. `program` is its flatbuffer with the header, and may have payloads within it;
-    `constants` and `mutable` are in the order of their indices, with the padding behind each."""
+class FileLayout:
+    """The layout of a `.pte`, or of a `.ptd`, which has named data alone.
 
-    program: Span
-    segments: tuple[Span, ...]
-    constants: tuple[Span, ...]
-    constant_segments: tuple[int, ...]
-    mutable: tuple[Span, ...]
-    mutable_segments: tuple[int, ...]
-    named: tuple[tuple[str, int], ...]
-    plans: tuple[PlanFacts, ...]
-
-
-@dataclass(frozen=True)
-class DataFile:
-    """A `.ptd`: its flatbuffer with the header; key, segment and type of each entry."""
+    Attributes:
+        program: the flatbuffer with the header, which may have payloads within it.
+        named: the key, segment and type of each entry; only those of a `.ptd` have types.
+        constants, mutable: in the order of their indices, with the padding behind each.
+    """
 
     program: Span
     segments: tuple[Span, ...]
     named: tuple[tuple[str, int, TensorType | None], ...]
+    constants: tuple[Span, ...] = ()
+    constant_segments: tuple[int, ...] = ()
+    mutable: tuple[Span, ...] = ()
+    mutable_segments: tuple[int, ...] = ()
+    plans: tuple[PlanFacts, ...] = ()
 
 
-def read_program(data: memoryview) -> ProgramFile:
+def read_program(data: memoryview) -> FileLayout:
     """Read a `.pte`. Raises CorruptError."""
     if len(data) < 8 or data[4:6] != b"ET":
         raise CorruptError("it is no ExecuTorch program")
@@ -124,17 +115,17 @@ def read_program(data: memoryview) -> ProgramFile:
         key = entry.text(0)
         segment = entry.number(1, "I")
         _get_segment(segments, segment)
-        named.append((key, segment))
+        named.append((key, segment, None))
     inline = _spans(table, 3)
     plans = [_plan(plan, segments, inline) for plan in table.tables(1)]
-    return ProgramFile(
+    return FileLayout(
         program,
         segments,
+        tuple(named),
         constants,
         constant_segments,
         tuple(mutable),
         tuple(mutable_segments),
-        tuple(named),
         tuple(plans),
     )
 
@@ -144,11 +135,7 @@ def _constants(
 ) -> tuple[tuple[Span, ...], tuple[int, ...]]:
     """Return the constants of a `.pte`, and the number of their segment where they have one."""
     subsegment = table.table(5)
-    if subsegment is not None:
-        offsets = subsegment.numbers(1, "Q")
-    else:
-        offsets = ()
-    if subsegment is None or not offsets:
+    if subsegment is None or not (offsets := subsegment.numbers(1, "Q")):
         return _spans(table, 2), ()
     segment = subsegment.number(0, "I")
     return _parts(_get_segment(segments, segment), offsets), (segment,)
@@ -162,7 +149,7 @@ def read_plans(pte: memoryview) -> dict[str, PlanFacts]:
         return {}
 
 
-def read_data(data: memoryview) -> DataFile:
+def read_data(data: memoryview) -> FileLayout:
     """Read a `.ptd`. Raises CorruptError."""
     if len(data) < 8 or data[4:6] != b"FT":
         raise CorruptError("it is no ExecuTorch data file")
@@ -186,7 +173,7 @@ def read_data(data: memoryview) -> DataFile:
         if layout is not None:
             tensor_type = _type(layout.number(0, "b"), layout.numbers(1, "i"))
         named.append((entry.text(0), segment, tensor_type))
-    return DataFile(program, segments, tuple(named))
+    return FileLayout(program, segments, tuple(named))
 
 
 def _spans(table: Table, field: int) -> tuple[Span, ...]:
@@ -233,6 +220,7 @@ def _plan(
         name = operator.text(0)
         overload = operator.text(1)
         operators.append(".".join(filter(None, (name, overload))))
+    constants, mutable, external = _stored_tensors(tensors)
     return PlanFacts(
         name=table.text(0),
         instructions=sum(len(chain.numbers(2, "I")) for chain in table.tables(5)),
@@ -241,7 +229,9 @@ def _plan(
         delegates=tuple(
             _delegate(delegate, segments, inline) for delegate in table.tables(7)
         ),
-        tensors=tuple(_stored_tensors(tensors)),
+        constants=constants,
+        mutable=mutable,
+        external=external,
         arenas=table.numbers(8, "q")[1:],
         arenas_used=frozenset(_planned_arenas(tensors)),
     )
@@ -282,7 +272,13 @@ def _planned_arenas(tensors: Iterable[Table | None]) -> Iterator[int]:
             yield allocation.number(0, "I")
 
 
-def _stored_tensors(tensors: Iterable[Table | None]) -> Iterator[PlanTensor]:
+def _stored_tensors(
+    tensors: Iterable[Table | None],
+) -> tuple[StoredTypes, StoredTypes, tuple[str, ...]]:
+    """Return the constants, the mutable tensors, and the keys of external ones."""
+    constants = []
+    mutable = []
+    external = []
     for tensor in filter(None, tensors):
         extra = tensor.table(9)
         key = ""
@@ -292,8 +288,13 @@ def _stored_tensors(tensors: Iterable[Table | None]) -> Iterator[PlanTensor]:
         # Buffer 0 is the empty one, of tensors without data.
         if index or key:
             tensor_type = _type(tensor.number(0, "b"), tensor.numbers(2, "i"))
-            is_planned = tensor.table(6) is not None
-            yield PlanTensor(tensor_type, index, is_planned, key)
+            if key:
+                external.append(key)
+            elif tensor.table(6) is None:
+                constants.append((index, tensor_type))
+            else:
+                mutable.append((index, tensor_type))
+    return tuple(constants), tuple(mutable), tuple(external)
 
 
 def _type(scalar_type: int, sizes: tuple[int, ...]) -> TensorType:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import sympy
 import torch
 from torch.export import ExportedProgram
 
-from pipeline.program.argument_specs import Argument, bind_symbols, iter_sizes
+from pipeline.program.argument_specs import Argument, bind_sizes, bind_symbols
 from pipeline.program.inputs import InputSet
 from pipeline.program.signature import (
     bounds,
@@ -86,7 +85,11 @@ class Generator:
             pairs, _ = pair_leaves(program, example)
             example_leaves.append([value for _, value in pairs])
         self._example_values = list(zip(*example_leaves, strict=True))  # by argument
-        self._symbols = _symbols(program, self._arguments, example_leaves)
+        self._size_ranges = _size_ranges(program, self._arguments, example_leaves)
+        # Where a person finds a symbol in the signature.
+        self._size_names: dict[sympy.Expr, str] = {}
+        for name, size in iter_dynamic_sizes(self._arguments):
+            self._size_names.setdefault(expression(size), name)
         self._allowed_sizes = _allowed_sizes(program, shapes) if shapes else []
 
     @property
@@ -94,7 +97,7 @@ class Generator:
         """Tell whether there are sizes to choose."""
         if self._allowed_sizes:
             return len(self._allowed_sizes) > 1
-        return any(symbol.least < symbol.greatest for symbol in self._symbols)
+        return any(least < greatest for least, greatest in self._size_ranges.values())
 
     def set(
         self,
@@ -114,7 +117,9 @@ class Generator:
         generator = torch.Generator().manual_seed((self.seed << 20) + number)
         if sizes is None:
             sizes = number
-        size_by_symbol = _choose_sizes(self._arguments, self._symbols, sizes, generator)
+        size_by_symbol = _choose_sizes(
+            self._arguments, self._size_ranges, sizes, generator
+        )
         if self._allowed_sizes:
             drawn = int(
                 torch.randint(len(self._allowed_sizes), (), generator=generator)
@@ -123,39 +128,26 @@ class Generator:
             size_by_symbol |= self._allowed_sizes[place]
         leaves = []
         for index, argument in enumerate(self._arguments):
-            if self._example_values:
-                examples = self._example_values[index]
-            else:
-                examples = ()
+            examples = self._example_values[index] if self._example_values else ()
             leaves.append(
                 _value(argument.value, size_by_symbol, examples, generator, fill)
             )
-        if note:
-            notes = [note]
-        else:
-            notes = []
-        notes += [f"{s.shown}={size_by_symbol[s.symbol]}" for s in self._symbols]
+        notes = [note] if note else []
+        for symbol in self._size_ranges:
+            name = self._size_names.get(symbol, str(symbol))
+            notes.append(f"{name}={size_by_symbol[symbol]}")
         origin = f"generated {number} (seed {self.seed})"
         if notes:
             origin += f": {', '.join(notes)}"
         return nest_leaves(self.program, leaves, origin, generated=True)
 
 
-@dataclass(frozen=True)
-class _Symbol:
-    """The sizes to choose from for a symbol, and where a person finds it in the signature."""
-
-    symbol: sympy.Symbol
-    least: int
-    greatest: int
-    shown: str
-
-
-def _symbols(
+def _size_ranges(
     program: ExportedProgram,
     arguments: Sequence[Argument],
     example_leaves: Sequence[Sequence[Any]],
-) -> list[_Symbol]:
+) -> dict[sympy.Symbol, tuple[int, int]]:
+    """Return the least and the greatest size to choose for each symbol."""
     dynamic_sizes = list(iter_dynamic_sizes(arguments))
     hints = [
         (expression(s), s.node.hint) for _, s in dynamic_sizes if s.node.has_hint()
@@ -163,14 +155,13 @@ def _symbols(
     bindings = [bind_symbols(hints)]
     signature_leaves = leaf_signature(program)
     for leaves in example_leaves:
-        bindings.append(_bind_sizes(zip(signature_leaves, leaves, strict=True)))
+        bindings.append(bind_sizes(zip(signature_leaves, leaves, strict=True)))
     # Python numbers are those of the examples.
     fixed = [a.value.node.expr for a in arguments if isinstance(a.value, torch.SymInt)]
-    names = {expression(size): name for name, size in reversed(dynamic_sizes)}
     free_symbols: set[sympy.Symbol] = set()
     for _, size in dynamic_sizes:
         free_symbols |= expression(size).free_symbols
-    symbols = []
+    ranges = {}
     for symbol in sorted(free_symbols, key=str):
         least, greatest = bounds(program, symbol)
         examples = [int(binding[symbol]) for binding in bindings if symbol in binding]
@@ -186,16 +177,8 @@ def _symbols(
             greatest = max(examples)
         else:
             greatest = min(greatest, LONGEST_DIMENSION)
-        name = names.get(symbol, str(symbol))
-        symbols.append(_Symbol(symbol, least, max(least, greatest), name))
-    return symbols
-
-
-def _bind_sizes(
-    pairs: Iterable[tuple[Argument, Any]],
-) -> dict[sympy.Symbol, sympy.Integer]:
-    """Return the values of symbols that follow from the sizes of arguments."""
-    return bind_symbols([(size.expression, size.value) for size in iter_sizes(pairs)])
+        ranges[symbol] = least, max(least, greatest)
+    return ranges
 
 
 def _allowed_sizes(
@@ -216,7 +199,7 @@ def _allowed_sizes(
         for argument in arguments:
             shape = list(shapes[argument.name][place])
             pairs.append((argument, torch.empty(shape, device="meta")))
-        sizes = {symbol: int(size) for symbol, size in _bind_sizes(pairs).items()}
+        sizes = {symbol: int(size) for symbol, size in bind_sizes(pairs).items()}
         if all(size >= bounds(program, symbol)[0] for symbol, size in sizes.items()):
             allowed.append(sizes)
     return sorted(allowed, key=lambda sizes: math.prod(sizes.values()))
@@ -224,32 +207,27 @@ def _allowed_sizes(
 
 def _choose_sizes(
     arguments: Sequence[Argument],
-    symbols: Sequence[_Symbol],
+    ranges: Mapping[sympy.Symbol, tuple[int, int]],
     number: int,
     generator: torch.Generator,
 ) -> dict[sympy.Symbol, int]:
     sizes = {}
-    for symbol in symbols:
-        low = symbol.least
-        high = symbol.greatest
+    for symbol, (least, greatest) in ranges.items():
+        low = least
+        high = greatest
         if high - low > 1:
             low = low + 1
             high = high - 1
         drawn = int(torch.randint(low, high + 1, (), generator=generator))
-        sizes[symbol.symbol] = (symbol.least, symbol.greatest, drawn)[number % 3]
+        sizes[symbol] = (least, greatest, drawn)[number % 3]
     dynamic = [a.value for a in arguments if _has_dynamic_shape(a.value)]
     # Halve the symbol with the most room, until every input is small enough, or none has room.
     while sizes and any(math.prod(_shape(t, sizes)) > MOST_ELEMENTS for t in dynamic):
-        symbol = max(
-            symbols,
-            key=lambda s: sizes[s.symbol] - s.least,
-        )
-        if sizes[symbol.symbol] == symbol.least:
+        symbol = max(ranges, key=lambda s: sizes[s] - ranges[s][0])
+        least, _ = ranges[symbol]
+        if sizes[symbol] == least:
             break
-        sizes[symbol.symbol] = max(
-            symbol.least,
-            sizes[symbol.symbol] // 2,
-        )
+        sizes[symbol] = max(least, sizes[symbol] // 2)
     return sizes
 
 

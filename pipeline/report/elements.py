@@ -94,12 +94,8 @@ class Shape:
     text: str = ""
 
 
-@dataclass(frozen=True)
-class Drawing:
-    """The shapes of a chart, from the one that lies below all others, and its height in pixels."""
-
-    height: float
-    shapes: Sequence[Shape]
+# The height of a chart in pixels, and its shapes, from the one that lies below all others.
+Drawing = tuple[float, Sequence[Shape]]
 
 
 @dataclass(frozen=True)
@@ -126,7 +122,7 @@ class Chart:
     def drawing(self) -> Drawing | None:
         """Return what a feature draws, None where none draws such charts."""
         for drawing in call_all("draw_chart", self.kind, self.data):
-            if isinstance(drawing, Drawing):
+            if drawing is not None:
                 return drawing
         return None
 

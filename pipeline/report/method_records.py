@@ -41,13 +41,9 @@ class OutputErrorRecord(TypedDict):
     mismatch: NotRequired[str | None]
 
 
-class SkipRecord(TypedDict):
-    """A generated input set, or a sequence of calls, that was not run, or a case that is not in the
-    bundled program, and why; `origin` is empty for all of a method."""
-
-    origin: str
-    reason: str
-
+# A generated input set, or a sequence of calls, that was not run, or a case that is not in the
+# bundled program.
+SKIP = {"origin": (str, "Empty for all of a method."), "reason": str}
 
 # What else than input sets can be left out of a method: all of it, or timing it, for want of time;
 # and all of one that was not asked for.
@@ -61,92 +57,97 @@ FailureSubject = Literal[
 ]
 
 
-class FailureRecord(TypedDict):
-    """A failure of a method; `inputs` and `output` are empty where the whole method failed.
-    `of_limit` is the ratio of the error to its limit, where one is exceeded."""
-
-    method: str
-    inputs: str
-    output: str
-    what: str
-    about: NotRequired[FailureSubject]
-    of_limit: NotRequired[Figure]
-
-
-class PooledRecord(TypedDict):
-    """What quantization does to one output, over all its values in several calls: the greatest
-    absolute error, signal to noise ratio in dB, cosine, and the share of rows whose greatest value
-    has the same place, `agreeing` of `rows`."""
-
-    output: str
-    calls: int
-    values: int
-    max_abs: Figure
-    sqnr_db: Figure
-    cosine: Figure
-    agreement: Figure
-    agreeing: int
-    rows: int
-
-
-class MovementRecord(TypedDict):
-    """How far an output of the source moves over so many calls, each compared with the first one of
-    its shape: the greatest and the mean distance, and the share of elements that moved.
-
-    `judged` is false where no comparison of it could have failed, with the `reason`. `fixed` is
-    what determines an output that no input's value reaches: `nothing` but the program, or `sizes`
-    too; `redrawn`, that it moves on other inputs than the calls had. `nonfinite` counts the values
-    that are NaN or infinite on examples, of `example_values`.
-    """
-
-    output: str
-    calls: int
-    largest: Figure
-    typical: Figure
-    share: Figure
-    judged: bool
-    reason: NotRequired[str]
-    fixed: NotRequired[Literal["nothing", "sizes", "values"]]
-    redrawn: NotRequired[bool]
-    nonfinite: NotRequired[int]
-    example_values: NotRequired[int]
-
-
-class QuantizationRecord(TypedDict):
-    """The verdict on a quantization, the quantized program against the float one: its reason, the
-    limits of the config that it is held to, the `floor` that its SQNR in dB always has, and the
-    figures of each output on the examples, which decide, and on generated inputs, which never do
-    alone."""
-
-    verdict: Verdict
-    reason: str
-    limits: dict[str, float | None]
-    floor: float
-    examples: list[PooledRecord]
-    generated: list[PooledRecord]
-
-
-class ReferenceRecord(TypedDict):
-    """The verdict on an export, the exported program against its references, and its reason.
-
-    `compared` names them: `reference('encode')` of the exporter, which runs PyTorch in eager mode,
-    or files of recorded outputs. `calls` were compared; `max_abs` is the greatest absolute error of
-    all outputs, `of_limit` the greatest ratio of an error to its limit; `limits` are those that the
-    config sets, at the paths in it that `limits_from` has; `skipped` are input sets and sequences
-    that were not compared.
-    """
-
-    verdict: Verdict
-    reason: str
-    compared: list[str]
-    calls: int
-    max_abs: Figure
-    of_limit: Figure
-    limits: NotRequired[dict[str, float | None]]
-    limits_from: NotRequired[list[str]]
-    skipped: list[SkipRecord]
-
-
+_LIMITS = dict[str, float | None]
+_FAILURE = (
+    {
+        "method": str,
+        "inputs": str,
+        "output": str,
+        "what": str,
+        "about?": FailureSubject,
+        "of_limit?": (
+            Figure,
+            "The ratio of the error to its limit, where one is exceeded.",
+        ),
+    },
+    "A failure of a method; `inputs` and `output` are empty where the whole method failed.",
+)
+_POOLED = (
+    {
+        "output": str,
+        "calls": int,
+        "values": int,
+        "max_abs": (Figure, "The greatest absolute error."),
+        "sqnr_db": (Figure, "Signal to noise ratio in dB."),
+        "cosine": Figure,
+        "agreement": (
+            Figure,
+            "The share of rows whose greatest value has the same place: `agreeing` of `rows`.",
+        ),
+        "agreeing": int,
+        "rows": int,
+    },
+    "What quantization does to one output, over all its values in several calls.",
+)
+_MOVEMENT = (
+    {
+        "output": str,
+        "calls": int,
+        "largest": (Figure, "The greatest distance."),
+        "typical": (Figure, "The mean distance."),
+        "share": (Figure, "The share of elements that moved."),
+        "judged": (
+            bool,
+            "False where no comparison of it could have failed, with the `reason`.",
+        ),
+        "reason?": str,
+        "fixed?": (
+            Literal["nothing", "sizes", "values"],
+            "What determines an output that no input's value reaches: `nothing` but the program,",
+            "or `sizes` too.",
+        ),
+        "redrawn?": (bool, "It moves on other inputs than the calls had."),
+        "nonfinite?": (int, "The values that are NaN or infinite on examples."),
+        "example_values?": int,
+    },
+    "How far an output of the source moves over so many calls, each compared with the first one of",
+    "its shape.",
+)
+_QUANTIZATION = (
+    {
+        "verdict": Verdict,
+        "reason": str,
+        "limits": (_LIMITS, "Those of the config that it is held to."),
+        "floor": (float, "What its SQNR in dB must always have."),
+        "examples": ([_POOLED], "On the examples, which decide."),
+        "generated": (
+            [_POOLED],
+            "On generated inputs, which never decide alone.",
+        ),
+    },
+    "The verdict on what the config quantizes, the quantized program against the float one.",
+)
+_REFERENCE = (
+    {
+        "verdict": Verdict,
+        "reason": str,
+        "compared": (
+            list[str],
+            "Its references: `reference('encode')` of the exporter, which runs PyTorch in eager",
+            "mode, or files of recorded outputs.",
+        ),
+        "calls": (int, "The number of calls that were compared."),
+        "max_abs": (Figure, "The greatest absolute error of all outputs."),
+        "of_limit": (Figure, "The greatest ratio of an error to its limit."),
+        "limits?": (_LIMITS, "Those that the config sets."),
+        "limits_from?": (list[str], "The paths in the config that set them."),
+        "skipped": (
+            [SKIP],
+            "The input sets and sequences that were not compared.",
+        ),
+    },
+    "The verdict on an export, the exported program against its references.",
+)
 _CALL = (
     {
         "origin": str,
@@ -172,7 +173,6 @@ _FIGURES: Mapping[str, Any] = {
     "cosine": Figure,
     "agreement": Figure,
 }
-_LIMITS = dict[str, float | None]
 _HELD = (
     {**_FIGURES, "limits": _LIMITS, "limits_reason": str},
     "Against the program that the method was quantized to on the way: the limits that outputs are",
@@ -187,15 +187,15 @@ METHOD_OUTLINE: Mapping[str, Any] = {
     "ok": bool,
     "verdict": (Verdict, "On the lowering, the package against what was lowered."),
     "verdict_reason?": (str, "Why it is not `passed`."),
-    "quantization?": (QuantizationRecord, "The verdict on what the config quantizes."),
-    "reference?": (ReferenceRecord, "That on the export of a method with a reference."),
+    "quantization?": _QUANTIZATION,
+    "reference?": _REFERENCE,
     "source_is_quantized?": (
         bool,
         "The source itself is quantized: nothing is compared with a float program.",
     ),
     "random?": (str, "How a method that is declared random was judged."),
     "movement?": (
-        list[MovementRecord],
+        [_MOVEMENT],
         "How far what it was compared with moves, by output.",
     ),
     "examples?": (int, "The number of calls on examples."),
@@ -217,8 +217,8 @@ METHOD_OUTLINE: Mapping[str, Any] = {
         "Input sets for which validate.budget left no time, or that the method was not asked for.",
     ),
     "runs": [_CALL],
-    "skipped": list[SkipRecord],
-    "failures": list[FailureRecord],
+    "skipped": [SKIP],
+    "failures": [_FAILURE],
     "not_run": (str, "Why this machine can't run it."),
     "metrics?": dict[str, dict[str, Any]],
 }

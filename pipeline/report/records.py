@@ -19,9 +19,9 @@ from pipeline.report.package_records import MANIFEST_OUTLINE
 from pipeline.report.verdicts import Verdict
 from pipeline.store.compiled import (
     DELEGATION,
+    LOWERING_WARNING,
+    NARROWED_SIZE,
     OPERATOR_LIBRARY,
-    LoweringWarning,
-    NarrowedSize,
 )
 from pipeline.store.errors import listed
 from pipeline.store.files import MANIFEST, REPORT, read_record
@@ -182,11 +182,11 @@ _REPORT: Mapping[str, Any] = {
         "The methods for which the config names no partitioner.",
     ),
     "narrowed?": (
-        dict[str, list[NarrowedSize]],
+        {str: [NARROWED_SIZE]},
         "By method, sizes whose range lowering narrowed.",
     ),
     "warnings?": (
-        dict[str, list[LoweringWarning]],
+        {str: [LOWERING_WARNING]},
         "By method, those of its lowering.",
     ),
     "facts?": (dict[str, dict[str, Any]], "By method, those of features by name."),

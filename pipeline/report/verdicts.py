@@ -10,12 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, get_args
 
-from pipeline.store.states import Allowed as Allowed
 from pipeline.store.states import Verdict as Verdict
 
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)  # the worst first
 PASSED: Verdict = "passed"
-ALLOWED: tuple[Allowed, ...] = get_args(Allowed)
 
 
 def worst_verdict(verdicts: Iterable[Verdict], default: Verdict = PASSED) -> Verdict:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, NotRequired, TypedDict, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 from pipeline.store.digest import Digest
 from pipeline.store.forms import Count, FileName, MethodName, Size
@@ -86,27 +86,6 @@ NOT_QUANTIZED = (
 )
 
 
-class OperatorRefusal(TypedDict):
-    """An operator that a partitioner left, in how many calls, and why, where it is known."""
-
-    operator: str
-    calls: Count
-    reason: str
-
-
-class Uptake(TypedDict):
-    """The calls of operators that a partitioner was offered, which those before it had left, and
-    those that it took. Where it took none, `refusals` has the most frequent reasons.
-
-    Calls that only move values, such as views, do not count where others compute: a delegate of
-    views alone speeds nothing up."""
-
-    partitioner: str
-    offered: Count
-    taken: Count
-    refusals: list[OperatorRefusal]
-
-
 @dataclass(frozen=True)
 class Estimate:
     """The estimate of a delegate, as the tool that compiled it, such as "vela", hands it on; the
@@ -155,6 +134,21 @@ _DELEGATE_ESTIMATE = (
     "Hz; `cycles` of the whole call, waits for memory included, and `busy_cycles` of computing;",
     "multiply-accumulates; the peak bytes in use, by kind of memory.",
 )
+_UPTAKE = (
+    {
+        "partitioner": str,
+        "offered": Count,
+        "taken": Count,
+        "refusals": (
+            [{"operator": str, "calls": Count, "reason": str}],
+            "Where it took none: the most frequent operators that it left, in how many calls, and",
+            "why, where it is known.",
+        ),
+    },
+    "The calls of operators that a partitioner was offered, which those before it had left, and",
+    "those that it took. Calls that only move values, such as views, do not count where others",
+    "compute: a delegate of views alone speeds nothing up.",
+)
 # Counts of operator calls, over control flow too. Manifests and reports of older versions lack what
 # need not be there; a result of this one has all but `kernels` and `estimates`, which are left out
 # where there are none.
@@ -175,7 +169,7 @@ DELEGATION: Mapping[str, Any] = {
         [_DELEGATE_ESTIMATE],
         "Of the delegates whose backend's compiler makes one; those in control flow count once.",
     ),
-    "partitioners?": (list[Uptake], "Those of the config, in its order."),
+    "partitioners?": ([_UPTAKE], "Those of the config, in its order."),
 }
 
 
@@ -219,31 +213,6 @@ class Instructions:
         return {**self.node_places, **inside}
 
 
-class NarrowedSize(TypedDict):
-    """A size of an input, such as `x.shape[2]`, that is lowered for a smaller range than its source
-    takes: both, from least to greatest, where None is no limit; the operator that narrowed it, ""
-    where it is not known, its module, and its place in the source program, in a report its line."""
-
-    size: str
-    source: tuple[Count, Count | None]
-    lowered: tuple[Count, Count | None]
-    operator: str
-    module: str
-    place: NotRequired[Count | None]
-    line: NotRequired[str]
-
-
-class LoweringWarning(TypedDict):
-    """A warning of a method's lowering, and the operator that it is about, where there is one: its
-    module, and its place in the source program, in a report its line."""
-
-    what: str
-    operator: str
-    module: str
-    place: NotRequired[Count | None]
-    line: NotRequired[str]
-
-
 # A library of operators beside ATen's that methods call outside of delegates.
 OPERATOR_LIBRARY: Mapping[str, Any] = {
     "name": str,
@@ -258,6 +227,32 @@ OPERATOR_LIBRARY: Mapping[str, Any] = {
 }
 
 
+_PLACE = (Count, None, "That of the operator in the source program.")
+_LINE = (str, "In a report, that of the operator.")
+_RANGE = tuple[Count, Count | None]
+NARROWED_SIZE = (
+    {
+        "size": (str, "Such as `x.shape[2]`."),
+        "source": _RANGE,
+        "lowered": _RANGE,
+        "operator": (str, 'The operator that narrowed it, "" where it is not known.'),
+        "module": str,
+        "place?": _PLACE,
+        "line?": _LINE,
+    },
+    "A size of an input that is lowered for a smaller range than its source takes: both, from",
+    "least to greatest, where null is no limit.",
+)
+LOWERING_WARNING = (
+    {
+        "what": str,
+        "operator": (str, 'The operator that it is about, "" for the whole method.'),
+        "module": str,
+        "place?": _PLACE,
+        "line?": _LINE,
+    },
+    "A warning of a method's lowering.",
+)
 # The facts of a compiled method that the manifest of its package holds too.
 METHOD_FACTS: Mapping[str, Any] = {
     # As `program.recorded_signature` makes it.
@@ -275,11 +270,11 @@ METHOD_FACTS: Mapping[str, Any] = {
     "debug_handles": list[tuple[Count, Count]],
     # The number of operators in control flow of a quantized method that are not quantized.
     "left_float": Count,
-    "narrowed?": list[NarrowedSize],
+    "narrowed?": [NARROWED_SIZE],
     # Names in the list of an option, such as `vulkan.nn_module_blocklist`; `hint` says what would
     # be right where one is not found.
     "listed": [{"option": str, "name": str, "found": bool, "hint": str}],
-    "warnings": list[LoweringWarning],
+    "warnings": [LOWERING_WARNING],
     # Those of features that have no field here, by name.
     "facts?": dict[str, Any],
 }

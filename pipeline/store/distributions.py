@@ -20,7 +20,7 @@ from importlib.machinery import all_suffixes
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pipeline.store.digest import canonical_json, hash_bytes, hash_file, hash_json
 from pipeline.store.file_digests import RACY_NS, read_stamp
@@ -47,12 +47,8 @@ _UNREAD = (*_NATIVE, ".md", ".pxd", ".pyi", ".pyx", ".rst", ".typed")
 _Place = list[Any]
 
 
-class _Listed(NamedTuple):
-    """A file as RECORD lists it."""
-
-    algorithm: str
-    digest: str
-    size: int
+# A file as RECORD lists it: its checksum, `sha256=...`, and its size in bytes.
+_Listed = tuple[str, int]
 
 
 @cache
@@ -166,12 +162,9 @@ def _read_listed(installed: Distribution) -> dict[str, _Listed]:
             return {}
     listed = {}
     for row in csv.reader((installed.read_text("RECORD") or "").splitlines()):
-        path, checked, size = (*row, "", "", "")[:3]
-        algorithm, _, digest = checked.partition("=")
+        path, checksum, size = (*row, "", "", "")[:3]
         if _counts(path):
-            listed[path] = _Listed(
-                algorithm, digest, int(size) if size.isdigit() else -1
-            )
+            listed[path] = checksum, int(size) if size.isdigit() else -1
     return listed
 
 
@@ -289,18 +282,20 @@ def _counts(path: str) -> bool:
 
 def _is_vouched(path: str, listed: _Listed) -> bool:
     """Tell whether a file is what RECORD lists."""
-    if os.stat(path).st_size != listed.size:
+    checksum, size = listed
+    if os.stat(path).st_size != size:
         return False
     import hashlib
     from base64 import urlsafe_b64encode
 
+    algorithm, _, digest = checksum.partition("=")
     # Times vouch for nothing: a copied environment is as old as its RECORD.
     try:
         with open(path, "rb") as file:
-            digest = hashlib.file_digest(file, listed.algorithm).digest()
+            content = hashlib.file_digest(file, algorithm).digest()
     except ValueError:  # of no known algorithm
         return False
-    return urlsafe_b64encode(digest).rstrip(b"=").decode() == listed.digest
+    return urlsafe_b64encode(content).rstrip(b"=").decode() == digest
 
 
 def _stamp(files: Iterable[str]) -> list[int]:

@@ -6,7 +6,7 @@ A worker makes them, the store checks them by these declarations, manifest and r
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal
 
 from pipeline.store.forms import Count
 
@@ -15,13 +15,6 @@ Decibels = float | Literal["inf", "-inf", "nan"]
 CalibrationSource = Literal[
     "files", "calibration_inputs", "examples", "generated", "none"
 ]
-
-
-class CalibrationInputs(TypedDict):
-    """The number of inputs that observers saw, and their source; `none` where nothing observes."""
-
-    inputs: Count
-    source: CalibrationSource
 
 
 _OBSERVER_REMARK = (
@@ -43,7 +36,10 @@ QUANTIZATION_FACTS: Mapping[str, Any] = {
         list[Literal["static", "dynamic"]],
         "How they are quantized: static, dynamic, both, or not at all.",
     ),
-    "calibration": CalibrationInputs,
+    "calibration": (
+        {"inputs": Count, "source": CalibrationSource},
+        "The number of inputs that observers saw, and their source; `none` where nothing observes.",
+    ),
     "weights": (
         {"bytes": Count, "quantized": Count},
         "The bytes of a method's weights, each as floats, and of those that are quantized.",

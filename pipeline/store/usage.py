@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from pipeline.store.digest import canonical_json
 from pipeline.store.files import read_record, write_atomically
@@ -38,19 +38,8 @@ class Usage:
         return self.hits / questions if questions else None
 
 
-class Moved(NamedTuple):
-    """Bytes that came from a remote, and that went there."""
-
-    fetched: int = 0
-    pushed: int = 0
-
-    def __add__(self, moved: Moved) -> Moved:  # type: ignore[override]
-        return Moved(self.fetched + moved.fetched, self.pushed + moved.pushed)
-
-
-_NOTHING = Moved()
-
-
+# Bytes that were fetched from a remote, and pushed there.
+Moved = tuple[int, int]
 # Usage by kind of action, and the bytes that were fetched from the remote and pushed there.
 USAGE_RECORD: Mapping[str, Any] = {
     "kinds": dict[str, Usage],
@@ -64,7 +53,7 @@ is_caches = check_of({"run": USAGE_RECORD, "store": USAGE_RECORD})
 def usage_record(usage: Mapping[str, Usage], moved: Moved) -> dict[str, Any]:
     """Return usage and moved bytes as JSON, a `USAGE_RECORD`."""
     kinds = {kind: vars(use) for kind, use in usage.items()}
-    return {"kinds": kinds, "moved": (moved.fetched, moved.pushed)}
+    return {"kinds": kinds, "moved": moved}
 
 
 def read_usage(store: Store) -> dict[str, Usage]:
@@ -80,16 +69,19 @@ def read_moved(store: Store) -> Moved:
 def _read(store: Store) -> tuple[dict[str, Usage], Moved]:
     data = read_record(store.root / _FILE)
     if data is None or not _is_usage(data):
-        return {}, _NOTHING
+        return {}, (0, 0)
     usage = {kind: Usage(**counts) for kind, counts in data["kinds"].items()}
-    return usage, Moved(*data["moved"])
+    fetched, pushed = data["moved"]
+    return usage, (fetched, pushed)
 
 
-def add_usage(store: Store, more: Mapping[str, Usage], moved: Moved = _NOTHING) -> None:
+def add_usage(store: Store, more: Mapping[str, Usage], moved: Moved = (0, 0)) -> None:
     """Add to the usage of a store. A store that cannot be written counts nothing."""
     with suppress(OSError), store.lock("usage"):
-        total, before = _read(store)
+        total, (fetched, pushed) = _read(store)
         for kind, usage in more.items():
             total.setdefault(kind, Usage()).add(usage)
-        data = canonical_json(usage_record(total, before + moved))
+        data = canonical_json(
+            usage_record(total, (fetched + moved[0], pushed + moved[1]))
+        )
         write_atomically(store.root / _FILE, data, store.root)

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 
 from torch.export import ExportedProgram
 
 from pipeline.moments import call_all
 from pipeline.program.inputs import InputSet
-from pipeline.report.method_records import QuantizationRecord
 from pipeline.validate.budget import Budget
 from pipeline.validate.call_judge import CallJudge
 from pipeline.validate.default_limits import LEAST_SQNR
@@ -22,7 +22,7 @@ RETURNS_NOTHING = (
     f"before methods that read that; {ACCEPT}"
 )
 
-QUANTIZATION_UNJUDGED: QuantizationRecord = {
+QUANTIZATION_UNJUDGED: dict[str, Any] = {
     "verdict": "not run",
     "reason": 'this installation has no feature "quantization_loss"',
     "limits": {},

@@ -12,10 +12,10 @@ from pipeline.devices.interface import DeclaredTensor
 from pipeline.program.inputs import InputSet
 from pipeline.program.random_inputs import Shapes
 from pipeline.program.signature import bounds, expression, flatten, signature
-from pipeline.store.compiled import NarrowedSize
 
-# A size that a package was lowered for less of, and what to do about it.
-NarrowedInput = tuple[NarrowedSize, str]
+# A size that a package was lowered for less of (`store.compiled.NARROWED_SIZE`), and what to do
+# about it.
+NarrowedInput = tuple[dict[str, Any], str]
 
 
 def compare_declared(

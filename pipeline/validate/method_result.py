@@ -9,13 +9,10 @@ from typing import Any
 
 from pipeline.config.validation import Limits
 from pipeline.program.inputs import InputSet
+from pipeline.report import failures
 from pipeline.report.method_records import (
     UNASKED,
-    FailureRecord,
     FailureSubject,
-    MovementRecord,
-    QuantizationRecord,
-    ReferenceRecord,
 )
 from pipeline.report.verdicts import Verdict
 from pipeline.store.errors import listed
@@ -31,10 +28,9 @@ from pipeline.validate.runs import (
 _MOST_NAMED = 3  # outputs in a sentence
 
 
-def describe_failure(failure: FailureRecord) -> str:
-    """Return the sentence on a failure of a method."""
-    place = ", ".join(part for part in (failure["inputs"], failure["output"]) if part)
-    return f"{failure['method']}: {place}{place and ': '}{failure['what']}"
+def describe_failure(failure: dict[str, Any]) -> str:
+    """Return the sentence on a failure, with the name of its method."""
+    return f"{failure['method']}: {failures.describe_failure(failure)}"
 
 
 @dataclass
@@ -80,17 +76,17 @@ class MethodValidation:
     limits_reason: str = ""
     quantized_runs: list[JudgedCall] = field(default_factory=list)
     quantized_reason: str = ""
-    quantization: QuantizationRecord | None = None
-    reference: ReferenceRecord | None = None
+    quantization: dict[str, Any] | None = None
+    reference: dict[str, Any] | None = None
     source_is_quantized: bool = False
     ill_conditioned: str = ""
-    movement: Sequence[MovementRecord] = ()
+    movement: Sequence[dict[str, Any]] = ()
     returns_nothing: str = ""
     random: str = ""
     left_out: list[str] = field(default_factory=list)
     runs: list[JudgedCall] = field(default_factory=list)
     skipped: list[tuple[str, str]] = field(default_factory=list)
-    failures: list[FailureRecord] = field(default_factory=list)
+    failures: list[dict[str, Any]] = field(default_factory=list)
     not_run: str = ""
     seconds: float = 0.0
     device_limits: list[Limits] = field(default_factory=list)
@@ -134,7 +130,7 @@ class MethodValidation:
             return "not judged"
         return "passed"
 
-    def _lowering_failures(self) -> list[FailureRecord]:
+    def _lowering_failures(self) -> list[dict[str, Any]]:
         separate_verdicts = ("quantization", "reference")
         return [
             failure

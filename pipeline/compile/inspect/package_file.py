@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from pipeline.program.flatbuffer import CorruptError, Span
-from pipeline.program.pte import DataFile, ProgramFile, read_data, read_program
+from pipeline.program.pte import FileLayout, read_data, read_program
 from pipeline.store.digest import Digest, hash_bytes
 from pipeline.store.errors import PipelineError
 
@@ -23,7 +23,7 @@ class PackageFile:
         self,
         name: str,
         data: memoryview,
-        layout: ProgramFile | DataFile,
+        layout: FileLayout,
         digests: Mapping[tuple[int, int], Digest],
     ) -> None:
         self.name = name
@@ -56,7 +56,6 @@ def open_file(
             if not path.stat().st_size:
                 raise CorruptError("it is empty")
             data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        layout: ProgramFile | DataFile
         if name.endswith(".ptd"):
             layout = read_data(data)
         else:

@@ -16,13 +16,13 @@ from torch.fx import Node
 from pipeline.backends import PartitionerSpec
 from pipeline.program.graphs import called_delegate, iter_nodes
 from pipeline.program.operators import NOTES, TAG, node_label, only_moves, operator_name
-from pipeline.store.compiled import NOT_QUANTIZED, OperatorRefusal, Uptake
+from pipeline.store.compiled import NOT_QUANTIZED
 
 MOST_REFUSALS = 3
 OUTSIDE = "outside of `modules"  # how the reason begins of what the config keeps from a partitioner
 
 
-def measure_uptake(spec: PartitionerSpec, program: ExportedProgram) -> Uptake:
+def measure_uptake(spec: PartitionerSpec, program: ExportedProgram) -> dict[str, Any]:
     """Measure what a partitioner took of a program, which has its tags and its reasons."""
     calls = []
     for node in iter_nodes(program):
@@ -35,15 +35,17 @@ def measure_uptake(spec: PartitionerSpec, program: ExportedProgram) -> Uptake:
         refusals = []
     else:
         refusals = _find_refusals(spec.backend.name, calls)
-    return Uptake(
-        partitioner=spec.name,
-        offered=len(calls),
-        taken=taken_calls,
-        refusals=refusals,
-    )
+    return {
+        "partitioner": spec.name,
+        "offered": len(calls),
+        "taken": taken_calls,
+        "refusals": refusals,
+    }
 
 
-def measure_kernels(spec: PartitionerSpec, delegation: dict[str, Any]) -> Uptake:
+def measure_kernels(
+    spec: PartitionerSpec, delegation: dict[str, Any]
+) -> dict[str, Any]:
     """Measure what a backend that lowers by passes took: the calls of its own kernels."""
     kernels = delegation.get("kernels", {}).get(spec.backend.backend_id, {})
     kernel_calls = sum(kernels.values())
@@ -54,27 +56,27 @@ def measure_kernels(spec: PartitionerSpec, delegation: dict[str, Any]) -> Uptake
     else:
         reason = NOT_QUANTIZED
     refusals = [
-        OperatorRefusal(operator=name, calls=calls, reason=reason)
+        {"operator": name, "calls": calls, "reason": reason}
         for name, calls in undelegated.most_common(MOST_REFUSALS)
     ]
-    return Uptake(
-        partitioner=spec.name,
-        offered=delegation["nodes"],
-        taken=kernel_calls,
-        refusals=refusals,
-    )
+    return {
+        "partitioner": spec.name,
+        "offered": delegation["nodes"],
+        "taken": kernel_calls,
+        "refusals": refusals,
+    }
 
 
-def _find_refusals(backend: str, calls: Sequence[Node]) -> list[OperatorRefusal]:
+def _find_refusals(backend: str, calls: Sequence[Node]) -> list[dict[str, Any]]:
     """Return the most frequent reasons, those of the partitioner before those of the config."""
     counted = Counter((node_label(node), _find_reason(backend, node)) for node in calls)
 
-    def rank(refusal: OperatorRefusal) -> tuple[bool, int, str, str]:
+    def rank(refusal: dict[str, Any]) -> tuple[bool, int, str, str]:
         by_config = refusal["reason"].startswith(OUTSIDE)
         return by_config, -refusal["calls"], refusal["operator"], refusal["reason"]
 
     refusals = [
-        OperatorRefusal(operator=name, calls=count, reason=reason)
+        {"operator": name, "calls": count, "reason": reason}
         for (name, reason), count in counted.items()
     ]
     return sorted(refusals, key=rank)[:MOST_REFUSALS]

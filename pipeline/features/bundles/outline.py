@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline.report.method_records import SkipRecord
+from pipeline.report.method_records import SKIP
 
 _SUITE = (
     {
@@ -13,7 +13,7 @@ _SUITE = (
             list[str],
             "The state for whose initial values the method is loaded anew for each case.",
         ),
-        "left_out": list[SkipRecord],
+        "left_out": [SKIP],
     },
     "A method in the bundled program; `rtol` and `atol` are the tolerances for the runtime.",
 )

@@ -78,6 +78,7 @@ def _make_record(store: Store) -> dict[str, Any]:
     stats = statistics(store)
     usage = {kind: vars(use) for kind, use in sorted(stats.usage.items())}
     number = sum(stats.results.values())
+    fetched, pushed = stats.moved
     return {
         "format": 1,
         "store": str(store.root),
@@ -91,8 +92,8 @@ def _make_record(store: Store) -> dict[str, Any]:
         },
         "usage": usage,
         "remote": store.remote.settings.url if store.remote is not None else None,
-        "fetched_bytes": stats.moved.fetched,
-        "pushed_bytes": stats.moved.pushed,
+        "fetched_bytes": fetched,
+        "pushed_bytes": pushed,
     }
 
 

@@ -118,7 +118,7 @@ def treemap(tiles: Sequence[Json]) -> Drawing:
             )
             shapes.append(rectangle(box, tile["colour"], tile["description"]))
             shapes += _tile_texts(tile, box)
-    return Drawing(_TREEMAP, shapes)
+    return _TREEMAP, shapes
 
 
 def _tile_texts(tile: Json, box: Box) -> list[Shape]:
@@ -235,11 +235,8 @@ def _chart(shapes: Sequence[Shape], height: float, axis: Axis | None) -> Drawing
     Labels of rows stand at the left, above what they name, which leaves a phone the whole width.
     """
     if axis is None:
-        return Drawing(height + _MARGIN, shapes)
-    return Drawing(
-        height + _LABEL + _MARGIN,
-        [*draw_axis(axis, height), *shapes],
-    )
+        return height + _MARGIN, shapes
+    return height + _LABEL + _MARGIN, [*draw_axis(axis, height), *shapes]
 
 
 _KINDS: Mapping[str, Callable[..., Drawing]] = {

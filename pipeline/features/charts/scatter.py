@@ -59,4 +59,4 @@ def scatter(
         x, y = across(dot["x"]), down(dot["y"])
         words = dot["description"]
         shapes.append(circle(x, y, dot["radius"], dot["colour"], words))
-    return Drawing(bottom + _AXIS, shapes)
+    return bottom + _AXIS, shapes

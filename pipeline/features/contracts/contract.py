@@ -27,7 +27,7 @@ from pipeline.features.contracts.linking import (
     kernel_libraries,
 )
 from pipeline.program.flatbuffer import CorruptError
-from pipeline.program.pte import PlanFacts, ProgramFile
+from pipeline.program.pte import FileLayout, PlanFacts
 from pipeline.store.errors import PipelineError
 
 Json = Mapping[str, Any]
@@ -52,7 +52,6 @@ def describe_contract(
     (name,) = (item for item in files if item.endswith(".pte"))
     file = open_file(name, files[name])
     layout = file.layout
-    assert isinstance(layout, ProgramFile)
     data = file.data[: layout.program.end]
     try:
         identifier, version = read_schema(data)
@@ -161,7 +160,7 @@ def format_selection(contract: Json) -> bytes:
     return text.encode()
 
 
-def _alignment(layout: ProgramFile) -> dict[str, int | None]:
+def _alignment(layout: FileLayout) -> dict[str, int | None]:
     payloads = (span for plan in layout.plans for _, span in plan.delegates if span)
     return {
         "segments": alignment_of(span.offset for span in layout.segments),

@@ -7,7 +7,7 @@ layout     lays them out
 
 from __future__ import annotations
 
-from pipeline.moments import Feature, Section
+from pipeline.moments import Feature
 
 FEATURE = Feature(
     "families",
@@ -23,8 +23,8 @@ FEATURE = Feature(
     },
     report_fields={"family": "pipeline.features.families.outlines:REPORT_FAMILY"},
     after_link="pipeline.features.families.share:describe_family",
-    sections=(Section(100, "pipeline.features.families.section:section"),),
-    overview_sections=(
-        Section(50, "pipeline.features.families.section:overview_section"),
-    ),
+    sections={100: "pipeline.features.families.section:section"},
+    overview_sections={
+        50: "pipeline.features.families.section:overview_section",
+    },
 )

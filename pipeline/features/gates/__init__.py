@@ -5,7 +5,7 @@ Deleting this folder leaves builds that are validated and held to no limit of `v
 
 from __future__ import annotations
 
-from pipeline.moments import Command, Feature, Section
+from pipeline.moments import Command, Feature
 
 DIFF = Command(
     "diff",
@@ -67,8 +67,8 @@ FEATURE = Feature(
         "baseline": "pipeline.features.gates.records:BASELINE",
     },
     judge="pipeline.features.gates.judge:prepare_judging",
-    sections=(Section(10, "pipeline.features.gates.section:section"),),
-    overview_sections=(Section(20, "pipeline.features.gates.section:changes_section"),),
+    sections={10: "pipeline.features.gates.section:section"},
+    overview_sections={20: "pipeline.features.gates.section:changes_section"},
     highlights="pipeline.features.gates.section:find_changes",
     read_build="pipeline.features.gates.figures:read_build",
     parse_baseline="pipeline.features.gates.baseline:parse_baseline",

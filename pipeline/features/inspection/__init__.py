@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline.moments import Feature, Section
+from pipeline.moments import Feature
 
 FEATURE = Feature(
     "inspection",
@@ -12,5 +12,5 @@ FEATURE = Feature(
     link_files=("contents.json",),
     outlines={"contents.json": "pipeline.features.inspection.records:CONTENTS_OUTLINE"},
     report_fields={"contents": "pipeline.features.inspection.records:REPORT_FIELD"},
-    sections=(Section(90, "pipeline.features.inspection.section:section"),),
+    sections={90: "pipeline.features.inspection.section:section"},
 )

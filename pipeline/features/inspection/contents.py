@@ -19,7 +19,7 @@ from pipeline.features.inspection.stored_tensors import (
     find_stored_tensors,
 )
 from pipeline.program.flatbuffer import Span
-from pipeline.program.pte import PlanFacts, ProgramFile
+from pipeline.program.pte import PlanFacts
 from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError
 
@@ -131,7 +131,7 @@ def _claims(view: PackageView, file: PackageFile) -> dict[Span, _Claim]:
     for segment, keys in file.named.items():
         users = (method for key in keys for method in view.users.get(key, ()))
         claim(layout.segments[segment], "named_data", users).names.update(keys)
-    if isinstance(layout, ProgramFile):
+    if file is view.pte:
         stored: tuple[tuple[SegmentKind, bool, Any, Any], ...] = (
             ("constants", False, layout.constants, layout.constant_segments),
             ("mutable", True, layout.mutable, layout.mutable_segments),

@@ -11,7 +11,7 @@ from typing import Any
 
 from pipeline.compile.inspect.package_file import open_file
 from pipeline.program.flatbuffer import Span
-from pipeline.program.pte import ProgramFile, TensorType
+from pipeline.program.pte import TensorType
 from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError, listed
 
@@ -42,12 +42,11 @@ class PackageView:
         self.files = [
             open_file(n, path, digests.get(n, {})) for n, path in sorted(files.items())
         ]
-        programs = [
-            (f, f.layout) for f in self.files if isinstance(f.layout, ProgramFile)
-        ]
+        programs = [file for file in self.files if not file.name.endswith(".ptd")]
         if len(programs) != 1:
             raise PipelineError(f"a package has one .pte, this one has {len(programs)}")
-        ((self.pte, self.layout),) = programs
+        (self.pte,) = programs
+        self.layout = self.pte.layout
         self.plans = sorted(self.layout.plans, key=lambda plan: plan.name)
         self._constants = constants
         self._keys = keys
@@ -78,24 +77,19 @@ class PackageView:
         """The methods that use each key of tensors of portable operators outside of the `.pte`."""
         methods_by_key: dict[str, set[str]] = defaultdict(set)
         for plan in self.plans:
-            for tensor in plan.tensors:
-                if tensor.key:
-                    methods_by_key[tensor.key].add(plan.name)
+            for key in plan.external:
+                methods_by_key[key].add(plan.name)
         return dict(methods_by_key)
 
     def indices(self, planned: bool) -> dict[int, tuple[TensorType, set[str]]]:
         """Return, by index, the largest type of constants (or of mutable data) and their users."""
         types_by_index: dict[int, tuple[TensorType, set[str]]] = {}
         for plan in self.plans:
-            for tensor in plan.tensors:
-                if tensor.key or tensor.planned != planned:
-                    continue
-                largest, methods = types_by_index.get(
-                    tensor.index, (tensor.type, set())
-                )
-                if tensor.type.size > largest.size:
-                    largest = tensor.type
-                types_by_index[tensor.index] = (largest, methods | {plan.name})
+            for index, tensor_type in plan.mutable if planned else plan.constants:
+                largest, methods = types_by_index.get(index, (tensor_type, set()))
+                if tensor_type.size > largest.size:
+                    largest = tensor_type
+                types_by_index[index] = (largest, methods | {plan.name})
         return types_by_index
 
     @cached_property

@@ -13,7 +13,7 @@ from pipeline.features.inspection.package_view import (
     join_names,
 )
 from pipeline.program.flatbuffer import Span
-from pipeline.program.pte import DataFile, TensorType
+from pipeline.program.pte import TensorType
 from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError
 
@@ -72,12 +72,9 @@ def _in_plans(view: PackageView, planned: bool) -> Iterator[StoredTensor]:
 def _named(view: PackageView) -> Iterator[StoredTensor]:
     for file in view.files:
         types: dict[int, TensorType] = {}
-        if isinstance(file.layout, DataFile):
-            types = {
-                s: tensor_type
-                for _, s, tensor_type in file.layout.named
-                if tensor_type is not None
-            }
+        for _, segment, tensor_type in file.layout.named:
+            if tensor_type is not None:
+                types[segment] = tensor_type
         for segment, keys in file.named.items():
             users = {method for key in keys for method in view.users.get(key, ())}
             span = file.layout.segments[segment]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pipeline.moments import Feature, Section
+from pipeline.moments import Feature
 
 FEATURE = Feature(
     "latency",
     "time methods on this machine, and hold them to max_latency_ratio",
     report_fields={"methods.latency": "pipeline.features.latency.outline:LATENCY"},
     measuring="pipeline.features.latency.measuring:LatencyMeasuring",
-    sections=(Section(110, "pipeline.features.latency.section:section"),),
+    sections={110: "pipeline.features.latency.section:section"},
 )

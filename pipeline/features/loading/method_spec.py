@@ -117,8 +117,7 @@ class MethodSpec:
             raise PipelineError(
                 f"gives {len(outputs)} outputs, must give {len(expected)}"
             )
-        sizes = specs.iter_sizes(zip(self._arguments, leaves, strict=True))
-        bound = specs.bind_symbols([(size.expression, size.value) for size in sizes])
+        bound = specs.bind_sizes(zip(self._arguments, leaves, strict=True))
         mistakes = []
         for argument, value in zip(expected, outputs, strict=True):
             for mistake in _check_output(argument.value, value, bound):

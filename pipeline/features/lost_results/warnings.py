@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from executorch.exir import schema
 from torch.export import ExportedProgram
@@ -15,7 +16,7 @@ from pipeline.features.lost_results.lost_results import (
 )
 from pipeline.program.graphs import iter_nodes
 from pipeline.program.module_paths import innermost_module
-from pipeline.store.compiled import Instructions, LoweringWarning
+from pipeline.store.compiled import Instructions
 
 
 def find_placed_losses(
@@ -38,7 +39,7 @@ def warn_of_lost_conds(
     instructions: Instructions,
     program: ExportedProgram,
     origins: Mapping[int, int] | None = None,
-) -> list[LoweringWarning]:
+) -> list[dict[str, Any]]:
     """Return a warning for each `torch.cond` of an emitted method whose result is lost.
 
     Args:
@@ -47,12 +48,15 @@ def warn_of_lost_conds(
     """
     losses = find_placed_losses(plan, instructions.places, program)
     nodes = list(iter_nodes(program)) if losses else []
-    warnings: dict[int | None, LoweringWarning] = {}
+    warnings: dict[int | None, dict[str, Any]] = {}
     for _, place, sentence in losses:
         module = "" if place is None else innermost_module(nodes[place])
         source = place if origins is None or place is None else origins.get(place)
-        warning = LoweringWarning(
-            what=sentence, operator="cond", module=module, place=source
-        )
+        warning = {
+            "what": sentence,
+            "operator": "cond",
+            "module": module,
+            "place": source,
+        }
         warnings.setdefault(place, warning)
     return list(warnings.values())

@@ -5,7 +5,7 @@ Deleting this folder leaves builds that compare packages with their sources numb
 
 from __future__ import annotations
 
-from pipeline.moments import Feature, Section
+from pipeline.moments import Feature
 
 FEATURE = Feature(
     "metrics",
@@ -16,6 +16,6 @@ FEATURE = Feature(
     describe_key="pipeline.features.metrics.planning:describe_key",
     measuring="pipeline.features.metrics.measuring:MetricMeasuring",
     judge="pipeline.features.metrics.judging:prepare_judging",
-    sections=(Section(12, "pipeline.features.metrics.section:section"),),
+    sections={12: "pipeline.features.metrics.section:section"},
     outlines={"metric": "pipeline.features.metrics.store_form:METRIC"},
 )

@@ -7,7 +7,7 @@ pages      the page, and the table of the report that leads to it
 
 from __future__ import annotations
 
-from pipeline.moments import Feature, Section
+from pipeline.moments import Feature
 
 FEATURE = Feature(
     "modules",
@@ -16,5 +16,5 @@ FEATURE = Feature(
     measuring="pipeline.features.modules.measuring:ModuleMeasuring",
     package_pages="pipeline.features.modules.pages:render_modules",
     page_files=("modules.html",),
-    sections=(Section(75, "pipeline.features.modules.pages:section"),),
+    sections={75: "pipeline.features.modules.pages:section"},
 )

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.features.native.addresses import parse_boards
-from pipeline.moments import Command, Feature, Section, Setting
+from pipeline.moments import Command, Feature, Setting
 from pipeline.store.setting_table import checked, parse_seconds, parse_text
 from pipeline.store.sizes import parse_size
 
@@ -124,9 +124,9 @@ FEATURE = Feature(
     ask_device="pipeline.features.native.asking:find_lacks",
     measuring="pipeline.features.native.measuring:NativeMeasuring",
     record_run="pipeline.features.native.profile_record:restore_profiles",
-    sections=(
-        Section(16, "pipeline.features.native.section:section"),
-        Section(17, "pipeline.features.native.profile_record:section"),
-    ),
-    overview_sections=(Section(25, "pipeline.features.native.section:overview"),),
+    sections={
+        16: "pipeline.features.native.section:section",
+        17: "pipeline.features.native.profile_record:section",
+    },
+    overview_sections={25: "pipeline.features.native.section:overview"},
 )

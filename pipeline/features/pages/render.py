@@ -110,8 +110,8 @@ def render_overview(
         (80, run.section(timeline, pages)),
         (90, overview.provenance_section(provenance)),
     ]
-    for brought in find_sections("overview_sections"):
-        ranked.append((brought.rank, load(brought.make)(entries)))
+    for rank, function in find_sections("overview_sections"):
+        ranked.append((rank, load(function)(entries)))
     ranked.sort(key=lambda pair: pair[0])
     sections = [section for _, section in ranked]
     page = _page(

@@ -36,7 +36,7 @@ from pipeline.run.build.planned import QUANTIZED_ENTRY, guard_sources
 from pipeline.run.stages import Stages
 from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError
-from pipeline.store.quantized import CalibrationInputs, CalibrationSource
+from pipeline.store.quantized import CalibrationSource
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
 
@@ -80,7 +80,7 @@ def _quantize(
         with store.writer() as file:
             save_programs({QUANTIZED_ENTRY: quantized}, file)
         origins = find_origins(quantized, program)
-        calibration = CalibrationInputs(inputs=len(inputs), source=calibration_source)
+        calibration = {"inputs": len(inputs), "source": calibration_source}
         facts = describe_quantization(
             program, quantized, spec, origins, calibration, notes.observers
         )

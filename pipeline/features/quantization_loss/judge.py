@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from pipeline.config.validation import Limits
-from pipeline.report.method_records import PooledRecord, QuantizationRecord
 from pipeline.report.verdicts import Verdict
 from pipeline.store.errors import listed, plural
 from pipeline.validate.default_limits import LEAST_SQNR
@@ -123,7 +122,7 @@ class PooledOutput:
             return self.agreeing / self.rows
         return None
 
-    def to_json(self, output: str) -> PooledRecord:
+    def to_json(self, output: str) -> dict[str, Any]:
         return {
             "output": output,
             "calls": self.calls,
@@ -189,7 +188,7 @@ class QuantizationJudge:
 
     def judge(
         self, failed: bool, left_out: int = 0, random: bool = False
-    ) -> QuantizationRecord:
+    ) -> dict[str, Any]:
         """Return the verdict with its reason and figures.
 
         Args:
@@ -300,5 +299,5 @@ def _check_agreement(pool: PooledOutput, least: float | None) -> str:
 
 def _pooled_json(
     names: Sequence[str], pools: dict[int, PooledOutput]
-) -> list[PooledRecord]:
+) -> list[dict[str, Any]]:
     return [pool.to_json(names[place]) for place, pool in sorted(pools.items())]

@@ -3,12 +3,12 @@ package can hold."""
 
 from __future__ import annotations
 
-from pipeline.moments import Feature, Section
+from pipeline.moments import Feature
 
 FEATURE = Feature(
     "ranges",
     "name the dynamic sizes that lowering narrows, and those that no package can hold",
     compile_facts="pipeline.features.ranges.facts:RangeFacts",
     judge_narrowed="pipeline.features.ranges.narrowed:NarrowedSizes",
-    sections=(Section(40, "pipeline.features.ranges.section:section"),),
+    sections={40: "pipeline.features.ranges.section:section"},
 )

@@ -25,7 +25,6 @@ from pipeline.program.module_paths import innermost_module
 from pipeline.program.operators import node_label
 from pipeline.program.patching import wrapped
 from pipeline.program.signature import signature
-from pipeline.store.compiled import NarrowedSize
 
 Range = tuple[int, int | None]  # the least and the greatest size; None is no limit
 # The node that narrowed a symbol's range last; None where that was not in a graph.
@@ -45,7 +44,7 @@ class RangeRecorder:
         lowered: InputSizes,
         places: NodePlaces,
         nodes: Sequence[Node] = (),
-    ) -> list[NarrowedSize]:
+    ) -> list[dict[str, Any]]:
         """Return the sizes of a lowered method whose ranges are smaller by now.
 
         Args:
@@ -70,7 +69,7 @@ class RangeRecorder:
         now: Range,
         size: int | torch.SymInt,
         places: NodePlaces,
-    ) -> NarrowedSize:
+    ) -> dict[str, Any]:
         nodes: list[Node | None] = []
         if isinstance(size, torch.SymInt):
             environment = size.node.shape_env
@@ -78,23 +77,20 @@ class RangeRecorder:
                 self.narrowing.get((environment, symbol))
                 for symbol in size.node.expr.free_symbols
             )
-        if (node := next(filter(None, nodes), None)) is None:
-            return NarrowedSize(
-                size=name,
-                source=before,
-                lowered=now,
-                operator="",
-                module="",
-                place=None,
-            )
-        return NarrowedSize(
-            size=name,
-            source=before,
-            lowered=now,
-            operator=node_label(node),
-            module=innermost_module(node),
-            place=places.find(node),
-        )
+        narrowed: dict[str, Any] = {
+            "size": name,
+            "source": before,
+            "lowered": now,
+            "operator": "",
+            "module": "",
+            "place": None,
+        }
+        node = next(filter(None, nodes), None)
+        if node is not None:
+            narrowed["operator"] = node_label(node)
+            narrowed["module"] = innermost_module(node)
+            narrowed["place"] = places.find(node)
+        return narrowed
 
 
 @contextmanager

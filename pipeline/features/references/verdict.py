@@ -6,7 +6,7 @@ It is apart from the verdicts on lowering and quantization, which are about the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from torch.export import ExportedProgram
 
@@ -19,7 +19,6 @@ from pipeline.features.references.recording_judge import (
 from pipeline.features.references.recordings import RecordedCall, Recording
 from pipeline.moments import call_all, has_feature
 from pipeline.program.eager import Source
-from pipeline.report.method_records import ReferenceRecord
 from pipeline.report.verdicts import Verdict
 from pipeline.store.errors import PipelineError, listed
 from pipeline.validate.budget import Budget
@@ -199,7 +198,7 @@ class ReferenceJudge:
             for output, fault in faults:
                 self._fail(recording, fault, call.inputs.origin, output)
 
-    def _make_record(self) -> ReferenceRecord:
+    def _make_record(self) -> dict[str, Any]:
         verdict, why = self._verdict()
         errors = [output.error for output in self._outputs]
         ratios = [
@@ -224,7 +223,7 @@ class ReferenceJudge:
                 name: value for name, value in limits if value is not None
             }
             record["limits_from"] = self._set_at
-        return cast(ReferenceRecord, record)
+        return record
 
     def _verdict(self) -> tuple[Verdict, str]:
         if self._failed:

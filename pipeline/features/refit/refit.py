@@ -183,21 +183,17 @@ def _structure_key(action: Action[CompileInputs], store: Store) -> Key:
         if name in action.inputs.quantizes:
             result = _quantized(action, name, store)
             archive = store.verified_path(result["program"], once=True)
-            identity, origins = (
-                identify_program(archive, QUANTIZED_ENTRY),
-                result["origins"],
-            )
+            _, names, structure = identify_program(archive, QUANTIZED_ENTRY)
             described = {
-                "structure": identity.structure,
-                "names": identity.names,
-                "origins": origins,
+                "structure": structure,
+                "names": names,
+                "origins": result["origins"],
                 "facts": result["facts"],  # which the manifest tells
             }
             structures[name] = {"quantized": hash_json(described)}
         else:
-            structures[name] = {
-                "structure": identify_source(source, store)[1].structure
-            }
+            _, structure = identify_source(source, store)
+            structures[name] = {"structure": structure}
     methods = {}
     for name, fields in action.key["methods"].items():
         methods[name] = {**fields, "program": structures[name], "quantize": None}

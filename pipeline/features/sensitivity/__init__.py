@@ -30,7 +30,7 @@ form       the outline of what is printed as JSON
 
 from __future__ import annotations
 
-from pipeline.moments import Command, Feature, Section
+from pipeline.moments import Command, Feature
 
 FEATURE = Feature(
     "sensitivity",
@@ -80,6 +80,6 @@ FEATURE = Feature(
     summarize="pipeline.features.sensitivity.planning:summarize",
     planning="pipeline.features.sensitivity.planning:SensitivityPlanning",
     describe_key="pipeline.features.sensitivity.planning:describe_key",
-    sections=(Section(19, "pipeline.features.sensitivity.section:section"),),
+    sections={19: "pipeline.features.sensitivity.section:section"},
     outlines={"sensitivity": "pipeline.features.sensitivity.kept:SENSITIVITY_RESULT"},
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pipeline.moments import Command, Feature, Section, Setting
+from pipeline.moments import Command, Feature, Setting
 from pipeline.store.setting_table import checked, parse_text
 
 UPGRADE = Command(
@@ -66,7 +66,7 @@ FEATURE = Feature(
     planning="pipeline.features.toolchains.planning:ToolchainPlanning",
     describe_key="pipeline.features.toolchains.planning:describe_key",
     judge="pipeline.features.toolchains.load_matrix:prepare_judging",
-    sections=(Section(15, "pipeline.features.toolchains.load_matrix:section"),),
+    sections={15: "pipeline.features.toolchains.load_matrix:section"},
     report_fields={"runs_in": "pipeline.features.toolchains.outline:RUNS_IN"},
     outlines={"runtime": "pipeline.features.toolchains.kept_answers:OUTLINE"},
     run_elsewhere="pipeline.features.toolchains.runtimes:find_refusals",

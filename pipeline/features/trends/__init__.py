@@ -7,12 +7,12 @@ section   the table on the page over all packages
 
 from __future__ import annotations
 
-from pipeline.moments import Feature, Section
+from pipeline.moments import Feature
 
 FEATURE = Feature(
     "trends",
     "show how size, accuracy and latency went over the revisions that were built or accepted",
     record_run="pipeline.features.trends.history:record_figures",
     find_histories="pipeline.features.trends.history:find_histories",
-    overview_sections=(Section(50, "pipeline.features.trends.section:section"),),
+    overview_sections={50: "pipeline.features.trends.section:section"},
 )

@@ -12,7 +12,6 @@ from pipeline.config.validation import Limits
 from pipeline.features.unjudged.movement import OutputMovement
 from pipeline.features.unjudged.standstill import StandstillJudge
 from pipeline.program.inputs import InputSet
-from pipeline.report.method_records import MovementRecord
 from pipeline.validate.budget import Budget
 
 
@@ -54,7 +53,7 @@ class MovementJudge:
         is_random: bool,
         is_observed: bool,
         budget: Budget,
-    ) -> list[MovementRecord]:
+    ) -> list[dict[str, Any]]:
         """Return the movement of each output. The arguments are the attributes of
         `StandstillJudge`."""
         if not self.movement:

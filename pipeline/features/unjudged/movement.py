@@ -16,7 +16,6 @@ from torch.utils import _pytree as pytree
 
 from pipeline.config.validation import Limits
 from pipeline.program.inputs import InputSet
-from pipeline.report.method_records import MovementRecord
 from pipeline.validate.limits import check_limits
 from pipeline.validate.metrics import compare, json_number
 
@@ -167,11 +166,11 @@ class OutputMovement:
             self._released = True
             self.firsts = {}
 
-    def to_json(self, output: str) -> MovementRecord:
+    def to_json(self, output: str) -> dict[str, Any]:
         typical = None
         if self._compared:
             typical = self._distance / self._compared
-        record: MovementRecord = {
+        record: dict[str, Any] = {
             "output": output,
             "calls": self.calls,
             "largest": json_number(self.largest) if self._compared else None,

@@ -28,7 +28,6 @@ from pipeline.program.eager import functionalized
 from pipeline.program.inputs import InputSet
 from pipeline.program.random_inputs import fill_random, is_floating
 from pipeline.program.signature import flatten, in_dim_order, signature
-from pipeline.report.method_records import MovementRecord
 from pipeline.store.errors import plural
 from pipeline.validate.budget import Budget
 from pipeline.validate.conclusions import ACCEPT, RETURNS_NOTHING
@@ -88,7 +87,7 @@ class StandstillJudge:
         self.budget = budget or Budget()
         self.root = root
 
-    def judge(self) -> list[MovementRecord]:
+    def judge(self) -> list[dict[str, Any]]:
         """Return the movement of each output, with the reason where it is not judged."""
         records = []
         for place, output in sorted(self.movement.items()):
@@ -121,7 +120,7 @@ class StandstillJudge:
         return CONSTANT if self._takes_inputs else ""
 
     def _judge_output(
-        self, place: int, output: OutputMovement, record: MovementRecord
+        self, place: int, output: OutputMovement, record: dict[str, Any]
     ) -> str:
         """Return why an output is not judged, or ""; note in its record what determines it."""
         name = self.names[place]
@@ -242,7 +241,7 @@ class StandstillJudge:
         return leaves, self._redraw(leaves, 0)
 
 
-def _leave_unjudged(record: MovementRecord, reason: str) -> None:
+def _leave_unjudged(record: dict[str, Any], reason: str) -> None:
     record["judged"] = False
     record["reason"] = reason
 

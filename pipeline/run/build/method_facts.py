@@ -26,7 +26,7 @@ from pipeline.program.recorded_signature import record_signature
 from pipeline.program.signature import find_changed_inputs
 from pipeline.run.build.called_operators import describe_libraries
 from pipeline.run.build.listening import CompileListener, Json, UnloweredMethod
-from pipeline.store.compiled import Instructions, LoweringWarning, Uptake
+from pipeline.store.compiled import Instructions
 
 
 class MethodFacts(CompileListener):
@@ -121,15 +121,15 @@ class MethodFacts(CompileListener):
         }
 
 
-def _warn_of_method(warning: str) -> LoweringWarning:
-    return LoweringWarning(what=warning, operator="", module="", place=None)
+def _warn_of_method(warning: str) -> dict[str, Any]:
+    return {"what": warning, "operator": "", "module": "", "place": None}
 
 
 def _describe_uptake(
     config: MethodConfig,
     partitioners: Sequence[FilteredPartitioner],
     delegation: dict[str, Any],
-) -> list[Uptake]:
+) -> list[dict[str, Any]]:
     """Return what each partitioner of a method was offered and took, in the config's order."""
     measured = iter(partitioners)
     uptakes = []

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from pipeline.plan.corrections import correct_record
-from pipeline.program.archive_facts import ProgramIdentity, identify_program
+from pipeline.program.archive_facts import identify_program
 from pipeline.program.archive_reader import changed, expected_stamps
 from pipeline.program.sources import MethodSource
 from pipeline.store.digest import Digest
@@ -19,8 +19,9 @@ from pipeline.store.store import MissingBlobError, Store
 QUANTIZED_ENTRY = "forward"  # what the archive of a quantized program calls it
 
 
-def identify_source(source: MethodSource, store: Store) -> tuple[Path, ProgramIdentity]:
-    """Return the archive of a method, and the digests of its program.
+def identify_source(source: MethodSource, store: Store) -> tuple[Path, Digest]:
+    """Return the archive of a method, which holds the program that was planned, and the digest of
+    the program's structure.
 
     Raises SourceError for a user's file that can't be read; and MissingBlobError for an exporter's
     archive that is no longer whole, and where a result that says which program this is, and may
@@ -30,14 +31,14 @@ def identify_source(source: MethodSource, store: Store) -> tuple[Path, ProgramId
     if source.exported:
         assert source.content is not None  # the archive is a blob of the store
         archive = store.verified_path(source.content)
-    identity = identify_program(archive, source.entry)
-    if (identity.program, identity.names) != (source.program, source.names):
+    program, names, structure = identify_program(archive, source.entry)
+    if (program, names) != (source.program, source.names):
         correct_record(source, archive, store)
         raise MissingBlobError(
             f"{archive.name}: {source.entry}: the store or its remote said that another program "
             "stands here; its record was dropped"
         )
-    return archive, identity
+    return archive, structure
 
 
 @contextmanager

@@ -27,6 +27,11 @@ def drawn(drawing, links=None):
     return Xml.fromstring(str(module.chart(chart))).find("svg")
 
 
+def of_kind(drawing, tag):
+    _, shapes = drawing
+    return [shape for shape in shapes if shape.tag == tag]
+
+
 def spread(row, median, source=False):
     return {
         "row": row,
@@ -103,14 +108,12 @@ def test_a_mark_that_leads_somewhere_is_a_link():
 
 
 def test_pieces_of_a_bar_take_their_shares():
-    boxes = [shape for shape in DRAWINGS["bars"].shapes if shape.tag == "rect"][:2]
+    boxes = of_kind(DRAWINGS["bars"], "rect")[:2]
     assert [box.attributes["x"] for box in boxes] == ["0%", "75%"]
     assert [box.attributes["width"] for box in boxes] == ["75%", "25%"]
     half = charts.bars({"encode": PIECES}, whole=80)
-    assert [shape.attributes["width"] for shape in half.shapes if shape.tag == "rect"] == [
-        "37.5%",
-        "12.5%",
-    ]
+    boxes = of_kind(half, "rect")
+    assert [box.attributes["width"] for box in boxes] == ["37.5%", "12.5%"]
 
 
 def test_texts_are_cut_and_hidden_where_a_title_says_the_same():
@@ -133,10 +136,10 @@ def test_texts_are_cut_and_hidden_where_a_title_says_the_same():
 
 
 def test_an_error_is_placed_by_its_decade_and_a_failed_one_stands_out():
-    circles = [shape for shape in DRAWINGS["errors"].shapes if shape.tag == "circle"]
+    circles = of_kind(DRAWINGS["errors"], "circle")
     within, failed, at_limit = circles
     assert (within.attributes["fill"], failed.attributes["fill"]) == ("var(--c0)", "var(--bad)")
-    lines = [shape for shape in DRAWINGS["errors"].shapes if shape.tag == "line"]
+    lines = of_kind(DRAWINGS["errors"], "line")
     (limit,) = [shape for shape in lines if "stroke-dasharray" in shape.attributes]
     assert limit.attributes["x1"] == at_limit.attributes["cx"]
     assert float(within.attributes["cx"][:-1]) < float(limit.attributes["x1"][:-1])
@@ -197,7 +200,7 @@ def test_without_the_feature_a_section_keeps_its_tables(monkeypatch):
 def test_a_small_piece_of_a_bar_can_be_seen():
     """0.1 of 90 MB would be half a pixel."""
     pieces = [(90_000_000, "var(--c0)", "shared"), (100_000, "var(--left)", "own"), (0, "", "none")]
-    boxes = [shape for shape in charts.bars({"asr": pieces}).shapes if shape.tag == "rect"]
+    boxes = of_kind(charts.bars({"asr": pieces}), "rect")
     shared, own, none = (float(box.attributes["width"][:-1]) for box in boxes)
     assert own == pytest.approx(100 * 3 / WIDTH, abs=0.01)
     assert none == 0 and shared + own == pytest.approx(100, abs=0.01)

@@ -18,7 +18,8 @@ def draw_dots(*dots, ticks=TICKS):
 
 
 def of_kind(drawing, tag):
-    return [shape for shape in drawing.shapes if shape.tag == tag]
+    _, shapes = drawing
+    return [shape for shape in shapes if shape.tag == tag]
 
 
 def test_dots_stand_where_their_figures_are():
@@ -30,7 +31,7 @@ def test_dots_stand_where_their_figures_are():
     shares = [float(across.removesuffix("%")) for across, _ in places]
     assert shares[1] == pytest.approx((shares[0] + shares[2]) / 2, abs=0.01)
     downs = [down for _, down in places]
-    assert downs[0] > downs[1] > downs[2] > 0 and downs[0] < drawing.height
+    assert downs[0] > downs[1] > downs[2] > 0 and downs[0] < drawing[0]
     assert [shape.title for shape in of_kind(drawing, "circle")] == ["at 0", "at 5", "at 10"]
     (front,) = [line for line in of_kind(drawing, "line") if "opacity" in line.attributes]
     assert front.attributes["x1"] == places[0][0] and front.attributes["x2"] == places[2][0]

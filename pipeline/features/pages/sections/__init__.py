@@ -21,7 +21,7 @@ from pipeline.features.pages.sections import (
 from pipeline.moments import find_sections, load
 from pipeline.report.elements import Json, ReportSection
 
-# By rank, between which features place theirs (`moments.Section`).
+# By rank, between which features place theirs (`moments.Feature.sections`).
 SECTIONS: dict[int, Callable[[Json], ReportSection]] = {
     0: failures.section,
     20: warnings.section,
@@ -40,7 +40,7 @@ SECTIONS: dict[int, Callable[[Json], ReportSection]] = {
 def report_sections(report: Json) -> list[ReportSection]:
     """Return the sections of a package's report, in their order, without empty ones."""
     makers = list(SECTIONS.items())
-    makers += [(section.rank, load(section.make)) for section in find_sections()]
+    makers += [(rank, load(function)) for rank, function in find_sections()]
     makers.sort(key=lambda maker: maker[0])
     sections = [make(report) for _, make in makers]
     return [section for section in sections if section.parts]
