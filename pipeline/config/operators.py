@@ -31,26 +31,28 @@ from pipeline.program.workspace_modules import (
     own_name,
 )
 from pipeline.store.errors import PipelineError
-from pipeline.store.settings import OperatorSettings
+from pipeline.store.workspace import Workspace
 
 FOLDER = "operators"
 _SHARED = (".so", ".dylib", ".dll")
 _FOLDERS = (FOLDER, ".")  # where modules of a workspace are looked for
 
 
-def may_load(reference: str, root: Path, settings: OperatorSettings) -> bool:
+def may_load(reference: str, workspace: Workspace) -> bool:
     """Return whether a config may name a library."""
-    if reference in settings.listed:
+    if reference in workspace.operators:
         return True
-    path = find_file(reference, root)
-    folder = Path(os.path.normpath(root / FOLDER))
+    path = find_file(reference, workspace.root)
+    folder = Path(os.path.normpath(workspace.root / FOLDER))
     inside = path is not None and Path(os.path.normpath(path)).is_relative_to(folder)
-    return settings.folder and inside and os.pardir not in Path(reference).parts
+    return (
+        workspace.operators_folder and inside and os.pardir not in Path(reference).parts
+    )
 
 
-def remedy(settings: OperatorSettings) -> str:
+def remedy(workspace: Workspace) -> str:
     """Return what makes a library one that a config may name."""
-    if settings.folder:
+    if workspace.operators_folder:
         return (
             f"put it into {FOLDER}/, or list it in `operators` of [tool.pte-pipeline]"
         )

@@ -165,15 +165,13 @@ def _strange_libraries(
     config: PackageConfig, document: Document, workspace: Workspace
 ) -> Iterator[Problem]:
     for number, library in enumerate(config.operators):
-        if not may_load(library, workspace.root, workspace.operators):
+        if not may_load(library, workspace):
             neither = "not"
-            if workspace.operators.folder:
+            if workspace.operators_folder:
                 neither = f"neither in {FOLDER}/ nor"
             mistake = f"{library} is {neither} listed by the workspace's settings"
             where = join("operators", number)
-            yield document.problem(
-                where, mistake, operators_remedy(workspace.operators)
-            )
+            yield document.problem(where, mistake, operators_remedy(workspace))
 
 
 def _misfitting_files(

@@ -229,7 +229,7 @@ class Models:
         inputs = PassInputs(self.workspace)
         return [
             (library, inputs.find_library(library))
-            for library in self.workspace.operators.listed
+            for library in self.workspace.operators
         ]
 
     @cached_property

@@ -62,12 +62,10 @@ class NamedInputs:
         """Return the libraries of operators that a package has, with their inputs: those of the
         workspace, then the config's own. Raises SourceError."""
         summary = self._configs.summary(package)
-        root = self._workspace.root
         libraries = dict(self._models.libraries)
         for library in summary.operators if summary else ():
-            if may_load(
-                library, root, self._workspace.operators
-            ):  # others are a problem, and not read
+            # Others are a problem, and not read.
+            if may_load(library, self._workspace):
                 libraries.setdefault(library, self._code_inputs.find_library(library))
         return list(libraries.items())
 

@@ -78,7 +78,7 @@ class PassInputs:
         Raises SourceError where it is not there."""
         root = self._workspace.root
         if not operators.is_there(reference, root):
-            listed = reference in self._workspace.operators.listed
+            listed = reference in self._workspace.operators
             who = ""
             if listed:
                 who = ", which the workspace's settings list,"

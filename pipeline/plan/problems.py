@@ -99,10 +99,8 @@ class CheckedFiles(Files):
             libraries = self.inputs.libraries(package)
         except SourceError:
             return None
-        root = self.workspace.root
-        settings = self.workspace.operators
         permissions = [
-            may_load(library, root, settings) for library in summary.operators
+            may_load(library, self.workspace) for library in summary.operators
         ]
         more = [self.configs.toolchain(summary), passes, libraries, permissions]
         if summary.revision:

@@ -11,7 +11,8 @@ from pipeline.config.parser import parse_package
 from pipeline.config.passes import load_passes
 from pipeline.features.explain.resolved import resolved_view
 from pipeline.store.errors import PipelineError
-from pipeline.store.settings import Environment, read_settings
+from pipeline.store.settings import Environment
+from pipeline.store.workspace import open_workspace
 from tests.support.lowerable import bench_for
 
 SECRET = "hunter2-hunter2-hunter2"
@@ -142,14 +143,14 @@ def test_the_pass_is_given_the_secret_and_its_error_does_not_tell(tmp_path):
 def test_an_untrusted_build_asks_only_its_environment(tmp_path, monkeypatch):
     listed = 'variables = ["AWS_SECRET_ACCESS_KEY"]\nsecrets = ["X"]\ndata = ["/"]\n'
     (tmp_path / "pyproject.toml").write_text(f"[tool.pte-pipeline]\n{listed}")
-    found = read_settings(tmp_path).build
+    found = open_workspace(tmp_path)
     assert found.environment.names == {"AWS_SECRET_ACCESS_KEY", "X"} and len(found.data) == 1
     monkeypatch.setenv("PTE_PIPELINE_UNTRUSTED", "1")
-    found = read_settings(tmp_path).build
+    found = open_workspace(tmp_path)
     assert not found.environment.names and not found.environment.secrets and not found.data
     assert "PTE_PIPELINE_VARIABLES" in found.environment.remedy
     monkeypatch.setenv("PTE_PIPELINE_VARIABLES", "SHARDS, TARGET")
-    assert read_settings(tmp_path).build.environment.names == {"SHARDS", "TARGET"}
+    assert open_workspace(tmp_path).environment.names == {"SHARDS", "TARGET"}
 
 
 KEYS = """\

@@ -71,7 +71,7 @@ class CodeFiles:
         used = set(self._imported)
         for summary in filter(None, summaries):
             used |= self._named(summary.passes, summary.operators)
-        used |= self._named((), self._plan.workspace.operators.listed)
+        used |= self._named((), self._plan.workspace.operators)
         for path in self._files():
             if path not in used and not self._is_in_package_of(path, used):
                 kind = _NAMED_BY[self._folder(path)]
