@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+from types import SimpleNamespace
 
 import pytest
 
@@ -27,7 +28,9 @@ methods: {{f: {{partitioners: [], edge: {{passes: [{passes}]}}}}}}
 
 def parse(folder, text, environment=LISTED):
     (folder / "p.yaml").write_text(text)
-    return parse_package("p", [Folder(folder, environment).compose(folder / "p.yaml")])
+    composition = Folder(folder, environment).compose(folder / "p.yaml")
+    config, document, problems = parse_package("p", [composition])
+    return SimpleNamespace(config=config, document=document, problems=problems)
 
 
 def says(parsed):
