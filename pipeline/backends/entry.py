@@ -23,9 +23,12 @@ if TYPE_CHECKING:
     from torchao.quantization.pt2e.quantizer import Quantizer
 
     from pipeline.backends.delegate_runtime import DelegateRuntime
-    from pipeline.backends.payload_check import DelegateCall
-
-PayloadCheck: TypeAlias = "Callable[[DelegateCall], Iterable[str]]"
+# The sizes of the values of a delegate's call, dynamic sizes as upper bounds; None for what isn't a
+# tensor.
+CallSizes: TypeAlias = "Sequence[tuple[int, ...] | None]"
+PayloadCheck: TypeAlias = (
+    "Callable[[str, bytes, Mapping[str, bytes], CallSizes, CallSizes], Iterable[str]]"
+)
 Why: TypeAlias = "dict[Node, str]"
 Reasons: TypeAlias = (
     "Callable[[Partitioner, ExportedProgram], AbstractContextManager[Why]]"
@@ -184,8 +187,10 @@ class Execution:
             that builds can.
         facts: returns what else of this machine can change a run, for the keys of validation.
         elsewhere: what runs it if this machine can't, in two or three words.
-        check_payload: yields what is wrong with a delegate, without running it. None if nothing
-            here reads its payload.
+        check_payload: yields what is wrong with a delegate, without running it. Takes the method
+            that calls it, its processed bytes as the `.pte` has them, all named data of the package
+            and its `.ptd` files by key, and the sizes of the call's inputs and outputs. None if
+            nothing here reads its payload.
     """
 
     make_runtime: Callable[[], DelegateRuntime] | None = None

@@ -99,6 +99,6 @@ def find_places(
     places = {}
     for path in paths:
         node = document.written(path)
-        if node is not None and node.mark.line:
-            places[path] = f"{node.mark.file}:{node.mark.line}"
+        if node is not None and node.line:
+            places[path] = f"{node.file}:{node.line}"
     return dict(sorted(places.items()))

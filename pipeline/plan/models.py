@@ -226,7 +226,7 @@ class Models:
     def libraries(self) -> list[tuple[str, dict[str, str | None]]]:
         """The libraries of operators that the workspace lists, with their inputs. Raises
         SourceError."""
-        listed = self.workspace.operators.listed
+        listed = self.workspace.operators
         return list(find_code("operators", listed, self.workspace).items())
 
     @cached_property

@@ -125,10 +125,9 @@ class CheckedFiles(Files):
         # Which a no-op run, of sound packages, does without.
         from pipeline.plan.config_checks import check_backends, check_config
 
-        parsed = self.configs.parsed(package)
-        config = parsed.config
-        document = parsed.document
-        problems = list(parsed.problems)
+        config = self.configs.config(package)
+        document = self.configs.document(package)
+        problems = list(self.configs.mistakes(package))
         if document is None:
             return tuple(problems)
         problems += check_backends(document)

@@ -150,14 +150,13 @@ def _are_comments(lines: Iterable[_Line]) -> bool:
 def _origin(node: Node, path: str) -> str:
     """Describe where a value was written: file and line; the other key that it is below there, such
     as `defaults`; and how a value with variables was written."""
-    mark = node.mark
     config_path = path.split(".")
-    source_path = mark.path.split(".")
+    source_path = node.path.split(".")
     while config_path and source_path and config_path[-1] == source_path[-1]:
         config_path = config_path[:-1]
         source_path = source_path[:-1]
     words = [
-        f"{mark.file}:{mark.line}",
+        f"{node.file}:{node.line}",
         ".".join(source_path),
         node.source,
     ]

@@ -16,26 +16,28 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from pipeline.plan.user_code import list_files
-from pipeline.store.settings import OperatorSettings
+from pipeline.store.workspace import Workspace
 
 FOLDER = "operators"
 SHARED = (".so", ".dylib", ".dll")
 _FOLDERS = (FOLDER, ".")  # where modules of a workspace are looked for
 
 
-def may_load(reference: str, root: Path, settings: OperatorSettings) -> bool:
+def may_load(reference: str, workspace: Workspace) -> bool:
     """Return whether a config may name a library."""
-    if reference in settings.listed:
+    if reference in workspace.operators:
         return True
-    path = find_file(reference, root)
-    folder = Path(os.path.normpath(root / FOLDER))
+    path = find_file(reference, workspace.root)
+    folder = Path(os.path.normpath(workspace.root / FOLDER))
     inside = path is not None and Path(os.path.normpath(path)).is_relative_to(folder)
-    return settings.folder and inside and os.pardir not in Path(reference).parts
+    return (
+        workspace.operators_folder and inside and os.pardir not in Path(reference).parts
+    )
 
 
-def remedy(settings: OperatorSettings) -> str:
+def remedy(workspace: Workspace) -> str:
     """Return what makes a library one that a config may name."""
-    if settings.folder:
+    if workspace.operators_folder:
         return (
             f"put it into {FOLDER}/, or list it in `operators` of [tool.pte-pipeline]"
         )

@@ -22,8 +22,7 @@ class LibraryInputs(UserCode):
 
     def select(self, references: Iterable[str]) -> list[str]:
         """Return the libraries that a config may name; others are a mistake, and not read."""
-        root, settings = self.workspace.root, self.workspace.operators
-        return [name for name in references if may_load(name, root, settings)]
+        return [name for name in references if may_load(name, self.workspace)]
 
     def find(self, reference: str) -> dict[str, str | None]:
         """Return the digests and versions of all that a library depends on, by name.
@@ -34,7 +33,7 @@ class LibraryInputs(UserCode):
         root = self.workspace.root
         if not is_there(reference, root):
             who = ""
-            if reference in self.workspace.operators.listed:
+            if reference in self.workspace.operators:
                 who = ", which the workspace's settings list,"
             raise SourceError(
                 f"operators: {reference}{who} is no module or library here"

@@ -28,15 +28,14 @@ class LibraryPlanning(Planning):
         self, package: str, config: PackageConfig, document: Document
     ) -> Iterator[Problem]:
         workspace = self.plan.workspace
-        settings = workspace.operators
         for number, library in enumerate(config.operators):
-            if not may_load(library, workspace.root, settings):
+            if not may_load(library, workspace):
                 neither = "not"
-                if settings.folder:
+                if workspace.operators_folder:
                     neither = f"neither in {FOLDER}/ nor"
                 mistake = f"{library} is {neither} listed by the workspace's settings"
                 where = join("operators", number)
-                yield document.problem(where, mistake, remedy(settings))
+                yield document.problem(where, mistake, remedy(workspace))
 
 
 def describe_key(difference: Difference) -> str | None:

@@ -72,7 +72,7 @@ class CodeFiles:
         for summary in filter(None, summaries):
             used |= self._locate_named("passes", summary.passes)
             used |= self._locate_named("operators", summary.operators)
-        listed = self._plan.workspace.operators.listed
+        listed = self._plan.workspace.operators
         used |= self._locate_named("operators", listed)
         for path in self._files():
             if path not in used and not self._is_in_package_of(path, used):
