@@ -95,10 +95,12 @@ def _moment(keys: str, default: Any = "") -> Any:
     """Declare a moment; `keys` says which actions' keys hold the code that takes part in it
     (`store.toolchain.code`), so that no result of other code is taken for theirs. Spaces part
     several."""
-    return field(default_factory=lambda: default, metadata={"keys": keys})
+    if isinstance(default, Mapping):
+        return field(default_factory=lambda: default, metadata={"keys": keys})
+    return field(default=default, metadata={"keys": keys})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)  # all else takes 4 ms of a no-op run
 class Feature:
     """What a feature adds to a build.
 
