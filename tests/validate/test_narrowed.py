@@ -42,11 +42,11 @@ def program_of(least: int = 2, example: int = 20):
 def validated(program, path, keep, *batches):
     """Lower by hand, and validate with examples of some batches."""
     places = NodePlaces(program)
-    with kernel_guards(keep), record_ranges({"run": program}) as ranges:
+    with kernel_guards(keep), record_ranges({"run": program}) as find_narrowed:
         edge = lower({"run": program}, {"run": [XnnpackPartitioner()]})
         sizes = InputSizes(edge.exported_program("run"))
         path.write_bytes(emit(edge).buffer)
-        found = ranges.find_narrowed("run", sizes, places)
+        found = find_narrowed("run", sizes, places)
     narrowed = [(size, range_remedy(size["operator"], size["lowered"], keep)) for size in found]
     examples = [InputSet((torch.randn(n, 3, 32, 32),), {}, f"example {n}") for n in batches]
     settings, given = LIMITS, {"run": narrowed}

@@ -9,7 +9,6 @@ Source: executorch/devtools/bundled_program/{config,core}.py, serialize/__init__
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,21 +23,15 @@ from pipeline.validate.method_result import MethodValidation
 _NUMBERS = {Int: int, Double: float, Bool: bool}
 
 
-@dataclass(frozen=True)
-class BundleCase:
-    """One call: flat inputs and the source's outputs, the state being the initial one."""
+# One call: flat inputs and the source's outputs, the state being the initial one.
+BundleCase = tuple[Sequence[Any], Sequence[Any]]
 
-    origin: str
-    inputs: Sequence[Any]
-    expected: Sequence[Any]
 
-    @property
-    def size(self) -> int:
-        """The bytes of its tensors."""
-        tensors = [
-            v for v in (*self.inputs, *self.expected) if isinstance(v, torch.Tensor)
-        ]
-        return sum(tensor.nbytes for tensor in tensors)
+def measure_case(case: BundleCase) -> int:
+    """Return the bytes of the tensors of a case."""
+    inputs, expected = case
+    tensors = [v for v in (*inputs, *expected) if isinstance(v, torch.Tensor)]
+    return sum(tensor.nbytes for tensor in tensors)
 
 
 class BundleCases:
@@ -46,28 +39,30 @@ class BundleCases:
 
     Attributes:
         limit: the most bytes of a method.
+        cases: by method, and by the origin of their inputs.
         left_out: by method, the origin of each other case, or "" for all of them, and the reason.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.cases: dict[str, list[BundleCase]] = {}
+        self.cases: dict[str, dict[str, BundleCase]] = {}
         self.left_out: dict[str, list[tuple[str, str]]] = {}
 
     def keep(
         self, method: str, origin: str, inputs: Sequence[Any], expected: Sequence[Any]
     ) -> None:
         """Add a case, unless there is one of this origin, or no room."""
-        cases = self.cases.setdefault(method, [])
-        case = BundleCase(origin, inputs, expected)
-        if any(origin == earlier.origin for earlier in cases):
+        cases = self.cases.setdefault(method, {})
+        if origin in cases:
             return
-        room = self.limit - sum(earlier.size for earlier in cases)
-        if case.size <= room:
-            cases.append(case)
+        case = (inputs, expected)
+        size = measure_case(case)
+        room = self.limit - sum(map(measure_case, cases.values()))
+        if size <= room:
+            cases[origin] = case
             return
         limit = f"{human_size(room)} of bundle_limit {human_size(self.limit)} are left"
-        self.leave_out(method, origin, f"{human_size(case.size)}, and {limit}")
+        self.leave_out(method, origin, f"{human_size(size)}, and {limit}")
 
     def leave_out(self, method: str, origin: str, reason: str) -> None:
         omissions = self.left_out.setdefault(method, [])
@@ -95,27 +90,30 @@ def bundle(pte: Path, collected: BundleCases) -> bytes:
     }
     suites = []
     for method, cases in sorted(collected.cases.items()):
-        expressible = []
+        expressible = {}
         plan = plans[method]
-        for case in cases:
+        for origin, case in cases.items():
             if reason := _inexpressible(plan, case):
                 collected.leave_out(method, "", reason)
             else:
-                expressible.append(case)
+                expressible[origin] = case
         collected.cases[method] = expressible
         tests = [
-            MethodTestCase(list(case.inputs), list(case.expected))
-            for case in expressible
+            MethodTestCase(list(inputs), list(expected))
+            for inputs, expected in expressible.values()
         ]
         suites += [MethodTestSuite(method, tests)] if tests else []
     bundled = BundledProgram(None, suites, pte_file_path=str(pte))
     for suite in bundled.serialize_to_schema().method_test_suites:
         plan = plans[suite.method_name]
-        for test, case in zip(
-            suite.test_cases, collected.cases[suite.method_name], strict=True
-        ):
-            _lay_out(plan, plan.inputs, test.inputs, case.inputs)
-            _lay_out(plan, plan.outputs, test.expected_outputs, case.expected)
+        pairs = zip(
+            suite.test_cases,
+            collected.cases[suite.method_name].values(),
+            strict=True,
+        )
+        for test, (inputs, expected) in pairs:
+            _lay_out(plan, plan.inputs, test.inputs, inputs)
+            _lay_out(plan, plan.outputs, test.expected_outputs, expected)
     return bytes(serialize_from_bundled_program_to_flatbuffer(bundled))
 
 
@@ -153,7 +151,7 @@ def describe_bundle(
             for origin, reason in collected.left_out.get(method.method, [])
         ]
         described[method.method] = {
-            "cases": [case.origin for case in collected.cases.get(method.method, [])],
+            "cases": list(collected.cases.get(method.method, ())),
             "rtol": relative,
             "atol": absolute,
             "state": list(method.state),
@@ -168,9 +166,8 @@ def _inexpressible(plan: ExecutionPlan, case: BundleCase) -> str:
         *((f"input {n}", index) for n, index in enumerate(plan.inputs)),
         *((f"output {n}", index) for n, index in enumerate(plan.outputs)),
     )
-    for (name, index), value in zip(
-        places, (*case.inputs, *case.expected), strict=True
-    ):
+    inputs, expected = case
+    for (name, index), value in zip(places, (*inputs, *expected), strict=True):
         kind = type(plan.values[index].val)
         if kind is Tensor and isinstance(value, torch.Tensor):
             if name.startswith("output") and value.dtype is torch.bfloat16:

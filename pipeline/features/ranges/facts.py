@@ -26,7 +26,10 @@ class RangeFacts(CompileListener):
     @contextmanager
     def listening(self) -> Iterator[None]:
         programs = {name: method.program for name, method in self._methods.items()}
-        with record_ranges(programs) as self._ranges, explain_large_sizes(programs):
+        with (
+            record_ranges(programs) as self._find_narrowed,
+            explain_large_sizes(programs),
+        ):
             yield
 
     def add_lowered(self, programs: Mapping[str, ExportedProgram]) -> None:
@@ -40,6 +43,6 @@ class RangeFacts(CompileListener):
             # A quantized program has other nodes than the source, whose operators are named.
             nodes = [] if method.quantization else list(iter_nodes(method.program))
             sizes = self._sizes[name]
-            narrowed = self._ranges.find_narrowed(name, sizes, method.places, nodes)
+            narrowed = self._find_narrowed(name, sizes, method.places, nodes)
             facts[name] = {"narrowed": narrowed}
         return facts

@@ -9,9 +9,9 @@ method is emitted for the sizes that are left.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import sympy
@@ -29,14 +29,35 @@ from pipeline.program.signature import signature
 Range = tuple[int, int | None]  # the least and the greatest size; None is no limit
 # The node that narrowed a symbol's range last; None where that was not in a graph.
 Narrowing = Mapping[tuple[ShapeEnv, sympy.Symbol], Node | None]
+# `find_narrowed` without its first two arguments.
+FindNarrowed = Callable[..., list[NarrowedSize]]
 
 
-@dataclass(frozen=True)
-class RangeRecorder:
-    """The ranges of methods' sizes before they are lowered, and what narrowed them since."""
+def find_narrowed(
+    before: Mapping[str, Mapping[str, Range]],
+    narrowing: Narrowing,
+    method: str,
+    lowered: InputSizes,
+    places: NodePlaces,
+    nodes: Sequence[Node] = (),
+) -> list[NarrowedSize]:
+    """Return the sizes of a lowered method whose ranges are smaller by now.
 
-    before: Mapping[str, Mapping[str, Range]]
-    narrowing: Narrowing
+    Args:
+        before: the ranges of methods' sizes before they were lowered, by method and size.
+        narrowing: what narrowed them since.
+        nodes: those of the source program, by place, where it is at hand.
+    """
+    narrowed_sizes = []
+    for name, now in lowered.measure().items():
+        range_before = before[method][name]
+        if now != range_before:
+            node = _find_narrowing(narrowing, lowered.sizes[name])
+            narrowed = _describe(name, range_before, now, node, places)
+            if nodes and narrowed["place"] is not None:
+                narrowed["operator"] = node_label(nodes[narrowed["place"]])
+            narrowed_sizes.append(narrowed)
+    return narrowed_sizes
 
     def find_narrowed(
         self,
@@ -47,20 +68,17 @@ class RangeRecorder:
     ) -> list[dict[str, Any]]:
         """Return the sizes of a lowered method whose ranges are smaller by now.
 
-        Args:
-            nodes: those of the source program, by place, where it is at hand.
-        """
-        before = self.before[method]
-        narrowed_sizes = []
-        for name, now in lowered.measure().items():
-            if now != before[name]:
-                narrowed = self._describe(
-                    name, before[name], now, lowered.sizes[name], places
-                )
-                if nodes and narrowed["place"] is not None:
-                    narrowed["operator"] = node_label(nodes[narrowed["place"]])
-                narrowed_sizes.append(narrowed)
-        return narrowed_sizes
+
+
+def _find_narrowing(narrowing: Narrowing, size: int | torch.SymInt) -> Node | None:
+    """Return the node that narrowed a size, where it was in a graph."""
+    if isinstance(size, torch.SymInt):
+        environment = size.node.shape_env
+        for symbol in size.node.expr.free_symbols:
+            node = narrowing.get((environment, symbol))
+            if node is not None:
+                return node
+    return None
 
     def _describe(
         self,
@@ -93,12 +111,27 @@ class RangeRecorder:
         return narrowed
 
 
+
+def _describe(
+    name: str, before: Range, now: Range, node: Node | None, places: NodePlaces
+) -> NarrowedSize:
+    return NarrowedSize(
+        size=name,
+        source=before,
+        lowered=now,
+        operator="" if node is None else node_label(node),
+        module="" if node is None else innermost_module(node),
+        place=None if node is None else places.find(node),
+    )
+
+
 @contextmanager
-def record_ranges(programs: Mapping[str, ExportedProgram]) -> Iterator[RangeRecorder]:
-    """Watch what narrows the ranges of methods' sizes while they are lowered and emitted."""
+def record_ranges(programs: Mapping[str, ExportedProgram]) -> Iterator[FindNarrowed]:
+    """Watch what narrows the ranges of methods' sizes while they are lowered and emitted. Yield
+    `find_narrowed` without its first two arguments."""
     before = {name: InputSizes(program).measure() for name, program in programs.items()}
     with _record_narrowing() as narrowing:
-        yield RangeRecorder(before, narrowing)
+        yield partial(find_narrowed, before, narrowing)
 
 
 @contextmanager

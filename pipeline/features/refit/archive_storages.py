@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from pipeline.compile.inspect.arrays import Array
 from pipeline.program.archive_reader import open_archive
 from pipeline.program.stored_zip import pieces_at, read_at
 
@@ -26,7 +26,7 @@ class FileStorage:
     begin: int
     nbytes: int
 
-    def read(self) -> np.ndarray[Any, Any]:
+    def read(self) -> Array:
         """Return all bytes. Raises as `read_at` does."""
         array = np.empty(self.nbytes, np.uint8)
         read_at(self.file, self.begin, array.data)
@@ -35,6 +35,24 @@ class FileStorage:
     def pieces(self) -> Iterator[memoryview]:
         """Yield the bytes in pieces, each valid until the next. Raises as `read` does."""
         return pieces_at(self.file, self.begin, self.nbytes)
+
+
+# The memory of tensors, as bytes, or in a file until it is read.
+Storage = Array | FileStorage
+
+
+def read_storage(storage: Storage) -> Array:
+    """Return all bytes of a storage. Raises as `read_at` does."""
+    return storage if isinstance(storage, np.ndarray) else storage.read()
+
+
+def iter_pieces(storage: Storage) -> Iterator[memoryview]:
+    """Yield the bytes of a storage in pieces, each valid until the next. Raises as `read_at`
+    does."""
+    if isinstance(storage, np.ndarray):
+        yield storage.data
+    else:
+        yield from storage.pieces()
 
 
 class ArchiveStorages:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from pipeline.compile.inspect.arrays import View
+from pipeline.features.refit.archive_storages import Storage, iter_pieces
 from pipeline.features.refit.recipes import (
     UNKNOWN,
     find_sources,
@@ -23,7 +24,6 @@ from pipeline.features.refit.unit import (
     iter_named,
     payload_digests,
 )
-from pipeline.features.refit.values import Storage
 from pipeline.store.digest import Digest, hash_json, hash_pieces
 from pipeline.store.releases import describe_unknown, installed_versions
 
@@ -212,7 +212,7 @@ def _guard_sources(
         storage = sources(steps[number])
         view = View(number, "uint8", (storage.nbytes,), (1,)).to_json()
         guards.append(
-            {"view": view, "digest": hash_pieces(storage.pieces()), "where": where}
+            {"view": view, "digest": hash_pieces(iter_pieces(storage)), "where": where}
         )
     return guards
 

@@ -16,7 +16,8 @@ import numpy as np
 
 from pipeline.compile.inspect.arrays import Array, UnknownValueError, View
 from pipeline.compile.inspect.arrays import look as look_at
-from pipeline.features.refit.values import HeldStorage, Storage, can_cast, cast, lay_out
+from pipeline.features.refit.archive_storages import Storage, read_storage
+from pipeline.features.refit.values import can_cast, cast, lay_out
 
 Json = Mapping[str, Any]
 SOURCE, LITERAL, UNKNOWN = "source", "literal", "unknown"
@@ -169,7 +170,7 @@ class Evaluation:
 
     def values(self, view: View) -> Array:
         """Return the values of a view."""
-        return look_at(self.storage(view.step).read(), view)
+        return look_at(read_storage(self.storage(view.step)), view)
 
     def storage(self, number: int) -> Storage:
         """Return what a step makes."""
@@ -178,12 +179,10 @@ class Evaluation:
             return self._sources(step)
         if step["op"] == LITERAL:
             count = step["count"]
-            return HeldStorage(
-                np.frombuffer(bytes.fromhex(step["bytes"]) * count, np.uint8)
-            )
+            return np.frombuffer(bytes.fromhex(step["bytes"]) * count, np.uint8)
         if not is_repeatable(step):
             raise UnknownValueError(str(step.get("what", step["op"])))
-        return HeldStorage(lay_out(self._compute(step), step["sizes"], step["strides"]))
+        return lay_out(self._compute(step), step["sizes"], step["strides"])
 
     def _compute(self, step: Json) -> Array:
         """Return the values of a step, in torch's order of indices."""

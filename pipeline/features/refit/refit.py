@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.backends import BACKENDS
-from pipeline.features.refit.archive_storages import ArchiveStorages
+from pipeline.features.refit.archive_storages import ArchiveStorages, Storage
 from pipeline.features.refit.learn import check_alike, find_gap, make_recipe
 from pipeline.features.refit.unit import (
     CannotRefitError,
@@ -27,7 +27,6 @@ from pipeline.features.refit.unit import (
     hash_again,
     refit,
 )
-from pipeline.features.refit.values import Storage
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds.compile import CompileInputs
 from pipeline.plan.kinds.parts import Key

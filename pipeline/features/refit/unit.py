@@ -21,8 +21,8 @@ from pipeline.compile.inspect.arrays import (
     look,
 )
 from pipeline.compile.inspect.forms import find_forms
+from pipeline.features.refit.archive_storages import Storage, iter_pieces, read_storage
 from pipeline.features.refit.recipes import Evaluation, find_sources
-from pipeline.features.refit.values import Storage
 from pipeline.store.digest import Digest, hash_bytes, hash_pieces
 
 Json = Mapping[str, Any]
@@ -75,7 +75,7 @@ class _Changes:
     def exchange(self, old: Digest, data: Storage, size: int) -> Digest:
         if data.nbytes != size:
             raise CannotRefitError("a blob would have another size")
-        self.blobs[old] = self.put(data.pieces)
+        self.blobs[old] = self.put(partial(iter_pieces, data))
         return self.blobs[old]
 
     def check(self, parts: Mapping[Any, Any], plural_noun: str) -> None:
@@ -160,7 +160,7 @@ def _make_blobs(
             data = evaluation.storage(maker)
             is_stored = old in changes.blobs
             new = (
-                hash_pieces(data.pieces())
+                hash_pieces(iter_pieces(data))
                 if is_stored
                 else changes.exchange(old, data, size)
             )
@@ -187,7 +187,7 @@ def _make_blobs(
 
 def _hash_key(data: Storage) -> str:
     hasher = hashlib.sha256()
-    for piece in data.pieces():
+    for piece in iter_pieces(data):
         hasher.update(piece)
     return hasher.hexdigest()
 
@@ -254,7 +254,7 @@ def _describe_tensors(
 
 
 def _look(storage: Storage, view: View) -> Array:
-    return look(storage.read(), view)
+    return look(read_storage(storage), view)
 
 
 def exchange(

@@ -1,10 +1,8 @@
-"""Values of tensors without torch: storages that hold them, their layouts, and casts of dtypes."""
+"""Values of tensors without torch: their layouts in storages, and casts of dtypes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -16,36 +14,6 @@ from pipeline.compile.inspect.arrays import (
     to_float32,
     width,
 )
-
-
-class Storage(Protocol):
-    """The memory of tensors, which may be in a file until it is read."""
-
-    @property
-    def nbytes(self) -> int: ...
-
-    def read(self) -> Array:
-        """Return all bytes."""
-
-    def pieces(self) -> Iterator[memoryview]:
-        """Yield the bytes in pieces, of which each lasts until the next."""
-
-
-@dataclass(frozen=True)
-class HeldStorage:
-    """A storage in memory, as bytes."""
-
-    array: Array
-
-    @property
-    def nbytes(self) -> int:
-        return self.array.nbytes
-
-    def read(self) -> Array:
-        return self.array
-
-    def pieces(self) -> Iterator[memoryview]:
-        yield self.array.data
 
 
 def lay_out(values: Array, sizes: Sequence[int], strides: Sequence[int]) -> Array:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache, partial, wraps
 from types import FunctionType
 from typing import Any
@@ -55,33 +54,9 @@ def make_collect(original: Callable[..., Any]) -> Callable[..., Any]:
     return collect
 
 
-@dataclass(frozen=True)
-class _Kernels:
-    """The kernels of an operator in Python, and its rule for fake tensors.
-
-    Attributes:
-        before: its kernels without a decomposition.
-        within: those with it.
-        decomposition: held, since others are told from it by identity.
-    """
-
-    decomposition: Any
-    before: dict[Any, Any]
-    within: dict[Any, Any]
-    rule: Any
-
-    def give(self, operator: Any) -> None:
-        self._replace(operator, self.within)
-        op_implementations_dict[operator] = self.rule
-
-    def take(self, operator: Any) -> None:
-        self._replace(operator, self.before)
-        del op_implementations_dict[operator]
-
-    def _replace(self, operator: Any, kernels: dict[Any, Any]) -> None:
-        operator.py_kernels.clear()
-        operator.py_kernels.update(kernels)
-        operator._dispatch_cache.clear()
+# The kernels of an operator in Python without a decomposition, and with it; its rule for fake
+# tensors; and the decomposition, which is held since others are told from it by identity.
+_Kernels = tuple[dict[Any, Any], dict[Any, Any], Any, Any]
 
 
 _remembered: dict[Hashable, _Kernels] = {}
@@ -106,7 +81,7 @@ def make_override(
             keys[op] = (op, _identify(decomposition))
             kernels = remembered.get(keys[op])
             has_rule = op in op_implementations_dict
-            if kernels is None or has_rule or kernels.before != op.py_kernels:
+            if kernels is None or has_rule or kernels[0] != op.py_kernels:
                 new[op] = decomposition
             else:
                 recorded[op] = kernels
@@ -117,16 +92,24 @@ def make_override(
             for op, before_kernels in before.items():
                 rule = op_implementations_dict[op]
                 within = dict(op.py_kernels)
-                remembered[keys[op]] = _Kernels(new[op], before_kernels, within, rule)
+                remembered[keys[op]] = (before_kernels, within, rule, new[op])
             try:
-                for op, kernels in recorded.items():
-                    kernels.give(op)
+                for op, (_, within, rule, _) in recorded.items():
+                    _replace_kernels(op, within)
+                    op_implementations_dict[op] = rule
                 yield
             finally:
-                for op, kernels in recorded.items():
-                    kernels.take(op)
+                for op, (before_kernels, *_) in recorded.items():
+                    _replace_kernels(op, before_kernels)
+                    del op_implementations_dict[op]
 
     return override
+
+
+def _replace_kernels(operator: Any, kernels: Mapping[Any, Any]) -> None:
+    operator.py_kernels.clear()
+    operator.py_kernels.update(kernels)
+    operator._dispatch_cache.clear()
 
 
 def _identify(decomposition: Any) -> Hashable:

@@ -12,6 +12,7 @@ from pipeline.features.bundles.bundle import (
     bundle,
     describe_bundle,
     find_tolerances,
+    measure_case,
 )
 from pipeline.program.inputs import InputSet
 from pipeline.program.runtime_bindings import import_bindings
@@ -149,7 +150,7 @@ def test_one_that_went_comes_back_and_one_that_is_not_wanted_goes(bench):
 
 def test_methods_with_state_are_bundled_from_their_initial_state():
     data, suites = one(Counter(), torch.ones(3), steps=3, inputs=2)
-    assert [case.origin for case in suites.cases["run"]] == [
+    assert list(suites.cases["run"]) == [
         "generated 0 (seed 0)",
         "generated 1 (seed 0)",
     ]
@@ -248,7 +249,7 @@ def test_large_cases_are_left_out():
     rows = {0: torch.export.Dim("rows", min=1, max=1000)}
     _, suites = one(torch.nn.ReLU(), torch.ones(3), shapes=(rows,), inputs=3, limit=8000)
     least, greatest, between = (2 * 4 * rows for rows in (1, 1000, 522))
-    assert [case.size for case in suites.cases["run"]] == [least, between]
+    assert [measure_case(case) for case in suites.cases["run"].values()] == [least, between]
     ((origin, reason),) = suites.left_out["run"]
     assert origin.startswith("generated 1")
     assert reason == "8.0 kB, and 8.0 kB of bundle_limit 8.0 kB are left"
@@ -261,6 +262,6 @@ def test_external_data_stand_beside_a_bundle():
     data, suites = bundled(pte, {"forward": program}, ptds=ptds)
     opened, ptd = open_bundle(data), _merge([ptd.read_bytes() for ptd in ptds])
     module = import_bindings()._load_for_executorch_from_bundled_program(opened, ptd)
-    for case in suites.cases["forward"]:
-        (actual,) = module.run_method("forward", tuple(case.inputs))
-        torch.testing.assert_close(actual, case.expected[0])
+    for inputs, expected in suites.cases["forward"].values():
+        (actual,) = module.run_method("forward", tuple(inputs))
+        torch.testing.assert_close(actual, expected[0])

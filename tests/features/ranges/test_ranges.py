@@ -49,11 +49,11 @@ def lowered(keep: bool, store: Store | None = None):
     """Lower and emit, by hand; return the bytes and what was narrowed."""
     program = wave()
     places = NodePlaces(program)
-    with kernel_guards(keep), record_ranges({"run": program}) as ranges:
+    with kernel_guards(keep), record_ranges({"run": program}) as find_narrowed:
         edge = lower({"run": program}, {"run": [XnnpackPartitioner()]}, store=store)
         sizes = InputSizes(edge.exported_program("run"))
         pte = bytes(emit(edge).buffer)
-        narrowed = ranges.find_narrowed("run", sizes, places)
+        narrowed = find_narrowed("run", sizes, places)
     return pte, narrowed, program
 
 

@@ -12,7 +12,6 @@ from pipeline.features.refit import hooks
 from pipeline.features.refit.hooks import watched
 from pipeline.features.refit.learn import find_gap
 from pipeline.features.refit.recipes import Evaluation
-from pipeline.features.refit.values import HeldStorage
 from pipeline.features.refit.watch import Watch
 from pipeline.store.digest import hash_bytes
 from pipeline.store.releases import installed_versions
@@ -87,7 +86,7 @@ def test_what_is_unseen_is_a_gap(name):
 def test_what_is_seen_is_none_and_repeated(name):
     watch, weight, made = watched_call(NO_GAPS[name])
     assert not watch.gaps
-    evaluation = Evaluation(watch.steps, lambda step: HeldStorage(storage_bytes(weight)))
+    evaluation = Evaluation(watch.steps, lambda step: storage_bytes(weight))
     place = watch.find(made)
     assert place is not None
     assert evaluation.values(place).tobytes() == made.numpy().tobytes()

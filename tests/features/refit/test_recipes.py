@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from pipeline.compile.inspect.arrays import UnknownValueError, View, look
 from pipeline.compile.inspect.storages import storage_bytes, view_of
+from pipeline.features.refit.archive_storages import read_storage
 from pipeline.features.refit.hooks import watched
 from pipeline.features.refit.recipes import Evaluation, is_repeatable
-from pipeline.features.refit.values import HeldStorage, cast
+from pipeline.features.refit.values import cast
 from pipeline.features.refit.watch import Watch
 
 FLOATS = [torch.float32, torch.float64]
@@ -42,12 +43,10 @@ def repeated(function, *given):
         watch.add_source(tensor, "run", "weights", str(number))
     with watched(watch):
         made = function(*given)
-    evaluation = Evaluation(
-        watch.steps, lambda step: HeldStorage(storage_bytes(given[int(step["name"])]))
-    )
+    evaluation = Evaluation(watch.steps, lambda step: storage_bytes(given[int(step["name"])]))
     view = watch.find(made)
     assert view is not None, "nothing is known of it"
-    return made, evaluation.storage(view.step).read(), evaluation.values(view), watch
+    return made, read_storage(evaluation.storage(view.step)), evaluation.values(view), watch
 
 
 def same(function, *given):

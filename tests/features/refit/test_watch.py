@@ -7,7 +7,6 @@ from pipeline.compile.inspect.storages import storage_bytes
 from pipeline.features.refit.hooks import watched
 from pipeline.features.refit.recipes import UNKNOWN, Evaluation
 from pipeline.features.refit.unit import CannotRefitError, Recipe, _check_guards
-from pipeline.features.refit.values import HeldStorage
 from pipeline.features.refit.watch import Watch
 
 READS = {
@@ -75,9 +74,7 @@ def test_a_guard_holds_while_the_answer_is_the_same():
 
     def check(values):
         weight = torch.tensor(values)
-        _check_guards(
-            recipe, Evaluation(watch.steps, lambda step: HeldStorage(storage_bytes(weight)))
-        )
+        _check_guards(recipe, Evaluation(watch.steps, lambda step: storage_bytes(weight)))
 
     check([4.0, -1.0, 2.0])
     with pytest.raises(CannotRefitError, match=r"line \d+ reads values of head.weight, which"):
