@@ -28,13 +28,13 @@ from benchmarks.measure import Result
 from benchmarks.models import Affine, AverageAttention, exported
 from benchmarks.workspaces import Sizes, finished_checkout, plan_of
 from pipeline.backends import PartitionerSpec, make_partitioners
-from pipeline.backends.xnnpack import XnnpackOptions
 from pipeline.compile.emit import emit
 from pipeline.compile.lower import lower
 from pipeline.compile.objects import make_object
 from pipeline.config.validation import ValidateConfig
 from pipeline.features.explain.plan import run as print_plan
 from pipeline.features.speedups.patches import fast_lowering
+from pipeline.features.xnnpack.entries import XnnpackOptions
 from pipeline.program.inputs import InputSet
 from pipeline.store.file_digests import RACY_NS
 from pipeline.store.store import Store

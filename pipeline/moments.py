@@ -95,10 +95,12 @@ def _moment(keys: str, default: Any = "") -> Any:
     """Declare a moment; `keys` says which actions' keys hold the code that takes part in it
     (`store.toolchain.code`), so that no result of other code is taken for theirs. Spaces part
     several."""
-    return field(default_factory=lambda: default, metadata={"keys": keys})
+    if isinstance(default, Mapping):
+        return field(default_factory=lambda: default, metadata={"keys": keys})
+    return field(default=default, metadata={"keys": keys})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)  # all else takes 4 ms of a no-op run
 class Feature:
     """What a feature adds to a build.
 
@@ -145,6 +147,11 @@ class Feature:
         remote_tier: takes a `store.settings_reader.SettingsReader`, where one of its settings is
             set; returns the `store.remote_tier.RemoteTierSettings` of the store's remote tier, or
             None.
+        read_key_paths: takes a `store.settings_reader.SettingsReader`; returns the path of the
+            workspace's signing key or None, and those of the keys that it trusts, for other
+            features. Raises PipelineError.
+        load_keys: takes these; returns a `features.signing.keys.Keys`, which signs and checks
+            signatures. Raises PipelineError for a key that can't be used.
         remote_files: takes an address of fsspec and a workspace's folder, whose settings it heeds;
             returns a `features.remote.files.RemoteFiles`, whose `error` is what its methods raise.
             Raises PipelineError.
@@ -182,6 +189,13 @@ class Feature:
             by name, and by the name of a plugin what is wrong with those that can't be used.
         kinds: by its name, what returns a `plan.kinds.kind.Kind`: a kind of action whose result a
             compilation reads in place of a method's program. The core knows of one, `quantize`.
+        user_code: by the kind of code of a workspace that configs name, `passes` or `operators`, a
+            class like `plan.user_code.UserCode`, which finds what this code depends on.
+        load_passes: takes the `config.edge.PassSpec`s of a config, some, and the workspace's
+            folder; returns passes over graphs, in their order. They and algorithms of memory
+            planning are called like functions. Raises PipelineError.
+        load_libraries: takes the names of libraries of operators, some, and the workspace's folder;
+            loads them into this process. Raises PipelineError.
         perform: by the name of such a kind, what performs its actions in a worker; takes the
             action, the workspace and `run.stages.Stages`, and puts the result into the store.
         perform_export: the same for `export`, whose code is in the keys of exports alone.
@@ -252,6 +266,9 @@ class Feature:
         instead_of_compile: makes the result of a compile action in another way; takes the action,
             the workspace, `run.stages.Stages`, and whether this process is the one that builds,
             not a worker; returns whether it did. Imports no torch.
+        select_modules: takes lists of names of modules; returns a
+            `features.module_selection.selection.ModuleSelection` of the nodes that stand in one
+            module of each list.
         follow_partition: takes a `compile.module_filter.FilteredPartitioner` and an edge program;
             returns a context manager, within which it partitions the program, that gives a function
             to call with the tagged program.
@@ -350,16 +367,21 @@ class Feature:
             `report.elements.ReportSection` of it; the core's sections have the ranks 0, 20, 30, ...
         overview_sections: by rank, those of the page over all packages, which take
             `report.packages.Entry`s.
-        decisive_figure: takes the record of a method in a report, and its worst verdict; returns
-            the figure and the limit by which it has this verdict, as text, and the error's share of
-            the limit.
+        find_headline: takes the records of methods in a report; returns the worst verdict on them,
+            the figure and the limit by which the method that is nearest to it has this verdict, as
+            text, "" where there are none, and the ratio of the error to the limit.
         draw_chart: takes a chart's kind and data; returns a `report.elements.Drawing`, or None.
         report_formats: by the name of a file beside each package's report and in `build/`, what
             returns its bytes; takes reports, and the errors of packages without one.
         highlights: takes a package's report; returns a `report.elements.DataTable` that stands
             open at the top of a pull request's comment.
-        compare_builds: takes a package's name, two `validate.figures.Build`s of it, and the name of
-            the second; returns their comparison, whose `markdown()` yields lines.
+        read_build: takes the path of a manifest; returns the figures of the build, as JSON
+            `features.gates.baseline_fields`, and its manifest, by `figures` and `manifest`; None
+            where it can't be read.
+        parse_baseline: takes the content of a baseline and its file's name; returns the figures
+            that it accepts, as JSON. Raises ConfigErrors, with every mistake.
+        compare_builds: takes a package's name, two builds of it, as `read_build` returns them, and
+            the name of the second; returns their comparison, whose `markdown()` yields lines.
         distribution: the one that brings it by an entry point; "" for a folder of this package.
     """
 
@@ -383,6 +405,8 @@ class Feature:
     elsewhere: str = _moment("")
     settings: Mapping[str, Setting] = _moment("", _NONE)
     remote_tier: str = _moment("")  # what it moves is checked by its digest
+    read_key_paths: str = _moment("")
+    load_keys: str = _moment("")
     remote_files: str = _moment("")
     prefetch_exports: str = _moment("")
     prefetch_packages: str = _moment("")
@@ -397,6 +421,9 @@ class Feature:
     entries: str = _moment("plan build")
     backends: str = _moment("plan build")
     kinds: Mapping[str, str] = _moment("plan", _NONE)
+    user_code: Mapping[str, str] = _moment("plan build", _NONE)
+    load_passes: str = _moment("build")
+    load_libraries: str = _moment("build")
     perform: Mapping[str, str] = _moment("build", _NONE)
     perform_export: Mapping[str, str] = _moment("export", _NONE)
     planning: str = _moment("plan")
@@ -426,6 +453,7 @@ class Feature:
     explain_emission: str = _moment("build")
     start_process: str = _moment("export build measure")
     instead_of_compile: str = _moment("build")
+    select_modules: str = _moment("build")
     follow_partition: str = _moment("build")
     instead_of_link: str = _moment("build")
     find_preprocessed: str = _moment("build")
@@ -471,10 +499,12 @@ class Feature:
     overview_pages: str = _moment("report")
     sections: Mapping[int, str] = _moment("report", _NONE)
     overview_sections: Mapping[int, str] = _moment("report", _NONE)
-    decisive_figure: str = _moment("report")
+    find_headline: str = _moment("report")
     draw_chart: str = _moment("report")
     report_formats: Mapping[str, str] = _moment("report", _NONE)
     highlights: str = _moment("report")
+    read_build: str = _moment("")
+    parse_baseline: str = _moment("plan")
     compare_builds: str = _moment("")
     distribution: str = ""
 

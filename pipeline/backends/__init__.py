@@ -1,7 +1,7 @@
 """The backend catalogue: the options of each backend, and how to build its parts.
 
 A family of backends is a feature, whose module of entries has `ENTRIES`, or `QUANTIZERS` without a
-backend; XNNPACK's is here (`families.py`). No torch until a part is built: checking configs and
+backend (`families.py`). No torch until a part is built: checking configs and
 writing the JSON schema need this table alone. A family knows neither the others nor the table.
 """
 

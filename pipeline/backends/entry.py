@@ -23,9 +23,12 @@ if TYPE_CHECKING:
     from torchao.quantization.pt2e.quantizer import Quantizer
 
     from pipeline.backends.delegate_runtime import DelegateRuntime
-    from pipeline.backends.payload_check import DelegateCall
-
-PayloadCheck: TypeAlias = "Callable[[DelegateCall], Iterable[str]]"
+# The sizes of the values of a delegate's call, dynamic sizes as upper bounds; None for what isn't a
+# tensor.
+CallSizes: TypeAlias = "Sequence[tuple[int, ...] | None]"
+PayloadCheck: TypeAlias = (
+    "Callable[[str, bytes, Mapping[str, bytes], CallSizes, CallSizes], Iterable[str]]"
+)
 Why: TypeAlias = "dict[Node, str]"
 Reasons: TypeAlias = (
     "Callable[[Partitioner, ExportedProgram], AbstractContextManager[Why]]"
@@ -143,6 +146,8 @@ class Preprocessing:
         specs_apart: tells the same by the compile specs of a partition.
         around: a context in which the function returns the same bytes for the same partition, and
             refuses what its runtime can't run; not needed if it does so anyway.
+        pass_manager: the class, as `module:Class`, whose `transform` runs passes of the function
+            over the program that it was made of, or "": like partitions can share what they give.
         make_cache_scope: returns the part of a partition that the function depends on.
         names_count: whether its payloads can depend on the names of a method's values, or of
             modules' classes other than torch's.
@@ -162,6 +167,7 @@ class Preprocessing:
     options_apart: Callable[[Any], bool] = lambda options: False
     specs_apart: Callable[[Sequence[CompileSpec]], bool] = lambda specs: False
     around: Callable[[], AbstractContextManager[Any]] = nullcontext
+    pass_manager: str = ""
     make_cache_scope: Callable[[], CacheScope] = CacheScope
     names_count: bool = True
     weights_apart: bool = False
@@ -181,8 +187,10 @@ class Execution:
             that builds can.
         facts: returns what else of this machine can change a run, for the keys of validation.
         elsewhere: what runs it if this machine can't, in two or three words.
-        check_payload: yields what is wrong with a delegate, without running it. None if nothing
-            here reads its payload.
+        check_payload: yields what is wrong with a delegate, without running it. Takes the method
+            that calls it, its processed bytes as the `.pte` has them, all named data of the package
+            and its `.ptd` files by key, and the sizes of the call's inputs and outputs. None if
+            nothing here reads its payload.
     """
 
     make_runtime: Callable[[], DelegateRuntime] | None = None

@@ -1,10 +1,10 @@
 """Find the families of backends, each a folder, and read their data files.
 
-XNNPACK's folder is here; others are features (`moments.Feature.entries`). A family's folder holds
-its entries of the catalogue, its modules, and these data files, where it needs them: linking.toml
-(what an app links), constructors.toml and constructors.json (the callables that its options are
-passed to), names.toml (upstream's names that its options take) and examples.yaml (examples of its
-options, for the reference). Importing this imports no family.
+Each is a feature (`moments.Feature.entries`), whose folder holds the entries of the catalogue, the
+modules, and these data files, where it needs them: linking.toml (what an app links),
+constructors.toml and constructors.json (the callables that its options are passed to), names.toml
+(upstream's names that its options take) and examples.yaml (examples of its options, for the
+reference). Importing this imports no family.
 """
 
 from __future__ import annotations
@@ -37,8 +37,6 @@ _ORDER = (
 def find_families() -> Mapping[str, str]:
     """Return the module of each family's entries by the family's name, in their order."""
     modules = {}
-    for path in FOLDER.glob("*/__init__.py"):
-        modules[path.parent.name] = f"pipeline.backends.{path.parent.name}"
     for feature in find_features():
         if feature.entries:
             modules[feature.name] = feature.entries

@@ -51,9 +51,8 @@ class Document:
         """Make a problem of a path of the document, with the place where that was written; `at` is
         the member that it is about, where that is not the whole value."""
         node, unwritten = self._find(at or path)
-        mark = node.mark
-        if mark.path:
-            place = f"{mark.path}{unwritten}"
+        if node.path:
+            place = f"{node.path}{unwritten}"
         else:
             place = unwritten.removeprefix(".")
         if at:
@@ -62,7 +61,7 @@ class Document:
             hint = (
                 "a value in quotes is text; write it on a line of its own, without them"
             )
-        return Problem(mark.file, place, fault, hint, mark.line)
+        return Problem(node.file, place, fault, hint, node.line)
 
     def written(self, path: str) -> Node | None:
         """Return what was written for a path; None where nothing was, and a default holds."""
@@ -208,7 +207,7 @@ class Composition:
                 )
             elif base not in self._done:
                 chain += self._chain(base, onward)
-        return [*chain, Node(members, root.mark)]
+        return [*chain, root.with_value(members)]
 
     def _report_circle(self, way: tuple[tuple[Path, Node], ...], base: Path) -> None:
         """Report the same problem whichever file of the circle one began with."""
@@ -260,7 +259,7 @@ class Composition:
         members = dict(root.value)
         matrix = _there(members.pop("matrix", None))
         template = _there(members.pop("package", None))
-        root = Node(members, root.mark)
+        root = root.with_value(members)
         if matrix is None:
             if template is not None:
                 fault = "names the packages of a matrix, and there is none"
@@ -268,12 +267,12 @@ class Composition:
             return {
                 self.stem: self._document(root, self._variables.for_package(None), [])
             }
-        return {
-            name: self._document(
-                root, self._variables.for_package(combination.values), combination.parts
-            )
-            for name, combination in self._combinations(matrix, template, root).items()
-        }
+        documents = {}
+        combinations = self._combinations(matrix, template, root)
+        for name, (axes, parts) in combinations.items():
+            variables = self._variables.for_package(axes)
+            documents[name] = self._document(root, variables, parts)
+        return documents
 
     def _combinations(
         self, matrix: Node, template: Node | None, root: Node
@@ -315,17 +314,13 @@ def merge(below: Node | None, above: Node) -> Node:
     if below is None:
         return above
     if above.value is None:
-        return Node(
-            None,
-            above.mark,
-            takes=below.takes or below.value is not None,
-        )
+        return above.with_value(None, takes=below.takes or below.value is not None)
     if not (isinstance(below.value, dict) and isinstance(above.value, dict)):
         return above
     members = dict(below.value)
     for key, node in above.value.items():
         members[key] = merge(members.get(key), node)
-    return Node(members, above.mark)
+    return above.with_value(members)
 
 
 def _with_defaults(root: Node, variables: Variables) -> Node:
@@ -346,8 +341,8 @@ def _with_defaults(root: Node, variables: Variables) -> Node:
                 variables.wrong(
                     method, "is empty", "write `{}` for what the defaults say"
                 )
-        members["methods"] = Node(laid, methods.mark)
-    return Node(members, root.mark)
+        members["methods"] = methods.with_value(laid)
+    return root.with_value(members)
 
 
 def _filled(root: Node, fill: Callable[[Node], Node]) -> Node:
@@ -357,6 +352,6 @@ def _filled(root: Node, fill: Callable[[Node], Node]) -> Node:
     def copy(node: Node) -> Node:
         if not isinstance(node.value, dict | list):
             return fill(node)
-        return Node(map_members(node.value, copy, copies), node.mark)
+        return node.with_value(map_members(node.value, copy, copies))
 
     return copy(root)

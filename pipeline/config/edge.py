@@ -9,7 +9,12 @@ from pydantic import AfterValidator, Field, field_serializer
 
 from pipeline.backends import Options
 from pipeline.backends.options import Distinct
-from pipeline.config.fields import REFERENCE_PATTERN, Operator, check_data
+from pipeline.config.fields import (
+    REFERENCE_PATTERN,
+    NeedsFeature,
+    Operator,
+    check_data,
+)
 from pipeline.config.secrets import Secret, replace_secrets
 
 FACTORY = "factory"  # the key before a pass that is made by a call
@@ -43,6 +48,10 @@ class PassSpec(Options):
         return text
 
 
+# Passes of a config, in their order.
+Passes = Annotated[tuple[PassSpec, ...], Field(strict=False), NeedsFeature("passes")]
+
+
 class EdgeConfig(Options):
     """Settings by which a method becomes a program in edge dialect: `EdgeCompileConfig`, and passes
     over it before anything is delegated."""
@@ -74,13 +83,13 @@ class EdgeConfig(Options):
 
     Example: true
     """
-    passes: tuple[PassSpec, ...] = Field(default=(), strict=False)
+    passes: Passes = ()
     """Passes over the edge program, in this order, as module:name of what passes/ defines, or
     ExecuTorch or an installed distribution offers.
 
     Example: ['fusions:FuseGelu']
     """
-    passes_after_delegation: tuple[PassSpec, ...] = Field(default=(), strict=False)
+    passes_after_delegation: Passes = ()
     """Passes over what is left when partitioners have taken theirs, before anything is folded:
     `EdgeProgramManager.transform`.
 

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from pipeline.backends import Options
 from pipeline.backends.options import Distinct, rule
-from pipeline.config.edge import PassSpec
+from pipeline.config.edge import Passes
 from pipeline.config.features import open_to_features
 from pipeline.config.fields import (
     Algorithms,
@@ -164,7 +164,7 @@ class EmitConfig(Options):
 
     Example: [count]
     """
-    passes: tuple[PassSpec, ...] = Field(default=(), strict=False)
+    passes: Passes = ()
     """Passes over the lowered program, before memory is planned.
 
     Example:

@@ -16,7 +16,13 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from pipeline.backends.options import MODULE_PATTERN, Distinct, distinct, rule
+from pipeline.backends.options import (
+    MODULE_PATTERN,
+    Distinct,
+    Modules,
+    distinct,
+    rule,
+)
 from pipeline.moments import has_feature
 from pipeline.program.constant_values import wrong_value
 from pipeline.store.files import BUILD_FILES
@@ -60,6 +66,7 @@ class NeedsFeature(str):
     this name."""
 
 
+SelectedModules = Annotated[Modules | None, NeedsFeature("module_selection")]
 # Marks a key of a config, in its `Annotated` type, whose value is compared with a baseline.
 NEEDS_BASELINE = "compared with a baseline"
 
@@ -156,6 +163,11 @@ def _algorithms(value: Any) -> Any:
     if not are_valid:
         raise rule(
             f"must be {', '.join(ALGORITHMS)} or module:name, or a list of these"
+        )
+    if {*names} - {*ALGORITHMS} and not has_feature("passes"):
+        raise rule(
+            f"must be {', '.join(ALGORITHMS)}, or a list of these: this installation has "
+            'no feature "passes"'
         )
     return distinct(tuple(names))
 

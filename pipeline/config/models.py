@@ -20,10 +20,10 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from pipeline.backends import Backend, Options, PartitionerSpec, QuantizeConfig
-from pipeline.backends.options import Distinct, Modules, rule
+from pipeline.backends.options import Distinct, rule
 from pipeline.backends.workspace_files import located, named_files
 from pipeline.config.edge import EdgeConfig, PassSpec
-from pipeline.config.emission import EmitConfig, MethodEmit
+from pipeline.config.emission import EmitConfig, MemoryPlan, MethodEmit
 from pipeline.config.features import open_to_features
 from pipeline.config.fields import (
     Constant,
@@ -33,6 +33,7 @@ from pipeline.config.fields import (
     Name,
     NeedsFeature,
     ParameterName,
+    SelectedModules,
 )
 from pipeline.config.units import group_methods
 from pipeline.config.validation import Cases, ValidateConfig
@@ -50,7 +51,7 @@ class MethodConfig(Options):
 
     Example: [xnnpack, {vulkan: {force_fp16: true}}]
     """
-    modules: Modules | None = None
+    modules: SelectedModules = None
     """No partitioner delegates what stands in none of these sub-modules.
 
     Example: [decoder.layers]
@@ -210,7 +211,7 @@ class PackageConfig(Options):
     methods: dict[MethodName, MethodConfig] = Field(min_length=1)
     """Every method of the model, and how it is lowered, or `omit` for one that is left out."""
     omitted: tuple[MethodName, ...] = ()
-    operators: Distinct[Library] = ()
+    operators: Annotated[Distinct[Library], NeedsFeature("operators")] = ()
     """Libraries of the model's own operators: modules and shared libraries in operators/, or those
     that the workspace's settings list; they are loaded wherever its programs are.
 
@@ -272,6 +273,16 @@ class PackageConfig(Options):
         for name in methods:
             yield from self.methods[name].references
         yield from self.emit.references
+
+    def memory_plans(self) -> Iterator[tuple[str, MemoryPlan]]:
+        """Yield how memory is planned, with the place where that stands."""
+        yield "emit.memory_planning", self.emit.memory_planning
+        for name, method in self.methods.items():
+            if method.emit.memory_planning is not None:
+                yield (
+                    f"methods.{name}.emit.memory_planning",
+                    method.emit.memory_planning,
+                )
 
     def delegates_beside(self, unit: Iterable[str]) -> bool:
         """Return whether only methods outside of a unit have partitioners, and that can matter.

@@ -7,7 +7,6 @@ that every mistake is reported with where it is and what would be right.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -33,16 +32,12 @@ _M = TypeVar("_M", bound=Options)
 _MOST_PROBLEMS = 100  # of a document
 
 
-@dataclass(frozen=True)
-class Parsed:
-    """The config of a package, or what is wrong with it, and the document it was parsed from."""
-
-    config: PackageConfig | None = None
-    document: Document | None = None
-    problems: tuple[Problem, ...] = ()
+# The config of a package, None where it has mistakes; the document that it was parsed from, None
+# where a file can't be read; and the mistakes.
+ParsedPackage = tuple[PackageConfig | None, Document | None, tuple[Problem, ...]]
 
 
-def parse_package(package: str, compositions: Sequence[Composition]) -> Parsed:
+def parse_package(package: str, compositions: Sequence[Composition]) -> ParsedPackage:
     """Parse a package of the files that make it; one that two make has no config."""
     first, *duplicates = compositions
     document = first.documents.get(package)
@@ -55,8 +50,8 @@ def parse_package(package: str, compositions: Sequence[Composition]) -> Parsed:
             raise ConfigErrors(first.problems)
         config = parse_document(package, document)
     except ConfigErrors as errors:
-        return Parsed(None, document, (*errors.problems, *problems))
-    return Parsed(None if problems else config, document, tuple(problems))
+        return None, document, (*errors.problems, *problems)
+    return None if problems else config, document, tuple(problems)
 
 
 def parse_document(package: str, document: Document) -> PackageConfig:

@@ -20,13 +20,13 @@ from pipeline.backends import (
     PartitionerSpec,
     QuantizeConfig,
 )
-from pipeline.backends.options import Modules
 from pipeline.config.contradictions import as_kind, find_contradictions
 from pipeline.config.edge import FACTORY, PassSpec
 from pipeline.config.features import PACKAGE_KEYS
 from pipeline.config.fields import (
     REFERENCE_PATTERN,
     RULES,
+    SelectedModules,
     find_missing_feature,
     is_method,
     is_reference,
@@ -278,7 +278,7 @@ def partitioner_options(name: str) -> type[Options]:
         __base__=base,
         __doc__=base.__doc__,
         __module__=base.__module__,
-        modules=(Modules | None, None),
+        modules=(SelectedModules, None),
     )
 
 

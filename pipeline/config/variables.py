@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.config.secrets import Secret
@@ -27,18 +26,9 @@ _VARIABLE = re.compile(
 _SPELLINGS = "write ${NAME} or ${NAME:-default}, and $$ for a dollar sign"
 
 
-@dataclass
-class Combination:
-    """A value of each axis of a matrix, and the parts of a config that are merged over the rest in
-    its package, in this order."""
-
-    values: dict[str, Any]
-    parts: list[Node] = field(default_factory=list)
-
-    def __str__(self) -> str:
-        return ", ".join(
-            f"{axis} {spelled(value)}" for axis, value in self.values.items()
-        )
+# A value of each axis of a matrix, and the parts of a config that are merged over the rest in its
+# package, in this order.
+Combination = tuple[dict[str, Any], list[Node]]
 
 
 class Variables:
@@ -68,8 +58,7 @@ class Variables:
 
     def wrong(self, node: Node, fault: str, hint: str = "") -> None:
         """Add a problem of a node."""
-        mark = node.mark
-        self.problems.append(Problem(mark.file, mark.path, fault, hint, mark.line))
+        self.problems.append(node.problem(fault, hint))
 
     def must(self, node: Node, be: str, hint: str = "") -> None:
         """Add the problem that a node must be something else."""
@@ -102,12 +91,7 @@ class Variables:
             )
         if len(self.problems) > before:
             value = None
-        return Node(
-            value,
-            node.mark,
-            node.plain and typed,
-            source=node.value,
-        )
+        return node.with_value(value, node.plain and typed, source=node.value)
 
     def _typed(self, match: re.Match[str], node: Node) -> Any:
         value = self._value(match, node)
@@ -153,7 +137,7 @@ class Variables:
             return node
         if isinstance(node.value, Secret) and not _is_pass_option(place):
             self._refuse_secret(node.value.name, node)
-            return Node(None, node.mark)
+            return node.with_value(None)
         members = node.value
         if isinstance(members, dict):
             checked = {}
@@ -165,7 +149,7 @@ class Variables:
             for number, member in enumerate(members):
                 checks.append(self.check_secrets(member, (*place, number)))
             members = checks
-        return Node(members, node.mark, node.plain, node.takes, node.source)
+        return node.with_value(members, node.plain, node.takes, node.source)
 
     def _value(self, match: re.Match[str], node: Node) -> Any:
         axis = match["axis"]

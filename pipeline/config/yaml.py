@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
@@ -44,15 +44,6 @@ class _YamlLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignor
     yaml_implicit_resolvers = {None: list(_SCALARS.items())}  # noqa: RUF012
 
 
-class Mark(NamedTuple):
-    """The place of a value: its file, its path there, and the line, from 1, of its key, or of
-    itself in a list; 0 for a file as a whole."""
-
-    file: str
-    line: int
-    path: str
-
-
 @dataclass(frozen=True, eq=False)
 class Node:
     """A value and where it was written.
@@ -60,16 +51,30 @@ class Node:
     Attributes:
         value: a scalar, a dictionary of nodes or a list of nodes. Nodes that are aliases of one
             anchor have one and the same.
+        file, path: the file that holds it, and its path there.
+        line: the line, from 1, of its key, or of itself in a list; 0 for a file as a whole.
         plain: whether it is a text without quotes, which could have been another scalar.
         takes: whether it is an empty value that takes away what stood below it.
         source: how a value that variables made was written.
     """
 
     value: Any
-    mark: Mark
+    file: str
+    path: str
+    line: int
     plain: bool = False
     takes: bool = False
     source: str = ""
+
+    def with_value(
+        self, value: Any, plain: bool = False, takes: bool = False, source: str = ""
+    ) -> Node:
+        """Return a node of the same place with another value."""
+        return Node(value, self.file, self.path, self.line, plain, takes, source)
+
+    def problem(self, fault: str, hint: str = "") -> Problem:
+        """Return a problem of the value, with its place."""
+        return Problem(self.file, self.path, fault, hint, self.line)
 
 
 def load_nodes(content: bytes, file: str) -> Node | None:
@@ -90,7 +95,7 @@ def load_nodes(content: bytes, file: str) -> Node | None:
         value = constructor.value(root, "")
         if constructor.problems:
             raise ConfigErrors(constructor.problems)
-        return Node(value, Mark(file, 0, ""))
+        return Node(value, file, "", 0)
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         fault = (
@@ -241,7 +246,7 @@ class _Constructor:
             and isinstance(node, yaml.ScalarNode)
             and not node.style
         )
-        return Node(value, Mark(self._file, line, path), unquoted)
+        return Node(value, self._file, path, line, unquoted)
 
     def _scalar(self, node: Any, path: str) -> Any:
         if node.tag == _AMBIGUOUS:

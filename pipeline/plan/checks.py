@@ -9,7 +9,6 @@ from pipeline.plan.kinds.table import KINDS
 from pipeline.plan.models import check_quantized
 from pipeline.plan.patterns import check_patterns
 from pipeline.plan.shared_state import check_shared_state
-from pipeline.program.module_names import check_names
 from pipeline.program.module_paths import Outline
 from pipeline.program.sources import MethodSource
 from pipeline.store.errors import Problem, did_you_mean, join
@@ -17,7 +16,7 @@ from pipeline.store.names import METADATA
 
 if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
     from pipeline.config.compose import Document
-    from pipeline.config.models import MethodConfig, PackageConfig
+    from pipeline.config.models import PackageConfig
 
 
 def check_model(
@@ -38,7 +37,10 @@ def check_model(
     if problems:
         return problems
     for name, method in config.methods.items():
-        problems += _wrong_modules(name, method, document, methods[name], outline)
+        quantized = getattr(method.quantize, "modules", None)
+        if quantized:
+            in_method = outline(methods[name])
+            problems += check_quantized(name, quantized, document, in_method)
         for kind in KINDS.values():
             if kind.find_mistakes is None:
                 continue
@@ -78,31 +80,6 @@ def check_methods(
             yield document.problem("methods", mistake, remedy)
 
 
-def _wrong_modules(
-    name: str,
-    config: MethodConfig,
-    document: Document,
-    source: MethodSource,
-    outline: Callable[[MethodSource], Outline | None],
-) -> Iterator[Problem]:
-    """Find modules that a config names and a method lacks or has in several places, if it is known
-    what it has."""
-    quantized = getattr(config.quantize, "modules", None) or {}
-    filters = {f"methods.{name}.modules": config.modules or ()}
-    for number, spec in enumerate(config.partitioners):
-        where = join(f"methods.{name}.partitioners", number)
-        filters[f"{where}.{spec.name}.modules"] = spec.modules or ()
-    if not quantized and not any(filters.values()):
-        return
-    modules_of_source = outline(source)
-    if modules_of_source is None:  # checked when it is compiled
-        return
-    yield from check_quantized(name, quantized, document, modules_of_source)
-    for where, modules in filters.items():
-        for mistake, hint in check_names(modules, modules_of_source):
-            yield document.problem(where, mistake, hint)
-
-
 def find_places(
     config: PackageConfig, document: Document, more_paths: Iterable[str] = ()
 ) -> dict[str, str]:
@@ -122,6 +99,6 @@ def find_places(
     places = {}
     for path in paths:
         node = document.written(path)
-        if node is not None and node.mark.line:
-            places[path] = f"{node.mark.file}:{node.mark.line}"
+        if node is not None and node.line:
+            places[path] = f"{node.file}:{node.line}"
     return dict(sorted(places.items()))

@@ -22,9 +22,10 @@ from pipeline.store.toolchain import code, toolchain
 from pipeline.store.workspace import Workspace, config_files, makes_packages
 
 if TYPE_CHECKING:
-    from pipeline.config.compose import Folder
+    from pipeline.config.compose import Document, Folder
     from pipeline.config.models import PackageConfig
-    from pipeline.config.parser import Parsed
+    from pipeline.config.parser import ParsedPackage
+    from pipeline.store.errors import Problem
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class ConfigCache:
         self.workspace = workspace
         self._known: dict[Path, dict[str, Any] | None] = {}
         self._digests: dict[str, Digest | None] = {}
-        self._parsed: dict[str, Parsed] = {}
+        self._parsed: dict[str, ParsedPackage] = {}
         self._summaries: dict[str, ConfigSummary | None] = {}
         self.toolchains: dict[tuple[str, ...], dict[str, str]] = {}
 
@@ -143,7 +144,7 @@ class ConfigCache:
         if path not in self._known:
             digests = self.workspace.file_digests
             self._known[path] = None
-            with suppress(OSError):  # a file that can't be read; `parsed` says why
+            with suppress(OSError):  # a file that can't be read; `mistakes` says why
                 version = code("plan")
                 self._known[path] = digests.cached(
                     path, "composed", compute, version, self._still_so
@@ -216,8 +217,19 @@ class ConfigCache:
             if file in {*parts, *(path.name for path in paths)}:
                 yield package
 
-    def parsed(self, package: str) -> Parsed:
-        """Parse one package's config, or find what is wrong with it."""
+    def config(self, package: str) -> PackageConfig | None:
+        """Return a package's config, or None where it has mistakes."""
+        return self._parse_config(package)[0]
+
+    def document(self, package: str) -> Document | None:
+        """Return what was written for a package, or None where a file can't be read."""
+        return self._parse_config(package)[1]
+
+    def mistakes(self, package: str) -> tuple[Problem, ...]:
+        """Return what is wrong with a package's config by itself."""
+        return self._parse_config(package)[2]
+
+    def _parse_config(self, package: str) -> ParsedPackage:
         # Pydantic, which a no-op run does without.
         from pipeline.config.parser import (
             parse_package,
@@ -232,7 +244,7 @@ class ConfigCache:
         """Return the summary of a package's config, or None where the config has mistakes."""
         if package not in self._summaries:
             fields = None
-            with suppress(OSError):  # a file that can't be read; `parsed` says why
+            with suppress(OSError):  # a file that can't be read; `mistakes` says why
                 fields = self._cached_summary(package)
             self._summaries[package] = _parse(fields) if fields else None
         return self._summaries[package]
@@ -269,7 +281,7 @@ class ConfigCache:
     def _summarize(
         self, package: str, has_variables: bool = False
     ) -> dict[str, Any] | None:
-        config = self.parsed(package).config
+        config = self.config(package)
         if config is None:
             return None
         return _summarize(config, has_variables)

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.config.operators import FOLDER, may_load
-from pipeline.config.operators import remedy as operators_remedy
-from pipeline.config.passes import NOT_OFFERED, remedy, source_files
 from pipeline.moments import call_all
 from pipeline.store.errors import Problem, join, listed
 from pipeline.store.workspace import Workspace
@@ -17,7 +13,6 @@ from pipeline.store.workspace import Workspace
 if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
     from pipeline.backends import QuantizeConfig
     from pipeline.config.compose import Document
-    from pipeline.config.emission import MemoryPlan
     from pipeline.config.models import MethodConfig, PackageConfig
 
 
@@ -65,8 +60,6 @@ def check_config(
 ) -> Iterator[Problem]:
     """Yield what is wrong with a config whatever its model is."""
     yield from check_options(config, document)
-    yield from _missing_passes(config, document, workspace.root)
-    yield from _strange_libraries(config, document, workspace)
     yield from _misfitting_files(config, document, workspace)
     yield from _mixed_edges(config, document)
     yield from _foreign_quantizers(config, document)
@@ -91,40 +84,10 @@ def check_options(config: PackageConfig, document: Document) -> Iterator[Problem
                 )
 
 
-def _missing_passes(
-    config: PackageConfig, document: Document, root: Path
-) -> Iterator[Problem]:
-    lists = {
-        f"methods.{name}.{place}": [spec.reference for spec in passes]
-        for name, method in config.methods.items()
-        for place, passes in method.passes.items()
-    }
-    lists["emit.passes"] = [spec.reference for spec in config.emit.passes]
-    for path, planning in _plans(config):
-        lists[f"{path}.algorithm"] = list(planning.algorithm)
-    for path, references in lists.items():
-        for number, reference in enumerate(references):
-            if ":" in reference and not source_files(reference, root):
-                mistake = f"the pass {reference} {NOT_OFFERED}"
-                yield document.problem(
-                    join(path, number),
-                    mistake,
-                    remedy(reference),
-                )
-
-
-def _plans(config: PackageConfig) -> Iterator[tuple[str, MemoryPlan]]:
-    """Yield how memory is planned, with the place where that stands."""
-    yield "emit.memory_planning", config.emit.memory_planning
-    for name, method in config.methods.items():
-        if method.emit.memory_planning is not None:
-            yield f"methods.{name}.emit.memory_planning", method.emit.memory_planning
-
-
 def _emission_conflicts(config: PackageConfig, document: Document) -> Iterator[Problem]:
     """Find settings of emission that ExecuTorch does not take together."""
     emit = config.emit
-    for path, planning in _plans(config):
+    for path, planning in config.memory_plans():
         if (
             path != "emit.memory_planning"
             and emit.memory_planning.share_mutable_buffers
@@ -158,21 +121,6 @@ def _emission_conflicts(config: PackageConfig, document: Document) -> Iterator[P
             mistake = "skips copies to and from a device whose memory is not planned"
             yield document.problem(
                 path, mistake, "leave enable_non_cpu_memory_planning out"
-            )
-
-
-def _strange_libraries(
-    config: PackageConfig, document: Document, workspace: Workspace
-) -> Iterator[Problem]:
-    for number, library in enumerate(config.operators):
-        if not may_load(library, workspace.root, workspace.operators):
-            neither = "not"
-            if workspace.operators.folder:
-                neither = f"neither in {FOLDER}/ nor"
-            mistake = f"{library} is {neither} listed by the workspace's settings"
-            where = join("operators", number)
-            yield document.problem(
-                where, mistake, operators_remedy(workspace.operators)
             )
 
 

@@ -69,7 +69,7 @@ class Files:
 
     def config(self, package: str) -> PackageConfig:
         """Return the config of a package, which has no mistakes."""
-        config = self.configs.parsed(package).config
+        config = self.configs.config(package)
         assert config is not None
         return config
 
@@ -88,7 +88,7 @@ class Files:
 
     def document(self, package: str) -> Document:
         """Return what the config of a package, which has no mistakes, was parsed from."""
-        document = self.configs.parsed(package).document
+        document = self.configs.document(package)
         assert document is not None
         return document
 

@@ -16,9 +16,9 @@ from pipeline.plan.archives import Archives, reading
 from pipeline.plan.declared import Declared, parse_declared, read_declared
 from pipeline.plan.export_parameters import find_wrong, parse_export, read_parameters
 from pipeline.plan.kinds.export import ExportInputs, export_action, reads_key
-from pipeline.plan.pass_inputs import PassInputs
 from pipeline.plan.places import EXECUTABLE
 from pipeline.plan.reads import Finder, Reads, Surroundings, is_inside, parse_records
+from pipeline.plan.user_code import find_code
 from pipeline.program import sources
 from pipeline.program.sources import MethodSource, ModelSource
 from pipeline.store.digest import Digest
@@ -226,11 +226,8 @@ class Models:
     def libraries(self) -> list[tuple[str, dict[str, str | None]]]:
         """The libraries of operators that the workspace lists, with their inputs. Raises
         SourceError."""
-        inputs = PassInputs(self.workspace)
-        return [
-            (library, inputs.find_library(library))
-            for library in self.workspace.operators.listed
-        ]
+        listed = self.workspace.operators
+        return list(find_code("operators", listed, self.workspace).items())
 
     @cached_property
     def finder(self) -> Finder:

@@ -3,19 +3,15 @@ operators."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
-from pipeline.config.operators import may_load
 from pipeline.plan.config_cache import ConfigCache
 from pipeline.plan.models import Models, once
-from pipeline.plan.pass_inputs import PassInputs
+from pipeline.plan.user_code import Code, UserCode, open_code
 from pipeline.store.digest import Digest
 from pipeline.store.workspace import Workspace
-
-# The inputs of a pass or a library, by their names in keys.
-Code = dict[str, str | None]
 
 
 class NamedInputs:
@@ -41,7 +37,7 @@ class NamedInputs:
             if digest is not None:
                 yield path, digest
 
-    def code(self, package: str) -> list[Mapping[str, str | None]]:
+    def code(self, package: str) -> list[Code]:
         """Return the inputs of a package's passes and of its libraries of operators."""
         return [
             *self.passes(package).values(),
@@ -52,25 +48,26 @@ class NamedInputs:
     def passes(self, package: str) -> dict[str, Code]:
         """Return the inputs of a config's passes, by reference. Raises SourceError."""
         summary = self._configs.summary(package)
-        return {
-            reference: self._code_inputs.find(reference)
-            for reference in (summary.passes if summary else ())
-        }
+        if not summary or not summary.passes:
+            return {}
+        return {**self._passes.find_all(summary.passes)}
 
     @once
     def libraries(self, package: str) -> list[tuple[str, Code]]:
         """Return the libraries of operators that a package has, with their inputs: those of the
         workspace, then the config's own. Raises SourceError."""
         summary = self._configs.summary(package)
-        root = self._workspace.root
-        libraries = dict(self._models.libraries)
-        for library in summary.operators if summary else ():
-            if may_load(
-                library, root, self._workspace.operators
-            ):  # others are a problem, and not read
-                libraries.setdefault(library, self._code_inputs.find_library(library))
+        libraries: dict[str, Code] = dict(self._models.libraries)
+        names = summary.operators if summary else ()
+        names = tuple(name for name in names if name not in libraries)
+        if names:
+            libraries |= self._libraries.find_all(self._libraries.select(names))
         return list(libraries.items())
 
     @cached_property
-    def _code_inputs(self) -> PassInputs:
-        return PassInputs(self._workspace)
+    def _passes(self) -> UserCode:
+        return open_code("passes", self._workspace)
+
+    @cached_property
+    def _libraries(self) -> UserCode:
+        return open_code("operators", self._workspace)

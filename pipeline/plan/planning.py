@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from pipeline.program.sources import MethodSource
 from pipeline.store.digest import Digest
 from pipeline.store.errors import Problem
 
@@ -41,6 +42,16 @@ class Planning:
         self, package: str, config: PackageConfig, document: Document
     ) -> Iterator[Problem]:
         """Yield what is wrong with a config that has no other mistakes."""
+        yield from ()
+
+    def find_model_problems(
+        self,
+        config: PackageConfig,
+        document: Document,
+        methods: Mapping[str, MethodSource],
+    ) -> Iterator[Problem]:
+        """Yield what is wrong between a config, which has no other mistakes, and its model's
+        methods. Raises SourceError."""
         yield from ()
 
     def problem_facts(self, package: str) -> Any:

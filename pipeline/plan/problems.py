@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from pipeline.config.operators import may_load
 from pipeline.moments import find_features, load
 from pipeline.plan.files import Files
 from pipeline.plan.golden import find_golden_mistakes
@@ -99,12 +98,7 @@ class CheckedFiles(Files):
             libraries = self.inputs.libraries(package)
         except SourceError:
             return None
-        root = self.workspace.root
-        settings = self.workspace.operators
-        permissions = [
-            may_load(library, root, settings) for library in summary.operators
-        ]
-        more = [self.configs.toolchain(summary), passes, libraries, permissions]
+        more = [self.configs.toolchain(summary), passes, libraries]
         if summary.revision:
             more.append(self.revision)
         for planning in self.find_planning(package):
@@ -131,10 +125,9 @@ class CheckedFiles(Files):
         # Which a no-op run, of sound packages, does without.
         from pipeline.plan.config_checks import check_backends, check_config
 
-        parsed = self.configs.parsed(package)
-        config = parsed.config
-        document = parsed.document
-        problems = list(parsed.problems)
+        config = self.configs.config(package)
+        document = self.configs.document(package)
+        problems = list(self.configs.mistakes(package))
         if document is None:
             return tuple(problems)
         problems += check_backends(document)
@@ -179,5 +172,7 @@ class CheckedFiles(Files):
                 buffers = self.models.archives.buffers
                 complete = self.complete_config(package)
                 yield from check_model(complete, document, methods, outline, buffers)
+                for planning in self.find_planning(package):
+                    yield from planning.find_model_problems(complete, document, methods)
         except SourceError as error:
             yield document.problem("model", str(error))

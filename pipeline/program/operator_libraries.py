@@ -2,17 +2,21 @@
 
 torch knows an operator once the module or the shared library that defines it is loaded. Libraries
 of ExecuTorch's wheel and of torchao are loaded here by the operators' names, from a fixed table;
-a team's own are named by the workspace (`pipeline/config/operators.py`), since loading one runs its
+a team's own are named by the workspace (`pipeline/features/operators/`), since loading one runs its
 code. Libraries register kernels with ExecuTorch's runtime too, where they have some.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from typing import Any
+
+from pipeline.moments import call_all
+from pipeline.store.errors import PipelineError
 
 _MOST_CHARACTERS = 300  # of an import's error
 _LLM = "executorch.extension.llm"
@@ -105,6 +109,18 @@ def noting_operators(library: str) -> Iterator[None]:
     yield
     for name in set(torch._C._dispatch_get_all_op_names()) - before:
         _REGISTERED_BY.setdefault(name, library)
+
+
+def load_libraries(references: Sequence[str], root: Path) -> None:
+    """Load libraries of operators of a team in their order, for good: torch knows their operators
+    while this process lives, and ExecuTorch's runtime their kernels. A module of the workspace at
+    `root` comes before an installed one of its name.
+
+    Raises:
+        PipelineError: one can't be loaded, or no feature of this installation loads any.
+    """
+    if references and not list(call_all("load_libraries", references, root)):
+        raise PipelineError('operators: this installation has no feature "operators"')
 
 
 def find_library(operator: str) -> str:

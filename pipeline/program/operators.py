@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch.fx import Node
 
+# The partition that a node is of, in its metadata, as ExecuTorch names it.
+TAG = "delegation_tag"
 # Why partitioners left a node, in its metadata (pipeline/features/reasons).
 NOTES = "why_not_delegated"
 

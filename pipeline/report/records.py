@@ -23,6 +23,7 @@ from pipeline.store.compiled import (
     NARROWED_SIZE,
     OPERATOR_LIBRARY,
 )
+from pipeline.store.errors import listed
 from pipeline.store.files import MANIFEST, REPORT, read_record
 from pipeline.store.forms import Check, check_of
 from pipeline.store.quantized import QUANTIZATION_FACTS
@@ -31,6 +32,9 @@ from pipeline.store.workspace import Workspace
 FORMAT = 2  # of report.json
 # A higher SQNR is float32's own rounding, and differs from one processor to the next.
 MOST_SQNR = 120.0  # dB
+_MOST_NAMED = (
+    2  # modules, and reasons, of the calls of one operator that a sentence has
+)
 
 
 def read_manifest(workspace: Workspace, package: str) -> dict[str, Any] | None:
@@ -112,6 +116,22 @@ def name_kernels(operators: Iterable[str]) -> str:
     if all(o.startswith(ours) or "." not in o for o in operators):
         return "portable kernels"
     return "kernels"
+
+
+def describe_left(delegation: Mapping[str, Any], operator: str) -> str:
+    """Describe why calls of an operator are left to portable kernels: their modules, and reasons;
+    empty where the manifest knows neither."""
+    calls = [
+        call for call in delegation.get("left", ()) if call["operator"] == operator
+    ]
+    modules = dict.fromkeys(call["module"] for call in calls if call["module"])
+    reasons = dict.fromkeys(call["reason"] for call in calls if call["reason"])
+    words = []
+    if modules:
+        words.append(f"in {listed(modules, _MOST_NAMED)}")
+    if reasons:
+        words.append(listed(reasons, _MOST_NAMED))
+    return f" ({': '.join(words)})" if words else ""
 
 
 def is_unchecked(gate: Mapping[str, Any]) -> bool:

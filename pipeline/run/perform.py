@@ -11,11 +11,11 @@ from typing import Any
 
 from pipeline.backends import BACKENDS
 from pipeline.compile.preprocess.spill import spilling
-from pipeline.config.operators import load_libraries
 from pipeline.moments import call_all, find_functions, load
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds.table import KINDS
 from pipeline.plan.models import Models
+from pipeline.program.operator_libraries import load_libraries
 from pipeline.program.patching import wrapped
 from pipeline.run.build.link import link_package
 from pipeline.run.build.load import check_libraries

@@ -103,7 +103,6 @@ _EXPORT = {
     "constant_methods": CONSTANT_METHODS,
     "warnings": list[str],
 }
-_RELINK = {"compiles": dict[str, Digest], "pieces": dict[str, list[Piece]]}
 _LINK = {"files": {FileName: Digest}, "joined?": {FileName: list[Piece]}}
 _MEASURE = {"record": Digest, "blobs": list[Digest]}
 _VALIDATE = {
@@ -151,7 +150,6 @@ OUTLINES: Mapping[str, Any] = {
     "program": _PROGRAM_PARTS,
     "reads": _READS,
     "export": _EXPORT,
-    "relink": _RELINK,
     "link": _LINK,
     "measure": _MEASURE,
     "validate": _VALIDATE,

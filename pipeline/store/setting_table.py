@@ -51,7 +51,9 @@ def _parse_path(value: Any, root: Path) -> Path:
     return checked(path, all(len(os.fsencode(part)) < 256 for part in path.parts))
 
 
-def _parse_texts(value: Any, _: Path) -> tuple[str, ...]:
+def parse_texts(value: Any, _: Path) -> tuple[str, ...]:
+    """Return a list of texts, which a variable has with the separator of PATH between them. Raises
+    ValueError for another value."""
     values = value.split(os.pathsep) if isinstance(value, str) else value
     return tuple(parse_text(text) for text in checked(values, isinstance(values, list)))
 
@@ -138,11 +140,6 @@ SETTINGS: Mapping[str, Setting] = {
         _parse_paths,
         "a path or a list of paths",
         "Folders outside the workspace that links in the workspace may point to.",
-    ),
-    "operators": Setting(
-        _parse_texts,
-        "a list of modules and library paths",
-        "Operator libraries that are loaded for every package and every exporter.",
     ),
     "executor": Setting(
         lambda value, _: checked(value, bool(_EXECUTOR.fullmatch(parse_text(value)))),

@@ -21,7 +21,13 @@ TABLE = "tool.pte-pipeline"
 UNTRUSTED_VARIABLE = "PTE_PIPELINE_UNTRUSTED"
 # The features of this package that bring settings. What one is set to must not go unnoticed where
 # the feature's folder was deleted.
-_FEATURES_WITH_SETTINGS = ("native", "remote", "toolchains", "unknown_toolchain")
+_FEATURES_WITH_SETTINGS = (
+    "native",
+    "operators",
+    "remote",
+    "toolchains",
+    "unknown_toolchain",
+)
 
 
 class SettingsReader:
@@ -68,7 +74,8 @@ class SettingsReader:
 
     def _text(self, name: str) -> str | None:
         """Return the variable that sets a setting; None where it is unset or empty."""
-        if not find_settings()[name].has_variable:
+        setting = find_settings().get(name)
+        if setting is None or not setting.has_variable:
             return None
         return os.environ.get(variable_of(name)) or None
 

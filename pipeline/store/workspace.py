@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,17 @@ from pipeline.store.files import (
     remove,
     write_atomically,
 )
-from pipeline.store.settings import BuildSettings, read_settings
+from pipeline.store.places import default_root
+from pipeline.store.setting_table import DEFAULT_CAP
+from pipeline.store.settings import (
+    Environment,
+    read_environment,
+    read_executor,
+    read_remote,
+    usable_cores,
+)
+from pipeline.store.settings_reader import SettingsReader, open_settings
+from pipeline.store.sizes import parse_size
 from pipeline.store.states import is_state
 from pipeline.store.store import Store
 
@@ -31,14 +41,38 @@ CONFIG_SUFFIXES = (".yaml", ".yml")
 
 
 @dataclass(frozen=True)
-class Workspace(BuildSettings):
-    """A project's folder, its store, and the settings of its builds. `jobs` is the number of worker
-    processes; `build_folder` is where builds go, where that is not `build/`."""
+class Workspace:
+    """A project's folder, its store, and the settings of its builds.
+
+    Attributes:
+        jobs: the number of worker processes.
+        build_folder: where builds go, where that is not `build/`.
+        environment: the variables that configs may read.
+        data: folders outside of the workspace to which links in it may lead.
+        operators: the libraries of operators that every package has, modules and files; loading one
+            runs its code.
+        operators_folder: whether configs may name what stands in the workspace's folder
+            `operators/`.
+        fast_lowering: whether time is saved inside ExecuTorch's calls; changes no byte, and so is
+            in no key.
+        executor: where actions run: "" for this machine, or the name of an executor that a feature
+            brings, with an address behind it where it has one.
+        refit: whether new weights are put into what was lowered before; changes no byte either.
+        allow: further verdicts with which a build succeeds, besides passed.
+    """
 
     root: Path
     store: Store
     jobs: int
     build_folder: Path | None = None
+    environment: Environment = field(default_factory=Environment)
+    data: tuple[Path, ...] = ()
+    operators: tuple[str, ...] = ()
+    operators_folder: bool = True
+    fast_lowering: bool = True
+    executor: str = ""
+    refit: bool = True
+    allow: tuple[str, ...] = ()
 
     def find_data(self, name: str | Path) -> Digest | None:
         """Return the digest of a data file of the workspace, or None if the file cannot be read or
@@ -153,11 +187,38 @@ def makes_packages(stem: str) -> bool:
 
 
 def open_workspace(root: Path) -> Workspace:
-    """Open the workspace at `root`. Raises PipelineError for wrong settings."""
+    """Open the workspace at `root`. Raises PipelineError for wrong settings.
+
+    An untrusted build goes by its environment alone, not by a file that the build's author can
+    edit: where the store and the remote tier are, what is believed of them and written to them,
+    which variables configs read, which links out of the workspace are followed, and which libraries
+    of operators are loaded.
+    """
     root = root.resolve()
-    settings = read_settings(root)
-    overflow = root / "build" / ".store"
-    store = Store(settings.store, settings.remote, settings.cap, overflow)
+    settings = open_settings(root)
+    get = settings.get
     folder = os.environ.get(BUILD_VARIABLE)
-    build_folder = Path(folder) if folder else None
-    return Workspace(root, store, settings.jobs, build_folder, **vars(settings.build))
+    return Workspace(
+        root=root,
+        jobs=get("jobs", usable_cores()),
+        store=open_store(settings, root / "build" / ".store"),
+        build_folder=Path(folder) if folder else None,
+        environment=read_environment(settings),
+        data=get("data", ()),
+        operators=get("operators", ()),
+        operators_folder=not settings.untrusted,
+        fast_lowering=get("fast_lowering", True),
+        executor=read_executor(settings),
+        refit=get("refit", True),
+        allow=get("allow", ()),
+    )
+
+
+def open_store(settings: SettingsReader, overflow: Path | None = None) -> Store:
+    """Open the store that settings name. Raises PipelineError for wrong settings."""
+    return Store(
+        settings.get("store", default_root()),
+        cap=settings.get("store_size", parse_size(DEFAULT_CAP)),
+        remote=read_remote(settings),
+        overflow=overflow,
+    )

@@ -20,13 +20,13 @@ from pipeline.backends import (
     make_quantizer,
 )
 from pipeline.backends.options import NAMES
-from pipeline.backends.xnnpack import (
+from pipeline.features.to_backend.registration import preprocess_function
+from pipeline.features.torchao.entries import Scheme, TorchaoQuantize
+from pipeline.features.xnnpack.entries import (
     XnnpackOptions,
     XnnpackPrecision,
     XnnpackQuantize,
 )
-from pipeline.features.to_backend.registration import preprocess_function
-from pipeline.features.torchao.entries import Scheme, TorchaoQuantize
 
 # Options without a default, of partitioner and quantizer.
 NEEDED = {"ethos-u": {"target": "ethos-u55-128"}, "tosa": {"tosa_spec": "TOSA-1.0+INT"}}

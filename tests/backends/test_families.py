@@ -69,7 +69,8 @@ def test_a_folder_is_all_that_a_backend_needs(tmp_path):
 
 
 def test_families_have_an_order_of_their_own_and_new_ones_come_last(monkeypatch):
-    features = [Feature(name, "", entries=f"{name}.entries") for name in ("zeta", "alpha", "arm")]
+    names = ("zeta", "alpha", "arm", "xnnpack")
+    features = [Feature(name, "", entries=f"{name}.entries") for name in names]
     monkeypatch.setattr(families, "find_features", lambda: features)
     modules = families.find_families.__wrapped__()
     assert list(modules) == ["xnnpack", "arm", "alpha", "zeta"]

@@ -15,10 +15,11 @@ from torch.export import Dim, export
 from torch.nn import functional as F
 
 from pipeline.backends import PartitionerSpec, make_partitioners
-from pipeline.backends.xnnpack import XnnpackOptions, XnnpackQuantize, passes
 from pipeline.compile.lower import lower
 from pipeline.features.quantization.quantize import quantize
 from pipeline.features.speedups.patches import fast_lowering
+from pipeline.features.xnnpack import passes
+from pipeline.features.xnnpack.entries import XnnpackOptions, XnnpackQuantize
 from pipeline.program.patching import digest_source
 from tests.support.matrix import in_tiers
 

@@ -12,7 +12,7 @@ from doit.doit_cmd import DoitMain
 
 from pipeline.features.provenance.attestation import PROVENANCE, make_statement
 from pipeline.features.provenance.envelopes import sign_statement
-from pipeline.store.signing import load_keys
+from pipeline.features.signing.keys import load_keys
 from pte_pipeline import bytecode
 from pte_pipeline.command_line import main
 from tests.features.provenance.test_attestation import digests, provenance

@@ -16,7 +16,6 @@ from torch import nn
 from torch.export import export
 
 from pipeline.backends import PartitionerSpec
-from pipeline.backends.xnnpack import XnnpackOptions, XnnpackQuantize
 from pipeline.compile.emit import emit
 from pipeline.compile.lower import lower
 from pipeline.compile.module_filter import (
@@ -24,10 +23,11 @@ from pipeline.compile.module_filter import (
     make_filtered_partitioners,
 )
 from pipeline.compile.shared_constants import separate_constants
-from pipeline.compile.split_partition import split_partition
 from pipeline.devices.bindings import Package
 from pipeline.devices.interface import PackageFiles
+from pipeline.features.module_selection.split_partition import split_partition
 from pipeline.features.quantization.quantize import quantize
+from pipeline.features.xnnpack.entries import XnnpackOptions, XnnpackQuantize
 from pipeline.program.inputs import InputSet
 from pipeline.program.module_paths import outline_program
 from pipeline.store.errors import PipelineError

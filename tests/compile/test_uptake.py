@@ -8,9 +8,8 @@ from torch.export import export
 
 from pipeline.backends import BACKENDS, PartitionerSpec
 from pipeline.compile.inspect.uptake import measure_uptake
-from pipeline.compile.split_partition import TAG
 from pipeline.program.graphs import iter_nodes
-from pipeline.program.operators import base_name
+from pipeline.program.operators import TAG, base_name
 
 SPEC = PartitionerSpec(name="xnnpack", options=BACKENDS["xnnpack"].options())
 MOVING = ("view_copy", "permute_copy", "_clone_dim_order")

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pipeline.config.compose import Folder, merge
 from pipeline.config.parser import parse_document
 from pipeline.config.variables import Variables
-from pipeline.config.yaml import Mark, Node, load_nodes, plain, read_scalar
+from pipeline.config.yaml import Node, load_nodes, plain, read_scalar
 from pipeline.features.explain.resolved import resolved_view
 from pipeline.plan.plan import Plan
 from pipeline.store.errors import (
@@ -289,7 +289,7 @@ def test_defaults_must_be_a_mapping(write, value):
 def filled(text, values=(), matrix=None):
     """Fill in a value, written without quotes; return it and its problems."""
     variables = Variables(environment(dict(values)), matrix)
-    node = variables.fill(Node(text, Mark("f.yaml", 7, "path"), plain=True))
+    node = variables.fill(Node(text, "f.yaml", "path", 7, plain=True))
     return node.value, [str(problem) for problem in variables.problems]
 
 
@@ -383,7 +383,7 @@ def test_a_base_can_be_chosen_by_a_variable(write):
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=20), st.booleans())
 def test_any_text_can_be_escaped(text, unquoted):
     variables = Variables(environment({}))
-    node = variables.fill(Node(text.replace("$", "$$"), Mark("f", 1, "x"), plain=unquoted))
+    node = variables.fill(Node(text.replace("$", "$$"), "f", "x", 1, plain=unquoted))
     assert node.value == text and not variables.problems
 
 
@@ -659,10 +659,10 @@ def test_each_value_is_of_the_last_document_that_wrote_it(documents):
     for path, node in leaves(stacked(documents)):
         if not path:
             continue
-        file = int(node.mark.file)
-        assert node.mark.path == path
+        file = int(node.file)
+        assert node.path == path
         assert at(documents[file], path) == plain(node)
-        line = yaml.safe_dump(documents[file]).splitlines()[node.mark.line - 1]
+        line = yaml.safe_dump(documents[file]).splitlines()[node.line - 1]
         assert line.strip().startswith(f"{path.rpartition('.')[2]}:")
         for later in documents[file + 1 :]:
             with pytest.raises((KeyError, TypeError)):

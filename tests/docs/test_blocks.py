@@ -58,7 +58,7 @@ def check_baseline(block: Block, folder: Path) -> None:
 
     (folder / "pair.yaml").write_text(block.text, encoding="utf-8")
     figures = read_baseline(folder / "pair.yaml")
-    assert figures is not None and figures.methods
+    assert figures is not None and figures["methods"]
 
 
 def check_hooks(block: Block, folder: Path) -> None:

@@ -31,6 +31,12 @@ USES = {
     "inspection": ("validate: {gates: {max_planned_memory: 2MB}}", "validate.gates.max_planned"),
     "latency": ("validate: {latency: {seconds: 1}}", "validate.latency"),
     "matrix": ("matrix: {size: [1, 2]}", "matrix"),
+    "module_selection": ("    modules: [encoder]", "methods.decode.modules"),
+    "operators": ("operators: [team_ops]", "operators"),
+    "passes": (
+        "emit: {passes: ['fusions:FuseGelu'], memory_planning: {algorithm: 'plans:pack'}}",
+        "emit.passes",
+    ),
     "quantization": (
         "    quantize: {quantizer: xnnpack, dynamic: true}",
         "methods.decode.quantize",
@@ -43,9 +49,20 @@ SETTINGS = {
         {"PTE_PIPELINE_EXECUTOR": "dask"},
         "PTE_PIPELINE_EXECUTOR: this installation has no executor 'dask'; unset it",
     ),
+    "operators": (
+        {"PTE_PIPELINE_OPERATORS": "team_ops"},
+        'PTE_PIPELINE_OPERATORS: this installation has no feature "operators"; unset it',
+    ),
     "remote": (
         {"PTE_PIPELINE_REMOTE": "file:///nowhere"},
         'PTE_PIPELINE_REMOTE: this installation has no feature "remote"; unset it',
+    ),
+    "signing": (
+        {
+            "PTE_PIPELINE_REMOTE": "file:///nowhere",
+            "PTE_PIPELINE_REMOTE_TRUST": "unsigned",
+        },
+        'a remote needs keys, and this installation has no feature "signing"; unset it',
     ),
     "unknown_toolchain": (
         {"PTE_PIPELINE_UNKNOWN_TOOLCHAIN": "allow"},
@@ -133,6 +150,9 @@ def test_packages_are_built_and_validated_without(without):
         assert status == 1
         assert f'this installation has no feature "{name}"; leave the key out' in said
         assert key in said
+    if name == "passes":
+        assert "emit.memory_planning.algorithm: is 'plans:pack', must be greedy" in said
+        assert 'or a list of these: this installation has no feature "passes"' in said
     if name in SETTINGS:
         variables, message = SETTINGS[name]
         status, said = doit(**variables)

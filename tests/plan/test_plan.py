@@ -21,14 +21,13 @@ from pipeline.plan.plan import Plan
 from pipeline.plan.status import Status, export_status, link_status, unit_status, validate_status
 from pipeline.store.digest import hash_json
 from pipeline.store.errors import ConfigErrors
-from pipeline.store.settings import OperatorSettings, read_settings
 from pipeline.store.store import Store
-from pipeline.store.workspace import Workspace
+from pipeline.store.workspace import Workspace, open_workspace
 from tests.support.bench import bench_of
 
 
 def make_plan(bench):
-    listed = read_settings(bench.root).build.environment
+    listed = open_workspace(bench.root).environment
     return Plan(Workspace(bench.root, Store(bench.store), 1, environment=listed))
 
 
@@ -278,10 +277,10 @@ def test_what_a_config_may_not_say_any_more_is_told_though_nothing_else_changed(
     (bench.root / "team_ops.py").write_text("")
     bench.settle()
     workspace = Workspace(bench.root, Store(bench.store), 1)
-    listed = replace(workspace, operators=OperatorSettings(("team_ops",)))
+    listed = replace(workspace, operators=("team_ops",))
     assert Plan(listed).link_digest("many") is not None
     listed.file_digests.save()
-    untrusted = replace(workspace, operators=OperatorSettings())
+    untrusted = replace(workspace, operators_folder=False)
     assert Plan(untrusted).link_digest("many") is None
     (bench.root / "models" / "many" / "classify.pt2").unlink()
     assert Plan(replace(listed)).link_digest("many") is None

@@ -14,10 +14,10 @@ from torch.export import export
 from torch.export.pt2_archive._package import package_pt2
 
 from pipeline import to_backend, to_backend_multiple
-from pipeline.backends.xnnpack import XnnpackQuantize
+from pipeline.features.module_selection.names import check_names, stands_in
 from pipeline.features.quantization.quantize import quantize
+from pipeline.features.xnnpack.entries import XnnpackQuantize
 from pipeline.program.archive_facts import describe_archive
-from pipeline.program.module_names import check_names, stands_in
 from pipeline.program.module_paths import (
     Outline,
     innermost_module,

@@ -1,6 +1,7 @@
 """Which libraries of operators are installed, and when they are loaded."""
 
 import re
+from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 
@@ -127,14 +128,17 @@ def test_an_operator_of_a_plan_may_have_no_overload_and_any_name():
     ],
 )
 def test_a_config_names_what_others_vouch_for(reference, allowed, tmp_path):
-    from pipeline.config.operators import may_load
-    from pipeline.store.settings import OperatorSettings
+    from pipeline.features.operators.finding import may_load
+    from pipeline.store.store import Store
+    from pipeline.store.workspace import Workspace
 
     for name in ("operators/team_ops.py", "operators/lib.so", "data/lib.so"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     (tmp_path / "data" / "inner").mkdir()
     (tmp_path / "operators" / "link").symlink_to(tmp_path / "data" / "inner")
-    assert may_load(reference, tmp_path, OperatorSettings(("acme.ops",))) == allowed
-    untrusted = OperatorSettings(("acme.ops",), folder=False)
-    assert may_load(reference, tmp_path, untrusted) == (reference == "acme.ops")
+    workspace = Workspace(tmp_path, Store(tmp_path / "store"), 1, operators=("acme.ops",))
+    assert may_load(reference, workspace) == allowed
+    assert may_load(reference, replace(workspace, operators_folder=False)) == (
+        reference == "acme.ops"
+    )

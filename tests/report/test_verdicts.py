@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from pipeline.features.headlines.figures import find_headline
 from pipeline.features.pages.heads import lead
 from pipeline.report.failures import (
     describe_failure,
@@ -11,7 +12,6 @@ from pipeline.report.failures import (
     first_culprit,
     group_failures,
 )
-from pipeline.report.headlines import headline, worst_headline
 from pipeline.report.packages import Entry
 from pipeline.report.records import name_kernels
 from pipeline.report.render import render, render_all
@@ -184,12 +184,12 @@ def test_a_quantization_that_nothing_judges_is_not_said_to_have_passed():
 
 def test_the_worst_verdict_leads_with_its_figure_and_limit():
     encode = method("encode", limits={"atol": 1e-4}, limits_from="float32")
-    worst = worst_headline([encode, quantized("not judged")])
+    worst = find_headline([encode, quantized("not judged")])
     assert worst[:3] == ("not judged", "23.1 dB", "none")
     judged = quantized("passed", limits={"min_sqnr": 20.0, "min_agreement": 0.95})
-    assert headline(judged)[:3] == ("passed", "90.0 %", "≥ 95.0 %")  # which it breaks
+    assert find_headline([judged])[:3] == ("passed", "90.0 %", "≥ 95.0 %")  # which it breaks
     wrong = method("encode", ok=False, limits={"atol": 1e-4}, limits_from="float32")
-    assert worst_headline([wrong, judged])[:3] == ("failed", "1.20e−7", "0.0001 float32")
+    assert find_headline([wrong, judged])[:3] == ("failed", "1.20e−7", "0.0001 float32")
 
 
 def test_failures_of_one_cause_stand_in_one_row():
@@ -380,7 +380,7 @@ def test_an_export_has_a_verdict_of_its_own():
         own = referenced(verdict)
         report = validation(method("encode"), own)
         assert own["verdict"] == "passed" and report["verdict"] == verdict
-        assert headline(own)[:3] == (verdict, "1.50", "reference")
+        assert find_headline([own])[:3] == (verdict, "1.50", "reference")
         made = render(report)
         row = rows(made["report.md"].decode(), "Worst figures of each method")[3]
         assert row[1] == "reference (4 calls of the export, by reference('decode'))"

@@ -8,7 +8,9 @@ from pipeline.store import setting_table, settings_reader
 from pipeline.store.errors import PipelineError
 from pipeline.store.places import default_root
 from pipeline.store.setting_table import find_variables
-from pipeline.store.settings import read_settings
+from pipeline.store.settings import read_remote
+from pipeline.store.settings_reader import open_settings
+from pipeline.store.workspace import open_workspace
 
 HEAD = "[tool.pte-pipeline]\n"
 
@@ -23,29 +25,40 @@ def no_environment(monkeypatch):
 def settings(tmp_path):
     def read(text=""):
         (tmp_path / "pyproject.toml").write_text(HEAD + text)
-        return read_settings(tmp_path)
+        return open_workspace(tmp_path)
+
+    return read
+
+
+@pytest.fixture
+def remote_of(settings, tmp_path):
+    """The settings of the remote tier, which a store keeps to itself."""
+
+    def read(text=""):
+        settings(text)
+        return read_remote(open_settings(tmp_path))
 
     return read
 
 
 def test_defaults(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    found = read_settings(tmp_path)
+    found = open_workspace(tmp_path)
     assert found.jobs >= 1
-    assert found.store == tmp_path / "pte-pipeline"
-    assert found.cap == 50 * 10**9
-    assert found.remote is None
+    assert found.store.root == tmp_path / "pte-pipeline"
+    assert found.store.cap == 50 * 10**9
+    assert read_remote(open_settings(tmp_path)) is None
 
 
 def test_file_says(settings, tmp_path):
     found = settings('jobs = 3\nstore = "here"\nstore_size = "1.5 GiB"\n')
-    assert (found.jobs, found.store, found.cap) == (3, tmp_path / "here", 3 * 2**29)
+    assert (found.jobs, found.store.root, found.store.cap) == (3, tmp_path / "here", 3 * 2**29)
 
 
 def test_a_system_that_does_not_tell_which_cores_are_ours_gives_all(tmp_path, monkeypatch):
     """As macOS."""
     monkeypatch.delattr(os, "sched_getaffinity")
-    assert read_settings(tmp_path).jobs == os.cpu_count()
+    assert open_workspace(tmp_path).jobs == os.cpu_count()
 
 
 def test_environment_wins(settings, tmp_path, monkeypatch):
@@ -53,7 +66,7 @@ def test_environment_wins(settings, tmp_path, monkeypatch):
     monkeypatch.setenv("PTE_PIPELINE_STORE", str(tmp_path / "there"))
     monkeypatch.setenv("PTE_PIPELINE_STORE_SIZE", "7MB")
     found = settings('jobs = 3\nstore = "here"\nstore_size = "1GB"\n')
-    assert (found.jobs, found.store, found.cap) == (2, tmp_path / "there", 7_000_000)
+    assert (found.jobs, found.store.root, found.store.cap) == (2, tmp_path / "there", 7_000_000)
 
 
 @pytest.mark.parametrize(
@@ -89,39 +102,39 @@ def test_mistake_in_the_environment_names_the_variable(settings, monkeypatch):
         settings()
 
 
-def test_remote(settings, tmp_path, monkeypatch):
-    found = settings(
+def test_remote(remote_of, tmp_path, monkeypatch):
+    found = remote_of(
         'remote = "s3://b/c"\nsigning_key = "key.pem"\ntrusted_keys = ["a.pem", "/b.pem"]\n'
         "remote_timeout = 3\nremote_options = {anon = true}\n"
-    ).remote
+    )
     assert (found.url, found.writable, found.timeout) == ("s3://b/c", True, 3.0)
     assert found.signing_key == tmp_path / "key.pem"
     assert [str(path) for path in found.trusted_keys] == [str(tmp_path / "a.pem"), "/b.pem"]
     assert found.options == {"anon": True}
     monkeypatch.setenv("PTE_PIPELINE_REMOTE_MODE", "read-only")
-    assert not settings(UNSIGNED).remote.writable
+    assert not remote_of(UNSIGNED).writable
 
 
 UNSIGNED = 'remote = "s3://b/c"\nremote_trust = "unsigned"\n'
 
 
-def test_somebody_says_whose_results_are_believed(settings, monkeypatch):
+def test_somebody_says_whose_results_are_believed(settings, remote_of, monkeypatch):
     with pytest.raises(PipelineError, match=r"whose results are believed; set trusted_keys .* or "):
         settings('remote = "s3://b/c"')
-    assert settings(UNSIGNED).remote.believes_all
-    assert not settings('remote = "s3://b/c"\ntrusted_keys = ["a.pub"]').remote.believes_all
+    assert remote_of(UNSIGNED).believes_all
+    assert not remote_of('remote = "s3://b/c"\ntrusted_keys = ["a.pub"]').believes_all
     with pytest.raises(PipelineError, match="has keys and remote_trust; keep"):  # no downgrade
         settings(f'{UNSIGNED}trusted_keys = ["a.pub"]')
     monkeypatch.setenv("PTE_PIPELINE_REMOTE_TRUST", "unsigned")
-    assert settings('remote = "s3://b/c"').remote.believes_all
+    assert remote_of('remote = "s3://b/c"').believes_all
 
 
-def test_untrusted_build_goes_by_its_environment_alone(settings, tmp_path, monkeypatch):
+def test_untrusted_build_goes_by_its_environment_alone(settings, remote_of, tmp_path, monkeypatch):
     text = f'{UNSIGNED}remote_mode = "read-write"\nstore = "/stranger"\njobs = 3\n'
-    assert settings(text).remote.writable
+    assert remote_of(text).writable
     monkeypatch.setenv("PTE_PIPELINE_UNTRUSTED", "1")
     found = settings(text)  # the build's author can edit the file
-    assert (found.remote, found.store, found.jobs) == (None, default_root(), 3)
+    assert (found.store.root, found.jobs) == (default_root(), 3) and remote_of(text) is None
     monkeypatch.setenv("PTE_PIPELINE_REMOTE", "s3://ours/c")
     with pytest.raises(PipelineError, match="whose results are believed"):
         settings(text)
@@ -133,15 +146,15 @@ def test_untrusted_build_goes_by_its_environment_alone(settings, tmp_path, monke
     with pytest.raises(PipelineError, match=r"SIGNING_KEY: keys/own\.pem is in the workspace"):
         settings(text)
     monkeypatch.setenv("PTE_PIPELINE_SIGNING_KEY", "../outside/own.pem")
-    assert settings(text).remote.signed
+    assert remote_of(text).signed
     monkeypatch.delenv("PTE_PIPELINE_SIGNING_KEY")
-    assert settings(text).remote.url == "s3://ours/c"
-    assert not settings(text).remote.writable
+    assert remote_of(text).url == "s3://ours/c"
+    assert not remote_of(text).writable
     monkeypatch.setenv("PTE_PIPELINE_REMOTE_MODE", "read-write")
-    assert settings(text).remote.writable
+    assert remote_of(text).writable
     monkeypatch.setenv("PTE_PIPELINE_UNTRUSTED", "0")
     monkeypatch.delenv("PTE_PIPELINE_TRUSTED_KEYS")
-    assert settings(text).remote.url == "s3://ours/c"
+    assert remote_of(text).url == "s3://ours/c"
 
 
 def test_no_home_is_one_line(settings, monkeypatch):
@@ -168,7 +181,7 @@ def test_settings_of_a_feature_that_was_deleted_are_refused(settings, monkeypatc
 
 
 def test_an_executor_is_one_of_this_installation(settings, monkeypatch):
-    assert settings('executor = "dask://host:8786"').build.executor == "dask://host:8786"
+    assert settings('executor = "dask://host:8786"').executor == "dask://host:8786"
     for text in ("dask://host", "dask:", "da sk"):
         with pytest.raises(PipelineError, match=r"executor: is '.*'; must be dask, for a cluster"):
             settings(f'executor = "{text}"')

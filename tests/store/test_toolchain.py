@@ -80,7 +80,7 @@ def test_reports_are_made_without_measuring_and_packages_measured_without_buildi
 
 
 @pytest.mark.parametrize(
-    "name", ["features/pages/templates/style.css", "backends/xnnpack/constructors.json"]
+    "name", ["features/pages/templates/style.css", "features/xnnpack/constructors.json"]
 )
 def test_data_files_count(name):
     kinds = ("compile", "validate")

@@ -88,7 +88,8 @@ def test_a_bad_blob_that_can_not_be_dropped_is_made_anew(tmp_path, obeying):
         store = Store(root, overflow=overflow)
         assert not store.intact([blob])
         assert store.put(b"good") == blob and store.read(blob) == b"good"
-        [name] = verify(store).stuck
+        [(name, is_dropped)] = verify(store).items()
+        assert not is_dropped
         assert blob[2:] in name
 
     with mode(folders_of(root), 0o555):

@@ -32,12 +32,14 @@ def read_configs(folder, values=os.environ):
             for package in files.compose(path).packages:
                 makers.setdefault(package, []).append(files.compose(path))
     parsed = {package: parse_package(package, makes) for package, makes in makers.items()}
-    good = {package: each for package, each in parsed.items() if not each.problems}
+    configs, documents, all_problems = {}, {}, {}
+    for package, (config, document, problems) in parsed.items():
+        if problems:
+            all_problems[package] = problems
+        else:
+            configs[package], documents[package] = config, document
     return SimpleNamespace(
-        packages=list(parsed),
-        configs={package: each.config for package, each in good.items()},
-        documents={package: each.document for package, each in good.items()},
-        problems={package: each.problems for package, each in parsed.items() if each.problems},
+        packages=list(parsed), configs=configs, documents=documents, problems=all_problems
     )
 
 

@@ -14,7 +14,7 @@ from pipeline.compile.edge_config import adapt_edge_config, make_edge_config
 from pipeline.compile.emit import make_emission_config
 from pipeline.compile.module_filter import make_filtered_partitioners
 from pipeline.compile.ranges import kernel_guards
-from pipeline.config.passes import load_passes
+from pipeline.features.passes.loading import load_passes
 from pipeline.features.quantization.quantize import quantize
 from pipeline.features.to_backend.registration import preprocess_function
 from pipeline.plan.plan import Plan

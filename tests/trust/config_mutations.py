@@ -342,7 +342,7 @@ def plan_all(root: Path, watch: Watch, damaged: str) -> list[str]:
             watch.note("others", lines)
         with contextlib.suppress(PipelineError):
             list(verb.run(plan, [package], resolved=True))
-        if (config := plan.configs.parsed(package).config) is not None:
+        if (config := plan.configs.config(package)) is not None:
             make_actions(config)
             list(resolved_view(config, plan.document(package)))
     with contextlib.suppress(PipelineError):

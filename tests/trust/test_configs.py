@@ -17,7 +17,6 @@ from pipeline.plan.plan import Plan
 from pipeline.store.errors import ConfigErrors, PipelineError
 from pipeline.store.file_digests import FileDigests
 from pipeline.store.setting_table import find_settings, find_variables, variable_of
-from pipeline.store.settings import read_settings
 from pipeline.store.workspace import open_workspace
 from tests.support.bench import REPOSITORY
 
@@ -301,7 +300,7 @@ def test_settings_are_read_or_refused_in_one_line(tmp_path_factory, table):
     lines = "".join(f"{name} = {_toml(value)}\n" for name, value in table.items())
     (root / "pyproject.toml").write_text(f"[tool.pte-pipeline]\n{lines}", errors="surrogateescape")
     try:
-        read_settings(root)
+        open_workspace(root)
     except PipelineError as error:
         assert str(error).startswith(("pyproject.toml: ", "tool.pte-pipeline"))
         assert str(error).isprintable()
@@ -315,7 +314,7 @@ def test_variables_of_settings_are_read_or_refused_in_one_line(root, monkeypatch
         monkeypatch.setenv("PTE_PIPELINE_REMOTE_TRUST", "unsigned")
     monkeypatch.setenv(variable_of(name), value)
     try:
-        read_settings(root)
+        open_workspace(root)
     except PipelineError as error:
         assert str(error).startswith(variable_of(name)) and str(error).isprintable()
 

@@ -65,7 +65,7 @@ def test_anything_in_the_place_of_a_stored_file_is_a_miss_and_is_replaced(tmp_pa
     assert again.get(action).result == {"blobs": [blob]} and again.read(blob) == b"content"
     put_in_place(store.blob_path(blob), what, outside)
     put_in_place(store.action_path(action), what, outside)
-    assert len(verify(again).bad) == 2 and not verify(again).bad
+    assert len(verify(again)) == 2 and not verify(again)
 
 
 @pytest.mark.parametrize("what", WRONG)

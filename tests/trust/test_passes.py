@@ -6,7 +6,8 @@ import sys
 import pytest
 
 from pipeline.config.edge import PassSpec
-from pipeline.config.passes import load_passes, remedy, source_files
+from pipeline.features.passes.finding import remedy, source_files
+from pipeline.features.passes.loading import load_passes
 from pipeline.store.errors import PipelineError
 from tests.support.configs import read_configs
 

@@ -29,7 +29,6 @@ from pipeline.report.packages import Entry
 from pipeline.report.render import render, render_all
 from pipeline.run.action_status import ActionStatus
 from pipeline.store.errors import ConfigErrors, PipelineError, Problem
-from pipeline.store.settings import OperatorSettings
 from pipeline.store.visible import one_line, visible
 from pipeline.store.workspace import open_workspace
 from tests.features.pages.test_render import FULL
@@ -192,7 +191,8 @@ class _Elsewhere:
     remote = SimpleNamespace(describe=describe_use)
     store = SimpleNamespace(remote=remote, cap=None, why_overflow=lambda: "")
     configs = SimpleNamespace(packages=(), summary=lambda package: None)
-    operators = OperatorSettings()
+    operators = ()
+    operators_folder = True
     allow = ()
 
     @property

@@ -3,15 +3,17 @@
 import json
 import os
 import pickle
+from types import SimpleNamespace
 
 import pytest
 
 from pipeline.config.compose import Folder
 from pipeline.config.parser import parse_package
-from pipeline.config.passes import load_passes
 from pipeline.features.explain.resolved import resolved_view
+from pipeline.features.passes.loading import load_passes
 from pipeline.store.errors import PipelineError
-from pipeline.store.settings import Environment, read_settings
+from pipeline.store.settings import Environment
+from pipeline.store.workspace import open_workspace
 from tests.support.lowerable import bench_for
 
 SECRET = "hunter2-hunter2-hunter2"
@@ -26,7 +28,9 @@ methods: {{f: {{partitioners: [], edge: {{passes: [{passes}]}}}}}}
 
 def parse(folder, text, environment=LISTED):
     (folder / "p.yaml").write_text(text)
-    return parse_package("p", [Folder(folder, environment).compose(folder / "p.yaml")])
+    composition = Folder(folder, environment).compose(folder / "p.yaml")
+    config, document, problems = parse_package("p", [composition])
+    return SimpleNamespace(config=config, document=document, problems=problems)
 
 
 def says(parsed):
@@ -142,14 +146,14 @@ def test_the_pass_is_given_the_secret_and_its_error_does_not_tell(tmp_path):
 def test_an_untrusted_build_asks_only_its_environment(tmp_path, monkeypatch):
     listed = 'variables = ["AWS_SECRET_ACCESS_KEY"]\nsecrets = ["X"]\ndata = ["/"]\n'
     (tmp_path / "pyproject.toml").write_text(f"[tool.pte-pipeline]\n{listed}")
-    found = read_settings(tmp_path).build
+    found = open_workspace(tmp_path)
     assert found.environment.names == {"AWS_SECRET_ACCESS_KEY", "X"} and len(found.data) == 1
     monkeypatch.setenv("PTE_PIPELINE_UNTRUSTED", "1")
-    found = read_settings(tmp_path).build
+    found = open_workspace(tmp_path)
     assert not found.environment.names and not found.environment.secrets and not found.data
     assert "PTE_PIPELINE_VARIABLES" in found.environment.remedy
     monkeypatch.setenv("PTE_PIPELINE_VARIABLES", "SHARDS, TARGET")
-    assert read_settings(tmp_path).build.environment.names == {"SHARDS", "TARGET"}
+    assert open_workspace(tmp_path).environment.names == {"SHARDS", "TARGET"}
 
 
 KEYS = """\

@@ -14,9 +14,8 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from pipeline.backends import PartitionerSpec
-from pipeline.compile.split_partition import TAG
 from pipeline.program.graphs import called_delegate, iter_nodes
-from pipeline.program.operators import NOTES, node_label, only_moves, operator_name
+from pipeline.program.operators import NOTES, TAG, node_label, only_moves, operator_name
 from pipeline.store.compiled import NOT_QUANTIZED
 
 MOST_REFUSALS = 3

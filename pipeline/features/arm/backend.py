@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from inspect import signature
+from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,9 @@ from pipeline.backends import reasons
 from pipeline.backends.entry import Backend, Lowering, Preprocessing, Quantization
 from pipeline.backends.options import Options
 from pipeline.backends.quantize_options import QuantizeConfig
-from pipeline.features.arm.options import PassOptions
+from pipeline.backends.workspace_files import named_files
+from pipeline.features.arm.options import PASS_OPTIONS
+from pipeline.store.digest import hash_bytes
 
 if TYPE_CHECKING:
     from executorch.backends.arm.common.arm_compile_spec import ArmCompileSpec
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
 _ARM = "executorch.backends.arm."
 # Their quantizers are kinds of `TOSAQuantizer`.
 _OF_ONE_QUANTIZER = frozenset({"ethos-u", "tosa", "vgf"})
+# Contents of users' files, by their names in compile specs.
+FILES: dict[str, bytes] = {}
 
 
 def arm_backend(
@@ -78,16 +83,31 @@ def arm_backend(
     )
 
 
+def _keep_file(path: str) -> str:
+    """Return a file's name by its content, and keep the content: the package holds the name, but
+    must hold no path of a machine."""
+    content = Path(path).read_bytes()
+    name = f"{hash_bytes(content)}{Path(path).suffix}"
+    FILES[name] = content
+    return name
+
+
 def compile_spec(options: Any) -> ArmCompileSpec:
     """Return the compile spec of a partitioner's options or a quantizer's. Where they say nothing
     of passes, it is left as it is, as a plain script leaves it."""
     from executorch.backends.arm.common import pipeline_config as passes
 
     kind = resolve_name(_ARM + options.spec)
-    spec: ArmCompileSpec = kind(**options.arguments(signature(kind).parameters))
-    if not options.model_dump(
-        include=set(PassOptions.model_fields), exclude_defaults=True
-    ):
+    arguments: dict[str, Any] = {}
+    for name in signature(kind).parameters:
+        value = getattr(options, name, None)
+        if value is not None:
+            arguments[name] = list(value) if isinstance(value, tuple) else value
+    for name, paths in named_files(options).items():
+        if name in arguments:
+            arguments[name] = _keep_file(*paths)
+    spec: ArmCompileSpec = kind(**arguments)
+    if not options.model_dump(include=set(PASS_OPTIONS), exclude_defaults=True):
         return spec
     config = spec._create_default_pipeline_config()
     if options.softmax is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import configparser
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,11 +17,19 @@ from pipeline.backends.entry import Execution
 from pipeline.backends.host import TOSA, Host, extra
 from pipeline.backends.options import NAMES, Distinct, OneOf, Options, rule
 from pipeline.backends.workspace_files import WorkspaceFiles
-from pipeline.features.arm.backend import arm_backend
-from pipeline.features.arm.options import WORD, ArmQuantize, OneFlag, PassOptions
+from pipeline.features.arm.backend import FILES, arm_backend
+from pipeline.features.arm.options import (
+    PASS_OPTIONS,
+    WORD,
+    ArmQuantize,
+    LeakyReLU,
+    NegativeInfinity,
+    OneFlag,
+    PositiveInfinity,
+    Softmax,
+)
 from pipeline.features.arm.vela import kept_estimates
 from pipeline.program.patching import wrapped
-from pipeline.store import digest
 from pipeline.store.errors import did_you_mean
 
 OWN_INI = "Arm/vela.ini"  # which vela brings
@@ -48,11 +56,17 @@ VelaFlag = Annotated[
 ]
 
 
-class _EthosUTarget(Options):
+class EthosUTarget(Options):
+    """An NPU, and options of the passes of its `EthosUCompileSpec`."""
+
     spec: ClassVar[str] = "ethosu.compile_spec:EthosUCompileSpec"
 
     target: Annotated[str, OneOf("ethos_u_targets")]
     """The NPU and its multiply-accumulates in a cycle, such as ethos-u55-128."""
+    softmax: Softmax = None
+    leaky_relu: LeakyReLU = "decompose"
+    quantize_neg_inf: NegativeInfinity = -256.0
+    quantize_pos_inf: PositiveInfinity = 255.0
 
 
 _SECTION = rf"^{WORD}$"
@@ -93,7 +107,7 @@ def _undefined_sections(
             yield option, mistake, did_you_mean(name, defined)
 
 
-class EthosUOptions(PassOptions, _EthosUTarget):
+class EthosUOptions(EthosUTarget):
     """Options of `EthosUPartitioner`: those of its `EthosUCompileSpec`."""
 
     config_ini: Annotated[
@@ -127,26 +141,12 @@ class EthosUOptions(PassOptions, _EthosUTarget):
             raise rule("must be a system with the target's NPU")
         return value
 
-    def arguments(self, names: Iterable[str]) -> dict[str, Any]:
-        arguments = super().arguments(names)
-        if self.config_ini != OWN_INI:
-            # Named by its content: the package holds the name, but must hold no path of a machine.
-            content = Path(self.config_ini).read_bytes()
-            name = f"{digest.hash_bytes(content)}.ini"
-            arguments["config_ini"] = name
-            _inis[name] = content
-        return arguments
 
-
-class EthosUQuantize(ArmQuantize, PassOptions, _EthosUTarget):
+class EthosUQuantize(ArmQuantize, EthosUTarget):
     """Options of an `EthosUQuantizer`."""
 
     quantizer: Literal["ethos-u"]
-    partitioners_own = ("target", *ArmQuantize.partitioners_own)
-
-
-# Contents of users' files for vela, by their names in compile specs.
-_inis: dict[str, bytes] = {}
+    partitioners_own = ("target", *PASS_OPTIONS)
 
 
 @contextmanager
@@ -159,7 +159,7 @@ def _with_vela() -> Iterator[None]:
         original: Callable[..., bytes], tosa: bytes, flags: list[str], **more: Any
     ) -> bytes:
         with TemporaryDirectory() as folder:
-            for name, content in _inis.items():
+            for name, content in FILES.items():
                 path = Path(folder, name)
                 path.write_bytes(content)
                 flags = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
@@ -104,40 +104,41 @@ class OneFlag:
         return {"type": "string", "pattern": self.pattern}
 
 
-class PassOptions(Options):
-    """Options of `ArmPassPipelineConfig`; the quantizer and the partitioner both run its passes."""
-
-    softmax: Literal["masked", "stable"] | None = None
-    """Decomposition of softmax. By default masked, but stable for Ethos-U55 and U65 (the TOSA
-    extension u55), which have no other."""
-    leaky_relu: Literal["table", "decompose"] = "decompose"
-    """Lowering of a quantized leaky ReLU: to a lookup table, or to clamp, multiply and add."""
-    quantize_neg_inf: float = Field(-256.0, allow_inf_nan=False)
-    """The value that -inf is quantized as."""
-    quantize_pos_inf: float = Field(255.0, allow_inf_nan=False)
-    """The value that inf is quantized as."""
-
-    def arguments(self, names: Iterable[str]) -> dict[str, Any]:
-        """Return the arguments of a compile spec, by the names of its parameters."""
-        arguments = {}
-        for name in names:
-            value = getattr(self, name, None)
-            if value is not None:
-                arguments[name] = list(value) if isinstance(value, tuple) else value
-        return arguments
-
-    @field_validator("softmax")
-    @classmethod
-    def _u55_has_no_mask(cls, value: str | None, info: ValidationInfo) -> str | None:
-        """Refuse what would be lost: executorch leaves a pipeline config out of the compile specs
-        where it equals the general default, and then Ethos-U55 would take its own without a
-        word."""
-        target = str(info.data.get("target") or info.data.get("tosa_spec") or "")
-        if value == "masked" and ("u55" in target or "u65" in target):
-            raise rule("must be stable for this target")
-        return value
+def _check_softmax(value: str | None, info: ValidationInfo) -> str | None:
+    """Refuse what would be lost: executorch leaves a pipeline config out of the compile specs where
+    it equals the general default, and then Ethos-U55 would take its own without a word."""
+    target = str(info.data.get("target") or info.data.get("tosa_spec") or "")
+    if value == "masked" and ("u55" in target or "u65" in target):
+        raise rule("must be stable for this target")
+    return value
 
 
+# Options of `ArmPassPipelineConfig`; the quantizer and the partitioner both run its passes. Models
+# declare them behind the target, which they may depend on.
+Softmax = Annotated[
+    Literal["masked", "stable"] | None,
+    AfterValidator(_check_softmax),
+    Field(
+        description="Decomposition of softmax. By default masked, but stable for Ethos-U55 and U65 "
+        "(the TOSA extension u55), which have no other."
+    ),
+]
+LeakyReLU = Annotated[
+    Literal["table", "decompose"],
+    Field(
+        description="Lowering of a quantized leaky ReLU: to a lookup table, or to clamp, multiply "
+        "and add."
+    ),
+]
+NegativeInfinity = Annotated[
+    float,
+    Field(allow_inf_nan=False, description="The value that -inf is quantized as."),
+]
+PositiveInfinity = Annotated[
+    float,
+    Field(allow_inf_nan=False, description="The value that inf is quantized as."),
+]
+PASS_OPTIONS = ("softmax", "leaky_relu", "quantize_neg_inf", "quantize_pos_inf")
 _FOLLOWERS = NAMES["arm_followers"]
 ArmOperator = Annotated[str, OneOf("arm_operators", "arm_followers")]
 RANGES = ("act_qmax", "act_qmin", "weight_qmax", "weight_qmin")
@@ -187,7 +188,7 @@ class ArmQuantize(ArmScheme, MixedQuantize):
     fusing: ClassVar[frozenset[str]] = frozenset(
         {"conv1d", "conv2d", "conv3d", "conv_transpose2d", "convolution", "linear"}
     )
-    partitioners_own: ClassVar[tuple[str, ...]] = tuple(PassOptions.model_fields)
+    partitioners_own: ClassVar[tuple[str, ...]] = PASS_OPTIONS
 
     dynamic: Static = False
     io: Literal["int8", "int16", "uint8"] | None = None

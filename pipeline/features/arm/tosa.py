@@ -8,26 +8,36 @@ from pipeline.backends.entry import Execution
 from pipeline.backends.host import TOSA, Host, extra
 from pipeline.backends.options import Options
 from pipeline.features.arm.backend import arm_backend
-from pipeline.features.arm.options import ArmQuantize, PassOptions, TosaSpec
+from pipeline.features.arm.options import (
+    PASS_OPTIONS,
+    ArmQuantize,
+    LeakyReLU,
+    NegativeInfinity,
+    PositiveInfinity,
+    Softmax,
+    TosaSpec,
+)
 
 
-class _TosaTarget(Options):
+class TosaOptions(Options):
+    """Options of `TOSAPartitioner`: those of its `TosaCompileSpec`."""
+
     spec: ClassVar[str] = "tosa.compile_spec:TosaCompileSpec"
 
     tosa_spec: TosaSpec
     """The TOSA specification that is lowered to: version, one or both profiles (FP, INT),
     extensions, such as TOSA-1.0+INT+int16+int4."""
+    softmax: Softmax = None
+    leaky_relu: LeakyReLU = "decompose"
+    quantize_neg_inf: NegativeInfinity = -256.0
+    quantize_pos_inf: PositiveInfinity = 255.0
 
 
-class TosaOptions(PassOptions, _TosaTarget):
-    """Options of `TOSAPartitioner`: those of its `TosaCompileSpec`."""
-
-
-class TosaQuantize(ArmQuantize, PassOptions, _TosaTarget):
+class TosaQuantize(ArmQuantize, TosaOptions):
     """Options of a `TOSAQuantizer`."""
 
     quantizer: Literal["tosa"]
-    partitioners_own = ("tosa_spec", *ArmQuantize.partitioners_own)
+    partitioners_own = ("tosa_spec", *PASS_OPTIONS)
 
 
 ENTRIES = (

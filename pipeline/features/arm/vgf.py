@@ -7,14 +7,17 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from pipeline.backends.entry import Execution
 from pipeline.backends.host import TOSA, Host, Requirement, extra, package_folders
-from pipeline.backends.options import Distinct, Options
+from pipeline.backends.options import Distinct
 from pipeline.features.arm.backend import arm_backend
 from pipeline.features.arm.emulation import missing
-from pipeline.features.arm.options import ArmQuantize, OneFlag, PassOptions, TosaSpec
+from pipeline.features.arm.options import ArmQuantize, OneFlag, TosaSpec
+from pipeline.features.arm.tosa import TosaOptions, TosaQuantize
 from pipeline.store import digest
 
 _CONVERTER = "MODEL_CONVERTER_PATH"
@@ -26,26 +29,35 @@ ConverterFlag = Annotated[
 ]
 
 
-class _VgfTarget(Options):
-    spec: ClassVar[str] = "vgf.compile_spec:VgfCompileSpec"
+_SPEC = "vgf.compile_spec:VgfCompileSpec"
+VgfTosaSpec = Annotated[
+    TosaSpec,
+    Field(
+        description="The TOSA specification that is lowered to: version, one or both profiles "
+        "(FP, INT), extensions."
+    ),
+]
+_DEFAULT = "TOSA-1.0+FP+INT+int4+int16"
 
-    tosa_spec: TosaSpec = "TOSA-1.0+FP+INT+int4+int16"
-    """The TOSA specification that is lowered to: version, one or both profiles (FP, INT),
-    extensions."""
 
-
-class VgfOptions(PassOptions, _VgfTarget):
+class VgfOptions(TosaOptions):
     """Options of `VgfPartitioner`: those of its `VgfCompileSpec`."""
 
+    spec = _SPEC
+
+    tosa_spec: VgfTosaSpec = _DEFAULT
     compiler_flags: Distinct[ConverterFlag] | None = None
     """Further flags of the model converter, such as --require-static-shape."""
 
 
-class VgfQuantize(ArmQuantize, PassOptions, _VgfTarget):
+class VgfQuantize(ArmQuantize, TosaOptions):
     """Options of a `VgfQuantizer`."""
 
+    spec = _SPEC
+    partitioners_own = TosaQuantize.partitioners_own
+
     quantizer: Literal["vgf"]
-    partitioners_own = ("tosa_spec", *ArmQuantize.partitioners_own)
+    tosa_spec: VgfTosaSpec = _DEFAULT
 
 
 def _own_converter() -> str:

@@ -67,19 +67,16 @@ def find_unreadable(store: Store) -> list[str]:
     return [str(f) for f in folders if os.path.isdir(f) and not os.access(f, os.R_OK)]
 
 
-@dataclass(frozen=True)
-class Verified:
-    """The outcome of a verification: `bad` are the files that were dropped, by their path in the
-    store, `stuck` those of them that could not be."""
-
-    files: int
-    size: int
-    bad: tuple[str, ...]
-    stuck: tuple[str, ...]
+def count_files(store: Store) -> tuple[int, int]:
+    """Return the number of blobs and results in a store, and their bytes, from the files
+    themselves."""
+    sizes = _sizes(store, "blobs") | _sizes(store, "actions")
+    return len(sizes), sum(sizes.values())
 
 
-def verify(store: Store) -> Verified:
-    """Hash every file again, and drop those that are not what their name says."""
+def verify(store: Store) -> dict[str, bool]:
+    """Hash every file again, and drop those that are not what their name says. Return of each of
+    them, by its path in the store, whether it could be dropped."""
     from concurrent.futures import ThreadPoolExecutor  # which a no-op run does without
 
     blobs, results = _sizes(store, "blobs"), _sizes(store, "actions")
@@ -92,13 +89,10 @@ def verify(store: Store) -> Verified:
     for path in bad:
         with suppress(OSError):
             remove(path)
-    names = [str(path.relative_to(store.root)) for path in bad]
-    return Verified(
-        files=len(blobs) + len(results),
-        size=sum(blobs.values()) + sum(results.values()),
-        bad=tuple(names),
-        stuck=tuple(name for name in names if os.path.lexists(store.root / name)),
-    )
+    dropped = {}
+    for path in bad:
+        dropped[str(path.relative_to(store.root))] = not os.path.lexists(path)
+    return dropped
 
 
 def _is_whole(path: Path) -> bool:

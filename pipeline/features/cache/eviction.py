@@ -7,8 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.features.cache.index import Index, StoreFile
+from pipeline.features.cache.index import Index
 from pipeline.features.cache.index_file import open_index
+from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import clear_place, remove, sweep
 from pipeline.store.leases import earliest_lease
@@ -67,31 +68,34 @@ def _evict(store: Store, cap: int) -> Evicted:
             return Evicted(left=index.size())
         with index.removing():
             evicted = Evicted(left=index.size())
-            while evicted.left > cap and (row := index.oldest_loose(since)):
-                _drop_blob(store, index, row, evicted)
-            while evicted.left > cap and (row := index.oldest(since)):
-                is_removed = _drop(store.action_path(row.digest), row, evicted)
+            while evicted.left > cap and (blob := index.oldest_loose(since)):
+                _drop_blob(store, index, *blob, evicted)
+            while evicted.left > cap and (result := index.oldest(since)):
+                digest, size = result
+                is_removed = _drop(store.action_path(digest), size, evicted)
                 evicted.results += is_removed
-                index.forget("results", row.digest, is_removed)
+                index.forget("results", digest, is_removed)
                 while blob := index.oldest_loose(since):  # what only this result named
-                    _drop_blob(store, index, blob, evicted)
+                    _drop_blob(store, index, *blob, evicted)
         if evicted.left > cap:
             evicted.in_use = index.used_since(since)
     return evicted
 
 
-def _drop_blob(store: Store, index: Index, row: StoreFile, evicted: Evicted) -> None:
-    is_removed = _drop(store.blob_path(row.digest), row, evicted)
+def _drop_blob(
+    store: Store, index: Index, blob: Digest, size: int, evicted: Evicted
+) -> None:
+    is_removed = _drop(store.blob_path(blob), size, evicted)
     evicted.blobs += is_removed
-    index.forget("blobs", row.digest, is_removed)
+    index.forget("blobs", blob, is_removed)
 
 
-def _drop(path: Path, row: StoreFile, evicted: Evicted) -> bool:
+def _drop(path: Path, size: int, evicted: Evicted) -> bool:
     """Remove a file; tell whether it is gone."""
     try:
         remove(path)
     except OSError:
         return False
-    evicted.left -= row.size
-    evicted.size += row.size
+    evicted.left -= size
+    evicted.size += size
     return True

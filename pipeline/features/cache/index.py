@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pipeline.store.digest import Digest, hash_json
 from pipeline.store.entries import find_blobs_of
@@ -24,14 +24,6 @@ if TYPE_CHECKING:
 
 _READERS, _MANY = 16, 100  # threads, for so many files and more
 _SETTLING = 1.5 * RACY_NS / 1e9  # seconds
-
-
-class StoreFile(NamedTuple):
-    """A file of the store; `used` is no later than its last use, in seconds since the epoch."""
-
-    digest: Digest
-    size: int
-    used: float
 
 
 def subject(key: Mapping[str, Any]) -> Digest:
@@ -192,15 +184,18 @@ class Index:
 
     # Eviction, which goes by the index and asks each file for its last use
 
-    def oldest(self, before: float) -> StoreFile | None:
-        """Return the result that was not used for longest, if its last use was earlier."""
+    def oldest(self, before: float) -> tuple[Digest, int] | None:
+        """Return the result that was not used for longest, if its last use was earlier, and its
+        bytes."""
         return self._oldest("results", "true", before)
 
-    def oldest_loose(self, before: float) -> StoreFile | None:
+    def oldest_loose(self, before: float) -> tuple[Digest, int] | None:
         """Return the same of the blobs that no result names."""
         return self._oldest("blobs", "not named", before)
 
-    def _oldest(self, table: str, where: str, before: float) -> StoreFile | None:
+    def _oldest(
+        self, table: str, where: str, before: float
+    ) -> tuple[Digest, int] | None:
         while True:
             query = f"select digest, folder, size, used from {table} where {where} order by used"
             row = self._sql.execute(f"{query} limit 1").fetchone()
@@ -213,7 +208,7 @@ class Index:
                 self._drop(table, row[0])
                 continue
             if latest <= used:
-                return StoreFile(digest, row[2], used)
+                return digest, row[2]
             query = f"update {table} set used = ? where digest = ?"
             self._sql.execute(query, (latest, row[0]))
 

@@ -6,7 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from pipeline.cli.columns import columns
-from pipeline.features.cache.contents import find_unreadable, statistics, verify
+from pipeline.features.cache.contents import (
+    count_files,
+    find_unreadable,
+    statistics,
+    verify,
+)
 from pipeline.features.cache.eviction import evict
 from pipeline.features.cache.wrong_records import find_wrong_records
 from pipeline.plan.plan import Plan
@@ -139,20 +144,20 @@ def _usage_table(usage: Mapping[str, Usage]) -> Iterator[str]:
 
 def _verify(plan: Plan) -> Iterator[str]:
     workspace = plan.workspace
-    verification = verify(workspace.store)
+    files, size = count_files(workspace.store)
+    dropped = verify(workspace.store)
     wrong: list[str] = []
     for source in plan.models.sources.values():
         wrong += find_wrong_records(source, workspace.store, workspace.file_digests)
     for record in wrong:
         yield f"wrong: {record}; corrected"
-    for name in verification.bad:
-        is_stuck = name in verification.stuck
-        yield f"bad: {name}; {'it could not be dropped' if is_stuck else 'dropped'}"
+    for name, is_dropped in dropped.items():
+        yield f"bad: {name}; {'dropped' if is_dropped else 'it could not be dropped'}"
     result = "all good"
-    if verification.bad or wrong:
-        result = f"{len(verification.bad) + len(wrong)} bad"
-    yield f"{verification.files} files, {human_size(verification.size)}: {result}"
-    if verification.bad:
+    if dropped or wrong:
+        result = f"{len(dropped) + len(wrong)} bad"
+    yield f"{files} files, {human_size(size)}: {result}"
+    if dropped:
         raise PipelineError("what was dropped is built again when it is needed")
     if wrong:
         raise PipelineError("builds that met a wrong record failed; they work now")

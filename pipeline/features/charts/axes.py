@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from pipeline.features.charts.shapes import label, line
 from pipeline.report.elements import WIDTH, Shape
@@ -17,26 +16,15 @@ _PIXELS_A_POWER = 70
 _PIXELS_A_STEP = 90
 
 
-@dataclass(frozen=True)
-class Axis:
-    """An axis over the width of a chart.
-
-    Attributes:
-        scale: returns the pixel of a value, from the left.
-        ticks: the values that are written below, as they are written.
-    """
-
-    scale: Callable[[float], float]
-    ticks: Sequence[tuple[float, str]]
+# An axis over the width of a chart: a function that returns the pixel of a value, from the left,
+# and the values that are written below, each as it is written.
+Axis = tuple[Callable[[float], float], Sequence[tuple[float, str]]]
 
 
 def percent_axis() -> Axis:
     """Return an axis from nothing to the whole, of which it writes every quarter."""
     quarters = [number / 4 for number in range(5)]
-    return Axis(
-        lambda share: WIDTH * share,
-        [(share, f"{share:.0%}") for share in quarters],
-    )
+    return lambda share: WIDTH * share, [(share, f"{share:.0%}") for share in quarters]
 
 
 def linear_axis(last: float, unit: str) -> Axis:
@@ -50,10 +38,7 @@ def linear_axis(last: float, unit: str) -> Axis:
         value = number * step
         ticks.append((value, f"{value:g}{unit}"))
         number += 1
-    return Axis(
-        lambda value: WIDTH * value / (last or 1),
-        ticks,
-    )
+    return lambda value: WIDTH * value / (last or 1), ticks
 
 
 def logarithmic_axis(least: float, most: float, unit: str = "") -> Axis:
@@ -70,10 +55,7 @@ def logarithmic_axis(least: float, most: float, unit: str = "") -> Axis:
     ticks = []
     for power in range(low, high + 1, step):
         ticks.append((10.0**power, _power_text(power) + unit))
-    return Axis(
-        lambda value: WIDTH * (math.log10(value) - low) / (high - low),
-        ticks,
-    )
+    return lambda value: WIDTH * (math.log10(value) - low) / (high - low), ticks
 
 
 def spans_decades(least: float, most: float) -> bool:
@@ -84,8 +66,9 @@ def spans_decades(least: float, most: float) -> bool:
 def draw_axis(axis: Axis, height: float) -> list[Shape]:
     """Draw the lines of an axis, and its labels below; the outer ones stay within the chart."""
     shapes = []
-    for value, text in axis.ticks:
-        x = axis.scale(value)
+    scale, ticks = axis
+    for value, text in ticks:
+        x = scale(value)
         if x < 1:
             anchor = "start"
         elif x > WIDTH - 1:

@@ -163,6 +163,7 @@ def errors(dots: Sequence[Json]) -> Drawing:
         min(*ratios, 0.1),
         max(*ratios, 10) * 1.0001,
     )
+    scale, _ = axis
     shapes: list[Shape] = []
     top = 0.0
     for row, members in rows.items():
@@ -172,7 +173,7 @@ def errors(dots: Sequence[Json]) -> Drawing:
             colour = "var(--bad)"
             if dot["ok"]:
                 colour = "var(--c0)"
-            place = axis.scale(dot["ratio"])
+            place = scale(dot["ratio"])
             shapes.append(
                 circle(
                     place,
@@ -184,7 +185,7 @@ def errors(dots: Sequence[Json]) -> Drawing:
             )
         top += _LABEL + _LANE * min(len(members), _MOST_LANES) + 12
     words = "1: an error that is as large as its limit"
-    place = axis.scale(1)
+    place = scale(1)
     limit = line(
         (place, 0),
         (place, top),
@@ -211,6 +212,7 @@ def latency(spreads: Sequence[Json]) -> Drawing:
         axis = logarithmic_axis(least, most, " ms")
     else:
         axis = linear_axis(most * 1.04, " ms")
+    scale, _ = axis
     shapes = []
     for index, row in enumerate(rows):
         shapes += row_labels(row, index * _ROW + _LABEL - 8)
@@ -219,9 +221,7 @@ def latency(spreads: Sequence[Json]) -> Drawing:
         below, colour = (
             (_BAR - 5, "var(--soft)") if spread["source"] else (4, "var(--c0)")
         )
-        low, median, high = (
-            axis.scale(spread[name]) for name in ("low", "median", "high")
-        )
+        low, median, high = (scale(spread[name]) for name in ("low", "median", "high"))
         y = top + below
         words = spread["description"]
         shapes.append(line((low, y), (high, y), colour, 3, words, opacity=0.5))

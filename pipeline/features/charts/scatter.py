@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from pipeline.features.charts.axes import Axis, draw_axis
+from pipeline.features.charts.axes import draw_axis
 from pipeline.features.charts.shapes import circle, label, line
 from pipeline.report.elements import WIDTH, Drawing, Json, Shape
 
@@ -45,7 +45,7 @@ def scatter(
 
     bottom = _TITLE + _HEIGHT
     shapes: list[Shape] = [label(y_title, 12, colour="var(--soft)")]
-    shapes += draw_axis(Axis(across, x_ticks), bottom)
+    shapes += draw_axis((across, x_ticks), bottom)
     shapes.append(label(x_title, bottom + 34, WIDTH, "var(--soft)", "end"))
     for value, text in y_ticks:
         y = down(value)

@@ -50,7 +50,7 @@ class Packer:
             "files": files,
             "results": list(action.inputs.results),
             "blobs": list(dict.fromkeys(self._find_blobs(action))),
-            "operators": (list(workspace.operators.listed), workspace.operators.folder),
+            "operators": (list(workspace.operators), workspace.operators_folder),
             "crashes": CrashLog(workspace.logs, str(action.package)).crashes(),
             "always": self._always,
             "fast_lowering": workspace.fast_lowering,

@@ -23,10 +23,10 @@ from pipeline.store.errors import PipelineError
 from pipeline.store.files import copy_atomically
 from pipeline.store.json_diff import diff_json
 from pipeline.store.pieces import blobs_of_files
-from pipeline.store.settings import OperatorSettings, read_settings
-from pipeline.store.store import MissingBlobError, Store
+from pipeline.store.settings_reader import open_settings
+from pipeline.store.store import MissingBlobError
 from pipeline.store.toolchain import code
-from pipeline.store.workspace import Workspace
+from pipeline.store.workspace import Workspace, open_store
 from pipeline.validate.crashes import CrashLog
 
 Key = Mapping[str, Any]
@@ -67,16 +67,14 @@ def perform_parcel(text: str, folder: str) -> str:
 def open_workspace(parcel: Json, folder: Path) -> Workspace:
     """Open a parcel's workspace with this worker's settings, which are those of the folder where it
     was started, and of the environment. Raises PipelineError for builds outside of it."""
-    settings = read_settings(Path.cwd())
-    build_folder = _find_inside(folder, parcel["build"])
+    listed, takes_folder = parcel["operators"]
     return Workspace(
         folder,
-        Store(settings.store, settings.remote, settings.cap),
+        open_store(open_settings(Path.cwd())),
         jobs=1,
-        build_folder=build_folder,
-        operators=OperatorSettings(
-            tuple(parcel["operators"][0]), parcel["operators"][1]
-        ),
+        build_folder=_find_inside(folder, parcel["build"]),
+        operators=tuple(listed),
+        operators_folder=takes_folder,
         fast_lowering=parcel["fast_lowering"],
         refit=parcel["refit"],
     )

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.backends import BACKENDS
-from pipeline.compile.inspect.package_file import PackageFile, open_file
+from pipeline.compile.inspect.package_file import open_file
 from pipeline.features.contracts.kernel_calls import (
     KernelCall,
-    RuntimeNeeds,
     alignment_of,
-    read_runtime_needs,
+    read_kernel_calls,
+    read_memory_alignment,
+    read_schema,
 )
 from pipeline.features.contracts.linking import (
     backend_links,
@@ -51,11 +52,16 @@ def describe_contract(
     (name,) = (item for item in files if item.endswith(".pte"))
     file = open_file(name, files[name])
     layout = file.layout
+    data = file.data[: layout.program.end]
     try:
-        needs = read_runtime_needs(file.data[: layout.program.end])
+        identifier, version = read_schema(data)
+        calls = read_kernel_calls(data)
+        memory_alignment = read_memory_alignment(data)
     except CorruptError as error:
         raise PipelineError(f"{name}: is corrupt: {error}") from None
-    methods = {plan.name: _describe_method(plan, needs) for plan in layout.plans}
+    methods = {
+        plan.name: _describe_method(plan, calls[plan.name]) for plan in layout.plans
+    }
     library_names = {
         operator: item["name"] for item in libraries for operator in item["operators"]
     }
@@ -69,8 +75,8 @@ def describe_contract(
         "format": 1,
         "packages": [package],
         "executorch": [executorch],
-        "schemas": [{"identifier": needs.identifier, "version": needs.version}],
-        "alignment": _alignment(file, layout, needs),
+        "schemas": [{"identifier": identifier, "version": version}],
+        "alignment": {**_alignment(layout), "planned_memory": memory_alignment},
         "data_files": sorted(item for item in files if item.endswith(".ptd")),
         "operators": described,
         "kernels": _describe_kernels(described),
@@ -154,24 +160,20 @@ def format_selection(contract: Json) -> bytes:
     return text.encode()
 
 
-def _alignment(
-    file: PackageFile, layout: FileLayout, needs: RuntimeNeeds
-) -> dict[str, int | None]:
+def _alignment(layout: FileLayout) -> dict[str, int | None]:
     payloads = (span for plan in layout.plans for _, span in plan.delegates if span)
-    planned = [alignment for alignment in needs.memory_alignment.values() if alignment]
     return {
         "segments": alignment_of(span.offset for span in layout.segments),
         "constants": alignment_of(
             span.offset for span in layout.constants if span.size
         ),
         "payloads": alignment_of(span.offset for span in payloads),
-        "planned_memory": min(planned, default=None),
     }
 
 
-def _describe_method(plan: PlanFacts, needs: RuntimeNeeds) -> dict[str, Any]:
+def _describe_method(plan: PlanFacts, calls: Iterable[KernelCall]) -> dict[str, Any]:
     return {
-        "kernels": list(_group(needs.calls[plan.name])),
+        "kernels": list(_group(calls)),
         "backends": sorted({backend for backend, _ in plan.delegates}),
         "planned_memory": [
             {"arena": number, "size": size}
@@ -184,9 +186,7 @@ def _group(calls: Iterable[KernelCall]) -> Iterator[Json]:
     """Yield calls of the same operator on the same forms together, by operator and key."""
     groups: dict[tuple[str, str, tuple[str, ...]], list[KernelCall]] = defaultdict(list)
     for call in calls:
-        dtypes = tuple(
-            "" if argument is None else argument.dtype for argument in call.arguments
-        )
+        dtypes = tuple(dtype or "" for dtype in call.dtypes)
         groups[call.operator, call.key, dtypes].append(call)
     for (operator, key, dtypes), group in sorted(groups.items()):
         yield {

@@ -21,20 +21,8 @@ _TENSOR, _TENSOR_LIST, _OPTIONAL_TENSOR_LIST = 5, 10, 11
 _KERNEL_CALL = 1  # of the union InstructionArguments
 
 
-@dataclass(frozen=True)
-class TensorForm:
-    """A tensor argument of a kernel; `scalar_type` is ExecuTorch's number of its dtype."""
-
-    scalar_type: int
-    dim_order: tuple[int, ...]
-
-    @property
-    def dtype(self) -> str:
-        """The dtype as torch calls it."""
-        names = SCALAR_TYPES.split()
-        if 0 <= self.scalar_type < len(names):
-            return names[self.scalar_type]
-        return f"scalar type {self.scalar_type}"
+# Of a tensor argument: ExecuTorch's number of its dtype, and its dim order.
+TensorForm = tuple[int, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -57,43 +45,51 @@ class KernelCall:
         tensors = []
         for argument in self.arguments:
             if argument is not None:
-                order = ",".join(map(str, argument.dim_order))
-                tensors.append(f"{argument.scalar_type};{order}")
+                scalar_type, dim_order = argument
+                tensors.append(f"{scalar_type};{','.join(map(str, dim_order))}")
         return f"v1/{'|'.join(tensors)}".removesuffix("/")
 
-
-@dataclass(frozen=True)
-class RuntimeNeeds:
-    """What a `.pte` requires of the runtime that loads it.
-
-    Attributes:
-        identifier, version: the schema's, such as `ET12` and 0.
-        calls: the calls of kernels, by method.
-        memory_alignment: by method, the greatest power of two, in bytes, that divides the offsets
-            of all tensors in planned memory; None where all offsets are 0.
-    """
-
-    identifier: str
-    version: int
-    calls: dict[str, tuple[KernelCall, ...]]
-    memory_alignment: dict[str, int | None]
+    @property
+    def dtypes(self) -> tuple[str | None, ...]:
+        """The dtypes of the arguments, as torch calls them; None for other arguments."""
+        names = SCALAR_TYPES.split()
+        dtypes: list[str | None] = []
+        for argument in self.arguments:
+            if argument is None:
+                dtypes.append(None)
+            elif 0 <= argument[0] < len(names):
+                dtypes.append(names[argument[0]])
+            else:
+                dtypes.append(f"scalar type {argument[0]}")
+        return tuple(dtypes)
 
 
-def read_runtime_needs(data: memoryview) -> RuntimeNeeds:
-    """Read what a `.pte` that `read_program` accepts requires of a runtime. Raises CorruptError.
+def read_schema(data: memoryview) -> tuple[str, int]:
+    """Return the identifier and the version of a `.pte`'s schema, such as `ET12` and 0. Raises
+    CorruptError."""
+    return bytes(data[4:8]).decode("ascii", "replace"), root(data).number(0, "I")
 
-    The calls are those of `get_kernel_tensor_metadatas_from_execution_plan`
+
+def read_kernel_calls(data: memoryview) -> dict[str, tuple[KernelCall, ...]]:
+    """Return the calls of kernels by method, of a `.pte` that `read_program` accepts. Raises
+    CorruptError.
+
+    They are those of `get_kernel_tensor_metadatas_from_execution_plan`
     (codegen/tools/selective_build.cpp).
     """
-    table = root(data)
     calls = {}
-    alignment = {}
-    for plan in table.tables(1):
-        values = tuple(plan.tables(2))
-        calls[plan.text(0)] = tuple(_calls(plan, values))
-        alignment[plan.text(0)] = alignment_of(_offsets(values))
-    identifier = bytes(data[4:8]).decode("ascii", "replace")
-    return RuntimeNeeds(identifier, table.number(0, "I"), calls, alignment)
+    for plan in root(data).tables(1):
+        calls[plan.text(0)] = tuple(_calls(plan, tuple(plan.tables(2))))
+    return calls
+
+
+def read_memory_alignment(data: memoryview) -> int | None:
+    """Return the greatest power of two, in bytes, that divides the offsets of all tensors in the
+    memory that methods plan; None where all offsets are 0. Raises CorruptError."""
+    offsets: list[int] = []
+    for plan in root(data).tables(1):
+        offsets += _offsets(plan.tables(2))
+    return alignment_of(offsets)
 
 
 def alignment_of(offsets: Iterable[int]) -> int | None:
@@ -135,7 +131,7 @@ def _calls(plan: Table, values: tuple[Table, ...]) -> Iterator[KernelCall]:
         if content is None:
             return None
         if kind == _TENSOR:
-            return TensorForm(content.number(0, "b"), content.numbers(3, "B"))
+            return content.number(0, "b"), content.numbers(3, "B")
         if kind not in (_TENSOR_LIST, _OPTIONAL_TENSOR_LIST):
             return None
         for member in content.numbers(0, "i"):

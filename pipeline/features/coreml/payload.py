@@ -5,10 +5,10 @@ the package's call? coremltools reads models on every system.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pipeline.backends.payload_check import DelegateCall, Sizes
+from pipeline.backends.entry import CallSizes
 
 _REFERENCE = b"CMJR"  # begins a payload that names the model of several methods
 _MODEL = "model.mlpackage/Data/com.apple.CoreML/model.mlmodel"
@@ -16,10 +16,17 @@ _COMPILED = "model.mlmodelc"
 _METADATA = "metadata.json"
 
 
-def check_payload(call: DelegateCall) -> Iterator[str]:
-    """Yield what is wrong with the model of a delegate, each in a sentence."""
+def check_payload(
+    method: str,
+    payload: bytes,
+    named: Mapping[str, bytes],
+    inputs: CallSizes,
+    outputs: CallSizes,
+) -> Iterator[str]:
+    """Yield what is wrong with the model of a delegate, each in a sentence; `Execution` describes
+    the arguments."""
     try:
-        payload, joint = _resolve(call)
+        payload, joint = _resolve(payload, named)
         files = read_archive(payload)
     except (ValueError, KeyError, IndexError, TypeError) as error:
         yield f"Core ML's payload can't be read: {type(error).__name__}: {error}"
@@ -40,22 +47,22 @@ def check_payload(call: DelegateCall) -> Iterator[str]:
         yield f"Core ML's model can't be read: {type(error).__name__}: {error}"
         return
     described = {function.name: function for function in spec.description.functions}
-    if joint and call.method not in described:
-        yield f"Core ML's model has no function {call.method}; it has {', '.join(described)}"
+    if joint and method not in described:
+        yield f"Core ML's model has no function {method}; it has {', '.join(described)}"
         return
-    interface = described[call.method] if joint else spec.description
-    names = metadata["methods"][call.method] if joint else metadata
-    yield from _compare("input", interface.input, names["inputNames"], call.inputs)
-    yield from _compare("output", interface.output, names["outputNames"], call.outputs)
+    interface = described[method] if joint else spec.description
+    names = metadata["methods"][method] if joint else metadata
+    yield from _compare("input", interface.input, names["inputNames"], inputs)
+    yield from _compare("output", interface.output, names["outputNames"], outputs)
     yield from _find_lost_weights(spec, files)
 
 
-def _resolve(call: DelegateCall) -> tuple[bytes, bool]:
+def _resolve(payload: bytes, named: Mapping[str, bytes]) -> tuple[bytes, bool]:
     """Return the bytes of a delegate's model, and whether it is that of several methods."""
-    if not call.payload.startswith(_REFERENCE):
-        return call.payload, False
-    key = json.loads(call.payload.removeprefix(_REFERENCE))["key"]
-    return call.named[key], True
+    if not payload.startswith(_REFERENCE):
+        return payload, False
+    key = json.loads(payload.removeprefix(_REFERENCE))["key"]
+    return named[key], True
 
 
 def read_archive(payload: bytes) -> dict[str, bytes]:
@@ -92,7 +99,7 @@ def read_archive(payload: bytes) -> dict[str, bytes]:
 
 
 def _compare(
-    kind: str, features: Any, names: Sequence[str], expected: Sequence[Sizes | None]
+    kind: str, features: Any, names: Sequence[str], expected: CallSizes
 ) -> Iterator[str]:
     """Yield how a model's features differ from the names of its metadata, by which the delegate
     passes them, and from the sizes of the package's call."""

@@ -42,7 +42,7 @@ EXACT_RULES: tuple[Rule, ...] = (
 
 def find_cause(difference: RunDifference) -> Cause | None:
     """Return the cause of a difference, by the first rule that applies."""
-    for rule in EXACT_RULES if difference.departure.is_rounding else RULES:
+    for rule in EXACT_RULES if difference.is_rounding else RULES:
         cause = rule(difference)
         if cause is not None:
             return cause

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any
 
 from torch import nn
 
 from pipeline.features.departures.frontier import (
-    Departure,
+    ROUNDING,
     TraceComparison,
-    find_departure,
+    find_tolerance,
 )
-from pipeline.features.departures.places import FrameCall, Place, place_of_node
-from pipeline.features.departures.runs import ProgramRun, ReferenceRun
+from pipeline.features.departures.places import (
+    FrameCall,
+    Place,
+    name_class,
+    place_of_node,
+)
 from pipeline.features.departures.trace import Leaf, Trace, TraceEvent
 from pipeline.program.source_lines import name_line
 from pipeline.store.source_line import SourceLine
@@ -28,6 +32,7 @@ class RunDifference:
     """The first operators or values that depart.
 
     Attributes:
+        tolerance: the distance at which the runs part, in units in the last place.
         program: the program's operator; None where the reference alone runs something there.
         reference: the reference's; None where the program alone runs something there.
         program_leaves: values that the program begins with and that depart; the reference's are
@@ -37,20 +42,27 @@ class RunDifference:
     """
 
     comparison: TraceComparison
-    departure: Departure
-    program_run: ProgramRun
-    reference_run: ReferenceRun
+    tolerance: float
     program: TraceEvent[Any] | None
     reference: TraceEvent[Any] | None
+    program_leaves: Sequence[Leaf[Any]]
+    reference_leaves: Sequence[Leaf[Any]]
     root: Path
 
     @property
-    def program_leaves(self) -> Sequence[Leaf[Any]]:
-        return self.departure.program.leaves
+    def labels(self) -> list[str]:
+        """The labels of the outputs that differ."""
+        return self.comparison.differing_outputs(self.tolerance)
 
     @property
-    def reference_leaves(self) -> Sequence[Leaf[Any]]:
-        return self.departure.reference.leaves
+    def output_error(self) -> float:
+        """The relative distance of these outputs; infinite where that means nothing."""
+        return self.comparison.output_error(self.labels)
+
+    @property
+    def is_rounding(self) -> bool:
+        """Whether the outputs differ by no more than operators that mean the same may."""
+        return self.output_error <= ROUNDING
 
     @property
     def same_statement(self) -> bool:
@@ -62,17 +74,17 @@ class RunDifference:
         """Return the same call of the same operator in the other run, if its inputs agree; None
         where both run the operator's statement another number of times."""
         is_program = event is self.program
-        traces = self.program_run.trace, self.reference_run.trace
+        traces = self.comparison.program, self.comparison.reference
         trace, other_trace = traces if is_program else reversed(traces)
         occurrences = find_statement(event, trace)
         twins = find_statement(event, other_trace)
         if len(occurrences) != len(twins):
             return None
         twin = twins[occurrences.index(event)]
-        comparison = self.comparison
-        tolerance = self.departure.tolerance
-        agree = all(comparison.agrees(not is_program, v, tolerance) for v in twin.reads)
-        return twin if agree else None
+        for value in twin.reads:
+            if not self.comparison.agrees(not is_program, value, self.tolerance):
+                return None
+        return twin
 
     def places(self) -> tuple[Place | None, Place | None]:
         """Return the places of the program's operator and of the reference's."""
@@ -89,21 +101,23 @@ class RunDifference:
     def changed_attributes(self) -> list[str]:
         """Return the names of Python attributes that a call changes, but for modules' buffers."""
         buffers = set()
-        for name, holder in self.reference_run.holders.values():
+        for name, holder in self.comparison.reference.holders.values():
             if isinstance(holder, nn.Module):
                 prefix = f"{name}." if name else ""
                 buffers |= {
                     prefix + key for key in (*holder._buffers, *holder._parameters)
                 }
-        return [name for name in self.reference_run.changed if name not in buffers]
+        return [
+            name for name in self.comparison.reference.changed if name not in buffers
+        ]
 
 
 def place_of(site: Any) -> Place:
-    """Return the place of a node or of a call in Python."""
+    """Return the place of a node or of a call in Python, which is one already."""
     if site is None:
         return Place(None, ())
-    if hasattr(site, "place"):
-        return site.place()
+    if isinstance(site, Place):
+        return site
     return place_of_node(site)
 
 
@@ -114,7 +128,7 @@ def statement_key(event: TraceEvent[Any]) -> _Key:
     """
     place = place_of(event.site)
     call = innermost_forward(place)
-    kind = place.module.kind if place.module else ""
+    kind = name_class(place.module) if place.module else ""
     if call is None:
         return event.base, kind, "", 0
     return event.base, kind, PurePath(call.frame.file).name, call.frame.line
@@ -126,36 +140,37 @@ def innermost_forward(place: Place) -> FrameCall | None:
     return next(reversed(forwards or place.calls), None)
 
 
-def make_difference(
-    comparison: TraceComparison,
-    program: ProgramRun,
-    reference: ReferenceRun,
-    root: Path,
-) -> RunDifference | None:
+def make_difference(comparison: TraceComparison, root: Path) -> RunDifference | None:
     """Pair the first operators that depart; one of them may be there in one run alone. None where
     both runs give the same."""
-    departure = find_departure(comparison)
-    if departure is None:
+    tolerance = find_tolerance(comparison)
+    if tolerance is None:
         return None
-    program_event = next(iter(departure.program.events), None)
-    reference_event = next(iter(departure.reference.events), None)
+    (events, leaves, _), (reference_events, reference_leaves, _) = comparison.find(
+        tolerance
+    )
+    program_event = next(iter(events), None)
+    reference_event = next(iter(reference_events), None)
     difference = RunDifference(
-        comparison, departure, program, reference, program_event, reference_event, root
+        *(comparison, tolerance, program_event, reference_event),
+        *(leaves, reference_leaves, root),
     )
     if reference_event is not None and (twin := difference.find_twin(reference_event)):
         program_event = twin
     elif program_event is not None and (twin := difference.find_twin(program_event)):
         reference_event = twin
     elif program_event is not None and reference_event is not None:
-        program_is_later = _comes_later(program_event, reference.trace, reference_event)
-        reference_is_later = _comes_later(reference_event, program.trace, program_event)
+        program_is_later = _comes_later(
+            program_event, comparison.reference, reference_event
+        )
+        reference_is_later = _comes_later(
+            reference_event, comparison.program, program_event
+        )
         if program_is_later and not reference_is_later:
             program_event = None
         elif reference_is_later and not program_is_later:
             reference_event = None
-    return RunDifference(
-        comparison, departure, program, reference, program_event, reference_event, root
-    )
+    return replace(difference, program=program_event, reference=reference_event)
 
 
 def find_statement(event: TraceEvent[Any], trace: Trace[Any]) -> list[TraceEvent[Any]]:
@@ -173,5 +188,5 @@ def _comes_later(
 
 def count_visits(difference: RunDifference, event: TraceEvent[Any]) -> tuple[int, int]:
     """Return how often the program and the reference run the statement of an operator."""
-    program = find_statement(event, difference.program_run.trace)
-    return len(program), len(find_statement(event, difference.reference_run.trace))
+    program = find_statement(event, difference.comparison.program)
+    return len(program), len(find_statement(event, difference.comparison.reference))

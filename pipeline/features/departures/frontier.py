@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass, field
-from typing import Any, Generic
+from typing import Any
 
 from pipeline.features.departures.sketches import Sketch, distance
-from pipeline.features.departures.trace import Leaf, Site, Trace, TraceEvent, is_value
+from pipeline.features.departures.trace import Leaf, Trace, TraceEvent, is_value
 
 # In units in the last place: to how much of it values are held, one after the other.
 TOLERANCES = (0.0, 4.0, 64.0, 1024.0, 16384.0, 262144.0)
 _LARGEST = 0.25  # relative distance at which values can be said to agree
 _EPS = 2.0**-23  # of float32
-_ROUNDING = 64 * _EPS
+ROUNDING = 64 * _EPS  # by which the outputs of operators that mean the same may differ
 _JUMP = 10.0  # a result is this much farther off than what it was computed from, at a departure
 
 
@@ -70,19 +69,10 @@ def _group(trace: Trace[Any], value: int, content: Sketch) -> tuple[Any, ...]:
     return (*content.group, trace.origins[value])
 
 
-@dataclass(frozen=True)
-class Side(Generic[Site]):
-    """What of one run departs from the other one.
-
-    Attributes:
-        events: operators whose inputs agree and whose results don't, in order.
-        leaves: values that no operator wrote, and that don't agree.
-        values: all that don't agree and lead to an output, through such alone.
-    """
-
-    events: list[TraceEvent[Site]] = field(default_factory=list)
-    leaves: list[Leaf[Site]] = field(default_factory=list)
-    values: set[int] = field(default_factory=set)
+# What of one run departs from the other one: operators whose inputs agree and whose results don't,
+# in order; values that no operator wrote, and that don't agree; and all values that don't agree and
+# lead to an output, through such alone.
+Side = tuple[list[TraceEvent[Any]], list[Leaf[Any]], set[int]]
 
 
 class TraceComparison:
@@ -127,29 +117,27 @@ class TraceComparison:
         is_nan = output != output
         return bool(is_nan or output == expected)
 
-    def find(self, tolerance: float) -> tuple[Side[Any], Side[Any]]:
+    def find(self, tolerance: float) -> tuple[Side, Side]:
         """Return what departs in the program, and in the reference, at a tolerance."""
         labels = self.differing_outputs(tolerance)
         program = self._find_side(True, labels, tolerance)
         return program, self._find_side(False, labels, tolerance)
 
-    def _find_side(
-        self, is_program: bool, labels: list[str], tolerance: float
-    ) -> Side[Any]:
+    def _find_side(self, is_program: bool, labels: list[str], tolerance: float) -> Side:
         trace = self.program if is_program else self.reference
         pending = []
         for label in labels:
             output = trace.outputs.get(label)
             if is_value(output):
                 pending.append(int(trace.outputs[label]))
-        side: Side[Any] = Side()
+        departing: set[int] = set()
         events: dict[int, TraceEvent[Any]] = {}
         leaves: dict[int, Leaf[Any]] = {}
         while pending:
             value = pending.pop()
-            if value in side.values or self.agrees(is_program, value, tolerance):
+            if value in departing or self.agrees(is_program, value, tolerance):
                 continue
-            side.values.add(value)
+            departing.add(value)
             event = trace.producers.get(value)
             if event is None:
                 leaves[value] = trace.leaves[value]
@@ -161,9 +149,8 @@ class TraceComparison:
                 events[event.place] = event
             else:
                 pending += differing
-        side.leaves.extend(leaves[value] for value in sorted(leaves))
-        side.events.extend(events[place] for place in sorted(events))
-        return side
+        ordered_events = [events[place] for place in sorted(events)]
+        return ordered_events, [leaves[value] for value in sorted(leaves)], departing
 
     def _is_unused(self, is_program: bool, value: int) -> bool:
         """Return whether a value is a weight that the other run doesn't read: what reads it is
@@ -254,59 +241,33 @@ def _relative(tolerance: float, content: Sketch) -> float:
     return min(tolerance * content.eps, _LARGEST)
 
 
-@dataclass(frozen=True)
-class Departure:
-    """Where two runs part.
-
-    Attributes:
-        error: the relative distance there; infinite where the other run has nothing like it.
-        output_error: that of the outputs that differ, whose labels are in `labels`.
-    """
-
-    program: Side[Any]
-    reference: Side[Any]
-    tolerance: float
-    error: float
-    output_error: float
-    labels: list[str]
-
-    @property
-    def is_rounding(self) -> bool:
-        """Whether the outputs differ by no more than operators that mean the same may."""
-        return self.output_error <= _ROUNDING
-
-
-def find_departure(comparison: TraceComparison) -> Departure | None:
-    """Find where two runs part; None where their outputs are equal.
+def find_tolerance(comparison: TraceComparison) -> float | None:
+    """Find the tolerance at which two runs part; None where their outputs are equal.
 
     Rounding that grows along the way passes any tolerance somewhere. A departure is told from it by
     a jump: a result that is much farther off than its inputs may be.
     """
-    first: Departure | None = None
+    first: float | None = None
     for tolerance in TOLERANCES:
-        labels = comparison.differing_outputs(tolerance)
-        if not labels:
+        if not comparison.differing_outputs(tolerance):
             break
-        program, reference = comparison.find(tolerance)
-        error = _first_error(comparison, program, reference)
-        total = comparison.output_error(labels)
-        departure = Departure(program, reference, tolerance, error, total, labels)
-        if error > _JUMP * max(tolerance, 4.0) * _EPS:
-            return departure
-        first = first or departure
+        if _first_error(comparison, tolerance) > _JUMP * max(tolerance, 4.0) * _EPS:
+            return tolerance
+        first = tolerance if first is None else first
     return first
 
 
-def _first_error(
-    comparison: TraceComparison, program: Side[Any], reference: Side[Any]
-) -> float:
-    """Return by how much the first departing operators are off; infinite where none is known."""
-    if program.leaves or reference.leaves:
-        return math.inf
-    sides: list[tuple[bool, Side[Any]]] = [(True, program), (False, reference)]
+def _first_error(comparison: TraceComparison, tolerance: float) -> float:
+    """Return by how much the first departing operators are off, relative to their results;
+    infinite where the other run has nothing like them."""
     errors = []
-    for is_program, side in sides:
-        for event in side.events[:1]:
-            results = [value for value in event.writes if value in side.values]
+    sides = comparison.find(tolerance)
+    for is_program, (events, leaves, departing) in zip(
+        (True, False), sides, strict=True
+    ):
+        if leaves:
+            return math.inf
+        for event in events[:1]:
+            results = [value for value in event.writes if value in departing]
             errors += [comparison.error(is_program, value) for value in results]
     return max(errors, default=math.inf)

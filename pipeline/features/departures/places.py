@@ -6,6 +6,7 @@ import linecache
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -15,7 +16,7 @@ from torch import nn
 from torch.fx import Node
 
 import pipeline
-from pipeline.program.module_paths import module_frames
+from pipeline.program.module_paths import Frame, module_frames
 from pipeline.program.source_lines import choose_frame, is_model_file, parse_trace
 from pipeline.store.source_line import SourceLine
 
@@ -34,24 +35,11 @@ _WRAPPERS = (
 
 
 @dataclass(frozen=True)
-class ModuleName:
-    """A module's qualified name, "" for the outermost, and its class."""
-
-    path: str
-    kind: str
-
-    def __str__(self) -> str:
-        if self.path:
-            return f"{self.path} ({self.kind})"
-        return self.kind
-
-
-@dataclass(frozen=True)
 class FrameCall:
     """A call in the user's code, and the innermost module around it; None outside of all."""
 
     frame: SourceLine
-    module: ModuleName | None
+    module: Frame | None
 
 
 @dataclass(frozen=True)
@@ -64,7 +52,7 @@ class Place:
         function: torch's function that called the operator, such as `dropout`; "" if unknown.
     """
 
-    module: ModuleName | None
+    module: Frame | None
     calls: tuple[FrameCall, ...]
     function: str = ""
 
@@ -79,10 +67,7 @@ class Place:
 def place_of_node(node: Node) -> Place:
     """Return the place that a node of a program was traced at; its helpers' lines may be missing,
     since torch keeps those of functions called `forward` alone."""
-    modules = [
-        ModuleName(frame.name, frame.kind.rpartition(".")[2])
-        for frame in module_frames(node)
-    ]
+    modules = module_frames(node)
     calls = []
     depth = 0
     for frame in parse_trace(node.meta.get("stack_trace") or "", tracers=True):
@@ -92,45 +77,25 @@ def place_of_node(node: Node) -> Place:
     return Place(modules[-1] if modules else None, tuple(calls))
 
 
-def _at_depth(modules: Sequence[ModuleName], depth: int) -> ModuleName | None:
+def _at_depth(modules: Sequence[Frame], depth: int) -> Frame | None:
     """Return the module of the call of `forward` with this number, counted from 1 outside."""
     if modules:
         return modules[min(max(depth, 1), len(modules)) - 1]
     return None
 
 
-@dataclass(frozen=True)
-class EagerSite:
-    """A place while Python runs; texts of lines are read when they are asked for.
-
-    `calls` are innermost first: code, line, and the innermost module around it.
-    """
-
-    module: ModuleName | None
-    calls: tuple[tuple[CodeType, int, ModuleName | None], ...]
-    function: str
-
-    def place(self) -> Place:
-        calls = []
-        for code, line, module in reversed(self.calls):
-            text = linecache.getline(code.co_filename, line).strip()
-            frame = SourceLine(code.co_filename, line, code.co_name, text)
-            calls.append(FrameCall(frame, module))
-        return Place(self.module, tuple(calls), self.function)
-
-
-def find_eager_site(
+def find_eager_place(
     names: Mapping[int, tuple[str, Any]], outermost: CodeType
-) -> EagerSite:
+) -> Place:
     """Return where Python is.
 
     Args:
         names: qualified names of modules, by id.
         outermost: the code of the function that called the reference; its callers don't count.
     """
-    lines: list[tuple[CodeType, int]] = []
-    calls: list[tuple[CodeType, int, ModuleName | None]] = []
-    innermost: ModuleName | None = None
+    lines: list[SourceLine] = []
+    calls: list[FrameCall] = []  # innermost first
+    innermost: Frame | None = None
     function = ""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code is not outermost:
@@ -139,16 +104,34 @@ def find_eager_site(
         if file.startswith(_TORCH_FILES):
             if code is _CALL:
                 module = frame.f_locals["self"]
-                name = ModuleName(
-                    names.get(id(module), ("", None))[0], type(module).__name__
-                )
-                innermost = innermost or name
-                calls += [(*line, name) for line in lines]
+                path, _ = names.get(id(module), ("", None))
+                around = Frame("", path, type(module).__name__)
+                innermost = innermost or around
+                calls += [FrameCall(line, around) for line in lines]
                 lines.clear()
             elif not (lines or calls or function) and not file.endswith(_WRAPPERS):
                 function = code.co_name
         elif not file.startswith(_OUR_FILES) and is_model_file(file):
-            lines.append((code, frame.f_lineno))
+            lines.append(_read_line(code, frame.f_lineno))
         frame = frame.f_back
-    calls += [(*line, None) for line in lines]
-    return EagerSite(innermost, tuple(calls), function)
+    calls += [FrameCall(line, None) for line in lines]
+    return Place(innermost, tuple(reversed(calls)), function)
+
+
+# Every operator of a run asks for the lines of its callers, mostly the same ones.
+@lru_cache(maxsize=1 << 12)
+def _read_line(code: CodeType, line: int) -> SourceLine:
+    text = linecache.getline(code.co_filename, line).strip()
+    return SourceLine(code.co_filename, line, code.co_name, text)
+
+
+def name_class(module: Frame) -> str:
+    """Return the name of a module's class, without that of the file."""
+    return module.kind.rpartition(".")[2]
+
+
+def name_module(module: Frame) -> str:
+    """Return what messages call a module: `norm (LayerNorm)`, of the outermost its class."""
+    if module.name:
+        return f"{module.name} ({name_class(module)})"
+    return name_class(module)

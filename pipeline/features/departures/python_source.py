@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -17,15 +16,9 @@ _DEPTH = 3  # of definitions that are followed
 _DEFINITIONS = 24
 
 
-@dataclass(frozen=True)
-class _Definition:
-    """A function, or a value that is assigned; where it stands."""
-
-    target: ast.expr | None
-    value: ast.AST
-    name: str
-    scope: ast.AST
-    owner: ast.AST
+# The name of a function or of what is assigned to; the target of the assignment, None for a
+# function; the function itself or the value; and in which function and which class it stands.
+_Definition = tuple[str, ast.expr | None, ast.AST, ast.AST, ast.AST]
 
 
 class SourceFile:
@@ -43,16 +36,14 @@ class SourceFile:
             inner, holder = scope, owner
             if isinstance(child, ast.FunctionDef):
                 self.scopes.append(child)
-                self.definitions.append(
-                    _Definition(None, child, child.name, scope, owner)
-                )
+                self.definitions.append((child.name, None, child, scope, owner))
                 inner = child
             elif isinstance(child, ast.ClassDef):
                 self.owners.append(child)
                 holder = child
             for target, value in _assignments(child):
                 name = getattr(target, "attr", getattr(target, "id", ""))
-                self.definitions.append(_Definition(target, value, name, scope, owner))
+                self.definitions.append((name, target, value, scope, owner))
             self._index(child, inner, holder)
 
     def scope(self, line: int) -> ast.AST:
@@ -90,24 +81,22 @@ class SourceFile:
         function and to attributes, and functions of the file."""
         variables, attributes = _names(node)
         line = getattr(node, "lineno", 0)
-        scope = self.scope(line)
+        visible_scopes = (self.scope(line), self.tree)
         owner = self.owner(line)
         for definition in self.definitions:
-            if definition.name in variables and definition.owner in (owner, self.tree):
-                if definition.scope in (scope, self.tree):
-                    yield definition.value
-            elif definition.name in attributes and self._is_visible(definition, owner):
-                yield definition.value
+            name, _, value, scope, holder = definition
+            if name in variables and holder in (owner, self.tree):
+                if scope in visible_scopes:
+                    yield value
+            elif name in attributes and self._is_visible(definition, owner):
+                yield value
 
     def _is_visible(self, definition: _Definition, owner: ast.AST) -> bool:
         """Return whether a name can be an attribute of a class's objects, by what stands in the
         file: another class must be one of its bases."""
-        if (
-            isinstance(definition.target, ast.Name)
-            and definition.scope is not self.tree
-        ):
+        _, target, _, scope, holder = definition
+        if isinstance(target, ast.Name) and scope is not self.tree:
             return False
-        holder = definition.owner
         if holder in (owner, self.tree) or not isinstance(owner, ast.ClassDef):
             return True
         bases = [getattr(base, "id", getattr(base, "attr", "")) for base in owner.bases]
@@ -121,10 +110,10 @@ class SourceFile:
             if isinstance(part, ast.Call):
                 names.add(getattr(part.func, "attr", getattr(part.func, "id", "")))
         for definition in self.definitions:
-            function = definition.value
+            name, _, function, _, _ = definition
             if not isinstance(function, ast.FunctionDef) or function is node:
                 continue
-            if definition.name in names and self._is_visible(definition, owner):
+            if name in names and self._is_visible(definition, owner):
                 yield function
                 if depth:
                     yield from self.called(function, depth - 1)

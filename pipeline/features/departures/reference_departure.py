@@ -21,16 +21,11 @@ from pipeline.features.departures.difference import (
     place_of,
 )
 from pipeline.features.departures.frontier import TraceComparison
-from pipeline.features.departures.places import FrameCall, ModuleName, Place
-from pipeline.features.departures.runs import (
-    ProgramRun,
-    ReferenceRun,
-    find_state,
-    run_program,
-    run_reference,
-)
-from pipeline.features.departures.trace import TraceEvent
+from pipeline.features.departures.places import FrameCall, Place, name_module
+from pipeline.features.departures.runs import find_state, run_program, run_reference
+from pipeline.features.departures.trace import Trace, TraceEvent
 from pipeline.program.inputs import InputSet
+from pipeline.program.module_paths import Frame
 from pipeline.program.source_lines import name_line
 from pipeline.store.errors import plural
 
@@ -73,14 +68,14 @@ def locate_departure(
     state = find_state(program, expected.holders)
     for start in (state, {}) if state else ({},):
         actual = run_program(program, inputs, start)
-        comparison = TraceComparison(actual.trace, expected.trace)
-        difference = make_difference(comparison, actual, expected, root)
+        comparison = TraceComparison(actual, expected)
+        difference = make_difference(comparison, root)
         if difference is not None:
             return _describe(difference)
     return _describe_form(actual, expected) or _describe_random(expected, root)
 
 
-def _describe_form(actual: ProgramRun, expected: ReferenceRun) -> str:
+def _describe_form(actual: Trace[Any], expected: Trace[Any]) -> str:
     """Say where equal values are returned in another form."""
     if len(actual.returned) != len(expected.returned):
         values = plural(len(actual.returned), "value")
@@ -99,9 +94,9 @@ def _describe_form(actual: ProgramRun, expected: ReferenceRun) -> str:
     return ""
 
 
-def _describe_random(expected: ReferenceRun, root: Path) -> str:
+def _describe_random(expected: Trace[Any], root: Path) -> str:
     """Say what both draw: they were given the same random numbers here."""
-    for event in expected.trace.events:
+    for event in expected.events:
         if event.random:
             place = place_of(event.site)
             where = _join(event.operator, place.module, place.call(root), root)
@@ -125,7 +120,7 @@ def _describe(difference: RunDifference) -> str:
     return f"{where}: {cause.text}"
 
 
-def _module(place: Place, call: FrameCall | None, root: Path) -> ModuleName | None:
+def _module(place: Place, call: FrameCall | None, root: Path) -> Frame | None:
     """Return the module to name: that around the call, if it isn't the place's own."""
     usual = place.call(root)
     is_other = call is not None and usual is not None and call.frame != usual.frame
@@ -134,9 +129,9 @@ def _module(place: Place, call: FrameCall | None, root: Path) -> ModuleName | No
     return place.module
 
 
-def _subject(subject: str, module: ModuleName | None) -> str:
+def _subject(subject: str, module: Frame | None) -> str:
     if module is not None:
-        return f"{subject} in {module}"
+        return f"{subject} in {name_module(module)}"
     return subject
 
 
@@ -148,7 +143,7 @@ def _line(call: FrameCall | None, root: Path) -> str:
 
 
 def _join(
-    subject: str, module: ModuleName | None, call: FrameCall | None, root: Path
+    subject: str, module: Frame | None, call: FrameCall | None, root: Path
 ) -> str:
     line = _line(call, root)
     named = _subject(subject, module)
@@ -169,9 +164,8 @@ def _describe_operators(difference: RunDifference) -> Cause:
         description = f"the program runs {_name(program, difference)} instead"
     else:
         description = "both run it on the same inputs, and get another result"
-    departure = difference.departure
-    if departure.is_rounding:
-        share = f"{departure.output_error:.1e}"
+    if difference.is_rounding:
+        share = f"{difference.output_error:.1e}"
         return Cause(
             f"{description}; the outputs differ by {share} of their size, as by rounding"
         )
@@ -188,8 +182,9 @@ def _name(event: TraceEvent[Any], difference: RunDifference) -> str:
 
 def _describe_outputs(difference: RunDifference) -> str:
     """Say what differs where all operators agree: what is returned, or how much of it."""
-    form = _describe_form(difference.program_run, difference.reference_run)
-    labels = ", ".join(difference.departure.labels)
+    comparison = difference.comparison
+    form = _describe_form(comparison.program, comparison.reference)
+    labels = ", ".join(difference.labels)
     return (
         form or f"{labels}: the program returns another of the values that both compute"
     )

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from typing import Any, Generic
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,10 +17,10 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
-from pipeline.features.departures.places import EagerSite, find_eager_site
+from pipeline.features.departures.places import Place, find_eager_place
 from pipeline.features.departures.python_state import PythonState, find_holders
 from pipeline.features.departures.storages import StorageKeeper, storage_key
-from pipeline.features.departures.trace import Site, Trace, TraceRecorder
+from pipeline.features.departures.trace import Trace, TraceRecorder
 from pipeline.program.eager import Source, find_effects
 from pipeline.program.graphs import iter_nodes
 from pipeline.program.inputs import InputSet
@@ -30,28 +29,6 @@ from pipeline.program.signature import as_exported, signature
 from pipeline.validate.node_values import Walker
 
 Labels = dict[tuple[Any, ...], tuple[str, str]]
-
-
-@dataclass
-class RecordedRun(Generic[Site]):
-    """A recorded run of a program or of a reference.
-
-    Attributes:
-        returned: its flat results.
-        autocasts: whether it computes under autocast somewhere.
-        changed: names of Python attributes that the run of a reference changed.
-        holders: the reference's modules and other objects with state, by id, with their names.
-    """
-
-    trace: Trace[Site]
-    returned: list[Any]
-    autocasts: bool = False
-    changed: list[str] = field(default_factory=list)
-    holders: Mapping[int, tuple[str, Any]] = field(default_factory=dict)
-
-
-ProgramRun = RecordedRun[Node | None]
-ReferenceRun = RecordedRun[EagerSite]
 
 
 class _RecordedSource(Source):
@@ -136,7 +113,7 @@ def find_state(
 
 def run_program(
     program: ExportedProgram, inputs: InputSet, state: Mapping[str, Tensor]
-) -> ProgramRun:
+) -> Trace[Node | None]:
     """Run a program on an input set, from its initial state but for the buffers in `state`."""
     source = _RecordedSource(program)
     source.begin_with(state)
@@ -150,15 +127,17 @@ def run_program(
         recorder.add_output(f"buffer '{name}' after the call", value)
     for number, value in enumerate(source.returned):
         recorder.add_output(f"output {number}", value)
-    autocasts = any(
+    trace = recorder.trace
+    trace.returned = source.returned
+    trace.autocasts = any(
         "wrap_with_autocast" in str(node.target) for node in iter_nodes(program)
     )
-    return ProgramRun(recorder.trace, source.returned, autocasts)
+    return trace
 
 
 def run_reference(
     reference: Callable[..., object], program: ExportedProgram, inputs: InputSet
-) -> ReferenceRun:
+) -> Trace[Place]:
     """Run a reference on an input set. Raises whatever it raises."""
     exported_inputs = as_exported(program, inputs)
     leaves = pytree.tree_leaves((exported_inputs.args, exported_inputs.kwargs))
@@ -171,7 +150,7 @@ def run_reference(
     with _preserved(holders) as (state, storages):
         outermost = _call.__code__
         recorder = TraceRecorder(
-            lambda: find_eager_site(holders, outermost), labels, storages
+            lambda: find_eager_place(holders, outermost), labels, storages
         )
         with _watching_autocast() as entered:
             returned = pytree.tree_leaves(_call(recorder, reference, exported_inputs))
@@ -183,7 +162,12 @@ def run_reference(
             recorder.add_output(f"output {number}", value)
         # What was returned may be memory that is about to be restored.
         copies = [v.detach().clone() if isinstance(v, Tensor) else v for v in returned]
-    return ReferenceRun(recorder.trace, copies, bool(entered), state.changed, holders)
+    trace = recorder.trace
+    trace.returned = copies
+    trace.autocasts = bool(entered)
+    trace.changed = state.changed
+    trace.holders = holders
+    return trace
 
 
 @contextmanager
@@ -201,7 +185,7 @@ def _watching_autocast() -> Iterator[list[bool]]:
 
 
 def _call(
-    recorder: TraceRecorder[EagerSite],
+    recorder: TraceRecorder[Place],
     reference: Callable[..., object],
     inputs: InputSet,
 ) -> object:

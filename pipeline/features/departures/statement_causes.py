@@ -26,9 +26,9 @@ from pipeline.features.departures.difference import (
 )
 from pipeline.features.departures.hints import (
     EXPORT_FLAGS,
-    HINTS,
-    READ_VALUE,
-    find_hint,
+    EXPORT_HINT,
+    find_branch_hint,
+    find_value_hint,
 )
 from pipeline.features.departures.places import FrameCall, Place
 from pipeline.store.errors import plural
@@ -163,10 +163,8 @@ def explain_branch(branch: Branch, difference: RunDifference) -> str:
     names = _mentioned(branch.reasons, difference)
     if names:
         return _state_text(names)
-    hint = READ_VALUE if _reads_value(branch, difference) else find_hint(branch.reasons)
-    if hint is not None:
-        return f"it {hint.branch}; {hint.remedy}"
-    return (
+    reads_value = _reads_value(branch, difference)
+    return find_branch_hint(branch.reasons, reads_value) or (
         "tracing kept what held at the time of the export; set it before the export as the "
         "reference has it, or export a method for each case"
     )
@@ -174,7 +172,7 @@ def explain_branch(branch: Branch, difference: RunDifference) -> str:
 
 def _reads_value(branch: Branch, difference: RunDifference) -> bool:
     """Return whether the reference read a tensor's value on the lines of a test."""
-    for event in difference.reference_run.trace.events:
+    for event in difference.comparison.reference.events:
         if event.number is not None:
             call = call_of(event.site, difference)
             if call is not None and branch.line <= call.frame.line <= branch.last:
@@ -212,13 +210,10 @@ def explain_value(
     if names:
         return _state_text(names)
     numbers = [
-        e.number for e in difference.reference_run.trace.events if e.number is not None
+        e.number for e in difference.comparison.reference.events if e.number is not None
     ]
     was_read = value is not None and value in numbers
-    hint = READ_VALUE if was_read else find_hint(text)
-    if hint is not None:
-        return f"it {hint.value}; {hint.remedy}"
-    return (
+    return find_value_hint(text, was_read) or (
         "tracing kept what Python had at the time of the export; export again, or make it a "
         "buffer or an input"
     )
@@ -248,7 +243,7 @@ def find_export_flag(difference: RunDifference) -> Cause | None:
         if call is not None:
             text = describe_statement(difference.path(call.frame), call.frame.line)
             if EXPORT_FLAGS.search(text):
-                return Cause(f"the line {HINTS[0].value}; {HINTS[0].remedy}", call)
+                return Cause(f"the line {EXPORT_HINT}", call)
     return None
 
 

@@ -122,7 +122,7 @@ class TraceEvent(Generic[Site]):
 
 @dataclass
 class Trace(Generic[Site]):
-    """A run.
+    """A recorded run of a program or of a reference.
 
     Attributes:
         values: the sketch of each value; None for memory that nobody wrote, or that can't be read.
@@ -130,6 +130,10 @@ class Trace(Generic[Site]):
         producers: by value, the event that wrote it first.
         leaves: by value, those that no event wrote.
         outputs: by label, what the run returned or left in its state: a value, or a Python object.
+        returned: its flat results.
+        autocasts: whether it computes under autocast somewhere.
+        changed: names of Python attributes that the run of a reference changed.
+        holders: the reference's modules and other objects with state, by id, with their names.
     """
 
     events: list[TraceEvent[Site]] = field(default_factory=list)
@@ -138,6 +142,10 @@ class Trace(Generic[Site]):
     producers: dict[int, TraceEvent[Site]] = field(default_factory=dict)
     leaves: dict[int, Leaf[Site]] = field(default_factory=dict)
     outputs: dict[str, int | Any] = field(default_factory=dict)
+    returned: list[Any] = field(default_factory=list)
+    autocasts: bool = False
+    changed: list[str] = field(default_factory=list)
+    holders: Mapping[int, tuple[str, Any]] = field(default_factory=dict)
 
 
 def base_operator(name: str) -> str:

@@ -11,9 +11,10 @@ import torch
 from pipeline.features.departures.branches import find_contexts
 from pipeline.features.departures.cause import Cause, call_of
 from pipeline.features.departures.difference import RunDifference, place_of
-from pipeline.features.departures.places import ModuleName, Place
+from pipeline.features.departures.places import Place, name_class, name_module
 from pipeline.features.departures.statement_causes import explain_value
 from pipeline.features.departures.trace import Leaf, TraceEvent
+from pipeline.program.module_paths import Frame
 from pipeline.store.errors import plural
 
 _DROPOUTS = frozenset(
@@ -55,7 +56,7 @@ def _is_dropout(event: TraceEvent[Any]) -> bool:
     place = place_of(event.site)
     kind = ""
     if place.module is not None:
-        kind = place.module.kind
+        kind = name_class(place.module)
     node = getattr(event.site, "target", "")
     return "dropout" in f"{event.base} {place.function} {kind} {node}".lower()
 
@@ -103,8 +104,8 @@ _OTHER_VALUES = "has other values in the program than in the reference"
 
 def _weight_pairs(difference: RunDifference) -> Iterator[tuple[Leaf[Any], Leaf[Any]]]:
     """Yield values of one name that departs in one of both runs: the program's, the reference's."""
-    program = difference.program_run.trace.leaves
-    reference = difference.reference_run.trace.leaves
+    program = difference.comparison.program.leaves
+    reference = difference.comparison.reference.leaves
     departing = {id(leaf) for leaf in difference.program_leaves}
     departing |= {id(leaf) for leaf in difference.reference_leaves}
     for value, partner in difference.comparison.pairs:
@@ -209,8 +210,8 @@ def _is_by_autocast(
     if "autocast" in _contexts(difference):
         return True
     in_program, in_reference = (
-        difference.program_run.autocasts,
-        difference.reference_run.autocasts,
+        difference.comparison.program.autocasts,
+        difference.comparison.reference.autocasts,
     )
     is_alone = in_program != in_reference and in_program == (side == "program")
     call = call_of(event.site, difference)
@@ -243,10 +244,11 @@ def _contexts(difference: RunDifference) -> str:
 
 def _result_dtype(difference: RunDifference, is_program: bool) -> Any:
     event = difference.program if is_program else difference.reference
-    run = difference.program_run if is_program else difference.reference_run
+    comparison = difference.comparison
+    trace = comparison.program if is_program else comparison.reference
     if event is None or not event.writes:
         return None
-    content = run.trace.values[event.writes[0]]
+    content = trace.values[event.writes[0]]
     return content and content.dtype
 
 
@@ -276,7 +278,7 @@ def _describe_foreign(leaf: Leaf[Any], difference: RunDifference) -> Cause:
     place = place_of(leaf.site)
     if leaf.site is None:
         text = "the reference computes it outside of PyTorch, where nothing can be recorded"
-        return Cause(text, None, difference.departure.labels[0], place)
+        return Cause(text, None, difference.labels[0], place)
     text = "the reference computes it outside of PyTorch, and the program doesn't; compute it with "
     return Cause(
         f"{text}torch in the model, or pass it as an input", None, "a tensor", place
@@ -290,7 +292,7 @@ def find_outside_work(difference: RunDifference) -> Cause | None:
         return None
     if place_of(event.site).module is not None:
         return None
-    for module_event in difference.reference_run.trace.events:
+    for module_event in difference.comparison.reference.events:
         module = _outermost_module(place_of(module_event.site))
         if module is None:
             continue
@@ -301,12 +303,12 @@ def find_outside_work(difference: RunDifference) -> Cause | None:
         remedy = (
             "make that a part of the exported module, or leave it out of the reference"
         )
-        text = f"the reference {work} {module}; {remedy}"
+        text = f"the reference {work} {name_module(module)}; {remedy}"
         return Cause(text, call_of(event.site, difference))
     return None
 
 
-def _outermost_module(place: Place) -> ModuleName | None:
+def _outermost_module(place: Place) -> Frame | None:
     for call in place.calls:
         if call.module:
             return call.module

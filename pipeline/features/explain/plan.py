@@ -75,7 +75,7 @@ def _resolve(plan: Plan, packages: Sequence[str]) -> Iterator[str]:
     problems: list[Problem] = []
     sound: list[str] = []
     for package in packages:
-        package_problems = plan.configs.parsed(package).problems
+        package_problems = plan.configs.mistakes(package)
         problems += package_problems
         if not package_problems:
             sound.append(package)

@@ -6,8 +6,8 @@ are comments.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from pipeline.backends import Options, PartitionerSpec
 from pipeline.backends.quantize_options import NOT, OVERRIDES, MixedQuantize
@@ -22,21 +22,17 @@ from pipeline.store.errors import join
 _INDENT = "  "
 
 
-class _Row(NamedTuple):
-    """A line, and where it was written; a comment holds what nobody wrote."""
-
-    text: str
-    origin: str = ""
-    is_comment: bool = False
+# A line, which is a comment where nobody wrote it, and where it was written.
+_Line = tuple[str, str]
 
 
 def resolved_view(config: PackageConfig, document: Document) -> Iterator[str]:
     """Yield the lines of the view of a package."""
-    rows = list(_View(document).model(config, "", ""))
-    width = max(len(row.text) for row in rows)
+    lines = list(_View(document).model(config, "", ""))
+    width = max(len(text) for text, _ in lines)
     yield f"# {config.package}: {document.file}"
-    for row in rows:
-        yield f"{row.text:<{width}}  # {row.origin}" if row.origin else row.text
+    for text, origin in lines:
+        yield f"{text:<{width}}  # {origin}" if origin else text
 
 
 class _View:
@@ -45,7 +41,7 @@ class _View:
 
     def model(
         self, model: Options, path: str, indent: str, unwritten: str = "default"
-    ) -> Iterator[_Row]:
+    ) -> Iterator[_Line]:
         """Show the values of a model; `unwritten` is the comment on those that nobody wrote."""
         for name, info in type(model).model_fields.items():
             key = info.alias or name
@@ -76,7 +72,7 @@ class _View:
 
     def _member(
         self, key: str, value: Any, path: str, indent: str, unwritten: str = "default"
-    ) -> Iterator[_Row]:
+    ) -> Iterator[_Line]:
         node = self._document.written(path)
         head = f"{indent}{dump_flow(key)}:"
         if isinstance(value, Options):
@@ -87,11 +83,7 @@ class _View:
                 shown = "none"
             else:
                 shown = _flow(value)
-            yield _Row(
-                f"{indent}# {dump_flow(key)}: {shown}",
-                unwritten,
-                is_comment=True,
-            )
+            yield f"{indent}# {dump_flow(key)}: {shown}", unwritten
         elif isinstance(value, dict) and value:
             rows = []
             for part, member in value.items():
@@ -106,18 +98,15 @@ class _View:
         elif isinstance(value, list | tuple) and any(
             isinstance(part, Options) for part in value
         ):
-            yield _Row(head)
+            yield head, ""
             for index, part in enumerate(value):
                 yield from self._item(part, join(path, index), indent + _INDENT)
         else:
-            yield _Row(
-                f"{head} {_flow(value)}",
-                _origin(node, path),
-            )
+            yield f"{head} {_flow(value)}", _origin(node, path)
 
     def _item(
         self, item: PartitionerSpec | PassSpec, path: str, indent: str
-    ) -> Iterator[_Row]:
+    ) -> Iterator[_Line]:
         """Show an item: a name, or a name as a key with its options."""
         node = self._document.written(path)
         if node is None:
@@ -125,15 +114,15 @@ class _View:
         else:
             origin = _origin(node, path)
         if isinstance(item, PassSpec):
-            yield _Row(f"{indent}- {_flow(item)}", origin)
+            yield f"{indent}- {_flow(item)}", origin
             return
         options = _written(item)
-        rows = list(self.model(options, join(path, item.name), indent + 2 * _INDENT))
+        lines = list(self.model(options, join(path, item.name), indent + 2 * _INDENT))
         colon = ""
-        if not all(row.is_comment for row in rows):
+        if not _are_comments(lines):
             colon = ":"
-        yield _Row(f"{indent}- {item.name}{colon}", origin)
-        yield from rows
+        yield f"{indent}- {item.name}{colon}", origin
+        yield from lines
 
 
 def _written(spec: PartitionerSpec) -> Options:
@@ -142,32 +131,32 @@ def _written(spec: PartitionerSpec) -> Options:
     return partitioner_options(spec.name).model_construct(**values)
 
 
-def _under(head: str, empty: str | None, rows: list[_Row]) -> Iterator[_Row]:
-    """Put rows below a key. Where all are comments, it is `empty`, or a comment too."""
-    if not all(row.is_comment for row in rows):
-        yield _Row(head)
+def _under(head: str, empty: str | None, lines: list[_Line]) -> Iterator[_Line]:
+    """Put lines below a key. Where all are comments, it is `empty`, or a comment too."""
+    if not _are_comments(lines):
+        yield head, ""
     elif empty is None:
         key = head.lstrip()
-        yield _Row(
-            f"{head.removesuffix(key)}# {key}",
-            is_comment=True,
-        )
+        yield f"{head.removesuffix(key)}# {key}", ""
     else:
-        yield _Row(head + empty)
-    yield from rows
+        yield head + empty, ""
+    yield from lines
+
+
+def _are_comments(lines: Iterable[_Line]) -> bool:
+    return all(text.lstrip().startswith("#") for text, _ in lines)
 
 
 def _origin(node: Node, path: str) -> str:
     """Describe where a value was written: file and line; the other key that it is below there, such
     as `defaults`; and how a value with variables was written."""
-    mark = node.mark
     config_path = path.split(".")
-    source_path = mark.path.split(".")
+    source_path = node.path.split(".")
     while config_path and source_path and config_path[-1] == source_path[-1]:
         config_path = config_path[:-1]
         source_path = source_path[:-1]
     words = [
-        f"{mark.file}:{mark.line}",
+        f"{node.file}:{node.line}",
         ".".join(source_path),
         node.source,
     ]

@@ -21,7 +21,6 @@ from typing import Any
 
 import torch
 
-from pipeline.config.operators import load_libraries
 from pipeline.features.exporters.announced_deaths import (
     Announcements,
     run_announced,
@@ -46,6 +45,7 @@ from pipeline.program.archive_facts import describe_archive
 from pipeline.program.fresh_imports import FromText
 from pipeline.program.import_errors import explain_hidden
 from pipeline.program.inputs import InputSet, save_inputs
+from pipeline.program.operator_libraries import load_libraries
 from pipeline.program.workspace_modules import load_file, own_name
 from pipeline.run import isolated
 from pipeline.run.build.load import check_libraries

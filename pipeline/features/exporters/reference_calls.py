@@ -19,7 +19,6 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from pipeline.config.operators import load_libraries
 from pipeline.features.exporters.export import explaining_imports, load_exporter
 from pipeline.features.exporters.exporter import (
     Reference,
@@ -35,6 +34,7 @@ from pipeline.plan.actions import Action
 from pipeline.plan.kinds.export import ExportInputs
 from pipeline.program.containers import make_plain
 from pipeline.program.inputs import InputSet, load_inputs, save_inputs
+from pipeline.program.operator_libraries import load_libraries
 from pipeline.run.isolated import ForkWatch, fork_is_safe, run_isolated
 from pipeline.store.errors import PipelineError
 from pipeline.store.reasons import reason

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from pipeline.report.cells import figure, name, names
 from pipeline.report.colours import LEFT
@@ -24,12 +23,8 @@ _COLOURS = 7
 _TOGETHER = "all together"
 
 
-class SharedFile(NamedTuple):
-    """A file that several packages have; `size` is in bytes."""
-
-    name: str
-    digest: str
-    size: int
+# A file that several packages have: its name, digest and bytes.
+SharedFile = tuple[str, str, int]
 
 
 def section(report: Json) -> ReportSection:
@@ -100,7 +95,7 @@ def _split(packages: Packages) -> dict[str, tuple[list[SharedFile], int]]:
         unshared = 0
         for file, (digest, size) in sorted(files.items()):
             if holders[digest] > 1:
-                shared.append(SharedFile(file, digest, size))
+                shared.append((file, digest, size))
             else:
                 unshared += size
         splits[package] = shared, unshared
@@ -150,9 +145,9 @@ def make_chart(packages: Packages, pages: Mapping[str, str], family: str = "") -
     files = _unique(splits)
     colours: dict[str, str] = {}
     legend: list[tuple[str, str]] = []
-    for number, file in enumerate(files):
-        colours[file.digest] = f"var(--c{number % _COLOURS})"
-        legend.append((f"{file.name} {human_size(file.size)}", colours[file.digest]))
+    for number, (file, digest, size) in enumerate(files):
+        colours[digest] = f"var(--c{number % _COLOURS})"
+        legend.append((f"{file} {human_size(size)}", colours[digest]))
     legend.append(("a package's own", LEFT))
     largest = set(sorted(splits, key=lambda package: -splits[package][1])[:_MOST_BARS])
     bars = {_TOGETHER: (files, sum(unshared for _, unshared in splits.values()))}
@@ -192,16 +187,16 @@ def _pieces(
     unshared: int,
     colours: Mapping[str, str],
 ) -> Iterator[Piece]:
-    for file in shared:
-        words = f"{package}: {file.name} {human_size(file.size)}"
-        yield file.size, colours[file.digest], words
+    for file, digest, size in shared:
+        words = f"{package}: {file} {human_size(size)}"
+        yield size, colours[digest], words
     yield unshared, LEFT, f"{package}: its own {human_size(unshared)}"
 
 
 def _rows(packages: Packages, pages: Mapping[str, str]) -> Iterator[Row]:
     for package, (shared, unshared) in _split(packages).items():
-        common = sum(file.size for file in shared)
-        files = ", ".join(file.name for file in shared)
+        common = sum(size for _, _, size in shared)
+        files = ", ".join(file for file, _, _ in shared)
         yield {
             "package": name(package, href=pages[package]),
             "its own": figure(unshared, human_size),
@@ -220,5 +215,5 @@ def summarize(family: str, packages: Packages) -> Row:
         "apart": figure(apart, human_size),
         "together": figure(together, human_size),
         "saved": figure(saved, percent, bar=saved),
-        "shared files": names(file.name for file in _unique(_split(packages))),
+        "shared files": names(file for file, _, _ in _unique(_split(packages))),
     }

@@ -70,5 +70,7 @@ FEATURE = Feature(
     sections={10: "pipeline.features.gates.section:section"},
     overview_sections={20: "pipeline.features.gates.section:changes_section"},
     highlights="pipeline.features.gates.section:find_changes",
+    read_build="pipeline.features.gates.figures:read_build",
+    parse_baseline="pipeline.features.gates.baseline:parse_baseline",
     compare_builds="pipeline.features.gates.comparison:compare_builds",
 )

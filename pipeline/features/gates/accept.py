@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 from pipeline.cli.verbs import known_packages
 from pipeline.features.gates.baseline import (
@@ -11,6 +12,7 @@ from pipeline.features.gates.baseline import (
     keep_accepted,
     read_baseline,
 )
+from pipeline.features.gates.figures import read_build
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import find_damage, link_status
 from pipeline.report.records import read_fitting
@@ -19,7 +21,6 @@ from pipeline.store.errors import ConfigErrors, PipelineError
 from pipeline.store.files import MANIFEST, REPORT, write_atomically
 from pipeline.store.sizes import human_size
 from pipeline.store.workspace import BASELINES
-from pipeline.validate.figures import Figures, read_build
 
 
 def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
@@ -56,25 +57,26 @@ def _accept(plan: Plan, package: str) -> str:
     if there == text:
         return "unchanged"
     write_atomically(path, text)
+    size = now["size"]
     if before is None:
         what = "replaced, since it could not be read" if there else "new"
-        return f"{what}; {human_size(now.size)}{_describe_unrun(now)}"
-    was = before.size
-    size = now.size
+        return f"{what}; {human_size(size)}{_describe_unrun(now)}"
+    was = before["size"]
     change = "of the same size"
     if was != size:
         change = f"size {was} -> {size} bytes"
     return f"changed; {change}{_describe_unrun(now)}"
 
 
-def _describe_unrun(figures: Figures) -> str:
-    unrun = [name for name, method in figures.methods.items() if method.sqnr_db is None]
+def _describe_unrun(figures: Mapping[str, Any]) -> str:
+    methods = figures["methods"].items()
+    unrun = [name for name, method in methods if method["sqnr_db"] is None]
     if unrun:
         return f"; without numerics of what did not run: {', '.join(unrun)}"
     return ""
 
 
-def _present(plan: Plan, package: str) -> Figures:
+def _present(plan: Plan, package: str) -> Mapping[str, Any]:
     """Return the figures of a package that is current and proved. Raises PipelineError."""
     plan.check(package)
     first = f"run `doit validate:{package}` first"
@@ -101,11 +103,11 @@ def _present(plan: Plan, package: str) -> Figures:
         )
     if (build := read_build(folder / MANIFEST)) is None:
         raise PipelineError(f"{package}: its manifest can't be read; {first}")
-    figures = build.figures
+    figures = build["figures"]
     summary = plan.configs.summary(package)
     if summary is not None and "native" in summary.features:
         # Later builds run in turns with these files, where the store still has them.
-        files = (build.manifest or {})["files"].items()
+        files = build["manifest"]["files"].items()
         digests = {name: file["digest"] for name, file in files}
-        figures = figures.model_copy(update={"files": digests})
+        figures = {**figures, "files": digests}
     return figures

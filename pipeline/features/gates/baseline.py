@@ -8,6 +8,7 @@ builds to it, and `doit diff` and reports compare them with it.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ import yaml
 from pipeline.config.compose import Document
 from pipeline.config.parser import parse
 from pipeline.config.yaml import Dumper, load_nodes
+from pipeline.features.gates.baseline_fields import FIGURES
 from pipeline.store.errors import ConfigErrors, Problem
 from pipeline.store.files import inside, read_text_file
-from pipeline.validate.figures import Figures, MethodFigures
 
+Json = Mapping[str, Any]
 MOST_TENSORS = 10
 # Figures of the same bytes that are this near are equal, though measured on two machines.
 _NEAR_SQNR = 3.0  # dB
@@ -31,12 +33,13 @@ _COMMENT = """\
 """
 
 
-def parse_baseline(content: bytes, file: str) -> Figures:
-    """Parse a baseline. Raises ConfigErrors, with every mistake and its line."""
+def parse_baseline(content: bytes, file: str) -> Json:
+    """Return the figures of a baseline, with all fields. Raises ConfigErrors, with every mistake
+    and its line."""
     root = load_nodes(content, file)
     if root is None:
         raise ConfigErrors([Problem(file, "", "is empty", "`doit baseline` makes it")])
-    return parse(Figures, Document(file, root))
+    return parse(FIGURES, Document(file, root)).resolved()
 
 
 class _Dumper(Dumper):
@@ -54,9 +57,11 @@ class _Dumper(Dumper):
         return super().represent_mapping(tag, mapping, flow_style=flat)
 
 
-def format_baseline(package: str, figures: Figures) -> str:
+def format_baseline(package: str, figures: Json) -> str:
     """Format a baseline; equal figures give equal text, and unknown figures are left out."""
-    content = figures.model_dump(mode="json", exclude_defaults=True)
+    content = _leave_out_unknown(figures)
+    methods = figures["methods"].items()
+    content["methods"] = {name: _leave_out_unknown(method) for name, method in methods}
     tensors = content.pop("tensors", {})
     largest = sorted(tensors, key=lambda name: (-tensors[name]["size"], name))[
         :MOST_TENSORS
@@ -69,29 +74,33 @@ def format_baseline(package: str, figures: Figures) -> str:
     )
 
 
-def keep_accepted(now: Figures, before: Figures | None) -> Figures:
+def _leave_out_unknown(figures: Json) -> dict[str, Any]:
+    """Return figures without those that are not known, or empty."""
+    return {name: value for name, value in figures.items() if value not in (None, {})}
+
+
+def keep_accepted(now: Json, before: Json | None) -> Json:
     """Return the figures to write where a baseline is there already: of the same package, latencies
     stay as they were written, and so do numerics, measured elsewhere, unless they are another
     result."""
-    if before is None or before.digest != now.digest:
+    if before is None or before["digest"] != now["digest"]:
         return now
     methods = {
-        name: _keep_numerics(method, before.methods.get(name))
-        for name, method in now.methods.items()
+        name: _keep_numerics(method, before["methods"].get(name))
+        for name, method in now["methods"].items()
     }
-    if before.processor is not None:
+    if before["processor"] is not None:
         for name, method in methods.items():
-            accepted = before.methods.get(name)
-            methods[name] = method.model_copy(
-                update={"latency": accepted and accepted.latency}
-            )
-    processor = before.processor or now.processor
-    return now.model_copy(update={"methods": methods, "processor": processor})
+            accepted = before["methods"].get(name)
+            latency = accepted and accepted["latency"]
+            methods[name] = {**method, "latency": latency}
+    processor = before["processor"] or now["processor"]
+    return {**now, "methods": methods, "processor": processor}
 
 
-def _keep_numerics(now: MethodFigures, before: MethodFigures | None) -> MethodFigures:
-    sqnrs = now.sqnr_db
-    accepted_sqnrs = before.sqnr_db if before else None
+def _keep_numerics(now: Json, before: Json | None) -> Json:
+    sqnrs = now["sqnr_db"]
+    accepted_sqnrs = before["sqnr_db"] if before else None
     if (
         before is None
         or sqnrs is None
@@ -102,19 +111,18 @@ def _keep_numerics(now: MethodFigures, before: MethodFigures | None) -> MethodFi
     for a, b in zip(sqnrs, accepted_sqnrs, strict=True):
         if a != b and (a is None or b is None or abs(a - b) > _NEAR_SQNR):
             return now
-    ours = now.max_abs
-    theirs = before.max_abs
+    ours = now["max_abs"]
+    theirs = before["max_abs"]
     is_near = (
         ours is None
         or theirs is None
         or max(ours, theirs) <= _NEAR_ABS * min(ours, theirs)
     )
-    return now.model_copy(
-        update={"sqnr_db": accepted_sqnrs, "max_abs": theirs if is_near else ours}
-    )
+    error = theirs if is_near else ours
+    return {**now, "sqnr_db": accepted_sqnrs, "max_abs": error}
 
 
-def read_baseline(path: Path) -> Figures | None:
+def read_baseline(path: Path) -> Json | None:
     """Read the baseline of a package; None where there is none. Raises ConfigErrors."""
     file = f"{path.parent.name}/{path.name}"
     try:

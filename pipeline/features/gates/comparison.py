@@ -20,13 +20,12 @@ from pipeline.features.gates.rows import (
     size_rows,
 )
 from pipeline.store.json_diff import Difference, diff_names
-from pipeline.validate.figures import Build, TensorFigures
 
 Json = Mapping[str, Any]
 
 
 def compare_builds(
-    package: str, old: Build, new: Build, against: str, notes: Sequence[str] = ()
+    package: str, old: Json, new: Json, against: str, notes: Sequence[str] = ()
 ) -> Comparison:
     """Compare two builds of a package.
 
@@ -39,15 +38,15 @@ def compare_builds(
     for name in _method_names(old, new, renamed):
         previous = renamed.get(name, name)
         sections.append((name, tuple(method_rows(previous, name, old, new))))
-        if name not in new.figures.methods:
+        if name not in new["figures"]["methods"]:
             methods[name] = "removed"
         elif name in renamed:
             methods[name] = "renamed"
-        elif name not in old.figures.methods:
+        elif name not in old["figures"]["methods"]:
             methods[name] = "new"
     sections.append(("tensors", tuple(_tensors(old, new))))
-    if old.manifest is not None and new.manifest is not None:
-        sections += _compare_manifests(old.manifest, new.manifest)
+    if old["manifest"] is not None and new["manifest"] is not None:
+        sections += _compare_manifests(old["manifest"], new["manifest"])
     return Comparison(
         package, against, _non_empty(sections), tuple(notes), methods=methods
     )
@@ -56,7 +55,7 @@ def compare_builds(
 def describe_one_build(
     package: str,
     change: Literal["new", "removed"],
-    build: Build | None,
+    build: Json | None,
     against: str,
     notes: Sequence[str] = (),
 ) -> Comparison:
@@ -67,9 +66,9 @@ def describe_one_build(
     """
     sections: list[Titled] = []
     if build is not None:
-        size = f"{build.figures.size:,}"
+        size = f"{build['figures']['size']:,}"
         sections.append(("package", (_one_sided("size", size, change),)))
-        for name, method in build.figures.methods.items():
+        for name, method in build["figures"]["methods"].items():
             row = _one_sided("method", describe_delegated(method), change)
             sections.append((name, (row,)))
     return Comparison(package, against, tuple(sections), tuple(notes), change)
@@ -87,20 +86,22 @@ def _non_empty(sections: Iterable[Titled]) -> tuple[Titled, ...]:
     return tuple((title, rows) for title, rows in sections if rows)
 
 
-def _method_names(old: Build, new: Build, renamed: Mapping[str, str]) -> list[str]:
+def _method_names(old: Json, new: Json, renamed: Mapping[str, str]) -> list[str]:
     """Return the names of all methods of both builds, those that were renamed by the new one."""
-    names = old.figures.methods.keys() | new.figures.methods.keys()
+    names = old["figures"]["methods"].keys() | new["figures"]["methods"].keys()
     return sorted(names - set(renamed.values()))
 
 
-def _find_renamed_methods(old: Build, new: Build) -> dict[str, str]:
+def _find_renamed_methods(old: Json, new: Json) -> dict[str, str]:
     """Return the former names of methods that are the same program, lowered in the same way, as one
     that is gone, by the new name."""
-    gone = [name for name in old.figures.methods if name not in new.figures.methods]
+    before = old["figures"]["methods"]
+    after = new["figures"]["methods"]
+    gone = [name for name in before if name not in after]
     renamed = {}
-    for name in new.figures.methods:
+    for name in after:
         identity = _identify(new, name)
-        if name in old.figures.methods or identity is None:
+        if name in before or identity is None:
             continue
         for previous in gone:
             if _identify(old, previous) == identity:
@@ -110,13 +111,13 @@ def _find_renamed_methods(old: Build, new: Build) -> dict[str, str]:
     return renamed
 
 
-def _identify(build: Build, method: str) -> Json | None:
+def _identify(build: Json, method: str) -> Json | None:
     """Return what a method is, whatever its name; None where it is not known, or where it was
     compiled together with others."""
     facts = facts_of(build, method)
-    if build.manifest is None or facts is None or facts["unit"] != method:
+    if build["manifest"] is None or facts is None or facts["unit"] != method:
         return None
-    unit = build.manifest["objects"].get(method)
+    unit = build["manifest"]["objects"].get(method)
     if unit is None:
         return None
     # The emitted program of an object names the method.
@@ -134,17 +135,17 @@ def _compare_manifests(old: Json, new: Json) -> Iterator[Titled]:
     yield ("toolchain", tuple(manifest_rows(old, new, ["toolchain"])))
 
 
-def _package(old: Build, new: Build) -> Iterator[ComparisonRow]:
-    before = old.figures
-    after = new.figures
-    if before.digest == after.digest:
+def _package(old: Json, new: Json) -> Iterator[ComparisonRow]:
+    before = old["figures"]
+    after = new["figures"]
+    if before["digest"] == after["digest"]:
         return
-    yield from size_rows({"size": before.size}, {"size": after.size})
-    yield from size_rows(before.segments, after.segments, absent=0)
-    if old.manifest is not None and new.manifest is not None:
-        files = diff_names(old.manifest["files"], new.manifest["files"], None)
+    yield from size_rows({"size": before["size"]}, {"size": after["size"]})
+    yield from size_rows(before["segments"], after["segments"], absent=0)
+    if old["manifest"] is not None and new["manifest"] is not None:
+        files = diff_names(old["manifest"]["files"], new["manifest"]["files"], None)
         yield from map(_file_row, files)
-    elif before.size == after.size:
+    elif before["size"] == after["size"]:
         yield ComparisonRow("files", "", "", "other bytes")
 
 
@@ -157,26 +158,26 @@ def _file_row(difference: Difference) -> ComparisonRow:
     return ComparisonRow(name, sizes[0], sizes[1], change)
 
 
-def _tensors(old: Build, new: Build) -> Iterator[ComparisonRow]:
+def _tensors(old: Json, new: Json) -> Iterator[ComparisonRow]:
     """Yield the tensors that came, went, or are stored in another way; none where a build's are not
     known. A baseline knows only the largest."""
-    before = old.figures.tensors
-    after = new.figures.tensors
+    before = old["figures"]["tensors"]
+    after = new["figures"]["tensors"]
     if not before or not after:
         return
     least = -1
-    if old.manifest is None:
-        least = min(tensor.size for tensor in before.values())
+    if old["manifest"] is None:
+        least = min(tensor["size"] for tensor in before.values())
     rows = []
     for difference in diff_names(before, after, None):
         (name,), then, now = difference
-        if then is None and now.size <= least:
+        if then is None and now["size"] <= least:
             continue
-        size = then.size if then else 0
-        new_size = now.size if now else 0
+        size = then["size"] if then else 0
+        new_size = now["size"] if now else 0
         change = difference.change(changed="")
         if not change:
-            is_same_dtype = then.dtype == now.dtype
+            is_same_dtype = then["dtype"] == now["dtype"]
             change = (
                 describe_change(size, new_size) if is_same_dtype else "another dtype"
             )
@@ -185,7 +186,7 @@ def _tensors(old: Build, new: Build) -> Iterator[ComparisonRow]:
     yield from (row for _, row in sorted(rows))
 
 
-def _show_tensor(tensor: TensorFigures | None) -> str:
+def _show_tensor(tensor: Json | None) -> str:
     if tensor is None:
         return ""
-    return f"{tensor.dtype} {tensor.shape}, {tensor.size:,}"
+    return f"{tensor['dtype']} {tensor['shape']}, {tensor['size']:,}"

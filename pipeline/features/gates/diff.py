@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any, Literal
 
 from pipeline.cli.grammar import describe_no_packages, fit_names
 from pipeline.features.gates.comparison import compare_builds, describe_one_build
+from pipeline.features.gates.figures import read_build
 from pipeline.features.gates.references import (
     Reference,
     open_baselines,
@@ -27,8 +28,8 @@ from pipeline.plan.status import link_status
 from pipeline.report.records import read_fitting
 from pipeline.store.errors import PipelineError, did_you_mean, listed
 from pipeline.store.files import MANIFEST, REPORT
-from pipeline.validate.figures import Build, read_build
 
+Json = Mapping[str, Any]
 # What `doit diff --json` prints (`moments.Command.record`).
 DIFFERENCES = {
     "format": Literal[1],
@@ -270,7 +271,7 @@ def _compare(
 
 
 def _compare_renamed(
-    plan: Plan, package: str, build: Build | None, reference: Reference, previous: str
+    plan: Plan, package: str, build: Json | None, reference: Reference, previous: str
 ) -> Comparison:
     """Compare a package with the build that it is under its previous name, of which all may be
     known but the inputs, which are the same."""
@@ -284,17 +285,17 @@ def _compare_renamed(
     return replace(comparison, change="renamed", previous=previous)
 
 
-def _with_names_of(old: Build, build: Build, package: str, previous: str) -> Build:
+def _with_names_of(old: Json, build: Json, package: str, previous: str) -> Json:
     """Return a build that has the old one's digest, in which files are named, if only the names of
     its files differ."""
     if not has_same_bytes(build, old, package, previous):
         return build
-    figures = build.figures.model_copy(update={"digest": old.figures.digest})
-    return replace(build, figures=figures)
+    digest = old["figures"]["digest"]
+    return {**build, "figures": {**build["figures"], "digest": digest}}
 
 
 def _describe_staleness(
-    plan: Plan, package: str, build: Build | None
+    plan: Plan, package: str, build: Json | None
 ) -> tuple[str, ...]:
     """Return a note where what is built is not what the sources ask for."""
     if problems := plan.problems(package):
@@ -307,14 +308,13 @@ def _describe_staleness(
     return (f"build/{package} is not what its sources ask for: {status.reason}",)
 
 
-def _unknown_numerics(plan: Plan, package: str, build: Build) -> str:
+def _unknown_numerics(plan: Plan, package: str, build: Json) -> str:
     """Return a note on methods whose numerics are not known; "" where all are."""
-    unknown = [
-        name for name, method in build.figures.methods.items() if method.sqnr_db is None
-    ]
+    methods = build["figures"]["methods"].items()
+    unknown = [name for name, method in methods if method["sqnr_db"] is None]
     report = read_fitting(plan.workspace.package(package) / REPORT) or {}
-    assert build.manifest is not None
-    files = {name: file["digest"] for name, file in build.manifest["files"].items()}
+    built = build["manifest"]["files"]
+    files = {name: file["digest"] for name, file in built.items()}
     if unknown and report.get("files") != files:
         return f"numerics are left out: build/{package} has not been validated as it is"
     if unknown:

@@ -13,11 +13,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from pipeline.features.gates.by_device import find_device_facts, iter_limits
+from pipeline.features.gates.figures import make_figures
 from pipeline.features.gates.gate import NOTHING, Gate, GateSubject, Json
 from pipeline.features.gates.kinds import find_gates
 from pipeline.features.gates.records import GateExemption, GateRecord
 from pipeline.report.method_records import ALL, LATENCY, UNASKED
-from pipeline.validate.figures import Figures, make_figures
 
 NO_BASELINE = "no baseline yet"
 
@@ -42,7 +42,7 @@ def check_gates(
     manifest: Json,
     contents: Json | None = None,
     validation: Json | None = None,
-    baseline: Figures | None = None,
+    baseline: Json | None = None,
     places: Mapping[str, str] | None = None,
     family: Json = NOTHING,
     contract: Json | None = None,
@@ -60,7 +60,7 @@ def check_gates(
     """
     package = manifest["package"]
     now = make_figures(manifest, contents, validation)
-    accepted = {} if baseline is None else baseline.methods
+    accepted = {} if baseline is None else baseline["methods"]
     inside = (contents or {}).get("methods", {})
     runs = {
         record["method"]: record for record in (validation or {}).get("methods", ())
@@ -72,7 +72,7 @@ def check_gates(
             package, None, now, baseline, {}, {}, (), family, contract, (), targets
         )
     ]
-    for name, figures in now.methods.items():
+    for name, figures in now["methods"].items():
         facts = manifest["methods"][name]
         run = runs.get(name, {})
         arenas = inside.get(name, {}).get("planned_memory", ())
@@ -240,8 +240,8 @@ def _describe_missing(
         lack, figures = "not in the baseline", "its figures"
     elif (
         gate.name == "max_sqnr_drop"
-        and subject.now.sqnr_db
-        and subject.before.sqnr_db is None
+        and subject.now["sqnr_db"]
+        and subject.before["sqnr_db"] is None
     ):
         lack, figures = "no SQNR in the baseline", "it"
     else:

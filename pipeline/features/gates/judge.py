@@ -7,6 +7,7 @@ from typing import Any
 
 from pipeline.features.gates.baseline import read_baseline
 from pipeline.features.gates.gates import check_gates, failed_gates
+from pipeline.features.gates.outputs import output_shapes
 from pipeline.features.gates.records import GateRecord
 from pipeline.moments import call_all
 from pipeline.plan.actions import Action
@@ -16,7 +17,6 @@ from pipeline.run.prove.judgement import Judgement
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import CONTENTS, CONTRACT
 from pipeline.store.workspace import Workspace
-from pipeline.validate.figures import Figures, output_shapes
 
 Json = Mapping[str, Any]
 
@@ -48,7 +48,7 @@ def prepare_judging(
         return Judgement(
             record={
                 "gates": gates,
-                "baseline": baseline and baseline.resolved(),
+                "baseline": baseline,
                 "output_shapes": shapes,
             },
             failures=failed_gates(gates),
@@ -77,7 +77,7 @@ def _find_refusals(workspace: Workspace, toolchain: str, package: str) -> Json:
     return answers[0]  # type: ignore[no-any-return]
 
 
-def _read_baseline(action: Action, workspace: Workspace) -> Figures | None:
+def _read_baseline(action: Action, workspace: Workspace) -> Json | None:
     """Return the accepted figures. Raises PipelineError where they are no more those of the key, or
     make no sense."""
     path = workspace.baseline(str(action.package))

@@ -1,10 +1,14 @@
-"""Outputs whose shape or dtype is another one than the accepted one."""
+"""The outputs of methods: names, dtypes and sizes, and which of these differ from accepted ones."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
+from pipeline.report.formatting import size_range
 from pipeline.store.json_diff import diff_names
+
+Json = Mapping[str, Any]
 
 
 def find_changed_outputs(
@@ -14,9 +18,42 @@ def find_changed_outputs(
     there is none. As many outputs as before are paired by place, since names may change, too.
 
     Args:
-        before: dtype and sizes by name, as `validate.figures.output_shapes` gives them.
+        before: dtype and sizes by name, as `output_shapes` gives them.
     """
     if len(before) == len(after):
         before = dict(zip(after, before.values(), strict=True))
     for (name,), old, new in diff_names(before, after, "none"):
         yield name, old, new
+
+
+def output_names(signature: Json, number: int) -> list[str]:
+    """Return the names of a method's outputs; their places where the signature names not each."""
+    names = [leaf["name"] for leaf in _leaves(signature.get("outputs"))]
+    if len(names) == number:
+        return names
+    return [f"output[{place}]" for place in range(number)]
+
+
+def output_shapes(signature: Json) -> dict[str, str]:
+    """Return dtype and sizes of each tensor that a method gives, by the name of the output."""
+    shapes: dict[str, str] = {}
+    for leaf in _leaves(signature.get("outputs")):
+        if "sizes" in leaf:
+            sizes = ", ".join(map(_describe_size, leaf["sizes"]))
+            shapes[leaf["name"]] = f"{leaf.get('dtype', '')} [{sizes}]".strip()
+    return shapes
+
+
+def _describe_size(size: Any) -> str:
+    if isinstance(size, Mapping):
+        return size_range((size.get("min") or 0, size.get("max")))
+    return str(size)
+
+
+def _leaves(tree: Any) -> Iterator[Json]:
+    """Yield the leaves of a signature's tree: lists that begin with their kind."""
+    if isinstance(tree, Mapping):
+        yield tree
+    elif isinstance(tree, list):
+        for child in tree:
+            yield from _leaves(child)

@@ -6,7 +6,7 @@ A reference knows the packages that it has and finds its build of one; it builds
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 
 from pipeline.cli.verbs import find_path
 from pipeline.features.gates.baseline import read_baseline
+from pipeline.features.gates.figures import make_build, read_build
 from pipeline.features.gates.revisions import (
     MissingFolderError,
     find_commit,
@@ -28,10 +29,9 @@ from pipeline.store.errors import PipelineError, SourceError
 from pipeline.store.files import CONTENTS, MANIFEST, REPORT
 from pipeline.store.store import MissingBlobError, Store
 from pipeline.store.workspace import BASELINES
-from pipeline.validate.figures import Build, make_build, read_build
 
-# A build that a package is compared with, its name, and notes on it.
-ReferenceBuild = tuple[Build, str, tuple[str, ...]]
+# A build, as `read_build` returns it, that a package is compared with, its name, and notes on it.
+ReferenceBuild = tuple[Mapping[str, Any], str, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -111,19 +111,23 @@ def _find_accepted(plan: Plan, package: str) -> ReferenceBuild:
         )
     name = "the accepted baseline"
     current = read_build(plan.workspace.package(package) / MANIFEST)
-    if current is not None and current.figures.digest == figures.digest:
-        return Build(figures), name, ()
+    if current is not None and current["figures"]["digest"] == figures["digest"]:
+        return _make_accepted(figures), name, ()
     for action, key in earlier_keys(plan.workspace.store, "link"):
         if key["package"] != package:
             continue
         build = _load_build(plan.workspace.store, action)
-        if build is not None and build.figures.digest == figures.digest:
+        if build is not None and build["figures"]["digest"] == figures["digest"]:
             # Their numerics may be of another machine.
-            accepted = {"methods": figures.methods}
-            merged = build.figures.model_copy(update=accepted)
-            return replace(build, figures=merged), name, ()
+            merged = {**build["figures"], "methods": figures["methods"]}
+            return {**build, "figures": merged}, name, ()
     note = "the build that was accepted is not in the store, so options are left out"
-    return Build(figures), name, (note,)
+    return _make_accepted(figures), name, (note,)
+
+
+def _make_accepted(figures: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the build that was accepted, of which nothing but its figures is known."""
+    return {"figures": figures, "manifest": None}
 
 
 # Builds in folders
@@ -144,8 +148,7 @@ def _open_path(path: Path, word: str) -> Reference:
         )
     reference_build = _read(path / MANIFEST if path.is_dir() else path, word)
     build, _, _ = reference_build
-    assert build.manifest is not None
-    packages = [str(build.manifest["package"])]
+    packages = [str(build["manifest"]["package"])]
     return Reference(
         word,
         packages,
@@ -172,7 +175,7 @@ def _find_at_revision(revision: Plan, package: str, name: str) -> ReferenceBuild
     figures = read_baseline(revision.workspace.baseline(package))
     if figures is not None:
         note = f"{reason} at {name}, so this is the baseline of that revision"
-        return Build(figures), f"the baseline of {name}", (note,)
+        return _make_accepted(figures), f"the baseline of {name}", (note,)
     remedy = "choose another revision"
     if can_build:
         remedy = f"check it out and run `doit validate:{package}` with this store"
@@ -180,7 +183,9 @@ def _find_at_revision(revision: Plan, package: str, name: str) -> ReferenceBuild
     raise PipelineError(f"{package}: {reason}")
 
 
-def _find_stored(revision: Plan, package: str) -> tuple[Build | None, str, bool]:
+def _find_stored(
+    revision: Plan, package: str
+) -> tuple[Mapping[str, Any] | None, str, bool]:
     """Return the build that the store has of a package, or why there is none, and whether a
     checkout of the revision could be built."""
     if problems := revision.problems(package):
@@ -210,7 +215,9 @@ def _find_stored(revision: Plan, package: str) -> tuple[Build | None, str, bool]
     return _load_build(store, link.digest, report) or build, "", True
 
 
-def _load_build(store: Store, link: Digest, report: Any = None) -> Build | None:
+def _load_build(
+    store: Store, link: Digest, report: Any = None
+) -> Mapping[str, Any] | None:
     """Return what the store knows of a package that was linked."""
     entry = store.get(link)
     records = _load_records(store, entry, MANIFEST, CONTENTS) if entry else {}

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pipeline.features.gates.figures import read_build
 from pipeline.features.gates.references import Reference
 from pipeline.plan.plan import Plan
 from pipeline.store.digest import hash_json
 from pipeline.store.errors import PipelineError, SourceError
 from pipeline.store.files import MANIFEST
-from pipeline.validate.figures import Build, read_build
+
+Json = Mapping[str, Any]
 
 
 def find_renames(plan: Plan, reference: Reference) -> dict[str, str]:
@@ -60,11 +62,11 @@ def _link_inputs(plan: Plan, package: str) -> Any:
     return link and {**link.key, "package": "", "file": ""}
 
 
-def has_same_bytes(build: Build, old: Build, package: str, previous: str) -> bool:
+def has_same_bytes(build: Json, old: Json, package: str, previous: str) -> bool:
     """Tell whether the files of a package are those of another one, whatever their names."""
-    files = build.manifest["files"] if build.manifest else {}
-    if old.manifest is not None:
-        old_files = old.manifest["files"]
+    files = build["manifest"]["files"] if build["manifest"] else {}
+    if old["manifest"] is not None:
+        old_files = old["manifest"]["files"]
         return _digests(files) == _digests(old_files)
     # A baseline has one digest of all files, in which they are named.
     renamed = {}
@@ -72,7 +74,7 @@ def has_same_bytes(build: Build, old: Build, package: str, previous: str) -> boo
         is_named = file.startswith(f"{package}.")
         name = f"{previous}{file.removeprefix(package)}" if is_named else file
         renamed[name] = blob["digest"]
-    return hash_json(renamed) == old.figures.digest
+    return hash_json(renamed) == old["figures"]["digest"]
 
 
 def _digests(files: Mapping[str, Any]) -> list[str]:

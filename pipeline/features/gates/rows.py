@@ -5,26 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from pipeline.features.gates.outputs import find_changed_outputs
+from pipeline.features.gates.figures import share_of
+from pipeline.features.gates.outputs import find_changed_outputs, output_names
 from pipeline.features.gates.rendering import ComparisonRow
 from pipeline.report.formatting import percent
+from pipeline.report.records import describe_left
 from pipeline.store.json_diff import Difference, diff_json, diff_names, show_value
-from pipeline.validate.figures import (
-    Build,
-    MethodFigures,
-    describe_left,
-    output_names,
-)
 
 Json = Mapping[str, Any]
 
 
 def method_rows(
-    previous: str, name: str, old: Build, new: Build
+    previous: str, name: str, old: Json, new: Json
 ) -> Iterator[ComparisonRow]:
     """Yield the rows of a method; `previous` is its name in the old build."""
-    before = old.figures.methods.get(previous)
-    after = new.figures.methods.get(name)
+    before = old["figures"]["methods"].get(previous)
+    after = new["figures"]["methods"].get(name)
     if before is None or after is None:
         cells = (describe_delegated(before), describe_delegated(after))
         yield ComparisonRow(
@@ -38,7 +34,7 @@ def method_rows(
     yield from _delegation(before, after, (ours or {}).get("delegation", {}))
     yield from size_rows(_memory(before), _memory(after))
     yield from _output_shapes(before, after)
-    if old.figures.digest != new.figures.digest:
+    if old["figures"]["digest"] != new["figures"]["digest"]:
         yield from _numerics(before, after, ours or {})
     if theirs is None or ours is None:
         return
@@ -53,52 +49,50 @@ def method_rows(
         yield ComparisonRow("not quantized", str(unquantized), str(now_unquantized))
 
 
-def _output_shapes(
-    before: MethodFigures, after: MethodFigures
-) -> Iterator[ComparisonRow]:
+def _output_shapes(before: Json, after: Json) -> Iterator[ComparisonRow]:
     """Yield the outputs of another shape or dtype; a baseline may be older than these figures."""
-    if before.outputs and after.outputs:
-        changed = find_changed_outputs(before.outputs, after.outputs)
+    if before["outputs"] and after["outputs"]:
+        changed = find_changed_outputs(before["outputs"], after["outputs"])
         for name, old, new in changed:
             yield ComparisonRow(f"output {name}", old, new, f"{old} to {new}")
 
 
-def _memory(figures: MethodFigures) -> dict[str, int | None]:
+def _memory(figures: Json) -> dict[str, int | None]:
     return {
-        "planned memory": figures.planned_memory,
-        "constants": figures.constants,
-        "delegated payloads and weights": figures.delegated,
+        "planned memory": figures["planned_memory"],
+        "constants": figures["constants"],
+        "delegated payloads and weights": figures["delegated"],
     }
 
 
-def facts_of(build: Build, method: str) -> Json | None:
+def facts_of(build: Json, method: str) -> Json | None:
     """Return what a build's manifest says of a method; None where it is not known."""
-    if build.manifest is None:
+    if build["manifest"] is None:
         return None
-    facts: Json | None = build.manifest["methods"].get(method)
+    facts: Json | None = build["manifest"]["methods"].get(method)
     return facts
 
 
-def describe_delegated(figures: MethodFigures | None) -> str:
+def describe_delegated(figures: Json | None) -> str:
     if figures is None:
         return ""
-    return f"{figures.delegated_nodes} of {figures.nodes} nodes delegated"
+    return f"{figures['delegated_nodes']} of {figures['nodes']} nodes delegated"
 
 
-def _delegation(
-    before: MethodFigures, after: MethodFigures, delegation: Json
-) -> Iterator[ComparisonRow]:
+def _delegation(before: Json, after: Json, delegation: Json) -> Iterator[ComparisonRow]:
     for noun in ("nodes", "operators"):
         cells = (_describe_share(before, noun), _describe_share(after, noun))
         if cells[0] != cells[1]:
-            points = 100 * (after.share(noun) - before.share(noun))
+            points = 100 * (share_of(after, noun) - share_of(before, noun))
             change = f"{points:+.1f} points" if points else ""
             yield ComparisonRow(f"{noun} delegated", *cells, change)
-    for (backend,), old, new in diff_names(before.partitions, after.partitions, 0):
+    for (backend,), old, new in diff_names(
+        before["partitions"], after["partitions"], 0
+    ):
         yield ComparisonRow(
             f"partitions of {backend}", str(old), str(new), f"{new - old:+}"
         )
-    for (operator,), old, new in diff_names(before.left, after.left, 0):
+    for (operator,), old, new in diff_names(before["left"], after["left"], 0):
         if not old:
             change = "newly left"
         elif not new:
@@ -110,17 +104,15 @@ def _delegation(
         yield ComparisonRow(f"left: {operator}", str(old), str(new), change)
 
 
-def _describe_share(figures: MethodFigures, noun: str) -> str:
-    delegated = getattr(figures, f"delegated_{noun}")
-    total = getattr(figures, noun)
-    return f"{delegated} of {total} ({percent(figures.share(noun))})"
+def _describe_share(figures: Json, noun: str) -> str:
+    delegated = figures[f"delegated_{noun}"]
+    total = figures[noun]
+    return f"{delegated} of {total} ({percent(share_of(figures, noun))})"
 
 
-def _numerics(
-    before: MethodFigures, after: MethodFigures, facts: Json
-) -> Iterator[ComparisonRow]:
-    old = before.sqnr_db
-    new = after.sqnr_db
+def _numerics(before: Json, after: Json, facts: Json) -> Iterator[ComparisonRow]:
+    old = before["sqnr_db"]
+    new = after["sqnr_db"]
     if old is None or new is None or old == new:
         return
     if len(old) != len(new):
@@ -134,9 +126,11 @@ def _numerics(
         if then is not None and now is not None:
             change = f"{now - then:+.1f} dB"
         yield ComparisonRow(f"SQNR of {name}", _decibels(then), _decibels(now), change)
-    if before.max_abs != after.max_abs:
+    if before["max_abs"] != after["max_abs"]:
         yield ComparisonRow(
-            "max abs error", _show_error(before.max_abs), _show_error(after.max_abs)
+            "max abs error",
+            _show_error(before["max_abs"]),
+            _show_error(after["max_abs"]),
         )
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from pipeline.features.gates.figures import share_of
 from pipeline.features.gates.gate import GateSubject, Json, Measured
 from pipeline.report.formatting import percent
-from pipeline.report.records import name_kernels
+from pipeline.report.records import describe_left, name_kernels
 from pipeline.store.errors import listed
-from pipeline.validate.figures import Figures, describe_left
 
 Increase = tuple[str, int | None, int]  # a name, and the figures before and now
 MOST = 5  # changes of a kind that a sentence names
@@ -81,7 +81,7 @@ def describe_newly_left(method: GateSubject, words: str, reasons: bool = True) -
         return ""
     delegation = method.facts["delegation"] if reasons else {}
     calls = []
-    for name, before, count in _increases(method.before.left, method.now.left):
+    for name, before, count in _increases(method.before["left"], method.now["left"]):
         was = f" (was x{before})" if before else ""
         calls.append(f"{name} x{count}{was}{describe_left(delegation, name)}")
     if calls:
@@ -96,14 +96,14 @@ def _describe_increase(increase: Increase) -> str:
     return f"{name} by {size - before:,} bytes to {size:,}"
 
 
-def _sizes(figures: Figures) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
+def _sizes(figures: Json) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
     """Return bytes of segments, of methods as far as they are known, and of tensors, by name."""
     methods = {}
-    for name, method in figures.methods.items():
-        if method.constants is not None or method.delegated is not None:
-            methods[name] = (method.constants or 0) + (method.delegated or 0)
-    tensors = {name: tensor.size for name, tensor in figures.tensors.items()}
-    return figures.segments, methods, tensors
+    for name, method in figures["methods"].items():
+        if method["constants"] is not None or method["delegated"] is not None:
+            methods[name] = (method["constants"] or 0) + (method["delegated"] or 0)
+    tensors = {name: tensor["size"] for name, tensor in figures["tensors"].items()}
+    return figures["segments"], methods, tensors
 
 
 def _increases(before: Mapping[str, int], after: Mapping[str, int]) -> list[Increase]:
@@ -122,9 +122,9 @@ def _increases(before: Mapping[str, int], after: Mapping[str, int]) -> list[Incr
 
 def measure_delegated(method: GateSubject, noun: str, limit: float) -> Measured:
     """Measure the share of a method's `nodes` or `operators` that delegates run."""
-    share = method.now.share(noun)
-    undelegated = describe_calls(method, method.now.left)
-    kernels = name_kernels(method.now.left)
+    share = share_of(method.now, noun)
+    undelegated = describe_calls(method, method.now["left"])
+    kernels = name_kernels(method.now["left"])
     newly = describe_newly_left(method, "since the baseline", reasons=False)
     return share, (
         f"{percent(share)} of {noun} delegated, at least {percent(limit)} wanted; left to "

@@ -7,5 +7,5 @@ from pipeline.moments import Feature
 FEATURE = Feature(
     "headlines",
     "name the figure and limit by which each method stands or falls, in tables of methods",
-    decisive_figure="pipeline.features.headlines.figures:find_decisive",
+    find_headline="pipeline.features.headlines.figures:find_headline",
 )

@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from pipeline.report.formatting import decibel, error, percent, ratio, short
-from pipeline.report.verdicts import PASSED, Verdict
+from pipeline.report.verdicts import PASSED, VERDICTS, Verdict, method_verdict
 
 Json = Mapping[str, Any]
+# A verdict, the figure and the limit behind it, as text, and the ratio of the error to the limit.
+Headline = tuple[Verdict, str, str, float]
 NO_LIMIT = "none"
 
 # By limit: its figure, and how both are formatted.
@@ -23,7 +25,22 @@ _JUDGED: Mapping[str, tuple[str, Callable[[Any], str]]] = {
 }
 
 
-def find_decisive(method: Json, verdict: Verdict) -> tuple[str, str, float]:
+def find_headline(methods: Iterable[Json]) -> Headline:
+    """Return the headline of the method whose verdict is the worst; of several, the one that comes
+    nearest to its limit. Without methods, one of empty texts."""
+    headlines: list[Headline] = []
+    for method in methods:
+        verdict = method_verdict(method)
+        headlines.append((verdict, *_find_decisive(method, verdict)))
+
+    def badness(headline: Headline) -> tuple[int, float]:
+        verdict, _, _, distance = headline
+        return VERDICTS.index(verdict), -distance
+
+    return min(headlines, key=badness, default=(PASSED, "", "", 0.0))
+
+
+def _find_decisive(method: Json, verdict: Verdict) -> tuple[str, str, float]:
     """Return the figure and the limit, as text, by which a method has its worst verdict, and the
     ratio of the error to the limit. Where another device is farther from the limit than this
     machine, they are those of the device."""

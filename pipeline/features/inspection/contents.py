@@ -24,10 +24,7 @@ from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError
 
 if TYPE_CHECKING:  # shapes, which change nothing that is done
-    from pipeline.features.inspection.records import (
-        SegmentKind,
-        SegmentRecord,
-    )
+    from pipeline.features.inspection.records import SegmentKind
 
 
 def describe_contents(
@@ -72,7 +69,7 @@ class _Claim:
     backends: set[str] = field(default_factory=set)
 
 
-def _segments(view: PackageView, file: PackageFile) -> Iterator[SegmentRecord]:
+def _segments(view: PackageView, file: PackageFile) -> Iterator[dict[str, Any]]:
     """Yield the segments of a file, which cover it. Raises PipelineError where two overlap."""
     claims = _claims(view, file)
     end = 0
@@ -89,7 +86,7 @@ def _segments(view: PackageView, file: PackageFile) -> Iterator[SegmentRecord]:
 
 def _fill_gap(
     view: PackageView, file: PackageFile, gap: Span
-) -> Iterator[SegmentRecord]:
+) -> Iterator[dict[str, Any]]:
     """Yield the segments of a gap between claims: the flatbuffer around its data, and padding."""
     if not gap.size:
         return
@@ -106,7 +103,7 @@ def _fill_gap(
 
 def _segment(
     view: PackageView, file: PackageFile, span: Span, claim: _Claim
-) -> SegmentRecord:
+) -> dict[str, Any]:
     tensor = None
     if claim.kind == "named_data":
         tensor = view.lookup(file.digest(span), claim.methods)

@@ -9,52 +9,46 @@ from __future__ import annotations
 from typing import Literal
 
 # Python 3.11's own TypedDict does not tell pydantic all that it needs for a schema.
-from typing_extensions import TypedDict
 
 SegmentKind = Literal[
     "program", "constants", "delegate", "named_data", "mutable", "padding"
 ]
 
 
-class SegmentRecord(TypedDict):
+_SEGMENT = (
+    {
+        "file": str,
+        "kind": SegmentKind,
+        "name": (str, "The qualified name of a tensor of named data, else its key."),
+        "offset": int,
+        "size": int,
+        "digest": (str, "Empty for padding."),
+        "methods": (list[str], "Those that use it, as far as the file says."),
+        "backend": (str, None, "That of a payload."),
+    },
     """A segment of a file; all of them cover it in order, from its first byte to its last.
 
-    `kind` is program (the flatbuffer with its header: plans, and where everything stands),
-    constants (tensors of portable operators), delegate (a payload), named_data (what delegates or
-    a `.ptd` file hold by name), mutable (initial values of buffers) or padding. `name` is the
-    qualified name of a tensor of named data, else its key. `backend` is that of a payload.
-    `methods` are those that use it, as far as the file says. `digest` is empty for padding.
-    """
-
-    file: str
-    kind: SegmentKind
-    name: str
-    offset: int
-    size: int
-    digest: str
-    methods: list[str]
-    backend: str | None
-
-
-class TensorRecord(TypedDict):
+`kind` is program (the flatbuffer with its header: plans, and where everything stands), constants
+(tensors of portable operators), delegate (a payload), named_data (what delegates or a `.ptd` file
+hold by name), mutable (initial values of buffers) or padding.""",
+)
+_TENSOR = (
+    {
+        "name": (str, "Empty where the bytes are of no tensor that the programs hold."),
+        "key": (str, "That of named data."),
+        "dtype": str,
+        "shape": list[int],
+        "size": int,
+        "file": str,
+        "where": str,
+        "methods": list[str],
+    },
     """A tensor in a package.
 
-    `name` is empty where the bytes are of no tensor that the programs hold; `key` is that of named
-    data. dtype, shape and `size` are as stored, except for `where` delegate: the form of a tensor
-    in a payload is not known, so they are those of the program. Named data whose bytes are a weight
-    in another layout have the program's dtype and shape.
-    """
-
-    name: str
-    key: str
-    dtype: str
-    shape: list[int]
-    size: int
-    file: str
-    where: str
-    methods: list[str]
-
-
+`dtype`, `shape` and `size` are as stored, except for `where` delegate: the form of a tensor in a
+payload is not known, so they are those of the program. Named data whose bytes are a weight in
+another layout have the program's dtype and shape.""",
+)
 _DELEGATE = (
     {"backend": str, "index": int, "size": int, "digest": str},
     "A delegate: its index in its method, and the bytes of its payload.",
@@ -83,9 +77,9 @@ _TWICE = (
 )
 CONTENTS_OUTLINE = {
     "size": int,
-    "segments": list[SegmentRecord],
+    "segments": [_SEGMENT],
     "methods": {str: _METHOD_CONTENTS},
-    "tensors": list[TensorRecord],
+    "tensors": [_TENSOR],
     "shared": [_SHARED],
     "twice": [_TWICE],
 }

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipeline.compile.inspect.package_file import PackageFile
 from pipeline.features.inspection.package_view import (
@@ -17,9 +17,6 @@ from pipeline.program.pte import TensorType
 from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError
 
-if TYPE_CHECKING:  # shapes, which change nothing that is done
-    from pipeline.features.inspection.records import TensorRecord
-
 _LEAST = 64  # bytes of tensors that count as stored twice: scalars are equal by chance
 
 
@@ -27,11 +24,12 @@ _LEAST = 64  # bytes of tensors that count as stored twice: scalars are equal by
 class StoredTensor:
     """A tensor in a file, or one that went into the payload of a delegate.
 
-    `place` is unlike that of any tensor that is stored elsewhere; `portable` means that portable
-    operators use it, and not delegates.
+    `record` is that of the package's contents (`records.CONTENTS_OUTLINE`); `place` is unlike that
+    of any tensor that is stored elsewhere; `portable` means that portable operators use it, and not
+    delegates.
     """
 
-    record: TensorRecord
+    record: dict[str, Any]
     names: frozenset[str]
     base: Digest
     place: tuple[str, int]
@@ -104,7 +102,7 @@ def _stored(
     external_keys = [key for key in keys if key in view.external]
     names = frozenset(external_keys) if tensor is None else tensor.names
     kind = tensor_type or tensor
-    record: TensorRecord = {
+    record: dict[str, Any] = {
         "name": join_names(names),
         "key": join_names(keys),
         "dtype": kind.dtype if kind is not None else "",
@@ -145,7 +143,7 @@ def _in_delegates(
         method, number, backend = users[0]
         where = f"delegate {number} of {method} ({backend})"
         for tensor, methods in consumed.values():
-            record: TensorRecord = {
+            record: dict[str, Any] = {
                 "name": join_names(tensor.names),
                 "key": "",
                 "dtype": tensor.dtype,
@@ -202,7 +200,7 @@ def find_duplicates(tensors: Sequence[StoredTensor]) -> Iterator[dict[str, Any]]
     yield from sorted(records, key=lambda t: (-t["size"] * (t["times"] - 1), t["what"]))
 
 
-def _label(tensor: TensorRecord) -> str:
+def _label(tensor: Mapping[str, Any]) -> str:
     """Return what sentences call a tensor."""
     kind = "bytes"
     if tensor["dtype"]:

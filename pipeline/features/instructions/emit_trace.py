@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 from executorch.exir.emit import _emitter
@@ -26,31 +25,29 @@ from pipeline.store.compiled import DelegateNodes, Instructions
 _CHAIN = 0  # a plan has one, into which the emitter merges those of control flow
 
 
-@dataclass
-class _Method:
-    """The nodes of one method that the emitter has gone through."""
-
-    name: str
-    program: ExportedProgram
-    nodes: list[tuple[int, int, Node]] = field(default_factory=list)  # from, to, node
-    values: dict[str, int] = field(default_factory=dict)  # of placeholders, by name
-
-
 class Emission:
-    """Everything that was emitted within `record_emission`."""
+    """Everything that was emitted within `record_emission`.
+
+    Attributes:
+        programs: by method, what was emitted.
+        nodes: by method, the nodes that the emitter has gone through, each with the instruction
+            that it begins with, and with the one after its last.
+        values: by method, the values of placeholders, by their names.
+    """
 
     def __init__(self) -> None:
-        self.methods: dict[str, _Method] = {}
+        self.programs: dict[str, ExportedProgram] = {}
+        self.nodes: dict[str, list[tuple[int, int, Node]]] = {}
+        self.values: dict[str, dict[str, int]] = {}
 
     def instructions(self, method: str, source: ExportedProgram) -> Instructions:
         """Return the instructions of a method that was lowered from `source` in this process."""
-        if method not in self.methods:
+        if method not in self.programs:
             return Instructions()
-        emitted = self.methods[method]
         places = NodePlaces(source)
         nodes: list[tuple[int, int, int]] = []
         delegates: list[DelegateNodes] = []
-        for start, end, node in emitted.nodes:
+        for start, end, node in self.nodes[method]:
             delegate = called_delegate(node)
             if delegate is not None:
                 delegates.append(_trace_delegate(end - 1, delegate, places))
@@ -61,17 +58,23 @@ class Emission:
         return Instructions(
             tuple(sorted(nodes)),
             tuple(sorted(delegates, key=lambda delegate: delegate.index)),
-            tuple(sorted(_find_state(emitted))),
+            tuple(sorted(self._find_state(method))),
         )
+
+    def _find_state(self, method: str) -> Iterator[tuple[str, int]]:
+        """Yield the buffers that a method changes, each with its value."""
+        signature = self.programs[method].graph_signature
+        changed = set(signature.buffers_to_mutate.values())
+        values = self.values[method]
+        for name, target in signature.inputs_to_buffers.items():
+            if target in changed and name in values:
+                yield target, values[name]
 
     def delegates(self, method: str) -> list[LoweredBackendModule]:
         """Return the delegates that a method calls, in the order of its instructions."""
-        if method not in self.methods:
-            return []
         delegates = []
-        for _, _, node in sorted(
-            self.methods[method].nodes, key=lambda entry: entry[1]
-        ):
+        emitted_nodes = self.nodes.get(method, ())
+        for _, _, node in sorted(emitted_nodes, key=lambda entry: entry[1]):
             delegate = called_delegate(node)
             if delegate is not None:
                 delegates.append(delegate)
@@ -84,25 +87,27 @@ def record_emission() -> Iterator[Emission]:
     emission = Emission()
     # By the emitter's state, which those of control flow share. The states are kept: the id of one
     # that is gone may be that of the next method's.
-    methods_by_state: dict[int, tuple[Any, _Method]] = {}
+    methods_by_state: dict[int, tuple[Any, str]] = {}
 
     def recorded(run_node: Callable[[Any, Node], Any], emitter: Any, node: Node) -> Any:
         state = emitter.emitter_state
         # Bodies of control flow have emitters of their own, with the state of the outermost.
         is_outermost = isinstance(emitter, _emitter._TopLevelEmitter)
         if is_outermost and id(state) not in methods_by_state:
-            method = _Method(emitter.name, emitter.exported_program)
-            methods_by_state[id(state)] = (state, method)
-            emission.methods[emitter.name] = method
+            methods_by_state[id(state)] = (state, emitter.name)
+            emission.programs[emitter.name] = emitter.exported_program
+            emission.nodes[emitter.name] = []
+            emission.values[emitter.name] = {}
         _, method = methods_by_state[id(state)]
         start = len(emitter.chain.instructions)
         value = run_node(emitter, node)
         end = len(emitter.chain.instructions)
         if node.op == "placeholder" and is_outermost:
-            method.values[node.name] = value.id
+            emission.values[method][node.name] = value.id
         elif node.op == "call_function" and end > start and _emits_for_itself(node):
             offset = emitter.instruction_start_offset
-            method.nodes.append((offset + start, offset + end, node))
+            span = (offset + start, offset + end, node)
+            emission.nodes[method].append(span)
         return value
 
     with wrapped(_emitter._Emitter, "run_node", recorded):
@@ -131,11 +136,3 @@ def _trace_delegate(
     results = pytree.tree_leaves(inside.graph.output_node().args)
     outputs = tuple(place_of_node.get(result) for result in results)
     return DelegateNodes(index, tuple(sorted(last)), outputs)
-
-
-def _find_state(method: _Method) -> Iterator[tuple[str, int]]:
-    signature = method.program.graph_signature
-    changed = set(signature.buffers_to_mutate.values())
-    for name, target in signature.inputs_to_buffers.items():
-        if target in changed and name in method.values:
-            yield target, method.values[name]

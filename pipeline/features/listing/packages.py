@@ -69,7 +69,7 @@ def _make_record(plan: Plan, packages: Iterable[str]) -> dict[str, Any]:
 
 
 def _describe(plan: Plan, package: str) -> dict[str, Any]:
-    parsed = plan.configs.parsed(package)
+    config = plan.configs.config(package)
     source = plan.models.sources.get(plan.model(package) or "")
     path = source and source.path.relative_to(plan.workspace.root)
     units = [list(unit) for unit in plan.units(package)]
@@ -81,7 +81,7 @@ def _describe(plan: Plan, package: str) -> dict[str, Any]:
         "configs": list(dict(plan.configs.files(package))),
         "model": plan.model(package),
         "source": str(path) if path else None,
-        "target": parsed.config.target if parsed.config else None,
+        "target": config.target if config else None,
         "methods": methods,
         "units": units,
         "quantized": list(plan.quantized(package)),

@@ -14,7 +14,6 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from pipeline.config.operators import load_libraries
 from pipeline.devices.interface import DeviceError, PackageFiles
 from pipeline.devices.registry import devices
 from pipeline.devices.session import INTERPRETER, Session
@@ -27,6 +26,7 @@ from pipeline.features.loading.manifest import (
 )
 from pipeline.features.loading.method_spec import ArgumentError, MethodSpec
 from pipeline.features.loading.shared_state import find_sharing
+from pipeline.program.operator_libraries import load_libraries
 from pipeline.store.errors import PipelineError, listed
 from pipeline.store.files import MANIFEST
 from pipeline.store.names import METADATA

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-from pipeline.config.operators import load_libraries
 from pipeline.config.validation import Limits
 from pipeline.devices.interface import DeviceError, PackageFiles
 from pipeline.devices.package_data import read_package
@@ -28,6 +27,7 @@ from pipeline.features.locating.case import (
 from pipeline.features.locating.interpreter.execute import read_results
 from pipeline.program.eager import Source
 from pipeline.program.inputs import InputSet, load_inputs, save_inputs
+from pipeline.program.operator_libraries import load_libraries
 from pipeline.program.signature import flatten, lay_out
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import record_bytes

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pipeline.config.fields import wrong_package_name
@@ -73,10 +73,10 @@ class Matrix:
         place = template or self._node
         named: dict[str, Combination] = {}
         folded_names: set[str] = set()
-        for combination in self._combinations():
-            name: Any = "-".join([stem, *map(spelled, combination.values.values())])
+        for axes, parts in self._combinations():
+            name: Any = "-".join([stem, *map(spelled, axes.values())])
             if template is not None:
-                package_variables = variables.for_package(combination.values)
+                package_variables = variables.for_package(axes)
                 name = package_variables.fill(template, typed=False).value
                 if package_variables.problems:
                     variables.problems += package_variables.problems
@@ -90,8 +90,8 @@ class Matrix:
                 variables.wrong(place, fault_text, hint)
             elif name in named:
                 fault_text = (
-                    f"'{name}' is the name of two packages: {named[name]}; and "
-                    f"{combination}"
+                    f"'{name}' is the name of two packages: {_describe(named[name][0])}; "
+                    f"and {_describe(axes)}"
                 )
                 variables.wrong(place, fault_text, "name every axis in it")
             elif name.casefold() in folded_names:
@@ -101,7 +101,7 @@ class Matrix:
                 hint = "spell them apart: they are one folder on macOS and Windows"
                 variables.wrong(place, fault_text, hint)
             else:
-                named[name] = combination
+                named[name] = axes, parts
                 folded_names.add(name.casefold())
         return named
 
@@ -137,11 +137,8 @@ class Matrix:
         return [self._combine(members) for members in itertools.product(*axes.values())]
 
     def _combine(self, members: tuple[tuple[Any, Node | None], ...]) -> Combination:
-        values = dict(zip(self._axes, (value for value, _ in members), strict=True))
-        return Combination(
-            values,
-            [part for _, part in members if part is not None],
-        )
+        axes = dict(zip(self._axes, (value for value, _ in members), strict=True))
+        return axes, [part for _, part in members if part is not None]
 
     def _axis(self, name: Any, node: Node) -> _Axis:
         wrong = self._variables.wrong
@@ -218,3 +215,7 @@ def _find(axis: _Axis, value: Any) -> tuple[Any, Node | None] | None:
 def _same(value: Any, expected: Any) -> bool:
     """Compare values with their types: 1 is neither true nor 1.0."""
     return type(value) is type(expected) and value == expected
+
+
+def _describe(axes: Mapping[str, Any]) -> str:
+    return ", ".join(f"{axis} {spelled(value)}" for axis, value in axes.items())

@@ -22,7 +22,7 @@ from pipeline.features.native.target_devices import (
     find_devices,
     find_planned_devices,
 )
-from pipeline.moments import find_functions, installed_entry_points
+from pipeline.moments import call_all, find_functions, installed_entry_points
 from pipeline.plan.planning import Files, Json, Planning
 from pipeline.store.errors import ConfigErrors, Problem, did_you_mean, join
 from pipeline.store.json_diff import Difference
@@ -191,18 +191,12 @@ class NativePlanning(Planning):
 def _read_accepted(path: Path) -> dict[str, str] | None:
     """Return the digests of the files of a baseline by name, empty where it names none; None where
     there is no baseline that can be read."""
-    from pipeline.config.compose import Document
-    from pipeline.config.parser import parse
-    from pipeline.config.yaml import load_nodes
-    from pipeline.validate.figures import Figures
-
     try:
-        nodes = load_nodes(path.read_bytes(), path.name)
-        if nodes is None:
-            return None
-        return dict(parse(Figures, Document(path.name, nodes)).files)
+        for figures in call_all("parse_baseline", path.read_bytes(), path.name):
+            return dict(figures["files"])
     except (OSError, ConfigErrors):  # which judging says
-        return None
+        pass
+    return None
 
 
 def describe_key(difference: Difference) -> str | None:

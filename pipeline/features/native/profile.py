@@ -9,7 +9,6 @@ from typing import Any
 from executorch.exir import schema
 from torch.fx import Node
 
-from pipeline.config.operators import load_libraries
 from pipeline.devices.interface import DeviceError, PackageFiles
 from pipeline.devices.package_data import read_package
 from pipeline.features.native.device import LoadedMethods, NativeDevice
@@ -25,6 +24,7 @@ from pipeline.plan.actions import Action
 from pipeline.plan.kinds.validate import ValidateInputs
 from pipeline.program.graphs import iter_nodes
 from pipeline.program.inputs import InputSet
+from pipeline.program.operator_libraries import load_libraries
 from pipeline.program.random_inputs import generate_inputs
 from pipeline.program.signature import flatten
 from pipeline.program.source_lines import source_line

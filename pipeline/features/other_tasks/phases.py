@@ -196,7 +196,7 @@ def _has_other_toolchain(plan: Plan) -> bool:
 
 def has_code_for_workers(plan: Plan) -> bool:
     """Tell whether workers import modules of the workspace: passes, libraries of operators."""
-    if plan.workspace.operators.listed:
+    if plan.workspace.operators:
         return True
     for package in plan.packages:
         summary = plan.configs.summary(package)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import NamedTuple
 from urllib.parse import quote
 
 from pipeline.report.elements import Json
@@ -17,25 +16,14 @@ from pipeline.store.source_line import SourceLine
 _AROUND = 2  # lines before and after
 
 
-class ExcerptLine(NamedTuple):
-    """A line of a file; `anchor` is its id if the record names the line, or else empty."""
-
-    number: int
-    text: str
-    anchor: str = ""
+# A line of a file: its number, its text, and its id if the record names the line, or else "".
+ExcerptLine = tuple[int, str, str]
 
 
-class Excerpt(NamedTuple):
-    """Parts of a file of the workspace, between which lines are left out.
-
-    `href` leads from the page to the file in its workspace; it is empty for a file outside of it.
-    Of one that is `changed` since the record was made, only what the record quotes is shown.
-    """
-
-    file: str
-    href: str
-    parts: Sequence[Sequence[ExcerptLine]]
-    changed: bool
+# A file of the workspace; the link from the page to it, "" for one outside of the workspace; its
+# parts, between which lines are left out; and whether it has changed since the record was made: of
+# such a file, only what the record quotes is shown.
+Excerpt = tuple[str, str, Sequence[Sequence[ExcerptLine]], bool]
 
 
 def excerpts(report: Json, sources: Mapping[str, str | None]) -> list[Excerpt]:
@@ -53,7 +41,7 @@ def excerpts(report: Json, sources: Mapping[str, str | None]) -> list[Excerpt]:
             href = f"../../{quote(file)}#L{named[0].line}"
         text = sources.get(file, "")
         parts = list(_parts(named, text or ""))
-        quoted.append(Excerpt(file, href, parts, changed=text is None))
+        quoted.append((file, href, parts, text is None))
     return quoted
 
 
@@ -64,13 +52,13 @@ def _parts(named: Sequence[SourceLine], text: str) -> Iterator[list[ExcerptLine]
     for line in named:
         for number in range(line.line - _AROUND, line.line + _AROUND + 1):
             if number in lines:
-                shown[number] = ExcerptLine(number, lines[number])
+                shown[number] = (number, lines[number], "")
     for line in named:
         content = lines.get(line.line, line.code)
-        shown[line.line] = ExcerptLine(line.line, content, line.where)
+        shown[line.line] = (line.line, content, line.where)
     run: list[ExcerptLine] = []
     for number in sorted(shown):
-        if run and number > run[-1].number + 1:
+        if run and number > run[-1][0] + 1:
             yield run
             run = []
         run.append(shown[number])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from pipeline.features.pages.method_list import find_headline
 from pipeline.features.pages.referenced import (
     describe_referenced,
     describe_unreferenced,
@@ -13,10 +14,9 @@ from pipeline.report.cells import figure, name, text
 from pipeline.report.elements import Cell, DataTable, Json, Row
 from pipeline.report.events import NOT_BUILT
 from pipeline.report.formatting import NOTHING, percent
-from pipeline.report.headlines import Headline, worst_headline
 from pipeline.report.packages import Entry, describe_left_out
 from pipeline.report.records import delegated_share, is_unchecked
-from pipeline.report.verdicts import PASSED, VERDICTS
+from pipeline.report.verdicts import PASSED, VERDICTS, Verdict
 from pipeline.store.errors import listed, plural
 from pipeline.store.sizes import human_size
 
@@ -245,23 +245,23 @@ def key_figures(report: Json) -> dict[str, Cell]:
     total = None
     if sizes:
         total = sum(sizes.values())
-    worst = worst_headline(report["methods"])
+    verdict, worst, limit, _ = find_headline(report["methods"])
     return {
         "size": figure(total, human_size, note=f"{total or 0:,} bytes"),
         "nodes delegated": figure(share, percent, note=f"of {nodes:,}", bar=share),
-        "worst figure": _worst_figure(worst),
-        "its limit": text(worst.limit if worst else ""),
+        "worst figure": _worst_figure(worst, verdict),
+        "its limit": text(limit),
     }
 
 
-def _worst_figure(worst: Headline | None) -> Cell:
-    if worst is None or not worst.figure:
+def _worst_figure(worst: str, verdict: Verdict) -> Cell:
+    if not worst:
         return Cell(NOTHING, kind="soft")
-    if worst.verdict == PASSED:
+    if verdict == PASSED:
         kind = ""
     else:
-        kind = outcome_kind(worst.verdict)
-    return Cell(worst.figure, kind=kind)
+        kind = outcome_kind(verdict)
+    return Cell(worst, kind=kind)
 
 
 def known_figures(report: Json) -> dict[str, Cell]:

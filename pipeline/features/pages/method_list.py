@@ -4,17 +4,17 @@ it costs. A row opens to the reasons, the failures and all figures of the method
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pipeline.features.pages.sections.method_comparisons import method_rows
+from pipeline.moments import call_all
 from pipeline.report.cells import verdict_cell
 from pipeline.report.elements import DataTable, Json
 from pipeline.report.failures import describe_failure
 from pipeline.report.formatting import NOTHING, milliseconds, percent
-from pipeline.report.headlines import headline
 from pipeline.report.records import delegated_share
-from pipeline.report.verdicts import PASSED, VERDICTS, method_verdict
+from pipeline.report.verdicts import PASSED, VERDICTS, Verdict, method_verdict
 from pipeline.store.errors import listed, plural
 from pipeline.store.sizes import human_size
 
@@ -46,23 +46,28 @@ def list_methods(report: Json) -> list[dict[str, Any]]:
     return rows
 
 
+def find_headline(methods: Iterable[Json]) -> tuple[Verdict, str, str, float]:
+    """Return what the feature of this name says of methods; empty texts without it."""
+    return next(call_all("find_headline", methods), (PASSED, "", "", 0.0))
+
+
 def _make_row(method: Json, report: Json) -> dict[str, Any]:
     name = method["method"]
     delegation = (report.get("delegation") or {}).get(name)
     contents = ((report.get("contents") or {}).get("methods") or {}).get(name)
     latency = method.get("latency")
     verdict = method_verdict(method)
-    worst = headline(method)
+    _, decisive, limit, distance = find_headline([method])
     ratio = None
-    if worst.figure and worst.limit and worst.distance >= 0:  # an older record has -1
-        ratio = min(worst.distance, _INFINITE)
+    if decisive and limit and distance >= 0:  # an older record has -1
+        ratio = min(distance, _INFINITE)
     share = delegated_share([delegation]) if delegation else None
     row = {
         "name": name,
         "verdict": verdict,
         "kind": verdict_cell(verdict).kind,
-        "figure": worst.figure or NOTHING,
-        "limit": worst.limit,
+        "figure": decisive or NOTHING,
+        "limit": limit,
         "ratio": ratio,
         "ratio_kind": rate_distance(ratio, verdict),
         "share": share,

@@ -7,12 +7,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from pipeline.features.pages.method_list import SHARES
+from pipeline.features.pages.method_list import SHARES, find_headline
 from pipeline.moments import call_all
 from pipeline.report.cells import verdict_cell
 from pipeline.report.elements import Cell, DataTable, Json, Row
 from pipeline.report.formatting import milliseconds, percent
-from pipeline.report.headlines import worst_headline
 from pipeline.report.packages import describe_causes
 from pipeline.report.records import delegated_share, is_unchecked
 from pipeline.store.errors import listed
@@ -76,12 +75,11 @@ def _delegation(report: Json) -> dict[str, Any] | None:
 
 
 def _accuracy(report: Json) -> dict[str, Any] | None:
-    worst = worst_headline(report["methods"])
-    if worst is None or not worst.figure:
+    verdict, worst, limit, _ = find_headline(report["methods"])
+    if not worst:
         return None
-    note = f"limit {worst.limit}" if worst.limit else ""
-    kind = verdict_cell(worst.verdict).kind
-    return _score("worst figure", worst.figure, note, kind, "SQNR")
+    note = f"limit {limit}" if limit else ""
+    return _score("worst figure", worst, note, verdict_cell(verdict).kind, "SQNR")
 
 
 def _latency(report: Json) -> dict[str, Any] | None:

@@ -9,7 +9,6 @@ from executorch.exir import schema
 
 from pipeline.backends import BACKENDS
 from pipeline.backends.entry import PayloadCheck
-from pipeline.backends.payload_check import DelegateCall, Sizes
 from pipeline.devices.interface import PackageFiles
 from pipeline.devices.package_data import read_package, read_payload
 from pipeline.program.plan_values import count_delegate_results
@@ -36,11 +35,7 @@ def find_payload_faults(files: PackageFiles, method: str) -> Iterator[str]:
         sizes = [_sizes(plan.values[index].val) for index in call.args]
         split = len(sizes) - outputs
         payload = read_payload(data, delegate)
-        yield from check(
-            DelegateCall(
-                method, payload, data.named, tuple(sizes[:split]), tuple(sizes[split:])
-            )
-        )
+        yield from check(method, payload, data.named, sizes[:split], sizes[split:])
 
 
 def _find_checks() -> dict[str, PayloadCheck]:
@@ -51,7 +46,7 @@ def _find_checks() -> dict[str, PayloadCheck]:
     return checks
 
 
-def _sizes(value: object) -> Sizes | None:
+def _sizes(value: object) -> tuple[int, ...] | None:
     if isinstance(value, schema.Tensor):
         return tuple(value.sizes)
     return None

@@ -20,14 +20,13 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
 from pipeline.backends import CacheScope
-from pipeline.compile.split_partition import TAG
 from pipeline.features.preprocess_cache.value_hash import (
     UndescribableError,
     ValueHasher,
     limits_record,
     number_of,
 )
-from pipeline.program.operators import NOTES
+from pipeline.program.operators import NOTES, TAG
 from pipeline.store import digest
 from pipeline.store.digest import Digest
 

@@ -1,11 +1,12 @@
-"""Run XNNPACK's passes once for partitions that differ in their constants alone.
+"""Run a backend's passes once for partitions that differ in their constants alone.
 
 The layers of a decoder are one structure with different weights. XNNPACK's passes rewrite the graph
 of a partition, and most of them never look at a constant. That is not assumed: while passes run,
 the tables of constants record every access. Where there was none, the rewritten graph is kept until
 the method is lowered, and a partition of the same structure takes it, with its own constants and
 debug handles. All that depends on values, from the SHA-256 of weights to the packing of 4-bit ones,
-is computed by XNNPACK's own serializer as before.
+is computed by XNNPACK's own serializer as before. It is the one backend that names its
+`pass_manager`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from pipeline.backends import BACKENDS
+from pipeline.moments import load
 from pipeline.program.patching import replaced
 
 if TYPE_CHECKING:
@@ -100,12 +103,13 @@ class SharedPasses:
         self._rewritten: dict[str, _Rewritten] = {}
 
     def expect(self, program: ExportedProgram, partition: Partition) -> None:
-        """Note the description of a partition that XNNPACK may be given next."""
+        """Note the description of a partition that a backend may be given next."""
         if not self._is_installed:
-            from pipeline.backends.xnnpack.passes import FastPassManager
-
-            patch = replaced(FastPassManager, "transform", self._make_transform)
-            self._stack.enter_context(patch)
+            for backend in BACKENDS.values():
+                if backend.preprocessing.pass_manager:
+                    manager = load(backend.preprocessing.pass_manager)
+                    patch = replaced(manager, "transform", self._make_transform)
+                    self._stack.enter_context(patch)
             self._is_installed = True
         self._partitions[program.graph] = partition
 

@@ -17,20 +17,20 @@ from pipeline.features.provenance.attestation import (
 )
 from pipeline.features.provenance.bom import BOM, BOM_SUFFIX, make_bom
 from pipeline.features.provenance.envelopes import INSTALL, sign_statement
+from pipeline.features.provenance.keys import read_keys
 from pipeline.features.provenance.materials import find_materials, find_toolchain
+from pipeline.moments import call_all
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import link_status, validate_status
-from pipeline.report.records import read_manifest
+from pipeline.report.records import delegated_share, read_manifest
 from pipeline.run.install import ATTEST
 from pipeline.store.digest import hash_file
 from pipeline.store.entries import ANYONE
 from pipeline.store.errors import PipelineError, plural
 from pipeline.store.files import MANIFEST, record_bytes, write_atomically
 from pipeline.store.revision import find_revision
-from pipeline.store.signing import Keys, read_keys
 from pipeline.store.toolchain import code
 from pipeline.store.workspace import Workspace
-from pipeline.validate.figures import read_build
 
 _KEY = "openssl genpkey -algorithm ed25519 -out key.pem"
 
@@ -67,7 +67,7 @@ def _check_library() -> None:
         ) from error
 
 
-def _attest(plan: Plan, package: str, keys: Keys) -> str:
+def _attest(plan: Plan, package: str, keys: Any) -> str:
     """Write the attestation of a package; return what was written."""
     manifest, reports = _find_build(plan, package)
     manifest["toolchain"] = find_toolchain(plan, package)
@@ -151,19 +151,26 @@ def _hash(path: Path, name: str, known: str = "") -> dict[str, str]:
 
 def _read_figures(folder: Path) -> dict[str, dict[str, str]]:
     """Return what was measured of each method, in words."""
-    build = read_build(folder / MANIFEST)
+    build = next(call_all("read_build", folder / MANIFEST), None)
     found: dict[str, dict[str, str]] = {}
-    for name, method in (build.figures.methods if build else {}).items():
-        known = [each for each in method.sqnr_db or () if each is not None]
+    for name, method in (build["figures"]["methods"] if build else {}).items():
+        known = [each for each in method["sqnr_db"] or () if each is not None]
         figures: Mapping[str, Any] = {
             "least SQNR in dB, at most 120": min(known, default=None),
-            "greatest absolute error": method.max_abs,
-            "share of nodes on delegates": round(method.share(), 4),
+            "greatest absolute error": method["max_abs"],
+            "share of nodes on delegates": _measure_share(method),
         }
         found[name] = {
             what: str(each) for what, each in figures.items() if each is not None
         }
     return found
+
+
+def _measure_share(method: Mapping[str, Any]) -> float:
+    share = delegated_share([method])
+    if share is None:
+        return 1.0
+    return round(share, 4)
 
 
 def _version() -> str:

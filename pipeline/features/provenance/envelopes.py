@@ -12,7 +12,6 @@ from typing import Any
 from pipeline.store.digest import canonical_json
 from pipeline.store.errors import PipelineError, plural, shown
 from pipeline.store.forms import check_of
-from pipeline.store.signing import Keys
 
 INSTALL = "pip install 'pte-pipeline[attest]'"
 MOST_BYTES = 16 << 20  # of a bundle
@@ -27,7 +26,7 @@ _ENVELOPE = {
 }
 
 
-def sign_statement(statement: Mapping[str, Any], keys: Keys) -> bytes:
+def sign_statement(statement: Mapping[str, Any], keys: Any) -> bytes:
     """Return the line of a bundle that holds a statement, signed. Raises PipelineError without the
     library."""
     check_library()
@@ -39,7 +38,7 @@ def sign_statement(statement: Mapping[str, Any], keys: Keys) -> bytes:
     return canonical_json(envelope.to_dict()) + b"\n"
 
 
-def open_bundle(bundle: bytes, keys: Keys) -> tuple[list[tuple[Any, str]], list[str]]:
+def open_bundle(bundle: bytes, keys: Any) -> tuple[list[tuple[Any, str]], list[str]]:
     """Return the statements of a bundle that a trusted key signed, each with the key's name, and
     why the other lines count for nothing."""
     lines = [line for line in bundle.splitlines() if line.strip()]
@@ -57,7 +56,7 @@ def open_bundle(bundle: bytes, keys: Keys) -> tuple[list[tuple[Any, str]], list[
     return statements, reasons
 
 
-def _open(line: bytes, keys: Keys) -> tuple[Any, str]:
+def _open(line: bytes, keys: Any) -> tuple[Any, str]:
     """Return the statement of an envelope, and the name of the key that signed it. Raises
     ValueError that says what is wrong."""
     from securesystemslib.dsse import Envelope

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from pipeline.plan.actions import Action
 from pipeline.plan.golden import find_golden
@@ -16,14 +15,9 @@ from pipeline.store.digest import Digest
 from pipeline.store.distributions import NOT_INSTALLED
 from pipeline.store.forms import fits
 
-
-class Material(NamedTuple):
-    """A file, by its path in the workspace, or if it is outside by its name alone, and with the
-    digest that keys have."""
-
-    name: str
-    path: Path
-    digest: Digest
+# The name of a file, which is its path in the workspace if it is inside; its path; and the digest
+# that keys have.
+Material = tuple[str, Path, Digest]
 
 
 def find_materials(plan: Plan, package: str) -> list[Material]:
@@ -92,6 +86,5 @@ def _files(plan: Plan, inputs: Mapping[str, str | None]) -> Iterator[Material]:
         if name.startswith(("$", "import ", "lib:")) or not fits(digest, Digest):
             continue
         path = Path(plan.models.finder.places.locate(name))
-        yield Material(
-            name if is_inside(name) else os.path.basename(name), path, Digest(digest)
-        )
+        material_name = name if is_inside(name) else os.path.basename(name)
+        yield material_name, path, Digest(digest)

@@ -21,7 +21,6 @@ from pipeline.store.errors import PipelineError, listed, plural, shown
 from pipeline.store.files import is_plain, read_text_file
 from pipeline.store.forms import check_of
 from pipeline.store.names import is_file_path
-from pipeline.store.signing import Keys
 
 _MOST_FILES = 100_000
 
@@ -50,7 +49,7 @@ class _Attested(NamedTuple):
 
 
 def verify_folder(
-    folder: Path, keys: Keys, commit: str = ""
+    folder: Path, keys: Any, commit: str = ""
 ) -> tuple[list[str], list[str]]:
     """Hold the files of a folder to the attestations in it and in folders in it, each of which a
     trusted key must have signed: all that they name must be there, beside them, with its content,
@@ -113,7 +112,7 @@ def _list_files(folder: Path) -> list[str]:
     return sorted(name.replace(os.sep, "/") for name in found)
 
 
-def _read_bundle(folder: Path, bundle: str, keys: Keys) -> list[_Attested]:
+def _read_bundle(folder: Path, bundle: str, keys: Any) -> list[_Attested]:
     """Return the provenances of a bundle that a trusted key signed. Raises ValueError where there
     is none, or one of another form."""
     path, where = folder / bundle, bundle[: bundle.rfind("/") + 1]

@@ -10,10 +10,10 @@ from pathlib import Path
 from pipeline.cli.commands import usage
 from pipeline.features.provenance import VERIFY
 from pipeline.features.provenance.envelopes import check_library
+from pipeline.features.provenance.keys import load_keys, read_keys
 from pipeline.features.provenance.verification import verify_folder
 from pipeline.store.errors import PipelineError, plural
 from pipeline.store.setting_table import variable_of
-from pipeline.store.signing import load_keys, read_keys
 from pipeline.store.visible import one_line
 
 COMMIT = "--commit"

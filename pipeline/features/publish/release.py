@@ -50,7 +50,7 @@ def find_contents(plan: Plan, package: str) -> dict[str, Content]:
     if contract is not None:
         names.append(CONTRACT)
     contents: dict[str, Content] = {name: folder / name for name in sorted(names)}
-    config = plan.configs.parsed(package).config
+    config = plan.configs.config(package)
     publish = getattr(config, "publish", None)
     said = publish.model_dump() if publish else {}
     inside = read_fitting(folder / CONTENTS)

@@ -15,7 +15,6 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Interpreter, Node
 
 from pipeline.features.quantization.noise import measure_noise, round_figure
-from pipeline.features.quantization.records import PreparedDeparture
 from pipeline.program.module_paths import innermost_module
 from pipeline.program.operators import operator_name
 
@@ -29,7 +28,7 @@ def find_departure(
     inputs: Sequence[Any],
     same_inputs: Sequence[Any],
     limit: float,
-) -> PreparedDeparture | None:
+) -> dict[str, Any] | None:
     """Return the first operator whose value has a lower SQNR than the limit, in dB; None where no
     operator that both graphs have does.
 

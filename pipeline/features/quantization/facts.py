@@ -4,7 +4,6 @@ tensors it left in floating point, and why."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -58,14 +57,9 @@ _TAKING_PARAMETERS = (
 )
 
 
-@dataclass(frozen=True)
-class _Weight:
-    """A constant of the quantized program: its bytes as floats, and the operators that read it."""
-
-    name: str
-    node: Node
-    size: int
-    quantized: bool
+# A constant of the quantized program: its name and node, its bytes as floats, and whether it is
+# stored quantized.
+_Weight = tuple[str, Node, int, bool]
 
 
 def describe_quantization(
@@ -84,22 +78,28 @@ def describe_quantization(
         calibration: the number of inputs that were observed, and their source.
         observers: as `ObserverRanges.to_json` returns it; None where there were none.
     """
-    weights = list(_find_weights(quantized, program))
-    quantized_bytes = sum(weight.size for weight in weights if weight.quantized)
+    weights = _find_weights(quantized, program)
     total, within = _count_compute(quantized)
-    float_weights = [weight for weight in weights if not weight.quantized]
-    float_weights.sort(key=lambda weight: (-weight.size, weight.name))
+    whole = quantized_bytes = 0
+    float_weights = []
+    for name, node, size, is_quantized in weights:
+        whole += size
+        if is_quantized:
+            quantized_bytes += size
+        else:
+            float_weights.append((-size, name, node))
+    float_weights.sort(key=lambda weight: weight[:2])
     reasons = _Reasons(program, quantized, spec, origins)
     left_float = []
-    for weight in float_weights[:MOST_LEFT]:
-        reason = reasons.find(weight.node)
-        left_float.append({"name": weight.name, "bytes": weight.size, "why": reason})
+    for negative_size, name, node in float_weights[:MOST_LEFT]:
+        reason = reasons.find(node)
+        left_float.append({"name": name, "bytes": -negative_size, "why": reason})
     return {
         "quantizer": spec.quantizer,
         "activations": _describe_activations(quantized),
         "calibration": dict(calibration),
         "weights": {
-            "bytes": sum(weight.size for weight in weights),
+            "bytes": whole,
             "quantized": quantized_bytes,
         },
         "compute": {"multiplications": total, "quantized": within},
@@ -218,19 +218,14 @@ def _find_weights(
             continue
         visited.add(place)
         if value.dtype.is_floating_point:
-            yield _Weight(name, node, value.nbytes, quantized=False)
+            yield name, node, value.nbytes, False
         elif name in integers:
             continue
         elif value.dtype in (torch.int8, torch.uint8):
             values = value.numel() * _values_per_byte(node)
-            yield _Weight(name, node, values * _FLOAT_BYTES, quantized=True)
+            yield name, node, values * _FLOAT_BYTES, True
         elif _read_by(node, ("dequantize",)):
-            yield _Weight(
-                name,
-                node,
-                value.numel() * _FLOAT_BYTES,
-                quantized=True,
-            )
+            yield name, node, value.numel() * _FLOAT_BYTES, True
 
 
 def _find_integers(program: ExportedProgram) -> set[str]:

@@ -25,7 +25,6 @@ from pipeline.plan.kinds.parts import (
     hash_option_files,
     operator_fields,
 )
-from pipeline.plan.pass_inputs import PassInputs
 from pipeline.program.sources import MethodSource
 from pipeline.store.digest import Digest
 from pipeline.store.json_diff import Difference
@@ -80,7 +79,7 @@ class QuantizeInputs:
         return replace(
             self,
             files=hash_option_files(self.configs[self.method], workspace),
-            libraries=find_libraries(self.libraries, PassInputs(workspace)),
+            libraries=find_libraries(self.libraries, workspace),
         )
 
 

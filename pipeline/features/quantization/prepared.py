@@ -26,7 +26,6 @@ from pipeline.features.quantization.noise import (
     measure_noise,
     round_figure,
 )
-from pipeline.features.quantization.records import PreparedDeparture
 from pipeline.program.eager import Source
 from pipeline.program.graphs import iter_nodes
 from pipeline.program.inputs import InputSet
@@ -172,7 +171,7 @@ class PreparedComparison:
 
     def _find_departure(
         self, prepared: GraphModule, tally: _OutputTally, limit: float
-    ) -> PreparedDeparture | None:
+    ) -> dict[str, Any] | None:
         assert tally.inputs is not None
         self._source.reset()
         leaves, same_leaves = (flatten(self._program, tally.inputs) for _ in range(2))

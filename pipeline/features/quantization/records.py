@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, TypedDict
+from typing import Any
 
 from pipeline.store.digest import Digest
 from pipeline.store.forms import Count
 from pipeline.store.quantized import QUANTIZATION_FACTS, Decibels
 
-
-class PreparedDeparture(TypedDict):
-    """The first operator at which the prepared program departs from the float one, and its place in
-    that; the operators that were `folded` into it, each with its module; and its weight, where that
-    is `shared` with others."""
-
-    node: str
-    place: Count | None
-    operator: str
-    module: str
-    folded: list[tuple[str, str]]
-    shared: str
-    sqnr_db: Decibels
-
+# The first operator at which the prepared program departs from the float one, and its place in the
+# float one; the operators that were `folded` into it, each with its module; and its weight, where
+# others read that, too.
+_DEPARTURE = {
+    "node": str,
+    "place": (Count, None),
+    "operator": str,
+    "module": str,
+    "folded": list[tuple[str, str]],
+    "shared": str,
+    "sqnr_db": Decibels,
+}
 
 # How far the prepared program, which observes and rounds nothing, agrees with the float one on the
 # inputs that were observed; of the outputs over all calls, the worst is first.
@@ -39,7 +37,7 @@ PREPARED = {
             "generated": bool,
         }
     ],
-    "departure": (PreparedDeparture, None),
+    "departure": (_DEPARTURE, None),
 }
 
 QUANTIZE: dict[str, Any] = {

@@ -8,11 +8,9 @@ from contextlib import contextmanager
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from pipeline.compile.inspect.uptake import OUTSIDE
-from pipeline.compile.module_filter import FilteredPartitioner, belongs_to
+from pipeline.compile.module_filter import FilteredPartitioner
 from pipeline.features.reasons.name_lists import look_up_names
 from pipeline.features.reasons.reasons import note_reasons, record_reasons
-from pipeline.program.graphs import iter_nodes
 
 
 @contextmanager
@@ -30,19 +28,9 @@ def follow_partition(
     with record_reasons(backend, partitioner.inner, program) as why:
 
         def note(tagged: ExportedProgram) -> None:
-            note_reasons(backend, tagged, why, _describe_outside(partitioner, tagged))
+            outside: dict[Node, str] = {}
+            if partitioner.selection is not None:
+                outside.update(partitioner.selection.describe_outside(tagged))
+            note_reasons(backend, tagged, why, outside)
 
         yield note
-
-
-def _describe_outside(
-    partitioner: FilteredPartitioner, program: ExportedProgram
-) -> dict[Node, str]:
-    """Return the nodes outside of the modules, with the config's words for it."""
-    outside = {}
-    for modules in partitioner.filters:
-        words = f"{OUTSIDE}: [{', '.join(modules)}]`"
-        for node in iter_nodes(program):
-            if node.op == "call_function" and not belongs_to(node, modules):
-                outside[node] = words
-    return outside

@@ -15,9 +15,8 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
 from pipeline.backends import Backend
-from pipeline.compile.split_partition import TAG
 from pipeline.program.graphs import control_flow_bodies
-from pipeline.program.operators import NOTES, control_flow_name
+from pipeline.program.operators import NOTES, TAG, control_flow_name
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _SET = re.compile(r"\{([^{}]*)\}")

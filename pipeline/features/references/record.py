@@ -14,10 +14,10 @@ from torch.export import ExportedProgram
 
 from pipeline.features.references.guarded import Begin, GuardError, run_guarded
 from pipeline.features.references.recorder import (
-    Defaults,
     Reference,
     ReferenceRecorder,
     name_origin,
+    with_defaults,
 )
 from pipeline.features.references.recordings import (
     RecordedCall,
@@ -51,7 +51,7 @@ def record_references(
     """
     if not references:
         return {}
-    defaults = Defaults(dtype, device)
+    defaults = partial(with_defaults, dtype, device)
     make = partial(ReferenceRecorder, references, programs, examples, defaults, root)
     if announcements is not None:
         return _record_here(make(announcements.announce, announcements.deaths))

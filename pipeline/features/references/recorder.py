@@ -9,8 +9,8 @@ and left out once it has ended the process.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
@@ -81,20 +81,14 @@ _OTHERWISE_IN_TRAINING = (
 )
 
 
-@dataclass(frozen=True)
-class Defaults:
-    """torch's defaults while the exporter ran, in which its references run."""
-
-    dtype: torch.dtype
-    device: torch.device
-
-    @contextmanager
-    def applied(self) -> Iterator[None]:
-        with preserving_globals():
-            torch.set_default_dtype(self.dtype)
-            if self.device != torch.get_default_device():
-                torch.set_default_device(self.device)
-            yield
+@contextmanager
+def with_defaults(dtype: torch.dtype, device: torch.device) -> Iterator[None]:
+    """Run references with torch's defaults as they were while the exporter ran."""
+    with preserving_globals():
+        torch.set_default_dtype(dtype)
+        if device != torch.get_default_device():
+            torch.set_default_device(device)
+        yield
 
 
 def name_origin(method: str) -> str:
@@ -106,6 +100,7 @@ class ReferenceRecorder:
     """Runs the references of an exporter.
 
     Args:
+        defaults: returns a context with torch's defaults while the exporter ran.
         root: the workspace, by whose files lines of the model are named.
         begin: is called with a label before each thing that may end this process.
         deaths: the labels of those that did, with the signal.
@@ -119,7 +114,7 @@ class ReferenceRecorder:
         references: Mapping[str, Reference],
         programs: Mapping[str, ExportedProgram],
         examples: Mapping[str, Sequence[InputSet]],
-        defaults: Defaults,
+        defaults: Callable[[], AbstractContextManager[None]],
         root: Path,
         begin: Begin,
         deaths: Mapping[str, str],
@@ -252,7 +247,7 @@ class ReferenceRecorder:
             return [RecordedCall(method, inputs, {}, mistake)]
         self._begin(label)
         recorded: list[RecordedCall] = []
-        with self._defaults.applied():
+        with self._defaults():
             seed_all(seed)
             for method, inputs in calls:
                 recorded.append(self._call(method, inputs))
@@ -322,7 +317,7 @@ class ReferenceRecorder:
             return ""
         self._begin(label)
         try:
-            with self._defaults.applied():
+            with self._defaults():
                 seed_all(_SEED)
                 for call in before:  # the state that the last call begins with
                     self._call(call.method, call.inputs)

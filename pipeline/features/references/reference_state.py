@@ -177,12 +177,8 @@ def keep_state(references: Sequence[Any]) -> Callable[[], None]:
     return restore
 
 
-@dataclass(frozen=True, eq=False)
-class _TensorContent:
-    version: int
-    values: Tensor | None  # None for a parameter
-
-
+# The version of a tensor, and a copy of its values; None for a parameter.
+_TensorContent = tuple[int, Tensor | None]
 # Generators of random numbers: how their state is read and set.
 _GENERATORS: dict[type, tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]] = {
     torch.Generator: (torch.Generator.get_state, torch.Generator.set_state),
@@ -194,9 +190,9 @@ def _content(value: Any) -> Any:
     """Return a copy of the content of what can change; None for anything else."""
     match value:
         case torch.nn.Parameter():
-            return _TensorContent(_version(value), None)
+            return _version(value), None
         case Tensor():
-            return _TensorContent(_version(value), value.detach().clone())
+            return _version(value), value.detach().clone()
         case Global():
             return [value.variables.get(value.name)]
         case dict():
@@ -217,10 +213,11 @@ def _version(tensor: Tensor) -> int:
 
 
 def _differs(value: Any, content: Any) -> bool:
-    if isinstance(content, _TensorContent):
-        if content.values is None:
-            return _version(value) != content.version
-        return not _same(value, content.values)
+    if isinstance(value, Tensor):
+        version, values = content
+        if values is None:
+            return _version(value) != version
+        return not _same(value, values)
     now = _content(value)
     if type(value) in _GENERATORS:
         return bool(
@@ -266,18 +263,16 @@ def _restore(value: Any, content: Any) -> None:
 
 
 def _restore_tensor(tensor: Tensor, content: _TensorContent) -> None:
-    if content.values is None:
+    _, values = content
+    if values is None:
         raise ChangedParameterError(
             "no error, but changes a parameter in place; let it change buffers alone"
         )
     with torch.no_grad():
-        if (
-            tensor.shape == content.values.shape
-            and tensor.dtype == content.values.dtype
-        ):
-            tensor.copy_(content.values)
+        if tensor.shape == values.shape and tensor.dtype == values.dtype:
+            tensor.copy_(values)
         else:
-            tensor.data = content.values.clone()
+            tensor.data = values.clone()
 
 
 @contextmanager

@@ -16,5 +16,8 @@ FEATURE = Feature(
     listen_to_link="pipeline.features.refit.relink:keep_pieces",
     listen_to_compile="pipeline.features.refit.refit:begin_lesson",
     explain_compile="pipeline.features.refit.refit:explain_refit",
-    outlines={"refit": "pipeline.features.refit.outlines:REFIT"},
+    outlines={
+        "refit": "pipeline.features.refit.outlines:REFIT",
+        "relink": "pipeline.features.refit.outlines:RELINK",
+    },
 )

@@ -1,11 +1,11 @@
-"""The results that the store keeps of refits."""
+"""The results that the store keeps of refits, and of links whose files can have other blobs."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from pipeline.store.digest import Digest
-from pipeline.store.forms import Count
+from pipeline.store.forms import Count, Piece
 
 _RECIPE = {
     "steps": list[dict[str, Any]],
@@ -20,3 +20,4 @@ REFIT = {
     "misses": Count,
     "recipe": (_RECIPE, None),
 }
+RELINK = {"compiles": dict[str, Digest], "pieces": dict[str, list[Piece]]}

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from pipeline.compile.pieces import exchange_pieces, hash_shape, pair_objects
 from pipeline.compile.sharing import Shared
+from pipeline.features.refit.pieces import exchange_pieces, hash_shape, pair_objects
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds.link import LinkInputs
 from pipeline.program.constant_values import find_blobs

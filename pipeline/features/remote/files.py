@@ -17,7 +17,6 @@ from typing import Any
 from pipeline.features.remote.remote_error import RemoteError, translate_error
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import TEMPORARY_PREFIX
-from pipeline.store.signing import INSTALL
 
 _CHUNK = 1 << 22  # bytes read in a step
 _PART = 1 << 23  # bytes of a part of an upload; S3 wants at least 5 MiB
@@ -90,7 +89,7 @@ class RemoteFiles:
         except ImportError as error:
             needs = f"a package: {error}"
             if self._protocol in ("s3", "s3a"):
-                needs = f"s3fs: {INSTALL}"
+                needs = "s3fs: pip install 'pte-pipeline[remote]'"
             elif self._protocol in _EXTRAS:
                 needs = f"pip install 'pte-pipeline[{_EXTRAS[self._protocol]}]'"
             raise PipelineError(f"{where} needs {needs}") from error

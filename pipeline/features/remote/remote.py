@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from pipeline.features.remote.files import RemoteError, RemoteFiles
+from pipeline.features.remote.keys import load_keys
 from pipeline.features.remote.public_keys import name_public_key
 from pipeline.features.remote.use import describe_use
 from pipeline.store import digest
@@ -32,7 +33,6 @@ from pipeline.store.entries import ANYONE
 from pipeline.store.errors import PipelineError
 from pipeline.store.places import action_name, blob_name
 from pipeline.store.remote_tier import RemoteCounts
-from pipeline.store.signing import Keys, load_keys
 
 RESULT_LIMIT = 1 << 26  # bytes, as the one below
 BLOB_LIMIT = 1 << 34
@@ -118,7 +118,7 @@ class Remote:
         self._denied_in_a_row = 0
         # "there", or the count of the failed fetch, and when it was learnt, by name
         self._answers: dict[str, tuple[str, float]] = {}
-        self._keys: Keys | None = None
+        self._keys: Any = None
         self._files = RemoteFiles(settings.url, settings.options, settings.timeout)
         self.counts = RemoteCounts()
         self._lock = threading.Lock()

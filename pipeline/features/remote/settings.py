@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from pipeline.features.remote.files import RemoteFiles
+from pipeline.features.remote.keys import read_key_paths
 from pipeline.features.remote.remote import RemoteSettings
 from pipeline.store.errors import PipelineError
 from pipeline.store.settings_reader import TABLE, SettingsReader, open_settings
-from pipeline.store.signing import read_key_paths
 
 
 def read_remote(reader: SettingsReader) -> RemoteSettings | None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from pipeline.config.operators import load_libraries
 from pipeline.config.validation import ValidateConfig
 from pipeline.features.sensitivity.search import Noise
 from pipeline.features.sensitivity.switches import measure_noise
@@ -15,6 +14,7 @@ from pipeline.plan.actions import Action
 from pipeline.program.eager import Source
 from pipeline.program.input_files import read_examples
 from pipeline.program.inputs import InputSet, load_inputs
+from pipeline.program.operator_libraries import load_libraries
 from pipeline.program.sources import MethodSource
 from pipeline.run.build.load import load_examples, load_method, load_quantized
 from pipeline.run.build.planned import guard_sources

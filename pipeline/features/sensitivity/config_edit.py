@@ -24,7 +24,7 @@ def add_members(
     their names; None where that can't be done by an insertion.
 
     Args:
-        path: of a mapping that is there, as `config.yaml.Mark` has it; "" for the whole document.
+        path: of a mapping that is there, as a `config.yaml.Node` has it; "" for the whole document.
         keys: those that lead from there to the mapping with the members, which need not be there.
     """
     node = _find_node(yaml.compose(text, yaml.SafeLoader), path)

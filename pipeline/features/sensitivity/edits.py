@@ -104,5 +104,5 @@ def _edit_place(
 
 def _read_sound(plan: Plan) -> Data:
     """Return what the configs that have no mistakes say, by package."""
-    names = [name for name in plan.packages if plan.configs.parsed(name).config]
+    names = [name for name in plan.packages if plan.configs.config(name)]
     return {name: plan.written(name) for name in names}

@@ -94,8 +94,8 @@ def find_places(document: Document, method: str, kind: str) -> Iterator[Place]:
         return
     written = document.written(f"methods.{method}.quantize.{kind}")
     if written is not None:
-        yield written.mark.file, written.mark.path, []
-    file, path = quantize.mark.file, quantize.mark.path
+        yield written.file, written.path, []
+    file, path = quantize.file, quantize.path
     yield file, path, [kind]
     keys = ["methods", method, "quantize", kind]
     if path.endswith(_DEFAULTS):
@@ -107,5 +107,5 @@ def find_method_places(document: Document, method: str) -> Iterator[Place]:
     """Yield where settings of a method may belong, the best first, as `find_places` does."""
     written = document.written(f"methods.{method}")
     if written is not None:
-        yield written.mark.file, written.mark.path, []
+        yield written.file, written.path, []
     yield document.file, "", ["methods", method]

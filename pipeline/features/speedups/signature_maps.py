@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import ref
 
 from torch.export import graph_signature
@@ -45,13 +45,10 @@ _MUTABLE = (
 )
 
 
-class _KeptMap(NamedTuple):
-    """A map of a signature, the specs that it was made of, and the number of changes by then."""
-
-    owner: Callable[[], ExportGraphSignature | None]
-    specs: list[Any]
-    changes: int
-    names: Mapping[str, str]
+_Owner = Callable[[], ExportGraphSignature | None]
+# A reference to a signature, the specs that a map was made of, the number of changes by then, and
+# the map.
+_KeptMap = tuple[_Owner, list[Any], int, Mapping[str, str]]
 
 
 class _Maps:
@@ -99,16 +96,14 @@ def make_kept(list_name: str) -> Callable[[property], property]:
                 return get(self)  # type: ignore[no-any-return]
             specs = getattr(self, list_name)
             place = id(self), map_name
-            kept = _maps.kept.get(place)
-            if (
-                kept is None
-                or kept.changes != _maps.changes
-                or kept.specs != specs  # quick where they are the same objects
-                or kept.owner() is not self
-            ):
-                kept = _KeptMap(ref(self), list(specs), _maps.changes, get(self))
-                _maps.kept[place] = kept
-            return kept.names
+            if place in _maps.kept:
+                owner, kept_specs, changes, names = _maps.kept[place]
+                # Comparing specs is quick where they are the same objects.
+                is_same = changes == _maps.changes and kept_specs == specs
+                if is_same and owner() is self:
+                    return names
+            _maps.kept[place] = (ref(self), list(specs), _maps.changes, get(self))
+            return _maps.kept[place][-1]
 
         return property(get_kept)
 

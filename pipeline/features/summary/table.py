@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pipeline.cli.columns import columns, cut_middle
+from pipeline.moments import call_all
 from pipeline.plan.plan import Plan
 from pipeline.report.events import DONE, INTERRUPTED, NOT_BUILT, Event, outcome_word
 from pipeline.report.formatting import percent
@@ -108,8 +109,6 @@ def _rows(
 def _package_row(
     package: str, events: Sequence[Event], manifest: Json, report: Json
 ) -> dict[str, str]:
-    from pipeline.report.headlines import worst_headline
-
     outcomes = {event.kind: event.outcome for event in reversed(events)}
     validated = outcomes.get("validate", "")
     row = dict.fromkeys(HEADINGS, "") | {
@@ -127,8 +126,8 @@ def _package_row(
         row["size"] = human_size(sum(file["size"] for file in files))
         methods = _methods(manifest).values()
         row["delegated"] = _share([method["delegation"] for method in methods])
-        if report and validated and (worst := worst_headline(report["methods"])):
-            row |= {"figure": worst.figure, "limit": worst.limit}
+        if report and validated:
+            row |= _find_figure(report["methods"])
     if report and validated in DONE:
         row["verdict"] = report["verdict"]
     return row
@@ -185,10 +184,16 @@ def _method_rows(
 
 
 def _verdict_cells(method: Json) -> dict[str, str]:
-    from pipeline.report.headlines import headline
+    from pipeline.report.verdicts import method_verdict
 
-    cells = headline(method)
-    return {"verdict": cells.verdict, "figure": cells.figure, "limit": cells.limit}
+    return {"verdict": method_verdict(method), **_find_figure([method])}
+
+
+def _find_figure(methods: Sequence[Json]) -> dict[str, str]:
+    """Return the figure and the limit by which the worst of some methods stands or falls."""
+    for _, figure, limit, _ in call_all("find_headline", methods):
+        return {"figure": figure, "limit": limit}
+    return {}
 
 
 def _methods(manifest: Json) -> Mapping[str, Any]:

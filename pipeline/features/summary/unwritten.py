@@ -21,7 +21,7 @@ def find_unwritten(
     Args:
         emit: as a config resolves it, or an older manifest has it.
         files: the names of the package's files.
-        tensors: those of the package (`features.inspection.records.TensorRecord`); None where they
+        tensors: those of the package, as `contents.json` lists them; None where they
             are not known.
     """
     for option in WEIGHT_PATTERNS:

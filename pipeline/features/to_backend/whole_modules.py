@@ -15,10 +15,9 @@ from executorch.exir.backend.utils import tag_constant_data
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from pipeline.compile.module_filter import belongs_to
-from pipeline.compile.split_partition import TAG, split_partition
+from pipeline.compile.module_filter import select_modules
 from pipeline.program.graphs import graph_modules
-from pipeline.program.operators import control_flow_name
+from pipeline.program.operators import TAG, control_flow_name
 
 
 class WholeModulePartitioner(Partitioner):
@@ -42,12 +41,8 @@ class WholeModulePartitioner(Partitioner):
         tags: dict[str, Any] = {}
         for module in graph_modules(exported_program.graph_module):
             for name in self.modules:
-                nodes = [
-                    n
-                    for n in module.graph.nodes
-                    if is_free(n) and belongs_to(n, (name,))
-                ]
-                for part in split_partition(module, nodes):
+                nodes = filter(is_free, module.graph.nodes)
+                for part in select_modules([(name,)]).split(module, nodes):
                     tag = f"{name}_{len(tags)}"
                     tags[tag] = self.delegation_spec
                     for node in part:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from pipeline.report.records import delegated_share, describe_left
 from pipeline.report.verdicts import VERDICTS, package_verdict
 from pipeline.store.errors import listed, plural
-from pipeline.validate.figures import Build, MethodFigures, describe_left
 
 Json = Mapping[str, Any]
 # The ranks of changes, the worst first; what gets better, or is only told, comes last.
@@ -69,12 +69,12 @@ def find_changes(package: str, old: Json, new: Json) -> PackageChanges:
     lines = list(_compare_outcomes(old, new))
     if old["build"] is None or new["build"] is None:
         return PackageChanges(package, lines, "")
-    for name, before in old["build"].figures.methods.items():
-        after = new["build"].figures.methods.get(name)
+    for name, before in old["build"]["figures"]["methods"].items():
+        after = new["build"]["figures"]["methods"].get(name)
         if after is None:
             lines.append((BROKEN, f"{name}: the method is gone"))
             continue
-        delegation = new["build"].manifest["methods"][name]["delegation"]
+        delegation = new["build"]["manifest"]["methods"][name]["delegation"]
         for rank, sentence in _compare_methods(before, after, delegation):
             lines.append((rank, f"{name}: {sentence}"))
     lines += _compare_sizes(old["build"], new["build"])
@@ -135,7 +135,7 @@ def _verdict(side: Json) -> str:
 
 
 def _compare_methods(
-    before: MethodFigures, after: MethodFigures, delegation: Json
+    before: Json, after: Json, delegation: Json
 ) -> Iterator[tuple[int, str]]:
     yield from _compare_delegation(before, after, delegation)
     yield from _compare_memory(before, after)
@@ -144,12 +144,12 @@ def _compare_methods(
 
 
 def _compare_delegation(
-    before: MethodFigures, after: MethodFigures, delegation: Json
+    before: Json, after: Json, delegation: Json
 ) -> Iterator[tuple[int, str]]:
     """Yield the operators that delegates no longer take, or take now."""
-    for operator in sorted({*before.left, *after.left}):
-        old = before.left.get(operator, 0)
-        new = after.left.get(operator, 0)
+    for operator in sorted({*before["left"], *after["left"]}):
+        old = before["left"].get(operator, 0)
+        new = after["left"].get(operator, 0)
         if new > old:
             why = describe_left(delegation, operator)
             yield (
@@ -158,37 +158,45 @@ def _compare_delegation(
             )
         elif new < old:
             yield TOLD, f"{plural(old - new, 'more call')} of {operator} delegated"
-    nodes = (before.delegated_nodes, before.nodes), (after.delegated_nodes, after.nodes)
+    nodes = _count_nodes(before), _count_nodes(after)
     if nodes[0] != nodes[1]:
-        rank = DELEGATION if after.share() < before.share() else TOLD
+        rank = DELEGATION if _share(after) < _share(before) else TOLD
         texts = [f"{inside} of {whole}" for inside, whole in nodes]
         yield rank, f"{texts[1]} nodes delegated, were {texts[0]}"
-    if before.partitions != after.partitions:
+    if before["partitions"] != after["partitions"]:
         counts = [_describe_partitions(figures) for figures in (before, after)]
         yield TOLD, f"partitions: {counts[1]}, were {counts[0]}"
 
 
-def _describe_partitions(figures: MethodFigures) -> str:
+def _count_nodes(figures: Json) -> tuple[int, int]:
+    """Return how many nodes of a method are delegated, and how many it has."""
+    return figures["delegated_nodes"], figures["nodes"]
+
+
+def _share(figures: Json) -> float:
+    share = delegated_share([figures])
+    if share is None:
+        return 1.0
+    return share
+
+
+def _describe_partitions(figures: Json) -> str:
     counts = [
-        f"{number} of {backend}" for backend, number in figures.partitions.items()
+        f"{number} of {backend}" for backend, number in figures["partitions"].items()
     ]
     return ", ".join(counts) or "none"
 
 
-def _compare_memory(
-    before: MethodFigures, after: MethodFigures
-) -> Iterator[tuple[int, str]]:
-    old, new = before.planned_memory, after.planned_memory
+def _compare_memory(before: Json, after: Json) -> Iterator[tuple[int, str]]:
+    old, new = before["planned_memory"], after["planned_memory"]
     if old is not None and new is not None and old != new:
         rank = MEMORY if new > old else TOLD
         yield rank, f"planned memory {describe_growth(old, new)}"
 
 
-def _compare_numerics(
-    before: MethodFigures, after: MethodFigures
-) -> Iterator[tuple[int, str]]:
+def _compare_numerics(before: Json, after: Json) -> Iterator[tuple[int, str]]:
     """Yield the outputs that are further from their source, or nearer."""
-    pairs = zip(before.sqnr_db or (), after.sqnr_db or (), strict=False)
+    pairs = zip(before["sqnr_db"] or (), after["sqnr_db"] or (), strict=False)
     for place, (old, new) in enumerate(pairs):
         if old is None or new is None or abs(new - old) < _SQNR_STEP:
             continue
@@ -196,25 +204,31 @@ def _compare_numerics(
         yield rank, f"output {place}: SQNR {new:g} dB, was {old:g} dB"
 
 
-def _compare_latency(
-    before: MethodFigures, after: MethodFigures
-) -> Iterator[tuple[int, str]]:
+def _compare_latency(before: Json, after: Json) -> Iterator[tuple[int, str]]:
     """Yield a latency that is another one, not only another measurement."""
-    old, new = before.latency, after.latency
+    old, new = before["latency"], after["latency"]
     if old is None or new is None:
         return
-    texts = f"{new.median:.3g} ms, was {old.median:.3g} ms"
+    texts = f"{new['median']:.3g} ms, was {old['median']:.3g} ms"
     # The source's time, of the same minute, tells a slow method from a busy machine.
-    is_slower = new.ratio > _SLOWER * old.ratio
-    is_faster = old.ratio > _SLOWER * new.ratio
-    if is_slower and new.median > _SLOWER * old.median and new.low > old.high:
+    is_slower = new["ratio"] > _SLOWER * old["ratio"]
+    is_faster = old["ratio"] > _SLOWER * new["ratio"]
+    if (
+        is_slower
+        and new["median"] > _SLOWER * old["median"]
+        and new["low"] > old["high"]
+    ):
         yield LATENCY, f"slower: {texts}"
-    elif is_faster and old.median > _SLOWER * new.median and old.low > new.high:
+    elif (
+        is_faster
+        and old["median"] > _SLOWER * new["median"]
+        and old["low"] > new["high"]
+    ):
         yield TOLD, f"faster: {texts}"
 
 
-def _compare_sizes(old: Build, new: Build) -> Iterator[tuple[int, str]]:
-    before, after = old.figures.size, new.figures.size
+def _compare_sizes(old: Json, new: Json) -> Iterator[tuple[int, str]]:
+    before, after = old["figures"]["size"], new["figures"]["size"]
     if before != after:
         rank = SIZE if after > before else TOLD
         yield rank, f"size {describe_growth(before, after)}"
@@ -290,7 +304,7 @@ def _compare_bytes(old: Json, new: Json) -> str:
     """Return "equal", or which sections of the package differ."""
     files = []
     for side in (old, new):
-        manifest = side["build"].manifest["files"]
+        manifest = side["build"]["manifest"]["files"]
         files.append({name: file["digest"] for name, file in manifest.items()})
     if files[0] == files[1]:
         return "equal"

@@ -76,7 +76,7 @@ def _choose(
     if summary is not None:
         name = summary.features.get("toolchains", {}).get("name")
     else:  # with mistakes, which may be none by the catalogue of another ExecuTorch
-        document = configs.parsed(package).document
+        document = configs.document(package)
         data = document.data if document else None
         name = data.get("toolchain") if isinstance(data, dict) else None
     if name in toolchains:

@@ -38,7 +38,6 @@ from pipeline.store.files import (
     write_atomically,
 )
 from pipeline.store.workspace import BUILD_VARIABLE, Workspace
-from pipeline.validate.figures import make_build
 
 _SHOWN = ("executorch", "torch", "torchao", "flatbuffers", "numpy")
 _BUILD_FOLDER = ".toolchains"  # no package can have this name
@@ -158,11 +157,18 @@ def read_side(plan: Plan, folder: Path, package: str) -> dict[str, Any]:
     manifest = records[MANIFEST]
     if manifest is None or lowering_failed:
         return side
-    side["build"] = make_build(manifest, records[CONTENTS], records[REPORT])
+    side["build"] = _read_build(folder / package / MANIFEST)
     side["contents"] = records[CONTENTS]
     side["report"] = records[REPORT]
     side["cost"] = _add_costs(plan.workspace, manifest)
     return side
+
+
+def _read_build(manifest: Path) -> Any:
+    for build in call_all("read_build", manifest):
+        return build
+    lack = 'this installation has no feature "gates", which reads the figures of builds'
+    raise PipelineError(lack)
 
 
 def _add_costs(workspace: Workspace, manifest: Mapping[str, Any]) -> tuple[float, int]:

@@ -3,26 +3,25 @@ process was seen."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pipeline.config.operators import FOLDER as OPERATORS
-from pipeline.config.operators import source_files
-from pipeline.config.passes import FOLDER as PASSES
 from pipeline.features.tracing.nondeterminism import find_nondeterminism, find_strings
 from pipeline.features.tracing.tracer import Tracer
 from pipeline.features.tracing.undeclared import list_undeclared
 from pipeline.features.tracing.watch import loaded_files
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds.compile import CompileInputs
-from pipeline.plan.pass_inputs import PassInputs
 from pipeline.plan.places import FOLDER, SYSTEM, Kind, Places, is_no_file, within
+from pipeline.plan.user_code import UserCode, open_code
 from pipeline.run.isolated import running_files
 from pipeline.store.distributions import find_folders
 from pipeline.store.errors import SourceError
 from pipeline.store.places import default_root
 from pipeline.store.startup import library_folders
 from pipeline.store.workspace import Workspace
+
+_KINDS = ("passes", "operators")  # of code, and their folders
 
 
 class PassReads:
@@ -47,11 +46,12 @@ class PassReads:
 def _check_reads(
     action: Action[CompileInputs], workspace: Workspace, watch: Tracer
 ) -> None:
-    inputs, places = PassInputs(workspace), Places(workspace)
-    modules = _modules(action, inputs)
-    declared = [module_inputs for _, module_inputs in inputs.declared(modules)]
+    places = Places(workspace)
+    reader = UserCode(workspace)
+    modules = _find_modules(action, workspace)
+    declared = [module_inputs for _, module_inputs in reader.declared(modules)]
     undeclared = set()
-    for kind, path in _reads(action, inputs, workspace, watch):
+    for kind, path in _reads(action, modules, workspace, watch):
         name = places.spell(path)
         if not any(
             inputs_of_module.covers(places, path, kind != "file")
@@ -64,7 +64,7 @@ def _check_reads(
     strings = {text for path in modules for text in find_strings(path)}
     read = watch.find_variables([*map(str, modules)], strings)
     undeclared |= {f"env:{name}" for name in read - variables}
-    who = [("passes", PASSES), ("libraries of operators", OPERATORS)]
+    who = [("passes", "passes"), ("libraries of operators", "operators")]
     named = [room for room in who if action.key.get(room[1])]
     subject, where = (
         " and ".join(n for n, _ in named),
@@ -84,10 +84,13 @@ def _check_reads(
         raise SourceError(f"{where}: {subject} depend on {', '.join(watch.unfollowed)}")
 
 
-def _modules(action: Action[CompileInputs], inputs: PassInputs) -> list[Path]:
+def _find_modules(action: Action[CompileInputs], workspace: Workspace) -> list[Path]:
     """Return the modules of the workspace that the action's process runs."""
-    passes = inputs.modules() if action.key.get("passes") else []
-    return [*passes, *inputs.library_modules(action.libraries)]
+    modules = []
+    for kind in _KINDS:
+        if references := action.key.get(kind):
+            modules += open_code(kind, workspace).modules(references)
+    return modules
 
 
 def _names_plugins(path: str) -> bool:
@@ -109,7 +112,7 @@ def _is_tried_by_loader(path: str) -> bool:
 
 def _reads(
     action: Action[CompileInputs],
-    inputs: PassInputs,
+    modules: Sequence[Path],
     workspace: Workspace,
     watch: Tracer,
 ) -> Iterator[tuple[Kind, str]]:
@@ -128,14 +131,15 @@ def _reads(
     # Versions of libraries, which we cache.
     cache = str(default_root() / "distributions")
     folders = [
-        *(str(workspace.root / room) for room in (PASSES, OPERATORS)),
+        *(str(workspace.root / room) for room in _KINDS),
         cache,
         *SYSTEM,
     ]
     for library in action.libraries:
-        files |= set(map(str, source_files(library, workspace.root).values()))
+        library_files = open_code("operators", workspace).files(library)
+        files |= set(map(str, library_files.values()))
         folders += find_folders(library.partition(".")[0])
-    for name in inputs.imports(_modules(action, inputs)):
+    for name in UserCode(workspace).imports(modules):
         folders += find_folders(name)
     for (kind, path), value in watch.seen.items():
         is_known = path in files or any(within(path, folder) for folder in folders)

@@ -7,7 +7,6 @@ import os
 import socket
 import struct
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from pipeline.features.tracing.paths import OpenedFolders, absolute, join
 from pipeline.features.tracing.seccomp import SystemCall
@@ -19,19 +18,15 @@ _O_PATH = 0o10000000
 _LONGEST = 4096  # bytes of a path, and of a page
 
 
-class _Operation(NamedTuple):
-    """What a system call does; `paths` are the places of the arguments that name its files: of a
-    folder's descriptor (None: the working one), and of the path."""
-
-    does: str
-    paths: tuple[tuple[int | None, int], ...]
-    flags: int | None = None
+# What a system call does; the places of the arguments that name its files: of a folder's descriptor
+# (None: the working one), and of the path; and that of its flags.
+_Operation = tuple[str, tuple[tuple[int | None, int], ...], int | None]
 
 
 def _one(
     does: str, folder: int | None, path: int, flags: int | None = None
 ) -> _Operation:
-    return _Operation(does, ((folder, path),), flags)
+    return does, ((folder, path),), flags
 
 
 _OPERATIONS: Mapping[str, _Operation] = {
@@ -65,11 +60,11 @@ _OPERATIONS: Mapping[str, _Operation] = {
     "unlink": _one("remove", None, 0),
     "unlinkat": _one("remove", 0, 1),
     "rmdir": _one("remove", None, 0),
-    "rename": _Operation("rename", ((None, 0), (None, 1))),
-    "renameat": _Operation("rename", ((0, 1), (2, 3))),
-    "renameat2": _Operation("rename", ((0, 1), (2, 3))),
-    "link": _Operation("link", ((None, 0), (None, 1))),
-    "linkat": _Operation("link", ((0, 1), (2, 3))),
+    "rename": ("rename", ((None, 0), (None, 1)), None),
+    "renameat": ("rename", ((0, 1), (2, 3)), None),
+    "renameat2": ("rename", ((0, 1), (2, 3)), None),
+    "link": ("link", ((None, 0), (None, 1)), None),
+    "linkat": ("link", ((0, 1), (2, 3)), None),
 }
 _UNFOLLOWED = {
     "": "a program of another architecture",
@@ -138,7 +133,8 @@ class Supervisor:
 
     def _see_paths(self, call: SystemCall, operation: _Operation) -> None:
         paths = []
-        for folder_place, path_place in operation.paths:
+        does, places, flags_place = operation
+        for folder_place, path_place in places:
             folder = _AT_FDCWD
             if folder_place is not None:
                 folder = _signed(call.arguments[folder_place])
@@ -146,16 +142,16 @@ class Supervisor:
             if not path:
                 return
             paths.append(self._absolute(call.thread, folder, path))
-        flags = 0 if operation.flags is None else call.arguments[operation.flags]
+        flags = 0 if flags_place is None else call.arguments[flags_place]
         if call.name == "openat2":
             flags = int.from_bytes(_read(call.thread, flags, 8), "little")
         if len(paths) == 2:
             for old in paths[0]:
                 for new in paths[1]:
-                    self._move(operation.does, old, new)
+                    self._move(does, old, new)
         else:
             for path in paths[0]:
-                self._do(operation.does, path, flags)
+                self._do(does, path, flags)
 
     def _do(self, does: str, path: str, flags: int) -> None:
         watch = self._watch

@@ -62,7 +62,7 @@ def read_options(file: Path) -> Mapping[str, Any]:
             f"{name}: names no folder; say `{SOURCE}: checkpoints/...`, and `task: ...`"
         )
     members: Mapping[str, Node] = node.value
-    lines = {key: member.mark.line for key, member in members.items()}
+    lines = {key: member.line for key, member in members.items()}
     written = {key: member.value for key, member in members.items()}
     _check(written, name, lines)
     return written

@@ -14,7 +14,9 @@ from contextlib import suppress
 from typing import Any
 
 from pipeline.features.trends.past import read_accepted_figures
+from pipeline.moments import call_all
 from pipeline.report.events import Event
+from pipeline.report.records import delegated_share
 from pipeline.store.digest import canonical_json, hash_json
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import MANIFEST, read_record, write_atomically
@@ -23,7 +25,6 @@ from pipeline.store.git import run_git
 from pipeline.store.revision import find_revision
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
-from pipeline.validate.figures import Figures, read_build
 
 Row = dict[str, Any]
 HISTORY = "history.json"
@@ -85,14 +86,15 @@ def record_figures(
     }
     rows: list[Row] = []
     for package in sorted(packages):
-        build = read_build(workspace.package(package) / MANIFEST)
+        manifest = workspace.package(package) / MANIFEST
+        build = next(call_all("read_build", manifest), None)
         if build is None:
             continue
         place = {"workspace": identity, "package": package}
         if package not in known:
             for commit, seconds, figures in read_accepted_figures(workspace, package):
                 rows.append({**place, **_make_row(commit, seconds, figures)})
-        now = _make_row(revision.commit, int(time.time()), build.figures)
+        now = _make_row(revision.commit, int(time.time()), build["figures"])
         rows.append({**place, **now})
     _add_rows(workspace.store, rows)
 
@@ -109,23 +111,22 @@ def _identify(workspace: Workspace) -> str:
     return hash_json(origin.hex())[:16]
 
 
-def _make_row(commit: str, seconds: int, figures: Figures) -> Row:
-    nodes = sum(method.nodes for method in figures.methods.values())
-    delegated = sum(method.delegated_nodes for method in figures.methods.values())
+def _make_row(commit: str, seconds: int, figures: Row) -> Row:
+    methods = figures["methods"].values()
     ratios: list[float] = []
     latencies: list[float] = []
-    for method in figures.methods.values():
-        ratios += [ratio for ratio in method.sqnr_db or () if ratio is not None]
-        if method.latency is not None:
-            latencies.append(method.latency.median)
+    for method in methods:
+        ratios += [ratio for ratio in method["sqnr_db"] or () if ratio is not None]
+        if method["latency"] is not None:
+            latencies.append(method["latency"]["median"])
     return {
         "commit": commit,
         "time": seconds,
-        "size": figures.size,
-        "delegated": delegated / nodes if nodes else None,
+        "size": figures["size"],
+        "delegated": delegated_share(methods),
         "sqnr_db": min(ratios, default=None),
         "latency": max(latencies, default=None),
-        "processor": figures.processor,
+        "processor": figures["processor"],
     }
 
 

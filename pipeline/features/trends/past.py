@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
-from pipeline.config.compose import Document
-from pipeline.config.parser import parse
-from pipeline.config.yaml import load_nodes
+from pipeline.moments import call_all
 from pipeline.store.errors import PipelineError
 from pipeline.store.git import run_git
 from pipeline.store.workspace import Workspace
-from pipeline.validate.figures import Figures
 
 _MOST = 12  # commits: parsing a baseline takes some milliseconds
 
 
 def read_accepted_figures(
     workspace: Workspace, package: str
-) -> Iterator[tuple[str, int, Figures]]:
+) -> Iterator[tuple[str, int, dict[str, Any]]]:
     """Yield the latest commits that changed a package's baseline, the oldest first, each with its
     time in seconds and the figures that it accepted. One that can't be read is passed over."""
     path = workspace.baseline(package).relative_to(workspace.root).as_posix()
@@ -30,8 +28,8 @@ def read_accepted_figures(
     for commit, seconds in reversed(commits):
         try:
             blob = run_git(workspace.root, "show", f"{commit}:./{path}")
-            root = load_nodes(blob.stdout, path) if not blob.returncode else None
-            if root is not None:
-                yield commit, seconds, parse(Figures, Document(path, root))
+            if not blob.returncode:
+                for figures in call_all("parse_baseline", blob.stdout, path):
+                    yield commit, seconds, figures
         except PipelineError:  # of another form, or removed by that commit
             continue

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 
-from pipeline.config.operators import load_libraries
 from pipeline.plan.kinds.parts import Libraries
 from pipeline.program.eager import Source
 from pipeline.program.input_files import read_examples
 from pipeline.program.inputs import InputSet
+from pipeline.program.operator_libraries import load_libraries
 from pipeline.program.random_inputs import generate_inputs
 from pipeline.program.sources import MethodSource
 from pipeline.report.records import MOST_SQNR

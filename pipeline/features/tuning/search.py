@@ -61,10 +61,8 @@ class Search:
         number: int | None = None,
         tries_all: bool = False,
     ) -> None:
-        parsed = plan.configs.parsed(package)
-        config: Any = getattr(parsed.config, "tune")  # noqa: B009 - mypy knows no such field
-        assert parsed.document is not None
-        self.space = Space(plan.workspace, package, parsed.document)
+        config: Any = getattr(plan.config(package), "tune")  # noqa: B009 - mypy knows no such field
+        self.space = Space(plan.workspace, package, plan.document(package))
         self.objectives = dict(config.objectives)
         self.limits = parse_limits(config.limits)
         figures = [*self.objectives, *(split_limit(name)[1] for name in self.limits)]

@@ -125,19 +125,19 @@ def restore_variables(node: Node) -> Node:
     """Return a node with texts as they were written, before variables took their places in it:
     composing a trial fills them in."""
     if node.source:
-        return Node(node.source, node.mark, node.plain)
+        return node.with_value(node.source, node.plain)
     members = node.value
     if isinstance(members, dict):
         members = {key: restore_variables(member) for key, member in members.items()}
     elif isinstance(members, list):
         members = list(map(restore_variables, members))
-    return Node(members, node.mark, node.plain, node.takes)
+    return node.with_value(members, node.plain, node.takes)
 
 
 def leave_out_empty(node: Node) -> Node:
     """Return an alternative; an empty one takes away what stands below it, if anything does."""
     if node.value is None:
-        return Node(None, node.mark, takes=True)
+        return node.with_value(None, takes=True)
     return node
 
 
@@ -147,9 +147,9 @@ def put_node(root: Node, keys: Sequence[str], node: Node) -> Node:
         return node
     members = dict(root.value) if isinstance(root.value, dict) else {}
     key, *inner_keys = keys
-    below = members.get(key, Node({}, root.mark))
+    below = members.get(key, root.with_value({}))
     members[key] = put_node(below, inner_keys, node)
-    return Node(members, root.mark)
+    return root.with_value(members)
 
 
 def make_trial_data(document: Document) -> dict[str, Any]:
@@ -160,7 +160,7 @@ def make_trial_data(document: Document) -> dict[str, Any]:
     members = {
         key: node for key, node in document.root.value.items() if key not in _LEFT_OUT
     }
-    data: dict[str, Any] = _write_plain(Node(members, document.root.mark))
+    data: dict[str, Any] = _write_plain(document.root.with_value(members))
     validation = data.get("validate", {})
     for section in (validation, *validation.get("methods", {}).values()):
         gates = section.get("gates", {})
@@ -196,7 +196,7 @@ def find_space_problems(
     for name, node in nodes.items():
         fault = _find_path_fault(name, nodes, methods)
         if fault is not None:
-            problems.append(_make_problem(node, *fault))
+            problems.append(node.problem(*fault))
     yield from problems
     if problems:
         return
@@ -205,7 +205,7 @@ def find_space_problems(
         for number, node in enumerate(alternatives):
             values = [plain(earlier) for earlier in alternatives[:number]]
             if plain(node) in values:
-                yield _make_problem(node, "is there twice", "keep one")
+                yield node.problem("is there twice", "keep one")
             else:
                 yield from _find_alternative_problems(space, name, number)
 
@@ -222,16 +222,11 @@ def find_figure_problems(
             kind, _, device = figure.partition(".")
             if kind == "energy":
                 hint = "take latency_p95.<device> or peak_memory.<device>"
-                yield _make_problem(member, "no device measures energy", hint)
+                yield member.problem("no device measures energy", hint)
             elif kind in ON_DEVICE and device and device not in devices:
                 hint = f"write `validate: {{devices: [{device}]}}`"
                 fault = f"no validation runs on a device '{device}'"
-                yield _make_problem(member, fault, hint)
-
-
-def _make_problem(node: Node, fault: str, hint: str) -> Problem:
-    mark = node.mark
-    return Problem(mark.file, mark.path, fault, hint, mark.line)
+                yield member.problem(fault, hint)
 
 
 def _find_path_fault(

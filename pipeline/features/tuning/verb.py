@@ -88,7 +88,7 @@ def _find_packages(
     for package in known_packages(plan, words):
         if words:
             plan.check(package)
-        config = plan.configs.parsed(package).config
+        config = plan.configs.config(package)
         if target and (config is None or config.target != target):
             continue
         if config is not None and getattr(config, "tune"):  # noqa: B009 - mypy knows no such field

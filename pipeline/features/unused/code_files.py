@@ -9,25 +9,25 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pipeline
-from pipeline.config import operators, passes
 from pipeline.plan.plan import Plan
+from pipeline.plan.user_code import list_files, open_code
 from pipeline.program.workspace_modules import find_elsewhere
 from pipeline.store.errors import Problem
 from pipeline.store.toolchain import code
 
 _SHARED = (".so", ".dylib", ".dll")
 _TEXT_OF_MODULE = re.compile(r"(passes|operators)[./][\w./-]+")
-_FOLDERS = (passes.FOLDER, operators.FOLDER)
 _NAMED_BY = {
-    passes.FOLDER: "no config names a pass of it",
-    operators.FOLDER: "no config or setting names it in `operators`",
+    "passes": "no config names a pass of it",
+    "operators": "no config or setting names it in `operators`",
 }
+_FOLDERS = tuple(_NAMED_BY)
 
 
 class CodeFiles:
@@ -70,8 +70,10 @@ class CodeFiles:
             return
         used = set(self._imported)
         for summary in filter(None, summaries):
-            used |= self._named(summary.passes, summary.operators)
-        used |= self._named((), self._plan.workspace.operators.listed)
+            used |= self._locate_named("passes", summary.passes)
+            used |= self._locate_named("operators", summary.operators)
+        listed = self._plan.workspace.operators
+        used |= self._locate_named("operators", listed)
         for path in self._files():
             if path not in used and not self._is_in_package_of(path, used):
                 kind = _NAMED_BY[self._folder(path)]
@@ -84,27 +86,26 @@ class CodeFiles:
     def _files(self) -> Iterator[Path]:
         """Yield the files that a config could name, without helpers (`_common.py`) and tests."""
         for folder in _FOLDERS:
-            for path in passes.list_files(self._root / folder, folder).values():
+            for path in list_files(self._root / folder, folder).values():
                 is_code = path.suffix == ".py" or (
-                    folder == operators.FOLDER and path.suffix in _SHARED
+                    folder == "operators" and path.suffix in _SHARED
                 )
                 if is_code and not path.name.startswith(("_", "test_", "conftest.")):
                     yield path
 
     def _modules(self, folders: Iterable[str]) -> Iterator[Path]:
         for folder in folders:
-            for path in passes.list_files(self._root / folder, folder).values():
+            for path in list_files(self._root / folder, folder).values():
                 if path.suffix == ".py":
                     yield path
 
-    def _named(self, references: Iterable[str], libraries: Iterable[str]) -> set[Path]:
-        """Return the files that configs name."""
-        modules = {
-            passes.own_file(reference.partition(":")[0], self._root)
-            for reference in references
-        }
-        modules |= {operators.find_file(library, self._root) for library in libraries}
-        return {path for path in modules if path is not None}
+    def _locate_named(self, kind: str, references: Sequence[str]) -> set[Path]:
+        """Return the files that configs, or settings, name in a folder."""
+        if not references:
+            return set()
+        user_code = open_code(kind, self._plan.workspace)
+        paths = map(user_code.locate, references)
+        return {path for path in paths if path is not None}
 
     @cached_property
     def _imported(self) -> set[Path]:

@@ -53,15 +53,24 @@ ModuleType = Annotated[
 Extent = Annotated[int, Field(ge=1, le=2**31 - 1)]
 
 
-class _ModuleLists(Options):
-    nn_module_allowlist: Distinct[ModuleType] | None = None
-    """Delegate only what comes from modules whose type's qualified name holds one of these, such as
-    Linear."""
-    nn_module_blocklist: Distinct[ModuleType] | None = None
-    """Leave what comes from modules whose type's qualified name holds one of these to others."""
+# Of both backends.
+ModuleAllowlist = Annotated[
+    Distinct[ModuleType] | None,
+    Field(
+        description="Delegate only what comes from modules whose type's qualified name holds one "
+        "of these, such as Linear."
+    ),
+]
+ModuleBlocklist = Annotated[
+    Distinct[ModuleType] | None,
+    Field(
+        description="Leave what comes from modules whose type's qualified name holds one of these "
+        "to others."
+    ),
+]
 
 
-class VulkanOptions(_ModuleLists):
+class VulkanOptions(Options):
     """Options of `VulkanPartitioner`.
 
     Of compile options upstream takes any key and ignores what it does not know. These are all that
@@ -69,6 +78,8 @@ class VulkanOptions(_ModuleLists):
     runtime (VulkanBackend.cpp, `get_graph_config`) read.
     """
 
+    nn_module_allowlist: ModuleAllowlist = None
+    nn_module_blocklist: ModuleBlocklist = None
     force_fp16: bool = False
     """Compute in float16 and store weights as float16."""
     skip_bool_tensors: bool = False
@@ -109,9 +120,11 @@ class VulkanOptions(_ModuleLists):
         return small
 
 
-class WebGpuOptions(_ModuleLists):
+class WebGpuOptions(Options):
     """Options of the `VulkanPartitioner` for WebGPU, whose runtime has few operators."""
 
+    nn_module_allowlist: ModuleAllowlist = None
+    nn_module_blocklist: ModuleBlocklist = None
     operators: Distinct[OperatorName] = tuple(NAMES["webgpu_operators"])
     """What the runtime implements, and so what is delegated; by default what ExecuTorch's own tests
     delegate."""
@@ -178,12 +191,14 @@ def _webgpu_partitioner(options: WebGpuOptions) -> Partitioner:
 
 
 def _partitioner(
-    options: _ModuleLists, compile_options: dict[str, Any], **operators: Any
+    options: VulkanOptions | WebGpuOptions,
+    compile_options: dict[str, Any],
+    **operators: Any,
 ) -> Partitioner:
     from executorch.backends.vulkan.partitioner import vulkan_partitioner
 
     _keep_pattern_graphs()
-    modules = options.model_dump(include=set(_ModuleLists.model_fields), mode="json")
+    modules = options.model_dump(include=set(_MODULE_LISTS), mode="json")
     return vulkan_partitioner.VulkanPartitioner(compile_options, **modules, **operators)
 
 
@@ -237,7 +252,7 @@ def _vulkan_quantizer(config: VulkanQuantize) -> Quantizer:
 _VULKAN = "executorch.backends.vulkan."
 _PREPROCESSING = Preprocessing(details=f"{_VULKAN}vulkan_preprocess:VulkanBackend")
 _MODULE_LISTS: dict[str, NameKind] = dict.fromkeys(
-    _ModuleLists.model_fields, "module type"
+    ("nn_module_allowlist", "nn_module_blocklist"), "module type"
 )
 _OPERATOR_LISTS: dict[str, NameKind] = dict.fromkeys(
     ("operator_blocklist", "operator_allowlist"), "operator"

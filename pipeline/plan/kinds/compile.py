@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from pipeline.plan.actions import Action, unit_name
 from pipeline.plan.kinds.parts import (
     NOTHING,
-    CodeInputs,
     Key,
     Libraries,
     OptionFiles,
@@ -20,7 +19,7 @@ from pipeline.plan.kinds.parts import (
     machine_facts,
     operator_fields,
 )
-from pipeline.plan.pass_inputs import PassInputs
+from pipeline.plan.user_code import Code, find_code
 from pipeline.program.sources import MethodSource
 from pipeline.store.digest import Digest
 from pipeline.store.json_diff import Difference
@@ -51,7 +50,7 @@ class CompileInputs:
     unit: Sequence[str]
     sources: Mapping[str, MethodSource]
     quantizes: Mapping[str, Digest] = field(default_factory=dict)
-    passes: Mapping[str, CodeInputs] = field(default_factory=dict)
+    passes: Mapping[str, Code] = field(default_factory=dict)
     files: Mapping[str, OptionFiles] = field(default_factory=dict)
     libraries: Libraries = ()
     written: Any = None
@@ -79,15 +78,14 @@ class CompileInputs:
 
     def renewed(self, workspace: Workspace) -> CompileInputs:
         """Return the same with files, passes and libraries as a workspace has them now."""
-        code = PassInputs(workspace)
         configs = self.configs
         return replace(
             self,
-            passes={reference: code.find(reference) for reference in self.passes},
+            passes=find_code("passes", self.passes, workspace),
             files={
                 name: hash_option_files(configs[name], workspace) for name in self.unit
             },
-            libraries=find_libraries(self.libraries, code),
+            libraries=find_libraries(self.libraries, workspace),
         )
 
 
@@ -154,12 +152,7 @@ def _method_fields(inputs: CompileInputs, method: str) -> Key:
 
 def describe_compile(difference: Difference, file: str) -> str | None:
     """Describe a difference of a field that only keys of compilations have; None for others."""
-    change = difference.change()
     match difference.path:
-        case ("passes", reference, name):
-            return f"{name}, of the pass {reference}, {change}"
-        case ("passes", *_):
-            return "passes of the config changed"
         case (place,) if place.startswith("file_order"):
             return "the order of the files in emit.external_weights or external_files changed"
         case ("delegates_beside",):

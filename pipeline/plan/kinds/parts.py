@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from pipeline.plan.pass_inputs import PassInputs
+from pipeline.plan.user_code import Code, find_code
 from pipeline.store.digest import Digest
 from pipeline.store.toolchain import code, toolchain
 from pipeline.store.workspace import Workspace
@@ -18,10 +18,8 @@ if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
     from pipeline.config.models import MethodConfig, PackageConfig
 
 Key = dict[str, Any]
-# The digests and versions of all that a pass or a library of operators depends on, by name.
-CodeInputs = Mapping[str, str | None]
 # Libraries of operators, in the order in which they are loaded.
-Libraries = Sequence[tuple[str, CodeInputs]]
+Libraries = Sequence[tuple[str, Code]]
 # The digests of the files of the workspace that a method's options name, by the option's place in
 # the method, such as `partitioners[0].ethos-u.config_ini`.
 OptionFiles = Mapping[str, Sequence[Digest]]
@@ -83,6 +81,7 @@ def hash_option_files(
     }
 
 
-def find_libraries(libraries: Libraries, code: PassInputs) -> Libraries:
+def find_libraries(libraries: Libraries, workspace: Workspace) -> Libraries:
     """Return libraries of operators with their inputs as they are now. Raises SourceError."""
-    return [(name, code.find_library(name)) for name, _ in libraries]
+    names = [name for name, _ in libraries]
+    return list(find_code("operators", names, workspace).items())

@@ -22,7 +22,6 @@ from pipeline.plan.kinds.parts import (
     operator_fields,
 )
 from pipeline.plan.kinds.words import describe_setting
-from pipeline.plan.pass_inputs import PassInputs
 from pipeline.program.sources import MethodSource
 from pipeline.store.digest import Digest
 from pipeline.store.json_diff import ABSENT, Difference
@@ -118,7 +117,7 @@ class ValidateInputs:
             examples=examples,
             baseline=workspace.find_data(workspace.baseline(self.config.package)),
             golden=golden,
-            libraries=find_libraries(self.libraries, PassInputs(workspace)),
+            libraries=find_libraries(self.libraries, workspace),
         )
 
 

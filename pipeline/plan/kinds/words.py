@@ -49,10 +49,4 @@ def describe_common(difference: Difference, file: str) -> str | None:
             return f"the file of config {where} {change}"
         case ("content", _) | ("methods", _, "content"):
             return f"{file}, whose lines the object or the ETRecord holds, {change}"
-        case ("operator_inputs", library, name):
-            return f"{name}, of the operators in {library}, {change}"
-        case ("operator_inputs", library):
-            return f"the library of operators {library} {change}"
-        case (place, *_) if place.startswith("operator"):
-            return "libraries of operators changed"
     return None

@@ -3,11 +3,9 @@ ExecuTorch's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import FunctionType, MethodType
-from typing import Any
 
 from executorch.exir import ExecutorchBackendConfig
 from torch.export import ExportedProgram
@@ -19,10 +17,8 @@ from pipeline.compile.module_filter import make_filtered_partitioners
 from pipeline.config.edge import PassSpec
 from pipeline.config.emission import EmitConfig
 from pipeline.config.models import MethodConfig
-from pipeline.config.passes import load_passes
-from pipeline.program.kept_state import keep_state, keep_state_in, kept_state
+from pipeline.moments import call_all
 from pipeline.run.build.compile import CompileRequest, Pass
-from pipeline.store.errors import listed
 
 
 def make_request(
@@ -85,15 +81,9 @@ def _make_emission(
 
 
 def _load_passes(specs: Sequence[PassSpec], root: Path) -> list[Pass]:
-    """Load passes that keep torch's defaults, and this process, as they were."""
-    if not specs:
-        return []  # loading looks through all modules afterwards
-    names = [f"pass {spec.reference}" for spec in specs]
-    with kept_state(listed(names)):
-        return load_passes(specs, root, _keeping_state)
-
-
-def _keeping_state(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    if isinstance(function, partial | FunctionType | MethodType):
-        return keep_state(function, name)
-    return keep_state_in(function, ("__call__",), name)
+    """Make the passes of a config. Raises PipelineError."""
+    passes: list[Pass] = []
+    if specs:  # loading looks through all modules afterwards
+        for loaded in call_all("load_passes", specs, root):
+            passes += loaded
+    return passes

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,14 +11,13 @@ from torch.export import ExportedProgram
 
 from pipeline.config.models import MethodConfig
 from pipeline.plan.actions import Action
-from pipeline.plan.pass_inputs import PassInputs
+from pipeline.plan.user_code import check_code
 from pipeline.program.archive import load_example_inputs, load_program
 from pipeline.program.input_files import check_file
 from pipeline.program.inputs import InputSet, as_input_sets, load_inputs
 from pipeline.program.sources import MethodSource
 from pipeline.run.build.planned import QUANTIZED_ENTRY, identify_source
 from pipeline.store.digest import Digest
-from pipeline.store.errors import SourceError
 from pipeline.store.store import MissingBlobError, Store
 from pipeline.store.workspace import Workspace
 
@@ -68,22 +66,8 @@ def load_examples(source: MethodSource, store: Store) -> list[InputSet]:
 def check_libraries(action: Action, workspace: Workspace) -> None:
     """Make sure that the libraries of operators which this process has loaded are those that were
     planned. Raises SourceError where one of them is another by now."""
-    planned = action.key.get("measured", action.key).get("operator_inputs", {})
-    if not planned:
-        return
-    now = PassInputs(replace(workspace))  # without what it has cached
-    for reference, inputs in planned.items():
-        if _without_imports(now.find_library(reference)) != _without_imports(inputs):
-            raise SourceError(
-                f"operators: {reference}: changed while the build ran; run again"
-            )
-
-
-def _without_imports(inputs: Mapping[str, str | None]) -> dict[str, str | None]:
-    """Leave out where imports are found: this process finds those of the workspace first."""
-    return {
-        name: value for name, value in inputs.items() if not name.startswith("import ")
-    }
+    key = action.key.get("measured", action.key)
+    check_code("operators", key.get("operator_inputs", {}), workspace)
 
 
 @contextmanager

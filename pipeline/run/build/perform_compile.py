@@ -6,19 +6,16 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from pipeline.compile.lowering_warnings import describe_undelegated
 from pipeline.compile.preprocess.cache import keyed_preprocess
 from pipeline.compile.ranges import kernel_guards
 from pipeline.config.models import MethodConfig
-from pipeline.config.passes import library_name
 from pipeline.moments import call_all
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds.compile import CompileInputs
-from pipeline.plan.pass_inputs import PassInputs
+from pipeline.plan.user_code import check_code, open_code
 from pipeline.program.graphs import NodePlaces, forget_lines, map_places
 from pipeline.run.build.compile import compile_unit
 from pipeline.run.build.compile_requests import make_request
@@ -29,7 +26,6 @@ from pipeline.run.build.planned import guard_sources
 from pipeline.run.stages import Stages
 from pipeline.store.compiled import COMPILED_METHOD
 from pipeline.store.digest import canonical_json
-from pipeline.store.errors import SourceError
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
 
@@ -77,7 +73,7 @@ def _compile(
     """Compile the methods of an action, and return the result (`store.results`); `cache` has
     results of preprocessing."""
     inputs, store, root = action.inputs, workspace.store, workspace.root
-    own_facts = MethodFacts(inputs.configs, _library_inputs(action.key, root))
+    own_facts = MethodFacts(inputs.configs, _library_inputs(action.key, workspace))
     listeners = [own_facts, *call_all("compile_facts"), *learners]
     with stages.stage("load"):
         methods = {name: _load(inputs, name, store) for name in inputs.sources}
@@ -101,7 +97,7 @@ def _compile(
             manager, linkable, facts = compile_unit(
                 request, store, cache, stages, listeners
             )
-        _check_passes(action.key.get("passes", {}), workspace)
+        check_code("passes", action.key.get("passes", {}), workspace)
     with stages.stage("store"):
         entries: dict[str, Json] = {}
         for blobs in call_all("after_emit", manager, inputs, programs, store):
@@ -131,11 +127,13 @@ def _keeps_ranges(configs: Mapping[str, MethodConfig]) -> bool:
     return next(iter(configs.values())).edge.keep_ranges  # those of a unit agree
 
 
-def _library_inputs(key: Json, root: Path) -> dict[str, Json]:
+def _library_inputs(key: Json, workspace: Workspace) -> dict[str, Json]:
     """Return the inputs in the key of each library of operators; a pass's module can be one."""
     passes = {}
-    for reference, inputs in key.get("passes", {}).items():
-        passes[library_name(reference, root)] = inputs
+    if planned := key.get("passes"):
+        code = open_code("passes", workspace)
+        for reference, inputs in planned.items():
+            passes[code.library_name(reference)] = inputs
     return {**passes, **key.get("operator_inputs", {})}
 
 
@@ -152,12 +150,3 @@ def _load(inputs: CompileInputs, name: str, store: Store) -> UnloweredMethod:
         facts = {**facts, "warnings": [*facts["warnings"], warning]}
     places = NodePlaces(program, origins)
     return UnloweredMethod(program, places, map_places(program, origins), facts)
-
-
-def _check_passes(planned: Mapping[str, Any], workspace: Workspace) -> None:
-    now = PassInputs(replace(workspace))  # without what it has cached
-    for reference, inputs in planned.items():
-        if now.find(reference) != inputs:
-            raise SourceError(
-                f"pass {reference}: changed while the build ran; run again"
-            )

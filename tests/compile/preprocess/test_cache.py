@@ -18,8 +18,6 @@ from torch.export import Dim, export
 
 from pipeline.backends import BACKENDS
 from pipeline.backends.entry import Preprocessing
-from pipeline.backends.xnnpack import XnnpackQuantize
-from pipeline.backends.xnnpack import cache_key as xnnpack_sight
 from pipeline.compile.emit import emit
 from pipeline.compile.lower import lower
 from pipeline.compile.preprocess.cache import (
@@ -30,6 +28,8 @@ from pipeline.compile.preprocess.cache import (
 from pipeline.features.preprocess_cache.key import UndescribableError
 from pipeline.features.quantization.quantize import quantize
 from pipeline.features.to_backend.to_backend_multiple import to_backend_multiple
+from pipeline.features.xnnpack import cache_key as xnnpack_sight
+from pipeline.features.xnnpack.entries import XnnpackQuantize
 from pipeline.store.store import Store
 from tests.support.programs import Plain, Shared, shared_programs
 from tests.support.resident import run_python

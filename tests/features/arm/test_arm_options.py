@@ -23,13 +23,13 @@ from pipeline.features.arm.ethos_u import (
     EthosUOptions,
     EthosUQuantize,
 )
-from pipeline.features.arm.options import TOSA_EXTENSIONS, PassOptions
+from pipeline.features.arm.options import PASS_OPTIONS, TOSA_EXTENSIONS
 from pipeline.features.arm.tosa import TosaOptions, TosaQuantize
 from pipeline.features.arm.vgf import VgfOptions, VgfQuantize, converter
 from pipeline.store.errors import ConfigErrors
 from tests.support.configs import parse_config
 
-PASSES = set(PassOptions.model_fields)
+PASSES = set(PASS_OPTIONS)
 U55 = {"target": "ethos-u55-128"}
 
 
@@ -77,8 +77,8 @@ def test_pass_options_are_the_pipeline_configs():
 
     softmax = [e.name.lower() for e in upstream.SoftmaxDecompositionConfig]
     leaky_relu = [e.name.lower() for e in upstream.LeakyReLULoweringConfig]
-    assert softmax == list(get_args(get_args(PassOptions.model_fields["softmax"].annotation)[0]))
-    assert leaky_relu == list(get_args(PassOptions.model_fields["leaky_relu"].annotation))
+    assert softmax == list(get_args(get_args(TosaOptions.model_fields["softmax"].annotation)[0]))
+    assert leaky_relu == list(get_args(TosaOptions.model_fields["leaky_relu"].annotation))
 
 
 @pytest.mark.parametrize("target", NAMES["ethos_u_targets"])

@@ -16,9 +16,9 @@ from executorch.backends.xnnpack.quantizer import xnnpack_quantizer
 
 from pipeline.backends import BACKENDS
 from pipeline.backends.families import find_files
-from pipeline.backends.xnnpack import XnnpackOptions, XnnpackQuantize
 from pipeline.features.constructor_options import constructors
 from pipeline.features.cortex_m.entries import CortexMOptions
+from pipeline.features.xnnpack.entries import XnnpackOptions, XnnpackQuantize
 from pipeline.plan.config_checks import check_options
 from pipeline.store.releases import RELEASES, installed_release
 from tests.support.bench import REPOSITORY

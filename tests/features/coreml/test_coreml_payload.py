@@ -1,7 +1,6 @@
 """Core ML's payloads, checked on a machine that can't run them."""
 
 import json
-from dataclasses import replace
 
 import pytest
 import torch
@@ -48,8 +47,9 @@ def calls_of(bench, package, monkeypatch):
 
 
 def keep(calls):
-    def check(call):
-        calls.append(call)
+    def check(*values):
+        names = ("method", "payload", "named", "inputs", "outputs")
+        calls.append(dict(zip(names, values, strict=True)))
         return []
 
     return check
@@ -60,48 +60,48 @@ def test_what_was_lowered_has_no_fault(bench, package, least, monkeypatch):
     calls = calls_of(bench, package, monkeypatch)
     assert len(calls) >= least
     for call in calls:
-        assert call.inputs and call.outputs
-        assert list(check_payload(call)) == []
+        assert call["inputs"] and call["outputs"]
+        assert list(check_payload(**call)) == []
 
 
 def with_metadata(call, change):
     """The call with other metadata of the same length, so that places in the archive hold."""
-    name, payload = None, call.payload
+    name, payload = None, call["payload"]
     if payload.startswith(b"CMJR"):
         name = json.loads(payload[4:])["key"]
-        payload = call.named[name]
+        payload = call["named"][name]
     before = read_archive(payload)["metadata.json"]
     after = change(before)
     assert len(after) == len(before) and after != before
     changed = payload.replace(before, after)
     if name is None:
-        return replace(call, payload=changed)
-    return replace(call, named={**call.named, name: changed})
+        return {**call, "payload": changed}
+    return {**call, "named": {**call["named"], name: changed}}
 
 
 def test_every_kind_of_fault_is_told(bench, monkeypatch):
     call, *_ = calls_of(bench, "apart", monkeypatch)
     joint, *_ = calls_of(bench, "joint", monkeypatch)
-    (size,) = call.inputs
+    (size,) = call["inputs"]
     wider = (*size[:-1], size[-1] + 1)
     faults = {
-        "and the package's call 2": replace(call, inputs=(size, size)),
-        f"and the package's call {list(wider)}": replace(call, inputs=(wider,)),
-        "has 1 outputs, and the package's call 0": replace(call, outputs=()),
-        "can't be read: JSONDecodeError": replace(call, payload=call.payload[:-100]),
-        "has no function other; it has features, classify": replace(joint, method="other"),
-        "can't be read: KeyError": replace(joint, named={}),
+        "and the package's call 2": {**call, "inputs": (size, size)},
+        f"and the package's call {list(wider)}": {**call, "inputs": (wider,)},
+        "has 1 outputs, and the package's call 0": {**call, "outputs": ()},
+        "can't be read: JSONDecodeError": {**call, "payload": call["payload"][:-100]},
+        "has no function other; it has features, classify": {**joint, "method": "other"},
+        "can't be read: KeyError": {**joint, "named": {}},
         "and its metadata says ['y']": with_metadata(call, lambda m: m.replace(b'["x"]', b'["y"]')),
     }
     for told, faulty in faults.items():
-        (fault,) = check_payload(faulty)
+        (fault,) = check_payload(**faulty)
         assert told in fault
 
 
 def test_weights_that_are_gone_are_told(bench, monkeypatch):
     call, *_ = calls_of(bench, "apart", monkeypatch)
-    payload = call.payload.replace(b"weights/weight.bin", b"weights/weight.bak")
-    (fault,) = check_payload(replace(call, payload=payload))
+    payload = call["payload"].replace(b"weights/weight.bin", b"weights/weight.bak")
+    (fault,) = check_payload(**{**call, "payload": payload})
     assert "lacks weights: model.mlpackage/Data/com.apple.CoreML/weights/weight.bak" in fault
 
 

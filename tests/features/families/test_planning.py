@@ -54,7 +54,7 @@ def test_with_a_base_a_further_package_changes_no_other(archives):
 )
 def test_a_package_is_made_from_what_decides_on_its_weights_too(archives, family, made_from):
     plan = plan_of(archives, a=family, b=family, c=family)
-    names = [each.name for each in find_materials(plan, "b")]
+    names = [name for name, _, _ in find_materials(plan, "b")]
     configs = [f"partition_configs/{each}.yaml" for each in made_from]
     assert [name for name in names if name.startswith("partition_configs")] == configs
 
@@ -63,10 +63,9 @@ def test_a_package_is_made_from_its_recorded_outputs_too(archives):
     golden = archives.root / "golden" / "one"
     golden.mkdir(parents=True)
     (golden / "encode.npz").write_bytes(b"outputs")
-    (material,) = [
-        each for each in find_materials(plan_of(archives, a=None), "a") if "golden" in each.name
-    ]
-    assert material.path == golden / "encode.npz"
+    materials = find_materials(plan_of(archives, a=None), "a")
+    (path,) = [path for name, path, _ in materials if "golden" in name]
+    assert path == golden / "encode.npz"
 
 
 def test_what_a_family_has_now_counts_for_each(archives):

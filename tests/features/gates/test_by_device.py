@@ -2,8 +2,8 @@
 
 import pytest
 
+from pipeline.features.gates.figures import make_figures
 from pipeline.features.gates.gates import check_gates, failed_gates
-from pipeline.validate.figures import make_figures
 from tests.support.builds import manifest
 
 MEMORY = {"at_start": 5, "peak": 900, "planned": 100, "method": 20, "temporary": 3}

@@ -8,12 +8,12 @@ import pytest
 from pipeline.cli.columns import columns
 from pipeline.features.gates.baseline import format_baseline, parse_baseline
 from pipeline.features.gates.comparison import compare_builds
+from pipeline.features.gates.figures import make_build, make_figures
 from pipeline.features.gates.references import _load_records
 from pipeline.features.gates.rendering import describe_unchanged
 from pipeline.store.entries import ActionEntry
 from pipeline.store.files import CONTENTS, MANIFEST
 from pipeline.store.store import Store
-from pipeline.validate.figures import Build, make_build, make_figures
 from tests.support.builds import contents, delegation, leaf, manifest, proved, validation
 
 
@@ -23,7 +23,8 @@ def build(record=None, inside=None, **changes):
 
 def accepted(figures):
     """As a baseline has it."""
-    return Build(parse_baseline(format_baseline("asr", figures).encode(), "baselines/asr.yaml"))
+    text = format_baseline("asr", figures).encode()
+    return {"figures": parse_baseline(text, "baselines/asr.yaml"), "manifest": None}
 
 
 def changed():
@@ -125,7 +126,7 @@ def test_what_a_family_shares_is_told_by_its_file():
         ("base.ptd", "800", "600", "-200 (-25.0 %)"),
         ("share.base[0]", "*", "layers", ""),
     ]
-    alone = compare_builds("asr", new, build(files=new.manifest["files"]), "x.json")
+    alone = compare_builds("asr", new, build(files=new["manifest"]["files"]), "x.json")
     rows = [("name", "base", "none", ""), ("base", "asr", "none", "")]
     rows.append(("share", "{'base': ['layers']}", "none", ""))
     assert [(title, [*map(tuple, found)]) for title, found in alone.sections] == [("family", rows)]
@@ -169,7 +170,7 @@ def test_equal_builds_have_no_difference():
     assert comparison.same
     assert comparison.verdict == "asr: no difference from x"
     assert list(comparison.markdown()) == ["**`asr`**: no difference from x"]
-    assert compare_builds("asr", accepted(build().figures), build(), "x").same
+    assert compare_builds("asr", accepted(build()["figures"]), build(), "x").same
 
 
 def test_numerics_of_the_same_bytes_are_no_difference():
@@ -179,14 +180,14 @@ def test_numerics_of_the_same_bytes_are_no_difference():
 
 def test_of_a_validation_of_other_files_nothing_counts():
     record = validation() | {"files": {"asr.pte": "9" * 64}}
-    assert make_build(manifest(), contents(), record).figures == make_figures(
+    assert make_build(manifest(), contents(), record)["figures"] == make_figures(
         manifest(), contents()
     )
 
 
 def test_against_a_baseline_options_are_left_out_and_small_tensors_are_not_new():
     many = {f"layer.{n}.weight": 10_000 + n for n in range(9)}
-    old = accepted(build(inside=contents(**many)).figures)
+    old = accepted(build(inside=contents(**many))["figures"])
     now = contents(**many, **{"head.weight": 8_000, "bias": 300})
     files = {"asr.pte": {"digest": "c" * 64, "size": 1000}}
     comparison = compare_builds("asr", old, build(inside=now, files=files), "the accepted baseline")

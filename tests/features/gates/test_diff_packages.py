@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.features.gates.baseline import format_baseline
 from pipeline.features.gates.comparison import compare_builds
-from pipeline.validate.figures import make_build, make_figures
+from pipeline.features.gates.figures import make_build, make_figures
 from tests.support.builds import manifest
 
 MATRIX = (

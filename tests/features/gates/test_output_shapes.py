@@ -5,9 +5,10 @@ import copy
 import pytest
 
 from pipeline.features.gates.comparison import compare_builds
+from pipeline.features.gates.figures import make_figures
+from pipeline.features.gates.outputs import output_shapes
 from pipeline.features.gates.section import compare, is_worse
 from pipeline.features.pages.scores import list_answers
-from pipeline.validate.figures import Build, make_figures, output_shapes
 from tests.support import golden
 from tests.support.builds import leaf, manifest
 
@@ -52,8 +53,12 @@ def test_a_baseline_of_before_names_no_outputs():
 def test_a_diff_with_a_baseline_alone_names_it():
     changed = manifest()
     changed["methods"]["encode"]["signature"]["outputs"] = leaf("output") | {"sizes": [1, 24]}
-    accepted = Build(make_figures(manifest()))  # what is left of it is its baseline
-    comparison = compare_builds("asr", accepted, Build(make_figures(changed), changed), "baseline")
+    accepted = {
+        "figures": make_figures(manifest()),
+        "manifest": None,
+    }  # what is left of it is its baseline
+    built = {"figures": make_figures(changed), "manifest": changed}
+    comparison = compare_builds("asr", accepted, built, "baseline")
     assert "output output of encode float32 [4] to float32 [1, 24]" in "\n".join(
         comparison.markdown()
     )

@@ -22,7 +22,11 @@ from torch.export import export
 
 from pipeline.compile.preprocess import registry as preprocessors
 from pipeline.features.contracts.contract import describe_contract, format_selection, join_contracts
-from pipeline.features.contracts.kernel_calls import read_runtime_needs
+from pipeline.features.contracts.kernel_calls import (
+    read_kernel_calls,
+    read_memory_alignment,
+    read_schema,
+)
 from pipeline.features.inspection.contents import describe_contents
 from pipeline.features.quantization.quantize import quantize
 from pipeline.program.flatbuffer import CorruptError
@@ -593,7 +597,8 @@ def test_a_contract_says_alignment_memory_and_schema(package):
 def test_a_newer_version_is_read_back(package):
     program = deserialize_pte_binary(pte_of(package("mixed").files).read_bytes()).program
     program.version = 7
-    assert read_runtime_needs(memoryview(_program_to_flatbuffer(program).data)).version == 7
+    _, version = read_schema(memoryview(_program_to_flatbuffer(program).data))
+    assert version == 7
 
 
 @settings(max_examples=75, deadline=None, suppress_health_check=list(HealthCheck))
@@ -603,7 +608,8 @@ def test_what_a_damaged_file_asks_for_is_read_or_refused(package, place, value):
     end = read_program(memoryview(bytes(data))).program.end
     data[place % end] = value
     try:
-        needs = read_runtime_needs(memoryview(bytes(data))[:end])
+        read_memory_alignment(memoryview(bytes(data))[:end])
+        calls = read_kernel_calls(memoryview(bytes(data))[:end])
     except CorruptError:
         return
-    assert all(isinstance(call.key, str) for own in needs.calls.values() for call in own)
+    assert all(isinstance(call.key, str) for own in calls.values() for call in own)

@@ -121,7 +121,7 @@ def test_a_package_is_validated_on_the_devices_of_its_target(plan_for_target):
     assert not plan.problems("one")
     devices = ("qemu:max", "interpreter", "native")
     assert find_planned_devices(plan, "one") == devices
-    config = plan.configs.parsed("one").config
+    config = plan.configs.config("one")
     planning = NativePlanning(plan)
     assert find_devices(config, plan.workspace.root) == devices
     held_to = planning.held_to("one", {}, config)["devices"]
@@ -142,7 +142,7 @@ def test_a_target_without_devices_changes_no_key(plan_for_target, target, monkey
     monkeypatch.setattr(planning, "_plugins", None)
     assert planning.problem_facts("one") == []
     assert find_planned_devices(plan, "one") == ()
-    assert planning.held_to("one", {}, plan.configs.parsed("one").config) == {}
+    assert planning.held_to("one", {}, plan.configs.config("one")) == {}
     assert not planning.validate_facts("one", {})
 
 
@@ -158,7 +158,7 @@ def test_mistakes_in_the_devices_of_a_target(plan_for_target):
 
 def test_a_target_that_variables_choose_is_not_kept(plan_for_target):
     plan = plan_for_target("devices: [native]\n")
-    assert summarize(plan.configs.parsed("one").config, True) == {"devices": [], "target": "*"}
+    assert summarize(plan.configs.config("one"), True) == {"devices": [], "target": "*"}
 
 
 def test_a_package_without_devices_has_no_part(plan_of):

@@ -251,19 +251,19 @@ def test_every_link_within_a_page_leads_somewhere():
 
 
 def test_lines_are_shown_with_those_around_them():
-    shown = {excerpt.file: excerpt for excerpt in excerpts(FULL, golden.sources())}
-    model = shown["models/seq2seq.py"]
-    assert model.href.startswith("../../models/seq2seq.py#L")
-    first = model.parts[0]
-    assert [line.number for line in first] == list(range(first[0].number, first[-1].number + 1))
-    assert [line.number for part in model.parts for line in part if line.anchor] == sorted(
+    shown = {file: (href, parts) for file, href, parts, _ in excerpts(FULL, golden.sources())}
+    href, parts = shown["models/seq2seq.py"]
+    assert href.startswith("../../models/seq2seq.py#L")
+    first = parts[0]
+    assert [number for number, _, _ in first] == list(range(first[0][0], first[-1][0] + 1))
+    assert [number for part in parts for number, _, anchor in part if anchor] == sorted(
         {p.line for p in named_lines(FULL) if p.file == "models/seq2seq.py"}
     )
 
 
 def test_of_a_file_that_cannot_be_read_the_quoted_lines_are_shown():
-    shown = {excerpt.file: excerpt for excerpt in excerpts(FULL, {})}
-    texts = [line.text for part in shown["models/seq2seq.py"].parts for line in part]
+    shown = {file: parts for file, _, parts, _ in excerpts(FULL, {})}
+    texts = [text for part in shown["models/seq2seq.py"] for _, text, _ in part]
     assert "x = self.norms[1](x + self.cross_attention(x, memory))" in texts
 
 

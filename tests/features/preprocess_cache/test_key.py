@@ -31,12 +31,12 @@ from torch.export import Dim, export
 from torch.export.graph_signature import InputKind, OutputKind
 
 from pipeline.backends import BACKENDS, CacheScope
-from pipeline.backends.xnnpack import XnnpackQuantize
-from pipeline.backends.xnnpack import cache_key as xnnpack_sight
 from pipeline.compile.lower import lower
 from pipeline.features.preprocess_cache.key import UndescribableError, describe
 from pipeline.features.preprocess_cache.records import with_handles
 from pipeline.features.quantization.quantize import quantize
+from pipeline.features.xnnpack import cache_key as xnnpack_sight
+from pipeline.features.xnnpack.entries import XnnpackQuantize
 from tests.support.bench import REPOSITORY
 from tests.support.matrix import in_tiers
 from tests.support.programs import Plain, Shared

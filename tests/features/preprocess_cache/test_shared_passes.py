@@ -10,7 +10,6 @@ from torch import nn
 from torch.export import Dim, export
 
 from pipeline.backends import BACKENDS
-from pipeline.backends.xnnpack import XnnpackQuantize, passes
 from pipeline.compile.lower import lower
 from pipeline.features.preprocess_cache.key import describe
 from pipeline.features.preprocess_cache.shared_passes import (
@@ -23,6 +22,8 @@ from pipeline.features.preprocess_cache.shared_passes import (
 from pipeline.features.quantization.quantize import quantize
 from pipeline.features.speedups.patches import fast_lowering
 from pipeline.features.torchao.entries import TorchaoQuantize
+from pipeline.features.xnnpack import passes
+from pipeline.features.xnnpack.entries import XnnpackQuantize
 from tests.support.matrix import in_tiers
 
 XNNPACK = BACKENDS["xnnpack"].preprocessing.make_cache_scope()

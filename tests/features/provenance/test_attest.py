@@ -9,8 +9,8 @@ from cyclonedx.validation.json import JsonStrictValidator
 
 from pipeline.features.provenance import verify
 from pipeline.features.provenance.envelopes import open_bundle
+from pipeline.features.signing.keys import load_keys
 from pipeline.store.errors import PipelineError
-from pipeline.store.signing import load_keys
 from tests.features.refit.test_refit import PORTABLE, start, write
 from tests.support.keys import write_keys
 

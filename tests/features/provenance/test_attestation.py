@@ -24,9 +24,9 @@ from pipeline.features.provenance.attestation import PROVENANCE, make_provenance
 from pipeline.features.provenance.bom import BOM, CLOCK, make_bom
 from pipeline.features.provenance.envelopes import sign_statement
 from pipeline.features.provenance.verification import verify_folder
+from pipeline.features.signing.keys import Keys
 from pipeline.store.digest import hash_bytes
 from pipeline.store.revision import Revision
-from pipeline.store.signing import Keys
 from tests.support import builds
 
 FILES = {"asr.pte": b"program", "asr.ptd": b"weights"}

@@ -17,13 +17,13 @@ from torch.export import exported_program as torch_programs
 from torch.fx import symbolic_trace
 from torch.fx.traceback import NodeSource
 
-from pipeline.backends.xnnpack.passes import SOURCES
 from pipeline.compile.emit import emit
 from pipeline.compile.lower import lower
 from pipeline.features.speedups import patches
 from pipeline.features.speedups.patch import Patch
 from pipeline.features.speedups.patches import PATCHES, fast_lowering
 from pipeline.features.speedups.quantizing_patches import QUANTIZING_PATCHES
+from pipeline.features.xnnpack.passes import SOURCES
 from pipeline.plan.plan import Plan
 from pipeline.program.patching import lowers_fast, read_source
 from pipeline.store.store import Store

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 
+from pipeline.features.gates.figures import make_build
 from pipeline.features.toolchains.changes import (
     BROKEN,
     DELEGATION,
@@ -17,7 +18,6 @@ from pipeline.features.toolchains.changes import (
     find_changes,
 )
 from pipeline.features.toolchains.summary import write_markdown, write_text
-from pipeline.validate.figures import make_build
 
 VERSIONS = {"executorch": ("1.4.1", "1.5.1")}
 

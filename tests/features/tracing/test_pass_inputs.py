@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from pipeline.features.tracing.pass_reads import PassReads
-from pipeline.plan.pass_inputs import PassInputs
+from pipeline.plan.user_code import open_code
 from pipeline.run.build.load import check_libraries
 from pipeline.run.isolated import run_isolated
 from pipeline.store import distributions
@@ -72,7 +72,7 @@ def workspace(tmp_path, monkeypatch):
 
 def find(workspace):
     distributions.module_identity.cache_clear()
-    return PassInputs(replace(workspace)).find("mine:Scale")
+    return open_code("passes", replace(workspace)).find("mine:Scale")
 
 
 def test_what_can_be_known_before_a_run_is_in_the_key(workspace, tmp_path, monkeypatch):
@@ -128,7 +128,7 @@ def test_a_library_of_operators_that_changed_since_it_was_planned_is_told(worksp
     path = workspace.root / "operators" / "team_ops.py"
     path.parent.mkdir()
     path.write_text("import torch\n")
-    planned = PassInputs(workspace).find_library("team_ops")
+    planned = open_code("operators", workspace).find("team_ops")
     own = {"operator_inputs": {"team_ops": planned}}
     for key in ({}, own):
         check_libraries(SimpleNamespace(key=key), workspace)

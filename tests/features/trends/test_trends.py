@@ -6,6 +6,7 @@ import subprocess
 import pytest
 
 from pipeline.features.gates.baseline import format_baseline
+from pipeline.features.gates.figures import make_figures
 from pipeline.features.trends.history import HISTORY, find_histories, record_figures
 from pipeline.features.trends.section import section
 from pipeline.report.events import Event
@@ -13,7 +14,6 @@ from pipeline.report.packages import Entry
 from pipeline.report.render import render_all, write_overview
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
-from pipeline.validate.figures import make_figures
 from tests.support import builds
 
 VALIDATED = [Event("validate", "asr", None, "asr", "built")]

@@ -48,10 +48,12 @@ def report_of(**changes):
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """Without the check of their form: these records have only what figures are read of."""
-    monkeypatch.setattr(
-        "pipeline.features.tuning.figures.read_fitting",
-        lambda path: json.loads(path.read_text()) if path.exists() else None,
-    )
+    for module in ("gates", "tuning"):
+        monkeypatch.setattr(
+            f"pipeline.features.{module}.figures.read_fitting",
+            lambda path: json.loads(path.read_text()) if path.exists() else None,
+        )
+    monkeypatch.setattr("pipeline.features.gates.figures.fits_name", lambda name, record: True)
     (tmp_path / "manifest.json").write_text(json.dumps(manifest()))
     (tmp_path / "contents.json").write_text(json.dumps(contents()))
     (tmp_path / "report.json").write_text(json.dumps(report_of()))

@@ -92,8 +92,8 @@ def record_of(bench, package="tiny"):
     ],
 )
 def test_words_without_meaning_are_refused(words, options, fault):
-    parsed = SimpleNamespace(config=SimpleNamespace(tune=None))
-    configs = SimpleNamespace(parsed=lambda package: parsed)
+    config = SimpleNamespace(tune=None)
+    configs = SimpleNamespace(config=lambda package: config)
     plan = SimpleNamespace(packages=["tiny"], configs=configs, check=lambda package: None)
     with pytest.raises(PipelineError) as error:
         list(run(plan, words, **options))

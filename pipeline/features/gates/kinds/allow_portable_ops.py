@@ -14,14 +14,14 @@ from pipeline.report.records import name_kernels
 def measure(method: GateSubject, allowed: Iterable[str]) -> Measured:
     patterns = [pattern.removesuffix(".default") for pattern in allowed]
     refused = {}
-    for name, calls in method.now.left.items():
+    for name, calls in method.now["left"].items():
         if not any(fnmatchcase(name, pattern) for pattern in patterns):
             refused[name] = calls
     permitted = "none may be"
     if patterns:
         permitted = f"only {', '.join(patterns)} may be"
     newly = describe_newly_left(method, "since the baseline", reasons=False)
-    kernels = name_kernels(method.now.left)
+    kernels = name_kernels(method.now["left"])
     words = describe_calls(method, refused)
     return sum(
         refused.values()

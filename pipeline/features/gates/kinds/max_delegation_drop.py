@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pipeline.config.fields import Portion
+from pipeline.features.gates.figures import share_of
 from pipeline.features.gates.gate import Gate, GateSubject, Measured
 from pipeline.features.gates.wording import describe_newly_left
 from pipeline.report.formatting import percent
@@ -10,12 +11,13 @@ from pipeline.report.records import name_kernels
 
 
 def measure(method: GateSubject, limit: float) -> Measured:
-    share = method.now.share()
-    accepted_share = method.before.share()
+    share = share_of(method.now)
+    accepted_share = share_of(method.before)
     drop = accepted_share - share
     sentence = f"{percent(share)} of nodes delegated, {percent(accepted_share)} in the baseline"
     sentence += f": {percent(drop)} less"
-    newly = describe_newly_left(method, f"to {name_kernels(method.now.left)}")
+    kernels = name_kernels(method.now["left"])
+    newly = describe_newly_left(method, f"to {kernels}")
     return drop, f"{sentence}, at most {percent(limit)} wanted{newly}"
 
 

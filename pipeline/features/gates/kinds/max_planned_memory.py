@@ -7,7 +7,7 @@ from pipeline.features.gates.gate import Gate, GateSubject, Measured
 
 
 def measure(method: GateSubject, limit: int) -> Measured:
-    planned = method.now.planned_memory
+    planned = method.now["planned_memory"]
     if planned is None:
         return None, (
             "its planned memory is not known, since there is no contents.json; "
@@ -20,8 +20,8 @@ def measure(method: GateSubject, limit: int) -> Measured:
             arenas.append(f"arena {a['arena']}: {a['size']:,}")
     if len(arenas) > 1:
         sentence += f"; {', '.join(arenas)}"
-    if method.before and method.before.planned_memory is not None:
-        sentence += f"; {method.before.planned_memory:,} in the baseline"
+    if method.before and method.before["planned_memory"] is not None:
+        sentence += f"; {method.before['planned_memory']:,} in the baseline"
     return planned, sentence
 
 

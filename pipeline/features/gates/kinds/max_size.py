@@ -8,11 +8,11 @@ from pipeline.features.gates.wording import describe_growth
 
 
 def measure(package: GateSubject, limit: int) -> Measured:
-    size = package.now.size
+    size = package.now["size"]
     if package.before is not None:
         more = describe_growth(package) or "no part of it grew since the baseline"
     else:
-        parts = sorted(package.now.segments.items(), key=lambda pair: -pair[1])
+        parts = sorted(package.now["segments"].items(), key=lambda pair: -pair[1])
         more = ", ".join(f"{kind} {n:,}" for kind, n in parts)
     return size, f"the package has {size:,} bytes, at most {limit:,} wanted; {more}"
 

@@ -9,8 +9,8 @@ from pipeline.report.formatting import percent
 
 
 def measure(package: GateSubject, limit: float) -> Measured:
-    size = package.now.size
-    before = package.before.size
+    size = package.now["size"]
+    before = package.before["size"]
     growth = size / before - 1
     sentence = (
         f"the package grew by {percent(growth)} since the baseline, from {before:,}"

@@ -8,14 +8,14 @@ from typing import Annotated
 from pydantic import Field
 
 from pipeline.features.gates.gate import ROUNDING, Gate, GateSubject, Measured
+from pipeline.features.gates.outputs import output_names
 from pipeline.features.gates.wording import MOST
 from pipeline.store.errors import listed
-from pipeline.validate.figures import output_names
 
 
 def measure(method: GateSubject, limit: float) -> Measured:
-    sqnrs = method.now.sqnr_db
-    accepted = method.before.sqnr_db
+    sqnrs = method.now["sqnr_db"]
+    accepted = method.before["sqnr_db"]
     if sqnrs is None:
         return None, "its SQNR was not measured, and max_sqnr_drop limits its fall"
     if len(sqnrs) != len(accepted):

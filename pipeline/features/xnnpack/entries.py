@@ -200,8 +200,9 @@ ENTRIES = (
         ),
         preprocessing=Preprocessing(
             details="executorch.backends.xnnpack.xnnpack_preprocess:XnnpackBackend",
-            around=lazy("pipeline.backends.xnnpack.passes:fast_passes"),
-            make_cache_scope=lazy("pipeline.backends.xnnpack.cache_key:make_scope"),
+            around=lazy("pipeline.features.xnnpack.passes:fast_passes"),
+            pass_manager="pipeline.features.xnnpack.passes:FastPassManager",
+            make_cache_scope=lazy("pipeline.features.xnnpack.cache_key:make_scope"),
             names_count=False,
             keeps_constants=True,
             names_data="executorch.backends.xnnpack.xnnpack_preprocess",

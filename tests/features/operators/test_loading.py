@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from pipeline.config.operators import load_libraries
+from pipeline.features.operators.loading import load_libraries
 from pipeline.store.errors import PipelineError
 
 

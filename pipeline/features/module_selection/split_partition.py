@@ -9,9 +9,8 @@ from typing import Any
 
 from torch.fx import GraphModule, Node
 
+from pipeline.program.operators import TAG
 from pipeline.store.errors import PipelineError
-
-TAG = "delegation_tag"
 
 
 def split_partition(module: GraphModule, nodes: Sequence[Node]) -> list[list[Node]]:

@@ -1,6 +1,6 @@
 """Signatures: the keys of a workspace, signing with them, and checking that someone trusted did.
 
-Features sign results that they push, and attestations; the core signs nothing.
+Other features sign results that they push, and attestations; the core signs nothing.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 from pipeline.store.digest import Digest, hash_bytes
 from pipeline.store.errors import PipelineError
 from pipeline.store.setting_table import variable_of
-from pipeline.store.settings_reader import SettingsReader, open_settings
+from pipeline.store.settings_reader import SettingsReader
 
-INSTALL = "pip install 'pte-pipeline[remote]'"
+_INSTALL = "pip install 'pte-pipeline[remote]'"
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def load_keys(signing_key: Path | None, trusted_keys: Sequence[Path]) -> Keys:
         )
     except ImportError as error:
         raise PipelineError(
-            f"keys of the remote need cryptography: {INSTALL}"
+            f"keys of the remote need cryptography: {_INSTALL}"
         ) from error
 
     signing = None
@@ -97,12 +97,6 @@ def _load(path: Path, parse: Callable[[bytes], Any], kind: type, expected: str) 
     if not isinstance(key, kind):
         raise PipelineError(f"{path}: is no Ed25519 {expected}")
     return key
-
-
-def read_keys(root: Path) -> Keys:
-    """Read the keys of the workspace at `root`, with a remote or without. Raises PipelineError for
-    wrong settings, and for keys that can't be used."""
-    return load_keys(*read_key_paths(open_settings(root)))
 
 
 def read_key_paths(reader: SettingsReader) -> tuple[Path | None, tuple[Path, ...]]:

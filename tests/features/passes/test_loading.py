@@ -5,7 +5,8 @@ import json
 import pytest
 
 from pipeline.config.edge import PassSpec
-from pipeline.config.passes import library_name, load_passes, source_files
+from pipeline.features.passes.finding import library_name, source_files
+from pipeline.features.passes.loading import load_passes
 from pipeline.program.operator_libraries import find_library
 from pipeline.store.errors import PipelineError
 from tests.support.lowerable import bench_for

@@ -1,0 +1,69 @@
+"""The fields of a baseline: the figures of a package, as JSON.
+
+`figures.py` reads the same fields of the records of a build; only what people may have edited is
+parsed, so that each mistake is reported with its line.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, create_model
+
+from pipeline.backends.options import Options
+from pipeline.config.fields import DIGEST_PATTERN
+
+_Count = Annotated[int, Field(ge=0)]
+_Finite = Annotated[float, Field(allow_inf_nan=False)]
+_Digest = Annotated[str, Field(pattern=DIGEST_PATTERN)]
+_Ratio = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+# A stored tensor; `size` in bytes.
+_Tensor: Any = create_model(
+    "_Tensor",
+    __base__=Options,
+    dtype=(str, ...),
+    shape=(list[int], ...),
+    size=(_Count, ...),
+)
+# Further calls of a method: the median in milliseconds with its quartiles, and `ratio`, that of the
+# medians of the package and of its source in eager mode.
+_Latency: Any = create_model(
+    "_Latency",
+    __base__=Options,
+    median=(_Finite, ...),
+    low=(_Finite, ...),
+    high=(_Finite, ...),
+    ratio=(_Ratio, ...),
+)
+# The figures of a method; one that is not known is None.
+_Method: Any = create_model(
+    "_Method",
+    __base__=Options,
+    nodes=(_Count, ...),
+    delegated_nodes=(_Count, ...),  # on delegates, or on a backend's own kernels
+    operators=(_Count, ...),
+    delegated_operators=(_Count, ...),
+    partitions=(dict[str, _Count], {}),
+    left=(dict[str, _Count], {}),  # calls left to portable kernels, by operator
+    planned_memory=(_Count | None, None),  # bytes, over all arenas
+    constants=(_Count | None, None),
+    delegated=(_Count | None, None),  # bytes of payloads and weights of delegates
+    outputs=(dict[str, str], {}),  # dtype and sizes of each, by name
+    # The worst of each output, at most `MOST_SQNR`; None where it is undefined.
+    sqnr_db=(list[_Finite | None] | None, None),
+    # Left out where all outputs are as near as float32 goes.
+    max_abs=(_Finite | None, None),
+    latency=(_Latency | None, None),
+)
+# The figures of a package: digest and bytes of its files.
+FIGURES: type[Options] = create_model(
+    "_Figures",
+    __base__=Options,
+    digest=(_Digest, ...),
+    files=(dict[str, _Digest], {}),  # by name, where growth is measured on devices
+    size=(Annotated[int, Field(ge=1)], ...),
+    segments=(dict[str, _Count], {}),  # bytes by kind
+    processor=(str | None, None),  # of its latencies
+    tensors=(dict[str, _Tensor], {}),
+    methods=(dict[str, _Method], ...),
+)

@@ -1,0 +1,88 @@
+"""Libraries of a team's own operators: which ones a build may load, and their files.
+
+A library is a Python module (`my_ops`), or a file: a module or a shared library
+(`native/libops.so`), whose kernels ExecuTorch's runtime then has too. Loading one runs its code, so
+a config names it among what others vouch for: what stands in the workspace's folder `operators/`,
+and what the workspace's settings list, which every package has.
+
+The digests of their files are part of keys, and are found without importing anything; `inputs.py`
+says what else counts.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+from pathlib import Path
+
+from pipeline.plan.user_code import list_files
+from pipeline.store.workspace import Workspace
+
+FOLDER = "operators"
+SHARED = (".so", ".dylib", ".dll")
+_FOLDERS = (FOLDER, ".")  # where modules of a workspace are looked for
+
+
+def may_load(reference: str, workspace: Workspace) -> bool:
+    """Return whether a config may name a library."""
+    if reference in workspace.operators:
+        return True
+    path = find_file(reference, workspace.root)
+    folder = Path(os.path.normpath(workspace.root / FOLDER))
+    inside = path is not None and Path(os.path.normpath(path)).is_relative_to(folder)
+    return (
+        workspace.operators_folder and inside and os.pardir not in Path(reference).parts
+    )
+
+
+def remedy(workspace: Workspace) -> str:
+    """Return what makes a library one that a config may name."""
+    if workspace.operators_folder:
+        return (
+            f"put it into {FOLDER}/, or list it in `operators` of [tool.pte-pipeline]"
+        )
+    return "this build is untrusted: only PTE_PIPELINE_OPERATORS of its environment lists them"
+
+
+def source_files(reference: str, root: Path) -> dict[str, Path]:
+    """Find the files of the workspace whose content decides what a library is, by names without
+    paths of this machine: all of `operators/` for what stands there, all of a package, or one file.
+    Empty for an installed module, and for what is not there."""
+    path = find_file(reference, root)
+    if path is None:
+        return {}
+    if path.is_relative_to(root / FOLDER):
+        return list_files(root / FOLDER, FOLDER)
+    if path.name == "__init__.py":
+        return list_files(path.parent, path.parent.name)
+    return {reference if is_path(reference) else path.name: path}
+
+
+def is_there(reference: str, root: Path) -> bool:
+    """Return whether there is such a library, in the workspace or installed."""
+    if find_file(reference, root) is not None:
+        return True
+    try:
+        return (
+            not is_path(reference)
+            and find_spec(reference.partition(".")[0]) is not None
+        )
+    except (ImportError, ValueError):
+        return False
+
+
+def is_path(reference: str) -> bool:
+    return os.sep in reference or reference.endswith((".py", *SHARED))
+
+
+def find_file(reference: str, root: Path) -> Path | None:
+    """Return the file of a library in the workspace, or at a path; None for others."""
+    if is_path(reference):
+        path = root / reference
+        return path if os.path.isfile(path) else None  # of names of any length
+    for folder in _FOLDERS:
+        path = root.joinpath(folder, *reference.split("."))
+        for file in (path / "__init__.py", path.with_name(f"{path.name}.py")):
+            if os.path.isfile(file):
+                return file
+    return None

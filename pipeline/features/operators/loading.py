@@ -1,0 +1,92 @@
+"""Loads libraries of operators into this process, for good."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+from pipeline.features.operators.finding import (
+    FOLDER,
+    SHARED,
+    find_file,
+    is_path,
+    is_there,
+)
+from pipeline.program.fresh_imports import importing_from_text
+from pipeline.program.import_errors import describe_load_error
+from pipeline.program.operator_libraries import noting_operators
+from pipeline.program.runtime_bindings import import_bindings
+from pipeline.program.workspace_modules import (
+    add_package,
+    find_elsewhere,
+    load_file,
+    own_name,
+)
+from pipeline.store.errors import PipelineError
+
+
+def load_libraries(references: Sequence[str], root: Path) -> None:
+    """Load libraries in their order, for good: torch knows their operators while this process
+    lives, and ExecuTorch's runtime their kernels. A module of the workspace at `root` comes before
+    an installed one of its name. Raises PipelineError for one that can't be loaded."""
+    if not references:
+        return
+    # Which libraries with kernels are linked against, whether they say so or not.
+    import_bindings()
+    add_package(root / FOLDER)
+    if str(root) not in sys.path:
+        sys.path.append(str(root))
+    with importing_from_text(
+        lambda path: f"{path}{os.sep}".startswith(f"{root}{os.sep}")
+    ):
+        for reference in references:
+            try:
+                with noting_operators(reference):
+                    _load(reference, root)
+            except Exception as error:  # whatever the code of others raises
+                fault = describe_load_error(error, root / FOLDER)
+                if not is_there(reference, root):
+                    fault = "is no module or library here; "
+                    fault += f"it is looked for in {FOLDER}/ and beside, "
+                    fault += "and among what is installed"
+                raise PipelineError(f"operators: {reference}: {fault}") from error
+
+
+def _load(reference: str, root: Path) -> None:
+    path = find_file(reference, root)
+    if is_path(reference) and reference.endswith(SHARED):
+        import torch
+
+        torch.ops.load_library(root / reference)
+    elif path is None:
+        importlib.import_module(reference)
+    # By whichever name it was imported: torch takes the definition of an operator once.
+    elif _find_loaded(path) is None:
+        _load_file(reference, path, root)
+
+
+def _load_file(reference: str, path: Path, root: Path) -> None:
+    """Load a module of the workspace under a name of its own, so that it can be called as an
+    installed one is."""
+    folder = root / FOLDER
+    if path.is_relative_to(folder):
+        parts = path.relative_to(folder).with_suffix("").parts
+        if parts[-1] == "__init__":
+            parts = parts[:-1]
+        importlib.import_module(".".join((FOLDER, *parts)))
+    elif not is_path(reference) and find_elsewhere(reference, (str(root),)) is None:
+        importlib.import_module(reference)
+    else:
+        load_file(path, own_name(FOLDER, path))
+
+
+def _find_loaded(path: Path) -> ModuleType | None:
+    loaded = list(sys.modules.values())
+    return next(
+        (m for m in loaded if getattr(m, "__file__", None) == str(path)),
+        None,
+    )

@@ -1,0 +1,22 @@
+"""Passes of a team: classes and functions in `passes/`, or in installed distributions, that change
+programs while they are lowered and emitted.
+
+finding   which passes a config may name, and their files
+loading   imports and makes them
+inputs    what keys hold of them
+planning  what is wrong with those that a config names
+"""
+
+from __future__ import annotations
+
+from pipeline.moments import Feature
+
+FEATURE = Feature(
+    "passes",
+    "run passes of a team, or ExecuTorch's by name, and memory planning algorithms of a team",
+    summarize="pipeline.features.passes.planning:summarize",
+    planning="pipeline.features.passes.planning:PassPlanning",
+    describe_key="pipeline.features.passes.planning:describe_key",
+    user_code={"passes": "pipeline.features.passes.inputs:PassInputs"},
+    load_passes="pipeline.features.passes.loading:load_guarded",
+)

@@ -1,0 +1,26 @@
+"""The keys that sign attestations and those that are trusted, which another feature reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pipeline.moments import call_all
+from pipeline.store.errors import PipelineError
+from pipeline.store.settings_reader import open_settings
+
+
+def load_keys(signing_key: Path | None, trusted_keys: Sequence[Path]) -> Any:
+    """Return a `features.signing.keys.Keys`. Raises PipelineError for a key that can't be used, and
+    without the feature."""
+    for keys in call_all("load_keys", signing_key, trusted_keys):
+        return keys
+    raise PipelineError('this installation has no feature "signing"')
+
+
+def read_keys(root: Path) -> Any:
+    """Return the keys of the workspace at `root`. Raises PipelineError for wrong settings, too."""
+    for key_paths in call_all("read_key_paths", open_settings(root)):
+        return load_keys(*key_paths)
+    raise PipelineError('this installation has no feature "signing"')

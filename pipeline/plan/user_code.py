@@ -1,0 +1,179 @@
+"""Code of a workspace that configs name, and that runs while packages are built: which files,
+variables and distributions it depends on, which stand in the keys of what it helps to make.
+
+Each kind of such code, passes and libraries of operators, has the name of its folder, and is
+brought by a feature (`moments.Feature.user_code`). A key is made before its action runs, so what
+the code reads at run time stands in its text: `INPUTS` of its modules, as exporters have it. What
+it reads beside is an error, which `features/tracing/pass_reads.py` finds.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+
+from pipeline.moments import find_functions, load
+from pipeline.plan.declared import Declared, parse_declared, read_declared
+from pipeline.plan.places import Places
+from pipeline.program.workspace_modules import find_elsewhere
+from pipeline.store.digest import Digest, hash_bytes
+from pipeline.store.errors import SourceError
+from pipeline.store.toolchain import CORE, code, version_of
+from pipeline.store.workspace import Workspace
+
+# The digests and versions of all that a piece of code depends on, by name.
+Code = Mapping[str, str | None]
+KNOWN = {*CORE, "pipeline", "pte_pipeline"}  # count in every key
+
+
+class UserCode:
+    """One kind of code of a workspace, as its files are now: the base class of
+    `moments.Feature.user_code`, and what all kinds share."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self.workspace = workspace
+        self._digests = workspace.file_digests
+
+    def select(self, references: Iterable[str]) -> list[str]:
+        """Return those that a config may name, of what it names."""
+        return list(references)
+
+    def find(self, reference: str) -> dict[str, str | None]:
+        """Return the digests and versions of all that code depends on, by name. Raises
+        SourceError for INPUTS that can't be."""
+        raise NotImplementedError
+
+    def modules(self, references: Iterable[str]) -> list[Path]:
+        """Return the modules of the workspace whose INPUTS count for these."""
+        raise NotImplementedError
+
+    def files(self, reference: str) -> dict[str, Path]:
+        """Return the files of the workspace, or of a distribution, whose content counts."""
+        raise NotImplementedError
+
+    def locate(self, reference: str) -> Path | None:
+        """Return the file of the workspace that a reference means; None for others."""
+        raise NotImplementedError
+
+    def library_name(self, reference: str) -> str:
+        """Return what the operators that loading it registers are listed under."""
+        return reference
+
+    def check(self, planned: Mapping[str, Code]) -> None:
+        """Raise SourceError where code is not what was planned, by reference."""
+        raise NotImplementedError
+
+    def find_all(self, references: Iterable[str]) -> dict[str, dict[str, str | None]]:
+        """Return what `find` does of each."""
+        return {reference: self.find(reference) for reference in references}
+
+    @cached_property
+    def _places(self) -> Places:
+        return Places(self.workspace)
+
+    def hash_files(self, files: Mapping[str, Path]) -> dict[str, str | None]:
+        """Return the digests of files by their names."""
+        return {name: self._digests.hash(path) for name, path in files.items()}
+
+    def find_declared(self, modules: Iterable[Path]) -> dict[str, str | None]:
+        """Return the digests and versions of all that INPUTS of modules name."""
+        inputs: dict[str, str | None] = {}
+        for where, declared in self.declared(modules):
+            for name in declared.find(self._places, where):
+                inputs[name] = self._digests.find(Path(self._places.locate(name)))
+            for name in declared.environment:
+                inputs[f"${name}"] = _digest_of(os.environ.get(name))
+            for name in declared.distributions:
+                inputs[f"lib:{name}"] = version_of(name)
+        return inputs
+
+    def declared(self, modules: Iterable[Path]) -> Iterator[tuple[str, Declared]]:
+        """Yield what modules declare, with their names. Raises SourceError."""
+        for path in modules:
+            where = os.path.relpath(path, self.workspace.root)
+            record = self._digests.cached(path, "inputs", read_declared, code("plan"))
+            declared = parse_declared(record, where)
+            if declared is not None:
+                yield where, declared
+
+    def imports(self, files: Iterable[Path]) -> list[str]:
+        """Return the modules at the top level that these files import, without those that are in
+        every key, and those of the same folder, by whose names nothing else is imported."""
+        named: set[str] = set()
+        siblings: set[str] = set()
+        folders = {str(self.workspace.root)}
+        for path in files:
+            siblings |= {path.stem, path.parent.name}
+            folders.add(str(path.parent))
+            if path.suffix == ".py":
+                named |= set(
+                    self._digests.cached(path, "imports", _read_imports, code("plan"))
+                )
+        named -= KNOWN
+        hidden = set()
+        for name in named & siblings:
+            if find_elsewhere(name, folders) is None:
+                hidden.add(name)
+        return sorted(named - hidden)
+
+
+def _read_imports(path: Path) -> list[str]:
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):  # loading it says why
+        return []
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module.partition(".")[0])
+    return sorted(names)
+
+
+def _digest_of(value: str | None) -> Digest | None:
+    if value is None:
+        return None
+    return hash_bytes(os.fsencode(value))
+
+
+def open_code(kind: str, workspace: Workspace) -> UserCode:
+    """Return the code of a kind, `passes` or `operators`, as a workspace has it now. Raises
+    SourceError where this installation has no feature that brings it."""
+    kinds = find_functions("user_code")
+    if kind not in kinds:
+        raise SourceError(f'{kind}: this installation has no feature "{kind}"')
+    user_code: UserCode = load(kinds[kind])(workspace)
+    return user_code
+
+
+def find_code(
+    kind: str, references: Iterable[str], workspace: Workspace
+) -> dict[str, dict[str, str | None]]:
+    """Return what code depends on, by reference. Raises SourceError."""
+    references = list(references)
+    if not references:
+        return {}
+    return open_code(kind, workspace).find_all(references)
+
+
+def check_code(kind: str, planned: Mapping[str, Code], workspace: Workspace) -> None:
+    """Raise SourceError where code is another by now than that which was planned, by reference."""
+    if planned:  # looked at without what the workspace has cached
+        open_code(kind, replace(workspace)).check(planned)
+
+
+def list_files(folder: Path, name: str) -> dict[str, Path]:
+    """Return all files in a folder but those that Python caches, and hidden ones, by their paths
+    in it with a name in front."""
+    name_to_path = {}
+    for path in sorted(folder.rglob("*")):
+        parts = path.relative_to(folder).parts
+        hidden = any(part[0] == "." or part == "__pycache__" for part in parts)
+        if path.is_file() and not hidden:
+            name_to_path["/".join((name, *parts))] = path
+    return name_to_path
