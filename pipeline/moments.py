@@ -219,7 +219,7 @@ class Feature:
             action, the workspace's folder, the most seconds of a call, and a function; gives this
             a `features.exporters.reference_calls.ReferenceCalls`, and returns its result.
         run_cases: takes a `validate.method.MethodValidator` and kinds of inputs; calls the method
-            on `validate.cases.InputCase`s of these kinds, and returns True.
+            on `program.inputs.InputSet`s of these kinds, and returns True.
         round_sources: takes programs by method; returns by method a `program.eager.Source` that
             rounds every value anew, from whose runs limits are derived. They share state.
         explain_conditioning: says how ill-conditioned a program is on an input set, and where that

@@ -28,7 +28,7 @@ def find_training_mode(
     Args:
         origins: leads from places in a quantized program to those in its source.
     """
-    if find_training_outputs(program) is not None:
+    if find_training_outputs(program):
         return []
     calls: dict[str, list[tuple[int, Node]]] = {}
     for place, node in enumerate(iter_nodes(program)):

@@ -25,7 +25,7 @@ from pipeline.program.signature import (
     returned_values,
     signature,
 )
-from pipeline.program.training import find_training_outputs
+from pipeline.program.training import describe_training_outputs, find_training_outputs
 
 if TYPE_CHECKING:
     from pipeline.program.graph_runner import GraphRunner
@@ -63,10 +63,8 @@ class Source:
         self._changed = effects.changed
         self.module = _clone_tree(_make_module(program))
         self.runner: GraphRunner | None = None
-        self._parameters: list[str] = []
-        training_outputs = find_training_outputs(program)
-        if training_outputs is not None:
-            self._parameters = [name for name, _ in training_outputs.parameters]
+        parameters = find_training_outputs(program).get("parameters", ())
+        self._parameters = [name for name, _ in parameters]
         self._state = _replace_state(
             self.module,
             self.state,
@@ -144,7 +142,7 @@ def _make_module(program: ExportedProgram) -> GraphModule:
     """Return the module of a program. Cached: generating its code again can take a second."""
     if program not in _MODULES:
         module = _inline_transforms(program).module(check_guards=False)
-        if find_training_outputs(program) is not None:
+        if find_training_outputs(program):
             _return_flat(module)
         _MODULES[program] = module
     return _MODULES[program]
@@ -236,9 +234,7 @@ def read_effects(functional: ExportedProgram) -> Effects:
     state = tuple(spec.target for spec in specs if spec.kind in _STATE and spec.target)
     changed = find_changed_inputs(functional)
     outputs = _describe_outputs(functional, changed)
-    training_outputs = find_training_outputs(functional)
-    if training_outputs is not None:
-        outputs += training_outputs.describe()
+    outputs += describe_training_outputs(find_training_outputs(functional))
     return Effects(state, outputs, changed)
 
 

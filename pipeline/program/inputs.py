@@ -27,13 +27,18 @@ class InputSet:
 
     Attributes:
         origin: where the set is from, for messages.
-        generated: whether it was made up; this isn't stored.
+        generated: whether it was made up; neither this nor what follows is stored.
+        case: the kind of a generated set that is not random, such as `zeros`.
+        growth: of a set of large values, how many times as large as on ordinary inputs each output
+            of the source is.
     """
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any] = field(default_factory=dict)
     origin: str = "input"
     generated: bool = False
+    case: str = ""
+    growth: tuple[float, ...] = ()
 
 
 def as_input_sets(value: Any, origin: str) -> list[InputSet]:

@@ -98,7 +98,7 @@ def find_random_operators(
     A program that trains has batch norm in training mode on purpose. Uninitialized memory is left
     out: most of it is written before it is read (`find_uninitialized`).
     """
-    trains = find_training_outputs(program) is not None
+    trains = bool(find_training_outputs(program))
     calls: dict[tuple[str, Cause], list[Node]] = {}
     for node in iter_nodes(program):
         cause = random_cause(node)

@@ -53,9 +53,9 @@ def record_signature(
     ]
     returned = build_plain(outputs, program.call_spec.out_spec)
     training_outputs = find_training_outputs(program)
-    if training_outputs is not None:
+    if training_outputs:
         returned = {"outputs": returned}
-        for kind, values in training_outputs._asdict().items():
+        for kind, values in training_outputs.items():
             returned[kind] = {
                 name: numbering.output(f"{kind}[{name!r}]", value)
                 for name, value in values

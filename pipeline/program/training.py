@@ -8,9 +8,10 @@ and the parameters begin among the outputs, and their names (exir/emit/_emit_pro
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, OutputKind
@@ -27,31 +28,27 @@ MISCOUNTED = (
 )
 
 
-class TrainingOutputs(NamedTuple):
-    """The outputs that follow the user's, in this order: name and fake value of gradients of
-    parameters, of gradients of inputs, and of the parameters that have a gradient."""
-
-    gradients: list[tuple[str, Any]]
-    input_gradients: list[tuple[str, Any]]
-    parameters: list[tuple[str, Any]]
-
-    def describe(self) -> list[tuple[str, Any]]:
-        """Return all of them in a row, by their names in messages."""
-        return [
-            *(
-                (f"gradient of parameter '{name}'", value)
-                for name, value in self.gradients
-            ),
-            *(
-                (f"gradient of input '{name}'", value)
-                for name, value in self.input_gradients
-            ),
-            *((f"parameter '{name}'", value) for name, value in self.parameters),
-        ]
+# Of each kind, the name and the fake value of each output.
+TrainingOutputs = Mapping[str, list[tuple[str, Any]]]
+_WORDS = {
+    "gradients": "gradient of parameter",
+    "input_gradients": "gradient of input",
+    "parameters": "parameter",
+}
 
 
-def find_training_outputs(program: ExportedProgram) -> TrainingOutputs | None:
-    """Return the outputs of a program that trains after its user's; None for other programs."""
+def describe_training_outputs(outputs: TrainingOutputs) -> list[tuple[str, Any]]:
+    """Return all of them in a row, by their names in messages."""
+    described = []
+    for kind, members in outputs.items():
+        described += [(f"{_WORDS[kind]} '{name}'", value) for name, value in members]
+    return described
+
+
+def find_training_outputs(program: ExportedProgram) -> TrainingOutputs:
+    """Return the outputs that follow the user's, in this order: `gradients` of parameters,
+    `input_gradients`, and the `parameters` that have a gradient. Empty for a program that doesn't
+    train."""
     nodes: Any = program.graph.output_node().args[0]
     gradients: list[tuple[str, Any]] = []
     input_gradients: list[tuple[str, Any]] = []
@@ -61,14 +58,18 @@ def find_training_outputs(program: ExportedProgram) -> TrainingOutputs | None:
         elif spec.kind is OutputKind.GRADIENT_TO_USER_INPUT:
             input_gradients.append((str(spec.target), node.meta["val"]))
     if not gradients:
-        return None
+        return {}
     names = program.graph_signature.inputs_to_parameters
     values = {}
     for node in program.graph.find_nodes(op="placeholder"):
         if node.name in names:
             values[names[node.name]] = node.meta["val"]
     parameters = [(name, values[name]) for name, _ in gradients]
-    return TrainingOutputs(gradients, input_gradients, parameters)
+    return {
+        "gradients": gradients,
+        "input_gradients": input_gradients,
+        "parameters": parameters,
+    }
 
 
 def name_input_gradients(program: ExportedProgram) -> ExportGraphSignature:
@@ -100,14 +101,14 @@ def training_methods(
     changed buffers aren't among these, and changed inputs come first.
     """
     outputs = find_training_outputs(program)
-    if outputs is None:
+    if not outputs:
         return {}
     kinds = [spec.kind for spec in program.graph_signature.output_specs]
     returned = [kind for kind in kinds if kind is not OutputKind.BUFFER_MUTATION]
     return {
         _GRADIENTS + method: returned.index(OutputKind.GRADIENT_TO_PARAMETER),
         _PARAMETERS + method: len(returned),
-        _NAMES + method: [name for name, _ in outputs.gradients],
+        _NAMES + method: [name for name, _ in outputs["gradients"]],
     }
 
 

@@ -131,35 +131,23 @@ class Chart:
 
 
 @dataclass(frozen=True)
-class Bar:
-    """An action on a timeline: where it begins and how long it is, as shares of the whole, with its
-    name, colour, description, and where it leads; `framed` if it is on the longest chain,
-    `wide_only` if its name fits into it on large screens alone."""
-
-    start: float
-    length: float
-    name: str
-    colour: str
-    description: str
-    href: str = ""
-    ok: bool = True
-    framed: bool = False
-    wide_only: bool = False
-
-
-@dataclass(frozen=True)
 class Timeline:
-    """Lanes of bars by their names, with caption and legend. Markdown leaves it out.
+    """Lanes of actions by their names, with caption and legend. Markdown leaves it out.
 
-    `ticks` are places on the axis, as shares of the whole, with what they are called. It is boxes
-    of the page, whose texts are cut where a box ends, which those of a picture are not.
+    It is boxes of the page, whose texts are cut where a box ends, which those of a picture are not.
+
+    Attributes:
+        lanes: by name, the bars of a lane: each with its `start` and `length`, as shares of the
+            whole; `name`, `colour` and `description`; `href`, where it leads; `ok`; `framed` if it
+            is on the longest chain; `wide_only` if its name fits into it on large screens alone.
+        ticks: places on the axis, as shares of the whole, with what they are called.
     """
 
     title: str
     about: str
     legend: Sequence[tuple[str, str]]
     label: str
-    lanes: Mapping[str, Sequence[Bar]]
+    lanes: Mapping[str, Sequence[Json]]
     ticks: Sequence[tuple[float, str]]
 
 

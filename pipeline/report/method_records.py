@@ -118,7 +118,7 @@ _QUANTIZATION = (
         "verdict": Verdict,
         "reason": str,
         "limits": (_LIMITS, "Those of the config that it is held to."),
-        "floor": (float, "What its SQNR in dB must always have."),
+        "floor": (float, "The SQNR in dB that it must reach, whatever the limits."),
         "examples": ([_POOLED], "On the examples, which decide."),
         "generated": (
             [_POOLED],

@@ -240,8 +240,8 @@ NARROWED_SIZE = (
         "place?": _PLACE,
         "line?": _LINE,
     },
-    "A size of an input that is lowered for a smaller range than its source takes: both, from",
-    "least to greatest, where null is no limit.",
+    "A size of an input that is lowered for a smaller range than its source takes. Both ranges go",
+    "from the least to the greatest size, where null is no limit.",
 )
 LOWERING_WARNING = (
     {

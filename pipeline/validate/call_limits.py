@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from pipeline.config.validation import Limits
 from pipeline.program.inputs import InputSet
-from pipeline.validate.cases import InputCase
+from pipeline.validate.cases import ease_limits
 from pipeline.validate.default_limits import MOST_SHARE, cap_limits, limits_of_rounding
 from pipeline.validate.limits import OutputLimits, drop_limits_of_noise
 from pipeline.validate.metrics import compare, greatest_magnitude
@@ -82,9 +82,8 @@ class CallLimits:
 
     def of_config(self, inputs: InputSet, expected: Values) -> list[Limits]:
         """Return the limits of outputs that the config sets, for these inputs."""
-        case = inputs if isinstance(inputs, InputCase) else InputCase(())
         return [
-            case.ease(self.config_limits, place, value)
+            ease_limits(self.config_limits, inputs, place, value)
             for place, value in enumerate(expected)
         ]
 

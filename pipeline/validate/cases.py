@@ -1,8 +1,10 @@
-"""Inputs of a kind for which other limits hold than for random ones; features make them."""
+"""Input sets of a kind (`InputSet.case`), for which other limits hold than for random ones.
+
+Features make them.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from pipeline.config.validation import Limits
@@ -11,21 +13,13 @@ from pipeline.store.reasons import reason
 from pipeline.validate.limits import drop_limits_of_noise, scale_limits
 
 
-@dataclass(frozen=True, eq=False)
-class InputCase(InputSet):
-    """An input set of the kind `case`. A `growth` that is not empty says how many times as large
-    as on ordinary inputs each output of the source is."""
-
-    case: str = ""
-    growth: tuple[float, ...] = ()
-
-    def ease(self, limits: Limits, output: int, expected: Any) -> Limits:
-        """Return the limits that an output of this case is held to."""
-        if self.case in ("zeros", "expanded"):
-            return drop_limits_of_noise(limits, expected)
-        if not self.growth:
-            return limits
-        return scale_limits(limits, self.growth[output])
+def ease_limits(limits: Limits, inputs: InputSet, output: int, expected: Any) -> Limits:
+    """Return the limits that an output is held to on an input set."""
+    if inputs.case in ("zeros", "expanded"):
+        return drop_limits_of_noise(limits, expected)
+    if not inputs.growth:
+        return limits
+    return scale_limits(limits, inputs.growth[output])
 
 
 def describe_source_error(error: Exception) -> str:

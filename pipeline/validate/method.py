@@ -48,7 +48,7 @@ class MethodValidator(MethodCalls):
     method is not run, only declarations are compared.
 
     Attributes:
-        cases: kinds of inputs that are generated next to random ones (`InputCase`).
+        cases: kinds of inputs that are generated next to random ones (`InputSet.case`).
         departs: how the program with observers departs from the float one, in words.
         narrowed: the sizes that the package was lowered for a smaller range of.
         shapes: the only ones that the package takes, where it does not take all sizes.

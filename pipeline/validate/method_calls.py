@@ -32,7 +32,7 @@ from pipeline.store.remedies import add_remedy
 from pipeline.validate.budget import Budget
 from pipeline.validate.call_judge import Call, CallJudge
 from pipeline.validate.call_limits import CallLimits
-from pipeline.validate.cases import InputCase, describe_source_error
+from pipeline.validate.cases import describe_source_error
 from pipeline.validate.default_limits import (
     CONFIG_REASON,
     explain_rounding,
@@ -197,8 +197,7 @@ class MethodCalls:
             f"{inputs.origin} (call {step} from {sequence})" if step else inputs.origin
         )
         self.calls.append((self.result.method, inputs))
-        case = inputs.case if isinstance(inputs, InputCase) else ""
-        as_it_lies = case in ("strided", "expanded")
+        as_it_lies = inputs.case in ("strided", "expanded")
         try:
             expected = self._expected(inputs, as_it_lies)
         except DeviceError as error:
@@ -210,7 +209,9 @@ class MethodCalls:
         failed = len(self.result.failures)
         if step <= 1 and self._may_vary and self._fails_for_nondeterminism([inputs]):
             return False
-        run = JudgedCall(inputs.origin, (), step, sequence, inputs.generated, case)
+        run = JudgedCall(
+            inputs.origin, (), step, sequence, inputs.generated, inputs.case
+        )
         try:
             actual = self._run_package(inputs, as_it_lies)
             call = Call(
@@ -221,8 +222,7 @@ class MethodCalls:
                 watch(self.result, inputs, lowered)
             # Further calls go on from a state, large cases are held to other limits, and without
             # their layout, which is the plan's in a bundle, strided ones are another's again.
-            other_limits = isinstance(inputs, InputCase) and inputs.growth
-            if len(self.calls) == 1 and not other_limits and not as_it_lies:
+            if len(self.calls) == 1 and not inputs.growth and not as_it_lies:
                 self._keep(inputs, expected)
             return True
         except DeviceError as error:

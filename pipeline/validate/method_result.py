@@ -10,10 +10,7 @@ from typing import Any
 from pipeline.config.validation import Limits
 from pipeline.program.inputs import InputSet
 from pipeline.report import failures
-from pipeline.report.method_records import (
-    UNASKED,
-    FailureSubject,
-)
+from pipeline.report.method_records import UNASKED, FailureSubject
 from pipeline.report.verdicts import Verdict
 from pipeline.store.errors import listed
 from pipeline.validate.limits import OutputLimits

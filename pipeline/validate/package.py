@@ -76,7 +76,8 @@ def validate_package(
         not_run: by method, why this machine can't run it; only its declarations are compared.
         lines: by method and debug handle, the line of the source that a delegate's instruction
             comes from, for failures.
-        cases: by method, the kinds of inputs that are generated next to random ones (`InputCase`).
+        cases: by method, the kinds of inputs that are generated next to random ones
+            (`InputSet.case`).
         sequences: methods that share state, in the order in which they are called on one opened
             package; None for the usual ones, by the programs' buffers.
         keep: is given each call from the initial state, also of methods that are not run.

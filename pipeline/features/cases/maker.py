@@ -32,7 +32,7 @@ from pipeline.program.random_inputs import (
 )
 from pipeline.program.signature import flatten, nest_leaves, signature
 from pipeline.validate.budget import Budget, OutOfTimeError
-from pipeline.validate.cases import InputCase, describe_source_error
+from pipeline.validate.cases import describe_source_error
 from pipeline.validate.limits import check_limits, scale_limits
 from pipeline.validate.metrics import compare, greatest_magnitude
 
@@ -82,12 +82,12 @@ class CaseMaker:
         self.examples = examples
         self.limits = limits
         self.budget = budget or Budget()
-        self.sets: list[InputCase] = []
+        self.sets: list[InputSet] = []
         self.skipped: list[tuple[str, str]] = []
         self.left_out: list[str] = []
         self.generator = Generator(source.program, seed, examples, shapes)
 
-    def make(self, cases: Sequence[str]) -> Iterator[InputCase]:
+    def make(self, cases: Sequence[str]) -> Iterator[InputSet]:
         """Make cases of these kinds, each as it is asked for."""
         for case in cases:
             first_new = len(self.sets)
@@ -110,15 +110,9 @@ class CaseMaker:
         return self.count + len(self.sets) + len(self.skipped)
 
     def add(self, inputs: InputSet, case: str, growth: Sequence[float] = ()) -> None:
-        input_case = InputCase(
-            inputs.args,
-            inputs.kwargs,
-            inputs.origin,
-            generated=True,
-            case=case,
-            growth=tuple(growth),
+        self.sets.append(
+            replace(inputs, generated=True, case=case, growth=tuple(growth))
         )
-        self.sets.append(input_case)
 
     def add_zeros(self) -> None:
         self.add(self.generator.set(self.number, 2, fill_zeros, "zeros"), "zeros")

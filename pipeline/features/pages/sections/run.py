@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import replace
 from math import floor, log10
 
 from pipeline.moments import call_all
 from pipeline.report.cells import figure, name
 from pipeline.report.colours import colour_of
 from pipeline.report.elements import (
-    Bar,
     Cell,
     DataTable,
     Json,
@@ -96,14 +94,14 @@ def _timeline(
     chain: Set[str],
 ) -> Timeline:
     first = min(event.start for event in events)
-    lanes: dict[str, list[Bar]] = {}
+    lanes: dict[str, list[Json]] = {}
     for worker in sorted({event.worker for event in events}):
-        bars: list[Bar] = []
+        bars: list[Json] = []
         for event in events:
             if event.worker == worker:
                 page = pages.get(event.package or "", "")
-                bar = _bar(event, first, seconds or 1.0, page)
-                bars.append(replace(bar, framed=event.title in chain))
+                framed = event.title in chain
+                bars.append(_bar(event, first, seconds or 1.0, page, framed))
         lanes[names.get(worker, f"worker {worker}")] = bars
     kinds = dict.fromkeys(event.kind for event in events)
     return Timeline(
@@ -117,19 +115,20 @@ def _timeline(
     )
 
 
-def _bar(event: Event, first: float, whole: float, page: str) -> Bar:
+def _bar(event: Event, first: float, whole: float, page: str, framed: bool) -> Json:
     length = event.seconds / whole
     outcome = f"{event.seconds:.1f} s, {outcome_word(event.outcome)}"
-    return Bar(
-        start=(event.start - first) / whole,
-        length=length,
-        name=event.name if _fits(event.name, length, _WIDE) else "",
-        colour=colour_of(event.kind),
-        description=f"{event.title}: {outcome}; {_longest_stages(event, 6)}",
-        href=page,
-        ok=event.outcome != "failed",
-        wide_only=not _fits(event.name, length, _NARROWEST),
-    )
+    return {
+        "start": (event.start - first) / whole,
+        "length": length,
+        "name": event.name if _fits(event.name, length, _WIDE) else "",
+        "colour": colour_of(event.kind),
+        "description": f"{event.title}: {outcome}; {_longest_stages(event, 6)}",
+        "href": page,
+        "ok": event.outcome != "failed",
+        "framed": framed,
+        "wide_only": not _fits(event.name, length, _NARROWEST),
+    }
 
 
 def _fits(name: str, share: float, width: int) -> bool:
