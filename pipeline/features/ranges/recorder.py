@@ -30,7 +30,7 @@ Range = tuple[int, int | None]  # the least and the greatest size; None is no li
 # The node that narrowed a symbol's range last; None where that was not in a graph.
 Narrowing = Mapping[tuple[ShapeEnv, sympy.Symbol], Node | None]
 # `find_narrowed` without its first two arguments.
-FindNarrowed = Callable[..., list[NarrowedSize]]
+FindNarrowed = Callable[..., list[dict[str, Any]]]
 
 
 def find_narrowed(
@@ -40,7 +40,7 @@ def find_narrowed(
     lowered: InputSizes,
     places: NodePlaces,
     nodes: Sequence[Node] = (),
-) -> list[NarrowedSize]:
+) -> list[dict[str, Any]]:
     """Return the sizes of a lowered method whose ranges are smaller by now.
 
     Args:
@@ -59,16 +59,6 @@ def find_narrowed(
             narrowed_sizes.append(narrowed)
     return narrowed_sizes
 
-    def find_narrowed(
-        self,
-        method: str,
-        lowered: InputSizes,
-        places: NodePlaces,
-        nodes: Sequence[Node] = (),
-    ) -> list[dict[str, Any]]:
-        """Return the sizes of a lowered method whose ranges are smaller by now.
-
-
 
 def _find_narrowing(narrowing: Narrowing, size: int | torch.SymInt) -> Node | None:
     """Return the node that narrowed a size, where it was in a graph."""
@@ -80,49 +70,18 @@ def _find_narrowing(narrowing: Narrowing, size: int | torch.SymInt) -> Node | No
                 return node
     return None
 
-    def _describe(
-        self,
-        name: str,
-        before: Range,
-        now: Range,
-        size: int | torch.SymInt,
-        places: NodePlaces,
-    ) -> dict[str, Any]:
-        nodes: list[Node | None] = []
-        if isinstance(size, torch.SymInt):
-            environment = size.node.shape_env
-            nodes += (
-                self.narrowing.get((environment, symbol))
-                for symbol in size.node.expr.free_symbols
-            )
-        narrowed: dict[str, Any] = {
-            "size": name,
-            "source": before,
-            "lowered": now,
-            "operator": "",
-            "module": "",
-            "place": None,
-        }
-        node = next(filter(None, nodes), None)
-        if node is not None:
-            narrowed["operator"] = node_label(node)
-            narrowed["module"] = innermost_module(node)
-            narrowed["place"] = places.find(node)
-        return narrowed
-
-
 
 def _describe(
     name: str, before: Range, now: Range, node: Node | None, places: NodePlaces
-) -> NarrowedSize:
-    return NarrowedSize(
-        size=name,
-        source=before,
-        lowered=now,
-        operator="" if node is None else node_label(node),
-        module="" if node is None else innermost_module(node),
-        place=None if node is None else places.find(node),
-    )
+) -> dict[str, Any]:
+    return {
+        "size": name,
+        "source": before,
+        "lowered": now,
+        "operator": "" if node is None else node_label(node),
+        "module": "" if node is None else innermost_module(node),
+        "place": None if node is None else places.find(node),
+    }
 
 
 @contextmanager
