@@ -357,8 +357,10 @@ class Feature:
             commits, the oldest first, by package, as `report.packages.Entry.history` has them.
         find_build_facts: takes the workspace and packages; returns where and when they were built,
             by what each text is of.
-        overview_pages: renders those over all packages; takes `report.packages.Entry`s, and the
-            timeline and provenance of `report.render.render_all`.
+        write_overview: takes the workspace and packages; writes the pages over all of them, which
+            `overview_pages` renders, and returns their paths. Raises OSError.
+        overview_pages: renders those over all packages; takes their `report.packages.Entry`s,
+            and the timeline and provenance of `report.render.render_all`.
         sections: the sections that it adds to the report of a package.
         overview_sections: those that it adds to the page over all packages, of
             `report.packages.Entry`s.
@@ -487,6 +489,7 @@ class Feature:
     page_files: tuple[str, ...] = ()
     find_histories: str = _moment("")
     find_build_facts: str = _moment("")
+    write_overview: str = _moment("")
     overview_pages: str = _moment("report")
     sections: tuple[Section, ...] = _moment("report", ())
     overview_sections: tuple[Section, ...] = _moment("report", ())

@@ -12,6 +12,7 @@ import pytest
 
 from pipeline.features.remote.public_keys import name_public_key
 from pipeline.features.remote.remote import Remote, RemoteSettings
+from pipeline.features.signing.keys import load_keys
 from pipeline.plan.actions import Action
 from pipeline.run.install import install
 from pipeline.store.digest import hash_json
@@ -19,7 +20,6 @@ from pipeline.store.entries import ActionEntry, fits_action
 from pipeline.store.errors import PipelineError
 from pipeline.store.forms import Count, FileName, SystemName, fits
 from pipeline.store.names import is_file_name
-from pipeline.store.signing import load_keys
 from pipeline.store.store import Store
 from pipeline.store.workspace import open_workspace
 from tests.support.keys import write_keys
