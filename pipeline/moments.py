@@ -306,6 +306,9 @@ class Feature:
         schemas: by a path in a workspace, what returns the JSON Schema to write there for editors.
         describe_key: takes a `store.json_diff.Difference` of two keys; returns words for one of a
             field that the feature brings, and None for any other.
+        check_compiled: takes the compiled methods of a package by name, as
+            `store.compiled.COMPILED_METHOD`s, and their resolved configs; yields
+            `store.errors.Problem`s for which the package is not linked.
         share_weights: takes a link action, the store, and whether files may be laid out, which
             needs torch; returns the `compile.sharing.Shared` of the package, or None where files
             would have to be laid out. Raises MissingBlobError.
@@ -466,6 +469,7 @@ class Feature:
     check_files: str = _moment("")
     schemas: Mapping[str, str] = _moment("", _NONE)
     describe_key: str = _moment("")
+    check_compiled: str = _moment("build")
     share_weights: str = _moment("build")
     outlines: Mapping[str, str] = _moment("", _NONE)
     report_fields: Mapping[str, str] = _moment("", _NONE)
