@@ -285,6 +285,11 @@ class Feature:
             tensor that its backend computes from constants, and stores.
         record_emission: returns a context manager, within which programs are emitted, that gives an
             object like `features.instructions.emit_trace.Emission`; takes nothing.
+        warn_of_program: takes the program of a method that is lowered, and what leads from places
+            in a quantized program to those in its source, or None; returns
+            `store.compiled.LoweringWarning`s.
+        warn_of_quantization: takes what quantizing a method did, and what delegates take of it, or
+            None where it has no partitioners; returns a warning, or "".
         warn_of_emitted: takes the execution plan of a method that was just emitted, its
             `store.compiled.Instructions`, the program that was lowered, and what leads from places
             in a quantized program to those in its source, or None; returns
@@ -458,6 +463,8 @@ class Feature:
     listen_to_compile: str = _moment("build")
     computed_constants: str = _moment("build")
     record_emission: str = _moment("build")
+    warn_of_program: str = _moment("build")
+    warn_of_quantization: str = _moment("build")
     warn_of_emitted: str = _moment("build")
     find_lost_results: str = _moment("measure")
     explain_compile: str = _moment("")
