@@ -289,6 +289,11 @@ class Feature:
             tensor that its backend computes from constants, and stores.
         record_emission: returns a context manager, within which programs are emitted, that gives an
             object like `features.instructions.emit_trace.Emission`; takes nothing.
+        warn_of_program: takes the program of a method that is lowered, and what leads from places
+            in a quantized program to those in its source, or None; returns
+            `store.compiled.LoweringWarning`s.
+        warn_of_quantization: takes what quantizing a method did, and what delegates take of it, or
+            None where it has no partitioners; returns a warning, or "".
         warn_of_emitted: takes the execution plan of a method that was just emitted, its
             `store.compiled.Instructions`, the program that was lowered, and what leads from places
             in a quantized program to those in its source, or None; returns
@@ -310,6 +315,9 @@ class Feature:
         schemas: by a path in a workspace, what returns the JSON Schema to write there for editors.
         describe_key: takes a `store.json_diff.Difference` of two keys; returns words for one of a
             field that the feature brings, and None for any other.
+        check_compiled: takes the compiled methods of a package by name, as
+            `store.compiled.COMPILED_METHOD`s, and their resolved configs; yields
+            `store.errors.Problem`s for which the package is not linked.
         share_weights: takes a link action, the store, and whether files may be laid out, which
             needs torch; returns the `compile.sharing.Shared` of the package, or None where files
             would have to be laid out. Raises MissingBlobError.
@@ -366,6 +374,14 @@ class Feature:
         sections: by rank, functions that take a package's report and return a
             `report.elements.ReportSection` of it; the core's sections have the ranks 0, 20, 30, ...
         overview_sections: by rank, those of the page over all packages, which take
+
+
+        write_overview: takes the workspace and packages; writes the pages over all of them, which
+            `overview_pages` renders, and returns their paths. Raises OSError.
+        overview_pages: renders those over all packages; takes their `report.packages.Entry`s,
+            and the timeline and provenance of `report.render.render_all`.
+        sections: the sections that it adds to the report of a package.
+        overview_sections: those that it adds to the page over all packages, of
             `report.packages.Entry`s.
         find_headline: takes the records of methods in a report; returns the worst verdict on them,
             the figure and the limit by which the method that is nearest to it has this verdict, as
@@ -462,6 +478,8 @@ class Feature:
     listen_to_compile: str = _moment("build")
     computed_constants: str = _moment("build")
     record_emission: str = _moment("build")
+    warn_of_program: str = _moment("build")
+    warn_of_quantization: str = _moment("build")
     warn_of_emitted: str = _moment("build")
     find_lost_results: str = _moment("measure")
     explain_compile: str = _moment("")
@@ -473,6 +491,7 @@ class Feature:
     check_files: str = _moment("")
     schemas: Mapping[str, str] = _moment("", _NONE)
     describe_key: str = _moment("")
+    check_compiled: str = _moment("build")
     share_weights: str = _moment("build")
     outlines: Mapping[str, str] = _moment("", _NONE)
     report_fields: Mapping[str, str] = _moment("", _NONE)
@@ -496,6 +515,7 @@ class Feature:
     page_files: tuple[str, ...] = ()
     find_histories: str = _moment("")
     find_build_facts: str = _moment("")
+    write_overview: str = _moment("")
     overview_pages: str = _moment("report")
     sections: Mapping[int, str] = _moment("report", _NONE)
     overview_sections: Mapping[int, str] = _moment("report", _NONE)

@@ -193,12 +193,10 @@ def _complete(plan: Plan, events: list[Event]) -> Iterator[Event]:
 
 def _write_overview(plan: Plan, reporter: Any) -> None:
     """Write the reports over all packages; the first ones are worth a line."""
-    from pipeline.report.render import write_overview  # imports templates and charts
-
     index = plan.workspace.build / "index.html"
     existed = index.exists()
     try:
-        write_overview(plan.workspace, plan.configs.packages)
+        list(call_all("write_overview", plan.workspace, plan.configs.packages))
         is_first = index.exists() and not existed
         if is_first and hasattr(reporter, "summarize"):
             reporter.write(f"report: {index.relative_to(plan.workspace.root)}\n")

@@ -29,6 +29,7 @@ from pipeline.cli.grammar import quoted
 from pipeline.cli.runner import FAMILY
 from pipeline.cli.selection import ALL, Selection
 from pipeline.cli.terminal import guard_standard_streams
+from pipeline.moments import call_all
 from pipeline.plan.actions import unit_name
 from pipeline.plan.plan import Plan
 from pipeline.plan.tasks import ActionTask
@@ -264,10 +265,8 @@ def renew_overview() -> None:
     plan = current_plan()
     if not (plan.workspace.build / "index.html").exists():
         return
-    from pipeline.report.render import write_overview  # imports templates and charts
-
     try:
-        write_overview(plan.workspace, plan.configs.packages)
+        list(call_all("write_overview", plan.workspace, plan.configs.packages))
     except (OSError, PipelineError) as error:
         raise SystemExit(f"clean: {describe_error(error)}") from error
 

@@ -8,13 +8,11 @@ from typing import Any
 
 from pipeline.moments import call_all, find_functions, load
 from pipeline.report.elements import Json
-from pipeline.report.events import RUN, TIMELINE
 from pipeline.report.packages import Entry, sort_entries
 from pipeline.report.quoted_files import read_sources
 from pipeline.report.records import read_drops, read_fitting, read_manifest
 from pipeline.store.digest import hash_bytes
-from pipeline.store.files import REPORT, read_record, write_atomically
-from pipeline.store.forms import check_of
+from pipeline.store.files import REPORT, write_atomically
 from pipeline.store.workspace import Workspace
 
 
@@ -58,7 +56,7 @@ def render_all(
     """Render the reports over all packages, by file name.
 
     Args:
-        timeline: of the last run that did something, as `read_timeline` gives it.
+        timeline: the content of `timeline.json` of the last run that did something.
         provenance: as `find_build_facts` of a feature gives it.
     """
     entries = sort_entries(entries)
@@ -75,27 +73,6 @@ def render_all(
 
 
 # What is in `build/`
-
-
-# The fields of `run.json` that pages read.
-_ACTION = {"kind": str, "package": (str, None), "outcome": str, "error": str}
-_are_actions = check_of([_ACTION], open_fields=True)
-
-
-def read_run(workspace: Workspace) -> list[dict[str, Any]]:
-    """Read the actions of the last run; none where `run.json` can't be read."""
-    actions: Any = (read_record(workspace.build / RUN) or {}).get("actions")
-    if _are_actions(actions):
-        return actions
-    return []
-
-
-def read_timeline(workspace: Workspace) -> dict[str, Any] | None:
-    """Read the timeline of the last run that did something; None where it can't be read."""
-    record = read_record(workspace.build / TIMELINE) or {}
-    if isinstance(record.get("traceEvents"), list):
-        return record
-    return None
 
 
 def read_report(workspace: Workspace, package: str) -> dict[str, Any] | None:
@@ -127,7 +104,7 @@ def write_reports(workspace: Workspace, package: str) -> list[Path]:
     sources = read_sources(workspace.root, report)
     drops = read_drops(workspace, package)
     rendered = render(report, sources, drops)
-    written = _write(workspace, workspace.package(package), rendered)
+    written = write_rendered(workspace, workspace.package(package), rendered)
     state = workspace.state(package)
     digests = state.get("validate", {}).get("files", {})
     rerenders = {
@@ -139,68 +116,10 @@ def write_reports(workspace: Workspace, package: str) -> list[Path]:
     return written
 
 
-def write_overview(workspace: Workspace, packages: Iterable[str]) -> list[Path]:
-    """Write the reports over these packages.
-
-    Raises:
-        OSError: a file can't be written.
-    """
-    actions = read_run(workspace)
-    packages = list(packages)
-    histories: dict[str, Any] = {}
-    for packages_history in call_all("find_histories", workspace, packages):
-        histories |= packages_history
-    entries = [
-        Entry(package, None, error)
-        if (error := _build_error(package, actions))
-        else Entry(
-            package,
-            read_report(workspace, package),
-            drops=read_drops(workspace, package),
-            history=histories.get(package, ()),
-        )
-        for package in packages
-    ]
-    provenance: dict[str, str] = {}
-    for facts in call_all("find_build_facts", workspace, packages):
-        provenance |= facts
-    rendered = render_all(entries, read_timeline(workspace), provenance)
-    return _write(workspace, workspace.build, rendered)
-
-
-def _write(
+def write_rendered(
     workspace: Workspace, folder: Path, contents: Mapping[str, bytes]
 ) -> list[Path]:
+    """Write rendered reports into a folder of `build/`; return their paths. Raises OSError."""
     for name, content in contents.items():
         write_atomically(folder / name, content, workspace.build)
     return [folder / name for name in contents]
-
-
-def _build_error(package: str, actions: Sequence[Json]) -> str:
-    """Return why the last run could not build a package; empty where it did, or did not try."""
-    package_actions = [action for action in actions if action["package"] == package]
-    bad = [
-        action
-        for action in package_actions
-        if action["outcome"] in ("failed", "not-run")
-    ]
-    link = next(
-        (action for action in bad if action["kind"] == "link"),
-        None,
-    )
-    if link is None:
-        return ""
-    models = {action.get("model") for action in package_actions} - {"", None}
-    exports = [a for a in actions if a["kind"] == "export" and a.get("model") in models]
-    failed = (
-        a
-        for a in [*exports, *bad]
-        if a["outcome"] == "failed" and a["kind"] != "validate"
-    )
-    first = next(failed, None)
-    if first is None:
-        return link["reason"]
-    of = first["method"] or (first["model"] if first["kind"] == "export" else "")
-    if of:
-        return f"{first['kind']} {of}: {first['error']}"
-    return first["error"]

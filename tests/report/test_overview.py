@@ -1,12 +1,8 @@
 import json
 
+from pipeline.features.overview.overview import read_run, write_overview
 from pipeline.report.events import Event, write_run
-from pipeline.report.render import (
-    read_report,
-    read_run,
-    write_overview,
-    write_reports,
-)
+from pipeline.report.render import read_report, write_reports
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
 from tests.support import builds

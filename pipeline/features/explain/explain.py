@@ -20,11 +20,12 @@ from pipeline.plan.kinds.table import KINDS
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import Status, describe_changes
 from pipeline.plan.tasks import ActionTask
-from pipeline.report.render import read_timeline
+from pipeline.report.events import TIMELINE
 from pipeline.run.stages import LOADS, PACKAGE_CALLS, SOURCE_CALLS
 from pipeline.store.digest import Digest
 from pipeline.store.entries import ActionEntry
 from pipeline.store.errors import PipelineError
+from pipeline.store.files import read_record
 from pipeline.store.json_diff import diff_json
 
 _SHOWN = 0.05  # seconds of a stage, below which it is passed over
@@ -70,7 +71,8 @@ def run(plan: Plan, words: Sequence[str], json: bool = False) -> Iterator[Any]:
 def _read_last_run(plan: Plan) -> tuple[dict[str, Any], list[str]]:
     """Return what bounded the last run that did something, and in sentences. Raises
     PipelineError."""
-    bounds = next(call_all("find_schedule", read_timeline(plan.workspace)), None)
+    timeline = read_record(plan.workspace.build / TIMELINE)
+    bounds = next(call_all("find_schedule", timeline), None)
     if bounds is None:
         raise PipelineError(
             "no build/timeline.json of a run that did something; name what to explain: "

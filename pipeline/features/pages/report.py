@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pipeline.cli.verbs import known_packages
+from pipeline.moments import call_all
 from pipeline.plan.plan import Plan
-from pipeline.report.render import write_overview, write_reports
+from pipeline.report.render import write_reports
 from pipeline.store.errors import PipelineError
 
 
@@ -19,7 +20,7 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
             if words and not written:
                 yield f"{package}: not validated yet; `doit validate:{package}` does"
             yield from (str(path.relative_to(workspace.root)) for path in written)
-        for path in write_overview(workspace, plan.configs.packages):
-            yield str(path.relative_to(workspace.root))
+        for written in call_all("write_overview", workspace, plan.configs.packages):
+            yield from (str(path.relative_to(workspace.root)) for path in written)
     except OSError as error:
         raise PipelineError(f"{error.filename}: {error.strerror}") from error

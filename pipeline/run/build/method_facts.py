@@ -15,10 +15,6 @@ from pipeline.compile.control_flow import count_float_operators
 from pipeline.compile.inspect.constants import describe_constants
 from pipeline.compile.inspect.delegation import describe_delegation, find_debug_handles
 from pipeline.compile.inspect.uptake import measure_kernels
-from pipeline.compile.lowering_warnings import (
-    describe_unused_quantization,
-    find_training_mode,
-)
 from pipeline.compile.module_filter import FilteredPartitioner
 from pipeline.config.models import MethodConfig
 from pipeline.moments import call_all
@@ -98,15 +94,16 @@ class MethodFacts(CompileListener):
         backends = [spec.backend for spec in config.partitioners]
         in_python = {b.backend_id for b in backends if b.execution.make_runtime}
         changes = list(find_changed_inputs(lowered))
-        warnings = find_training_mode(method.program, method.origins)
+        warnings: list[LoweringWarning] = []
+        for further in call_all("warn_of_program", method.program, method.origins):
+            warnings += further
         for partitioner in partitioners:
             warnings += map(_warn_of_method, partitioner.warnings)
         delegation = describe_delegation(lowered, config.partitioners, method.places)
         delegation["partitioners"] = _describe_uptake(config, partitioners, delegation)
-        if method.quantization and (
-            warning := describe_unused_quantization(delegation)
-        ):
-            warnings.append(_warn_of_method(warning))
+        if facts := method.quantization:
+            sentences = call_all("warn_of_quantization", facts, delegation)
+            warnings += map(_warn_of_method, filter(None, sentences))
         return {
             "delegation": delegation,
             "signature": {**self._signatures[name], "changes": changes},

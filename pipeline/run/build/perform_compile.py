@@ -8,7 +8,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pipeline.compile.lowering_warnings import describe_undelegated
 from pipeline.compile.preprocess.cache import keyed_preprocess
 from pipeline.compile.ranges import kernel_guards
 from pipeline.config.models import MethodConfig
@@ -143,10 +142,9 @@ def _load(inputs: CompileInputs, name: str, store: Store) -> UnloweredMethod:
         program = load_method(inputs.sources[name], store)
         return UnloweredMethod(program, NodePlaces(program))
     program, origins, facts, _ = load_quantized(inputs.quantizes[name], name, store)
-    if not inputs.configs[name].partitioners and (
-        warning := describe_undelegated(facts)
-    ):
-        _log.warning("%s: %s", name, warning)
-        facts = {**facts, "warnings": [*facts["warnings"], warning]}
+    if not inputs.configs[name].partitioners:
+        for warning in filter(None, call_all("warn_of_quantization", facts, None)):
+            _log.warning("%s: %s", name, warning)
+            facts = {**facts, "warnings": [*facts["warnings"], warning]}
     places = NodePlaces(program, origins)
     return UnloweredMethod(program, places, map_places(program, origins), facts)

@@ -6,12 +6,13 @@ import subprocess
 import pytest
 
 from pipeline.features.gates import section as section_of_gates
+from pipeline.features.overview.overview import _build_error
 from pipeline.features.pages import heads, overview
 from pipeline.features.pages.markdown import markdown
 from pipeline.features.pages.provenance import find_provenance
 from pipeline.report.formatting import short
 from pipeline.report.packages import Entry
-from pipeline.report.render import _build_error, render_all
+from pipeline.report.render import render_all
 from pipeline.store.workspace import open_workspace
 from tests.support import golden
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.export import Dim, export
 
-from pipeline.compile.lowering_warnings import describe_undelegated
+from pipeline.features.lowering_warnings.warnings import warn_of_quantization
 from pipeline.features.quantization.facts import describe_quantization
 from pipeline.features.quantization.multiplications import count_multiplications
 from pipeline.features.quantization.prepared import PreparedComparison
@@ -124,7 +124,7 @@ def test_embeddings_are_counted_as_floats_and_need_no_partitioner():
     )  # fmt: skip
     assert facts["weights"] == {"bytes": 4 * 50 * 64, "quantized": 4 * 50 * 64}
     assert notes.prepared is None and facts["observers"] is None
-    assert describe_undelegated(facts) == ""
+    assert warn_of_quantization(facts, None) == ""
 
 
 def test_a_method_of_which_nothing_is_quantized_says_so():
@@ -137,7 +137,7 @@ def test_a_method_of_which_nothing_is_quantized_says_so():
 
 def test_a_quantized_method_without_a_partitioner_says_so():
     facts, _ = describe(*LINEAR, **STATIC)
-    assert describe_undelegated(facts).startswith("quantized without a partitioner: portable")
+    assert warn_of_quantization(facts, None).startswith("quantized without a partitioner: portable")
 
 
 class Branches(torch.nn.Module):

@@ -1,8 +1,8 @@
 """The trace of a run, as Perfetto reads it."""
 
+from pipeline.features.overview.overview import read_timeline
 from pipeline.features.timeline.trace import make_trace, write_timeline
 from pipeline.report.events import Event
-from pipeline.report.render import read_timeline
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
 

@@ -7,11 +7,12 @@ import pytest
 
 from pipeline.features.gates.baseline import format_baseline
 from pipeline.features.gates.figures import make_figures
+from pipeline.features.overview.overview import write_overview
 from pipeline.features.trends.history import HISTORY, find_histories, record_figures
 from pipeline.features.trends.section import section
 from pipeline.report.events import Event
 from pipeline.report.packages import Entry
-from pipeline.report.render import render_all, write_overview
+from pipeline.report.render import render_all
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
 from tests.support import builds

@@ -30,7 +30,7 @@ def section(timeline: Json | None, pages: Mapping[str, str]) -> ReportSection:
     """Return the section of a run; empty without a timeline.
 
     Args:
-        timeline: what `render.read_timeline` gives.
+        timeline: the content of `timeline.json`, or None.
         pages: links to the pages of packages, to which actions lead.
     """
     if timeline:

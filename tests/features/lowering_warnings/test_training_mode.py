@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.export import export
 
-from pipeline.compile.lowering_warnings import find_training_mode
+from pipeline.features.lowering_warnings.warnings import find_training_mode
 from pipeline.moments import show_error
 
 X = torch.randn(4, 8)

@@ -1,7 +1,4 @@
-"""Warnings of a lowering that succeeds: what a method will do wrong, or where it won't run.
-
-They are kept with the compiled method, so that a build that finds it in the store repeats them.
-"""
+"""Finds operators that were exported in training mode, and quantization that brings nothing."""
 
 from __future__ import annotations
 
@@ -50,7 +47,21 @@ def find_training_mode(
     return warnings
 
 
-def describe_undelegated(facts: Mapping[str, Any]) -> str:
+def warn_of_quantization(
+    facts: Mapping[str, Any], delegation: Mapping[str, Any] | None
+) -> str:
+    """Return a warning of a quantized method, or "".
+
+    Args:
+        facts: what quantizing it did.
+        delegation: what delegates take of it; None for a method without partitioners.
+    """
+    if delegation is None:
+        return _describe_undelegated(facts)
+    return _describe_unused_quantization(delegation)
+
+
+def _describe_undelegated(facts: Mapping[str, Any]) -> str:
     """Say what becomes of a quantized method without a partitioner; "" where it only looks up
     quantized embeddings."""
     if not facts["conversions"]:
@@ -62,7 +73,7 @@ def describe_undelegated(facts: Mapping[str, Any]) -> str:
     )
 
 
-def describe_unused_quantization(delegation: Mapping[str, Any]) -> str:
+def _describe_unused_quantization(delegation: Mapping[str, Any]) -> str:
     """Say that no delegate runs what was quantized; "" where one does, or nothing is delegated."""
     delegated = [
         segment["operators"] for segment in delegation["segments"] if segment["backend"]

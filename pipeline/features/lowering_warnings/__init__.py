@@ -1,0 +1,15 @@
+"""Warnings of a lowering that succeeds: what a method will do wrong, or where it won't run.
+
+They are kept with the compiled method, so that a build that finds it in the store repeats them.
+"""
+
+from __future__ import annotations
+
+from pipeline.moments import Feature
+
+FEATURE = Feature(
+    "lowering_warnings",
+    "warn of operators in training mode, and of quantized methods that no delegate runs",
+    warn_of_program="pipeline.features.lowering_warnings.warnings:find_training_mode",
+    warn_of_quantization="pipeline.features.lowering_warnings.warnings:warn_of_quantization",
+)

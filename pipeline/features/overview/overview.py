@@ -1,0 +1,94 @@
+"""The reports over all packages: of what is in `build/`, collected, rendered and written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pipeline.moments import call_all
+from pipeline.report.elements import Json
+from pipeline.report.events import RUN, TIMELINE
+from pipeline.report.packages import Entry
+from pipeline.report.records import read_drops
+from pipeline.report.render import read_report, render_all, write_rendered
+from pipeline.store.files import read_record
+from pipeline.store.forms import check_of
+from pipeline.store.workspace import Workspace
+
+# The fields of `run.json` that pages read.
+_ACTION = {"kind": str, "package": (str, None), "outcome": str, "error": str}
+_are_actions = check_of([_ACTION], open_fields=True)
+
+
+def read_run(workspace: Workspace) -> list[dict[str, Any]]:
+    """Read the actions of the last run; none where `run.json` can't be read."""
+    actions: Any = (read_record(workspace.build / RUN) or {}).get("actions")
+    if _are_actions(actions):
+        return actions
+    return []
+
+
+def read_timeline(workspace: Workspace) -> dict[str, Any] | None:
+    """Read the timeline of the last run that did something; None where it can't be read."""
+    record = read_record(workspace.build / TIMELINE) or {}
+    if isinstance(record.get("traceEvents"), list):
+        return record
+    return None
+
+
+def write_overview(workspace: Workspace, packages: Iterable[str]) -> list[Path]:
+    """Write the reports over these packages.
+
+    Raises:
+        OSError: a file can't be written.
+    """
+    actions = read_run(workspace)
+    packages = list(packages)
+    histories: dict[str, Any] = {}
+    for packages_history in call_all("find_histories", workspace, packages):
+        histories |= packages_history
+    entries: list[Entry] = []
+    for package in packages:
+        if error := _build_error(package, actions):
+            entries.append(Entry(package, None, error))
+            continue
+        report = read_report(workspace, package)
+        drops = read_drops(workspace, package)
+        history = histories.get(package, ())
+        entries.append(Entry(package, report, drops=drops, history=history))
+    provenance: dict[str, str] = {}
+    for facts in call_all("find_build_facts", workspace, packages):
+        provenance |= facts
+    rendered = render_all(entries, read_timeline(workspace), provenance)
+    return write_rendered(workspace, workspace.build, rendered)
+
+
+def _build_error(package: str, actions: Sequence[Json]) -> str:
+    """Return why the last run could not build a package; empty where it did, or did not try."""
+    package_actions = [action for action in actions if action["package"] == package]
+    bad = [
+        action
+        for action in package_actions
+        if action["outcome"] in ("failed", "not-run")
+    ]
+    link = next(
+        (action for action in bad if action["kind"] == "link"),
+        None,
+    )
+    if link is None:
+        return ""
+    models = {action.get("model") for action in package_actions} - {"", None}
+    exports = [a for a in actions if a["kind"] == "export" and a.get("model") in models]
+    failed = (
+        a
+        for a in [*exports, *bad]
+        if a["outcome"] == "failed" and a["kind"] != "validate"
+    )
+    first = next(failed, None)
+    if first is None:
+        return link["reason"]
+    of = first["method"] or (first["model"] if first["kind"] == "export" else "")
+    if of:
+        return f"{first['kind']} {of}: {first['error']}"
+    return first["error"]

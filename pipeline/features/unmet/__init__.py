@@ -1,0 +1,11 @@
+"""Unmet: what a config asks for that did not happen in its lowering."""
+
+from __future__ import annotations
+
+from pipeline.moments import Feature
+
+FEATURE = Feature(
+    "unmet",
+    "refuse packages of which a partitioner takes nothing, or a quantizer quantizes nothing",
+    check_compiled="pipeline.features.unmet.problems:find_unmet",
+)
