@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from executorch.exir import schema
 from torch.export import ExportedProgram
@@ -37,7 +38,8 @@ def warn_of_lost_conds(
     plan: schema.ExecutionPlan,
     instructions: Instructions,
     program: ExportedProgram,
-    origins: Mapping[int, int] | None = None,
+    origins: Mapping[int, int] | None,
+    delegation: Mapping[str, Any],
 ) -> list[LoweringWarning]:
     """Return a warning for each `torch.cond` of an emitted method whose result is lost.
 
