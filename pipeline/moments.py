@@ -138,7 +138,10 @@ class Feature:
             packages whose methods have rows or None for all, and the columns of the terminal or
             None; yields lines to print at its end.
         record_run: takes the workspace, the `report.events.Event`s of a run that did something, and
-            a `store.usage.is_caches`; writes files in `build/`. Raises OSError.
+            a `store.usage.is_caches`; writes files in `build/`, or into the store. Raises
+            OSError.
+        expect_costs: a class like `run.admission.NoExpectations`, of which a run has one object;
+            takes the store.
         evict: takes a `store.store.Store` that a run has changed, and the bytes that it may hold;
             removes what was least recently used. Raises PipelineError, OSError.
         earlier_keys: takes a store, a kind of action, and a key or None; yields the digest and the
@@ -274,6 +277,8 @@ class Feature:
         find_preprocessed: takes a `compile.preprocess.cached_backend.CachedBackend`, partitions
             with their compile specs, and what makes their part of a key; returns the place of their
             results in the store, a `ResultsPlace` of that module, or None.
+        check_shared_state: takes the lowered programs of methods whose mutable buffers are one
+            memory, by method; raises PipelineError for a delegate that keeps such a buffer.
         compile_facts: returns a `run.build.listening.CompileListener`, whose facts of methods the
             result of a compile action keeps. They must be the same in each compilation.
         listen_to_link: learns from a link; takes the action, the results of its compile actions by
@@ -303,7 +308,8 @@ class Feature:
             itself or None; returns the text, with what to do where that is known.
         remarks: takes a plan; yields `store.errors.Problem`s for each run to report as warnings.
         check_files: takes a plan; yields mistakes in files that no config need name.
-        schemas: by a path in a workspace, what returns the JSON Schema to write there for editors.
+        schemas: by a path in a workspace, what returns the JSON Schema to write there for editors;
+            takes the `pydantic.json_schema.GenerateJsonSchema` by which that of configs is made.
         describe_key: takes a `store.json_diff.Difference` of two keys; returns words for one of a
             field that the feature brings, and None for any other.
         share_weights: takes a link action, the store, and whether files may be laid out, which
@@ -389,6 +395,7 @@ class Feature:
     live_view: str = _moment("")
     describe_run: str = _moment("")
     record_run: str = _moment("")
+    expect_costs: str = _moment("")
     evict: str = _moment("")
     earlier_keys: str = _moment("")
     find_schedule: str = _moment("report")
@@ -443,6 +450,7 @@ class Feature:
     refuse_link: str = _moment("build")
     instead_of_link: str = _moment("build")
     find_preprocessed: str = _moment("build")
+    check_shared_state: str = _moment("build")
     compile_facts: str = _moment("build")
     listen_to_link: str = _moment("build")
     listen_to_compile: str = _moment("build")
