@@ -179,6 +179,10 @@ class Feature:
             `config.variables.Variables`, the name of its file, the node of its `package` or None,
             and that of the rest of the config; returns the `config.variables.Combination` of each
             package by name.
+        explain_key: takes the model of a config's section, and a key that it does not have; says
+            what to do about it, or returns "".
+        explain_syntax: takes the text of a config, and the `yaml.MarkedYAMLError` of reading it;
+            returns the number of a line, from 1, what is wrong there, or "", and what to do.
         unknown_options: takes a `backends.entry.Backend` and its `backends.options.Options` of a
             config; yields the names of those that the installed ExecuTorch does not take, each with
             what is known instead.
@@ -277,6 +281,8 @@ class Feature:
         find_preprocessed: takes a `compile.preprocess.cached_backend.CachedBackend`, partitions
             with their compile specs, and what makes their part of a key; returns the place of their
             results in the store, a `ResultsPlace` of that module, or None.
+        measure_delegation: takes a lowered program; returns fields that only some
+            `store.compiled.DELEGATION`s have, such as `boundary`.
         check_shared_state: takes the lowered programs of methods whose mutable buffers are one
             memory, by method; raises PipelineError for a delegate that keeps such a buffer.
         compile_facts: returns a `run.build.listening.CompileListener`, whose facts of methods the
@@ -329,6 +335,10 @@ class Feature:
         read_signature: takes the `signature` of a method in a manifest; returns a
             `features.loading.method_spec.MethodSpec`, by which other features call the method.
             Raises PipelineError.
+        explain_missing_delegate: takes the id of a backend, and its delegate in a word; says that
+            the runtime here lacks this, or returns "".
+        find_delegate_facts: takes the id of a backend; returns what `backends.entry.Execution`
+            has as its `facts`, of what brings its delegate into the runtime here.
         load_delegates: loads what brings further delegates into ExecuTorch's runtime in this
             process, whose bindings were just imported. Raises PipelineError.
         measuring: a class like `run.prove.measuring.Measuring`, of which there is one object while
@@ -410,6 +420,8 @@ class Feature:
     pending_tasks: str = _moment("")
     config: Mapping[str, str] = _moment("plan", _NONE)
     expand_matrix: str = _moment("plan")
+    explain_key: str = _moment("plan")
+    explain_syntax: str = _moment("plan")
     unknown_options: str = _moment("plan")
     describe_outdated: str = _moment("")
     summarize: str = _moment("plan")
@@ -450,6 +462,7 @@ class Feature:
     refuse_link: str = _moment("build")
     instead_of_link: str = _moment("build")
     find_preprocessed: str = _moment("build")
+    measure_delegation: str = _moment("build")
     check_shared_state: str = _moment("build")
     compile_facts: str = _moment("build")
     listen_to_link: str = _moment("build")
@@ -475,6 +488,8 @@ class Feature:
     link_files: tuple[str, ...] = ()
     devices: Mapping[str, str] = _moment("measure", _NONE)
     read_signature: str = _moment("measure")
+    explain_missing_delegate: str = _moment("measure")
+    find_delegate_facts: str = _moment("measure")
     load_delegates: str = _moment("export measure")
     measuring: str = _moment("measure")
     locate_on_device: str = _moment("measure")

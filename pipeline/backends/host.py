@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from pipeline.moments import call_all
+
 
 @dataclass(frozen=True)
 class Requirement:
@@ -103,3 +105,14 @@ class Host:
         return (
             requirement for requirement in self.requirements if not requirement.there()
         )
+
+
+def explain_missing_delegate(backend_id: str, label: str) -> str:
+    """Say that the runtime here lacks a delegate, or return ""; `label` is its name in a word."""
+    reasons = call_all("explain_missing_delegate", backend_id, label)
+    return next(reasons, 'this installation has no feature "delegate_libraries"')
+
+
+def find_delegate_facts(backend_id: str) -> dict[str, str]:
+    """Return what brings a delegate into the runtime here, as `backends.entry.Execution.facts`."""
+    return next(call_all("find_delegate_facts", backend_id), {})

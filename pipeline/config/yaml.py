@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from pipeline.config.missing_colon import find_missing_colon
-from pipeline.store.errors import ConfigErrors, Problem, join, shown
+from pipeline.moments import call_all
+from pipeline.store.errors import ConfigErrors, Problem, join
 
 _MOST_VALUES = 20_000  # of a document, each as often as aliases repeat it
 _LONGEST_NUMBER = 100  # characters; no number of ours has more than 64 bits
@@ -109,13 +109,9 @@ def load_nodes(content: bytes, file: str) -> Node | None:
             raise _error(
                 file, line, "holds a tab", "YAML is indented by spaces"
             ) from error
-        if keyless := find_missing_colon(text, error):
-            raise _error(
-                file,
-                keyless,
-                f"{shown(text.splitlines()[keyless - 1].strip())} lacks a colon",
-                "write `key: value`, with the space, or `key:` above what it holds",
-            ) from error
+        for explained_line, fault, remedy in call_all("explain_syntax", text, error):
+            if fault:
+                raise _error(file, explained_line, fault, remedy) from error
         # From 0.2.6 on, libyaml has a limit of its own (1,000), and looks so far ahead in a line.
         if error.problem == "exceeded maximum nesting depth":
             raise _too_deep(file, line) from error

@@ -6,7 +6,22 @@ import re
 
 import yaml
 
+from pipeline.store.errors import shown
+
 _COLON = re.compile(r":(?:\s|$)")
+
+
+def explain_missing_colon(
+    text: str, error: yaml.MarkedYAMLError
+) -> tuple[int, str, str]:
+    """Return the number of the line, from 1, whose key lacks its colon, what is wrong there, and
+    what to write; a fault of "" for another mistake."""
+    number = find_missing_colon(text, error)
+    if not number:
+        return 0, "", ""
+    fault = f"{shown(text.splitlines()[number - 1].strip())} lacks a colon"
+    remedy = "write `key: value`, with the space, or `key:` above what it holds"
+    return number, fault, remedy
 
 
 def find_missing_colon(text: str, error: yaml.MarkedYAMLError) -> int:
