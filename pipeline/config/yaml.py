@@ -99,16 +99,8 @@ def load_nodes(content: bytes, file: str) -> Node | None:
         raise _error(file, line, fault) from error
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        context = ""
-        if error.context:
-            context = f"{error.context}, "
-        line = 0
-        if mark:
-            line = mark.line + 1
-        if mark and text[mark.index : mark.index + 1] == "\t":
-            raise _error(
-                file, line, "holds a tab", "YAML is indented by spaces"
-            ) from error
+        context = f"{error.context}, " if error.context else ""
+        line = mark.line + 1 if mark else 0
         for explained_line, fault, remedy in call_all("explain_syntax", text, error):
             if fault:
                 raise _error(file, explained_line, fault, remedy) from error

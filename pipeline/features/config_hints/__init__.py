@@ -1,7 +1,7 @@
 """Hints at what a mistake in a config was meant to be.
 
-misplaced      to which section a key belongs
-missing_colon  the line of a key that lacks its colon
+misplaced  to which section a key belongs
+syntax     a line with a tab, and the key that lacks its colon
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "config_hints",
-    "say to which section of a config a misplaced key belongs, and which key lacks its colon",
+    "say to which section of a config a misplaced key belongs, and which line has a tab, or a key "
+    "without its colon",
     explain_key="pipeline.features.config_hints.misplaced:find_remedy",
-    explain_syntax="pipeline.features.config_hints.missing_colon:explain_missing_colon",
+    explain_syntax="pipeline.features.config_hints.syntax:explain_syntax",
 )

@@ -10,13 +10,14 @@ from pipeline.config.operators import FOLDER as OPERATORS
 from pipeline.config.operators import source_files
 from pipeline.config.passes import FOLDER as PASSES
 from pipeline.features.tracing.nondeterminism import find_nondeterminism, find_strings
+from pipeline.features.tracing.paths import is_no_file
 from pipeline.features.tracing.tracer import Tracer
 from pipeline.features.tracing.undeclared import list_undeclared
 from pipeline.features.tracing.watch import loaded_files
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds.compile import CompileInputs
 from pipeline.plan.pass_inputs import PassInputs
-from pipeline.plan.places import FOLDER, SYSTEM, Kind, Places, is_no_file, within
+from pipeline.plan.places import FOLDER, SYSTEM, Kind, Places, within
 from pipeline.run.isolated import running_files
 from pipeline.store.distributions import find_folders
 from pipeline.store.errors import SourceError
