@@ -273,8 +273,6 @@ class Feature:
         follow_partition: takes a `compile.module_filter.FilteredPartitioner` and an edge program;
             returns a context manager, within which it partitions the program, that gives a function
             to call with the tagged program.
-        refuse_link: takes compiled methods by name (`store.compiled.COMPILED_METHOD`), and their
-            resolved configs; yields `store.errors.Problem`s for which a package is not linked.
         instead_of_link: makes the files of a link action in another way; takes the action, the
             workspace, `run.stages.Stages`, and the function that is given the result with its
             files; returns whether it did. Imports no torch.
@@ -298,8 +296,8 @@ class Feature:
             object like `features.instructions.emit_trace.Emission`; takes nothing.
         warn_of_emitted: takes the execution plan of a method that was just emitted, its
             `store.compiled.Instructions`, the program that was lowered, and what leads from places
-            in a quantized program to those in its source, or None, and its
-            `store.compiled.DELEGATION`; returns `store.compiled.LoweringWarning`s.
+            in a quantized program to those in its source, or None; returns
+            `store.compiled.LoweringWarning`s.
         find_lost_results: takes such a plan, the places of its instructions, and the program;
             returns the results of `torch.cond` that the plan overwrites too early, as
             `features.lost_results.warnings.find_placed_losses` does.
@@ -459,7 +457,6 @@ class Feature:
     instead_of_compile: str = _moment("build")
     select_modules: str = _moment("build")
     follow_partition: str = _moment("build")
-    refuse_link: str = _moment("build")
     instead_of_link: str = _moment("build")
     find_preprocessed: str = _moment("build")
     measure_delegation: str = _moment("build")

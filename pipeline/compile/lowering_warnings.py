@@ -1,9 +1,57 @@
-"""Warn of a quantized method that no delegate can run."""
+"""Warnings of a lowering that succeeds: what a method will do wrong, or where it won't run.
+
+They are kept with the compiled method, so that a build that finds it in the store repeats them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from pipeline.program.graphs import iter_nodes
+from pipeline.program.module_paths import innermost_module
+from pipeline.program.operators import operator_name
+from pipeline.program.random_operators import REMEDIES, random_cause
+from pipeline.program.training import find_training_outputs
+from pipeline.store.compiled import LoweringWarning
+from pipeline.store.errors import plural
+
+if TYPE_CHECKING:  # shapes, which change nothing that is done
+    from torch.fx import Node
+
+
+def find_training_mode(
+    program: ExportedProgram, origins: Mapping[int, int] | None = None
+) -> list[LoweringWarning]:
+    """Return a warning for each kind of operator that was exported in training mode. A method that
+    trains has them on purpose.
+
+    Args:
+        origins: leads from places in a quantized program to those in its source.
+    """
+    if find_training_outputs(program) is not None:
+        return []
+    calls: dict[str, list[tuple[int, Node]]] = {}
+    for place, node in enumerate(iter_nodes(program)):
+        if random_cause(node) == "training":
+            calls.setdefault(operator_name(node), []).append((place, node))
+    warnings = []
+    for operator, nodes in calls.items():
+        place, node = nodes[0]
+        sentence = f"is in training mode ({plural(len(nodes), 'call')}); {REMEDIES['training']}"
+        source_place = place if origins is None else origins.get(place)
+        warnings.append(
+            LoweringWarning(
+                what=sentence,
+                operator=operator,
+                module=innermost_module(node),
+                place=source_place,
+            )
+        )
+    return warnings
 
 
 def describe_undelegated(facts: Mapping[str, Any]) -> str:
@@ -15,4 +63,21 @@ def describe_undelegated(facts: Mapping[str, Any]) -> str:
         f"quantized without a partitioner: portable kernels run {facts['conversions']} quantize "
         "and dequantize calls and compute in floating point between them, slower and, where "
         "weights are few, in a larger file; name a partitioner, or leave `quantize` out"
+    )
+
+
+def describe_unused_quantization(delegation: Mapping[str, Any]) -> str:
+    """Say that no delegate runs what was quantized; "" where one does, or nothing is delegated."""
+    delegated = [
+        segment["operators"] for segment in delegation["segments"] if segment["backend"]
+    ]
+    quantizing = [name for names in delegated for name in names if "quantize" in name]
+    undelegated = [name for name in delegation["undelegated"] if "quantize" in name]
+    if not delegated or quantizing or not undelegated:
+        return ""
+    calls = sum(delegation["undelegated"][name] for name in undelegated)
+    return (
+        f"quantized, and no delegate runs what was quantized: portable kernels run {calls} quantize"
+        " and dequantize calls, and compute in floating point between them; name a partitioner that"
+        " takes it, or leave `quantize` out"
     )

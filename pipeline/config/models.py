@@ -65,7 +65,7 @@ class MethodConfig(Options):
     Example: {quantizer: xnnpack, per_channel: true}
     """
     emit: MethodEmit = MethodEmit()
-    allow_none: Annotated[bool, NeedsFeature("idle_backends")] = False
+    allow_none: bool = False
     """Accept a partitioner that takes nothing of the method, and a quantizer that quantizes nothing
     of it. By default the package is not linked: what was asked for did not happen.
 

@@ -4,14 +4,14 @@ import torch
 from torch import nn
 from torch.export import export
 
-from pipeline.features.training_mode.warnings import warn_of_training_mode
+from pipeline.compile.lowering_warnings import find_training_mode
 from pipeline.moments import show_error
 
 X = torch.randn(4, 8)
 
 
 def warnings(module):
-    return warn_of_training_mode(None, None, export(module, (X,)), None, {})
+    return find_training_mode(export(module, (X,)))
 
 
 def test_operators_in_training_mode_are_named_once_each():

@@ -28,7 +28,6 @@ USES = {
     "etrecord": ("emit: {etrecord: true}", "emit.etrecord"),
     "families": ("family: ours", "family"),
     "gates": ("validate: {gates: {max_size: 1MB}}", "validate.gates"),
-    "idle_backends": ("    allow_none: true", "methods.decode.allow_none"),
     "inspection": ("validate: {gates: {max_planned_memory: 2MB}}", "validate.gates.max_planned"),
     "latency": ("validate: {latency: {seconds: 1}}", "validate.latency"),
     "matrix": ("matrix: {size: [1, 2]}", "matrix"),

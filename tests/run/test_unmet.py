@@ -3,9 +3,9 @@
 import pytest
 
 from pipeline.features.delegation_drops.last_build import _compare
-from pipeline.features.idle_backends.unmet import find_unmet
 from pipeline.features.pages.overview import drops_section
 from pipeline.report.packages import Entry
+from pipeline.run.build.unmet import find_unmet
 from tests.support.bench import bench_of
 
 REFUSED = {"operator": "aten.cumsum.default", "calls": 2, "reason": "no kernel"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from executorch.exir import schema
 from torch.export import ExportedProgram
@@ -38,8 +37,7 @@ def warn_of_lost_conds(
     plan: schema.ExecutionPlan,
     instructions: Instructions,
     program: ExportedProgram,
-    origins: Mapping[int, int] | None,
-    delegation: Mapping[str, Any],
+    origins: Mapping[int, int] | None = None,
 ) -> list[LoweringWarning]:
     """Return a warning for each `torch.cond` of an emitted method whose result is lost.
 

@@ -14,6 +14,7 @@ from pipeline.plan.kinds.link import LinkInputs
 from pipeline.plan.patterns import find_unfitting
 from pipeline.run.build.called_operators import join_libraries
 from pipeline.run.build.metadata import all_constants, make_metadata
+from pipeline.run.build.unmet import find_unmet
 from pipeline.run.stages import Stages
 from pipeline.store.digest import hash_json
 from pipeline.store.errors import PipelineError
@@ -138,10 +139,8 @@ def check_units(action: Action[LinkInputs], units: Units) -> None:
         for unit in units.values()
         for name, method in unit["methods"].items()
     }
-    lines: list[str] = []
-    for problems in call_all("refuse_link", methods, action.inputs.lowering):
-        lines += map(str, problems)
-    lines += _find_unfitting(action, units)
+    unmet = map(str, find_unmet(methods, action.inputs.lowering))
+    lines = [*unmet, *_find_unfitting(action, units)]
     if lines:
         raise PipelineError(*lines)
 

@@ -15,6 +15,10 @@ from pipeline.compile.control_flow import count_float_operators
 from pipeline.compile.inspect.constants import describe_constants
 from pipeline.compile.inspect.delegation import describe_delegation, find_debug_handles
 from pipeline.compile.inspect.uptake import measure_kernels
+from pipeline.compile.lowering_warnings import (
+    describe_unused_quantization,
+    find_training_mode,
+)
 from pipeline.compile.module_filter import FilteredPartitioner
 from pipeline.config.models import MethodConfig
 from pipeline.moments import call_all
@@ -82,7 +86,6 @@ class MethodFacts(CompileListener):
                 instructions,
                 method.program,
                 method.origins,
-                facts["delegation"],
             ):
                 facts["warnings"] = [*facts["warnings"], *warnings]
             facts["operators"] = describe_libraries(plans[name], self._libraries)
@@ -95,11 +98,15 @@ class MethodFacts(CompileListener):
         backends = [spec.backend for spec in config.partitioners]
         in_python = {b.backend_id for b in backends if b.execution.make_runtime}
         changes = list(find_changed_inputs(lowered))
-        warnings: list[LoweringWarning] = []
+        warnings = find_training_mode(method.program, method.origins)
         for partitioner in partitioners:
             warnings += map(_warn_of_method, partitioner.warnings)
         delegation = describe_delegation(lowered, config.partitioners, method.places)
         delegation["partitioners"] = _describe_uptake(config, partitioners, delegation)
+        if method.quantization and (
+            warning := describe_unused_quantization(delegation)
+        ):
+            warnings.append(_warn_of_method(warning))
         return {
             "delegation": delegation,
             "signature": {**self._signatures[name], "changes": changes},

@@ -194,7 +194,7 @@ def warnings_of(module, **options):
     made = built(module, **options)
     plan = read_package(PackageFiles("small.pte", made.pte)).plans["run"]
     program = made.lowered["run"]
-    found = warn_of_lost_conds(plan, made.emission.instructions("run", program), program, None, {})
+    found = warn_of_lost_conds(plan, made.emission.instructions("run", program), program)
     return trace_operators(found, program, ROOT)
 
 

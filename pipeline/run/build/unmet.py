@@ -1,8 +1,9 @@
 """Refuses a package whose config asked for what did not happen: a partitioner that took nothing, a
 quantizer that quantized nothing.
 
-Such a package would be green because nothing reached the accelerator that it is for. It is not
-linked; as the records of compiled methods say so, the config can be fixed without compiling again.
+Such a package would be green because nothing reached the accelerator that it is for. Linking
+refuses it, from the records of compiled methods, so that the config can be mended without
+compiling again.
 """
 
 from __future__ import annotations
