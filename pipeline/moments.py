@@ -132,7 +132,10 @@ class Feature:
             packages whose methods have rows or None for all, and the columns of the terminal or
             None; yields lines to print at its end.
         record_run: takes the workspace, the `report.events.Event`s of a run that did something, and
-            a `store.usage.is_caches`; writes files in `build/`. Raises OSError.
+            a `store.usage.is_caches`; writes files in `build/`, or into the store. Raises
+            OSError.
+        expect_costs: a class like `run.admission.NoExpectations`, of which a run has one object;
+            takes the store.
         evict: takes a `store.store.Store` that a run has changed, and the bytes that it may hold;
             removes what was least recently used. Raises PipelineError, OSError.
         earlier_keys: takes a store, a kind of action, and a key or None; yields the digest and the
@@ -175,6 +178,10 @@ class Feature:
             `config.variables.Variables`, the name of its file, the node of its `package` or None,
             and that of the rest of the config; returns the `config.variables.Combination` of each
             package by name.
+        explain_key: takes the model of a config's section, and a key that it does not have; says
+            what to do about it, or returns "".
+        explain_syntax: takes the text of a config, and the `yaml.MarkedYAMLError` of reading it;
+            returns the number of a line, from 1, what is wrong there, or "", and what to do.
         unknown_options: takes a `backends.entry.Backend` and its `backends.options.Options` of a
             config; yields the names of those that the installed ExecuTorch does not take, each with
             what is known instead.
@@ -278,6 +285,10 @@ class Feature:
         find_preprocessed: takes a `compile.preprocess.cached_backend.CachedBackend`, partitions
             with their compile specs, and what makes their part of a key; returns the place of their
             results in the store, a `ResultsPlace` of that module, or None.
+        measure_delegation: takes a lowered program; returns fields that only some
+            `store.compiled.DELEGATION`s have, such as `boundary`.
+        check_shared_state: takes the lowered programs of methods whose mutable buffers are one
+            memory, by method; raises PipelineError for a delegate that keeps such a buffer.
         compile_facts: returns a `run.build.listening.CompileListener`, whose facts of methods the
             result of a compile action keeps. They must be the same in each compilation.
         listen_to_link: learns from a link; takes the action, the results of its compile actions by
@@ -312,7 +323,8 @@ class Feature:
             itself or None; returns the text, with what to do where that is known.
         remarks: takes a plan; yields `store.errors.Problem`s for each run to report as warnings.
         check_files: takes a plan; yields mistakes in files that no config need name.
-        schemas: by a path in a workspace, what returns the JSON Schema to write there for editors.
+        schemas: by a path in a workspace, what returns the JSON Schema to write there for editors;
+            takes the `pydantic.json_schema.GenerateJsonSchema` by which that of configs is made.
         describe_key: takes a `store.json_diff.Difference` of two keys; returns words for one of a
             field that the feature brings, and None for any other.
         check_compiled: takes the compiled methods of a package by name, as
@@ -335,6 +347,10 @@ class Feature:
         read_signature: takes the `signature` of a method in a manifest; returns a
             `features.loading.method_spec.MethodSpec`, by which other features call the method.
             Raises PipelineError.
+        explain_missing_delegate: takes the id of a backend, and its delegate in a word; says that
+            the runtime here lacks this, or returns "".
+        find_delegate_facts: takes the id of a backend; returns what `backends.entry.Execution`
+            has as its `facts`, of what brings its delegate into the runtime here.
         load_delegates: loads what brings further delegates into ExecuTorch's runtime in this
             process, whose bindings were just imported. Raises PipelineError.
         measuring: a class like `run.prove.measuring.Measuring`, of which there is one object while
@@ -369,19 +385,13 @@ class Feature:
             commits, the oldest first, by package, as `report.packages.Entry.history` has them.
         find_build_facts: takes the workspace and packages; returns where and when they were built,
             by what each text is of.
-        overview_pages: renders those over all packages; takes `report.packages.Entry`s, and the
-            timeline and provenance of `report.render.render_all`.
-        sections: by rank, functions that take a package's report and return a
-            `report.elements.ReportSection` of it; the core's sections have the ranks 0, 20, 30, ...
-        overview_sections: by rank, those of the page over all packages, which take
-
-
         write_overview: takes the workspace and packages; writes the pages over all of them, which
             `overview_pages` renders, and returns their paths. Raises OSError.
         overview_pages: renders those over all packages; takes their `report.packages.Entry`s,
             and the timeline and provenance of `report.render.render_all`.
-        sections: the sections that it adds to the report of a package.
-        overview_sections: those that it adds to the page over all packages, of
+        sections: by rank, functions that take a package's report and return a
+            `report.elements.ReportSection` of it; the core's sections have the ranks 0, 20, 30, ...
+        overview_sections: by rank, those of the page over all packages, which take
             `report.packages.Entry`s.
         find_headline: takes the records of methods in a report; returns the worst verdict on them,
             the figure and the limit by which the method that is nearest to it has this verdict, as
@@ -415,6 +425,7 @@ class Feature:
     live_view: str = _moment("")
     describe_run: str = _moment("")
     record_run: str = _moment("")
+    expect_costs: str = _moment("")
     evict: str = _moment("")
     earlier_keys: str = _moment("")
     find_schedule: str = _moment("report")
@@ -431,6 +442,8 @@ class Feature:
     pending_tasks: str = _moment("")
     config: Mapping[str, str] = _moment("plan", _NONE)
     expand_matrix: str = _moment("plan")
+    explain_key: str = _moment("plan")
+    explain_syntax: str = _moment("plan")
     unknown_options: str = _moment("plan")
     describe_outdated: str = _moment("")
     summarize: str = _moment("plan")
@@ -473,6 +486,8 @@ class Feature:
     follow_partition: str = _moment("build")
     instead_of_link: str = _moment("build")
     find_preprocessed: str = _moment("build")
+    measure_delegation: str = _moment("build")
+    check_shared_state: str = _moment("build")
     compile_facts: str = _moment("build")
     listen_to_link: str = _moment("build")
     listen_to_compile: str = _moment("build")
@@ -500,6 +515,8 @@ class Feature:
     link_files: tuple[str, ...] = ()
     devices: Mapping[str, str] = _moment("measure", _NONE)
     read_signature: str = _moment("measure")
+    explain_missing_delegate: str = _moment("measure")
+    find_delegate_facts: str = _moment("measure")
     load_delegates: str = _moment("export measure")
     measuring: str = _moment("measure")
     locate_on_device: str = _moment("measure")

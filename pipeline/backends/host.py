@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+
+from pipeline.moments import call_all
 
 
 @dataclass(frozen=True)
@@ -69,16 +70,6 @@ def importable(module: str) -> bool:
     return find_spec(module.partition(".")[0]) is not None
 
 
-def on_a_mac(label: str) -> Callable[[], str]:
-    """Return a function for `Execution.cannot_run` of a delegate that only Apple's systems run.
-
-    ExecuTorch's wheels for macOS have these delegates (tools/cmake/preset/pybind.cmake).
-    """
-    return lambda: (
-        "" if sys.platform == "darwin" else f"{label} is run by Apple's systems only"
-    )
-
-
 EXECUTORCH = ("executorch", "flatbuffers", "torch", "torchao")
 TOSA = (*EXECUTORCH, "ml_dtypes", "numpy", "tosa-tools")
 
@@ -103,3 +94,16 @@ class Host:
         return (
             requirement for requirement in self.requirements if not requirement.there()
         )
+
+
+def explain_missing_delegate(backend_id: str, label: str) -> str:
+    """Say that the runtime here lacks a delegate, or return ""; `label` is its name in a word."""
+    return next(
+        call_all("explain_missing_delegate", backend_id, label),
+        'this installation has no feature "delegate_libraries"',
+    )
+
+
+def find_delegate_facts(backend_id: str) -> dict[str, str]:
+    """Return what brings a delegate into the runtime here, as `backends.entry.Execution.facts`."""
+    return next(call_all("find_delegate_facts", backend_id), {})

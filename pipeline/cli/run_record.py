@@ -17,7 +17,6 @@ from pipeline.report.events import (
     write_run,
 )
 from pipeline.report.stream import EventStream
-from pipeline.run.expectations import remember
 from pipeline.run.performed import Report
 from pipeline.store.errors import PipelineError, describe_error
 from pipeline.store.files import sweep
@@ -136,7 +135,6 @@ class RunRecord:
         if not self.usage:
             return
         add_usage(workspace.store, self.usage, moved)
-        remember(workspace.store, (report.event for report in self.reports))
         for folder in (workspace.build, workspace.build / ".state", workspace.logs):
             sweep(folder)
         store = workspace.store

@@ -31,9 +31,9 @@ from pipeline.config.fields import (
     is_method,
     is_reference,
 )
-from pipeline.config.misplaced import find_remedy
 from pipeline.config.mistakes import PORTABLE, REMEDIES, Mistakes, collected, word
 from pipeline.config.models import OMIT, MethodConfig, PackageConfig
+from pipeline.moments import call_all
 from pipeline.store.errors import (
     did_you_mean,
     shown,
@@ -122,7 +122,7 @@ class Reader:
             feature = _missing_feature(model, word(key))
             if key not in fields and not feature:
                 suggestion = did_you_mean(word(key), [*fields, *more])
-                hint = find_remedy(model, word(key))
+                hint = next(call_all("explain_key", model, word(key)), "")
                 if hint:
                     hint = f"{hint}; {suggestion}"
                 else:

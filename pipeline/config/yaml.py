@@ -15,8 +15,8 @@ from typing import Any
 
 import yaml
 
-from pipeline.config.missing_colon import find_missing_colon
-from pipeline.store.errors import ConfigErrors, Problem, join, shown
+from pipeline.moments import call_all
+from pipeline.store.errors import ConfigErrors, Problem, join
 
 _MOST_VALUES = 20_000  # of a document, each as often as aliases repeat it
 _LONGEST_NUMBER = 100  # characters; no number of ours has more than 64 bits
@@ -104,23 +104,11 @@ def load_nodes(content: bytes, file: str) -> Node | None:
         raise _error(file, line, fault) from error
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        context = ""
-        if error.context:
-            context = f"{error.context}, "
-        line = 0
-        if mark:
-            line = mark.line + 1
-        if mark and text[mark.index : mark.index + 1] == "\t":
-            raise _error(
-                file, line, "holds a tab", "YAML is indented by spaces"
-            ) from error
-        if keyless := find_missing_colon(text, error):
-            raise _error(
-                file,
-                keyless,
-                f"{shown(text.splitlines()[keyless - 1].strip())} lacks a colon",
-                "write `key: value`, with the space, or `key:` above what it holds",
-            ) from error
+        context = f"{error.context}, " if error.context else ""
+        line = mark.line + 1 if mark else 0
+        for explained_line, fault, remedy in call_all("explain_syntax", text, error):
+            if fault:
+                raise _error(file, explained_line, fault, remedy) from error
         # From 0.2.6 on, libyaml has a limit of its own (1,000), and looks so far ahead in a line.
         if error.problem == "exceeded maximum nesting depth":
             raise _too_deep(file, line) from error

@@ -81,13 +81,6 @@ def _is_in_memory(path: str) -> bool:
     return path.startswith(f"{_MEMORY}{os.sep}")
 
 
-def is_no_file(path: str) -> bool:
-    """Return whether a path is a name for what has no file: code of a text, such as `<string>`, or
-    the hook of an editable installation on `sys.path`."""
-    named = os.path.basename(path).startswith(("<", "__editable__."))
-    return named and not os.path.lexists(path)
-
-
 def environment_folders() -> tuple[str, ...]:
     """List the folders of the Python that runs: its library, what is installed, its programs, and
     what else makes a virtual environment. Data that someone keeps in one are not among them."""

@@ -9,8 +9,37 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
-from pipeline.store.costs import Cost
+from pipeline.plan.actions import Action
+from pipeline.plan.tasks import ActionTask
+
+LEAST_MEMORY = (
+    500 << 20
+)  # bytes of an action that nothing is known of: torch and ExecuTorch
+
+
+class Cost(NamedTuple):
+    """Seconds of wall time, and bytes of memory at the peak."""
+
+    seconds: float
+    peak: int
+
+
+class NoExpectations:
+    """What is expected of actions where no feature remembers what they took."""
+
+    def expect(self, action: Action) -> Cost:
+        """Return what an action is expected to take."""
+        return Cost(0.0, LEAST_MEMORY)
+
+    def recall(self, action: Action | ActionTask) -> float | None:
+        """Return the seconds that an action took before, None where that is not known."""
+        return None
+
+    def ahead(self, action: Action) -> float:
+        """Return the seconds of the longest path that begins when an action ends."""
+        return 0.0
 
 
 def choose_next(

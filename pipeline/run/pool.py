@@ -12,19 +12,18 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
+from pipeline.moments import call_all
 from pipeline.plan.actions import Action
 from pipeline.plan.tasks import ActionTask
 from pipeline.report.events import Event, make_event
 from pipeline.report.stream import EventStream
 from pipeline.run.action_status import ActionStatus, log_name, log_path, progress_path
-from pipeline.run.admission import Idleness, choose_next
+from pipeline.run.admission import Cost, Idleness, NoExpectations, choose_next
 from pipeline.run.executors import Executor, ExecutorLostError, WorkerLostError
 from pipeline.run.executors.choice import open_executor
-from pipeline.run.expectations import Expectations
 from pipeline.run.performed import Report
 from pipeline.run.progress import ProgressLog
 from pipeline.run.worker import may_judge_here, may_refit_here, run_here
-from pipeline.store.costs import Cost
 from pipeline.store.files import make_folder, remove
 from pipeline.store.settings import usable_cores
 from pipeline.store.sizes import human_size
@@ -78,7 +77,8 @@ class Pool:
         self._lost = ""  # why no action can run any more
         self._progress = ProgressLog(self._workspace)
         self._idle_work: Callable[[], None] | None = None
-        self._expectations = Expectations(self._workspace.store)
+        expectations = call_all("expect_costs", self._workspace.store)
+        self._expectations: NoExpectations = next(expectations, NoExpectations())
         self._waiting: list[Attempt] = []
         self._under_way: Running = {}
         self._to_run_alone: list[Attempt] = []

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from pipeline.plan.actions import Action
 from pipeline.report.stream import EventStream
 from pipeline.run.action_status import ActionStatus, read_progress
+from pipeline.run.admission import Cost
 from pipeline.run.executors import WorkerLostError
-from pipeline.store.costs import Cost
 from pipeline.store.digest import Digest
 from pipeline.store.workspace import Workspace
 

@@ -151,7 +151,7 @@ _UPTAKE = (
 )
 # Counts of operator calls, over control flow too. Manifests and reports of older versions lack what
 # need not be there; a result of this one has all but `kernels` and `estimates`, which are left out
-# where there are none.
+# where there are none, and `boundary`, which a feature measures.
 DELEGATION: Mapping[str, Any] = {
     "nodes": Count,
     "delegated_nodes": Count,

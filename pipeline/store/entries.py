@@ -187,12 +187,12 @@ def _list_named_blobs(parts: Json) -> list[Json]:
 
 
 def _agrees_method(method: Json) -> bool:
-    """Tell whether a compiled method has all fields of a delegation that this version writes, and
+    """Tell whether a compiled method has all fields of a delegation that the core writes, and
     refers to no constant that it lacks."""
     from pipeline.store.compiled import DELEGATION
 
     required = {name.removesuffix("?") for name in DELEGATION}
-    required -= {"kernels", "estimates"}
+    required -= {"kernels", "boundary", "estimates"}
     constants = method["constants"]
     for places in constants["consumed"].values():
         if max(places, default=-1) >= len(constants["tensors"]):

@@ -3,7 +3,11 @@
 import pytest
 
 from pipeline.backends import BACKENDS
-from pipeline.backends.delegate_libraries import VARIABLE, find_library, lacks
+from pipeline.features.delegate_libraries.libraries import (
+    VARIABLE,
+    explain_missing,
+    find_library,
+)
 from pipeline.plan.kinds.validate import ValidateInputs, measured_key
 from pipeline.store.digest import hash_file
 from tests.support.configs import read_configs
@@ -57,9 +61,11 @@ def test_vulkan_needs_a_driver_too(library, monkeypatch):
 
 
 def test_a_runtime_of_ones_own_that_has_it_needs_no_library(library, monkeypatch):
-    monkeypatch.setattr("pipeline.backends.delegate_libraries._runtime_files", lambda: [library])
-    assert lacks("VulkanBackend", "Vulkan") == ""
-    assert lacks("MLXBackend", "MLX")
+    monkeypatch.setattr(
+        "pipeline.features.delegate_libraries.libraries._runtime_files", lambda: [library]
+    )
+    assert explain_missing("VulkanBackend", "Vulkan") == ""
+    assert explain_missing("MLXBackend", "MLX")
 
 
 def test_another_library_validates_again(library, tmp_path, monkeypatch):

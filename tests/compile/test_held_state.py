@@ -6,8 +6,8 @@ from executorch.backends.vulkan.partitioner.vulkan_partitioner import VulkanPart
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from torch.export import export
 
-from pipeline.compile.held_state import refuse_held_state
 from pipeline.compile.lower import lower
+from pipeline.features.held_state.held_state import refuse_held_state
 from pipeline.store.errors import PipelineError
 
 pytestmark = pytest.mark.slow

@@ -17,10 +17,10 @@ from doit.cmd_list import List
 from doit.cmd_run import Run
 
 from pipeline.backends.delegate_devices import VARIABLE as DEVICES_VARIABLE
-from pipeline.backends.delegate_libraries import VARIABLE as LIBRARIES_VARIABLE
 from pipeline.cli.commands import ANYWHERE, GROUPS, VERBS
 from pipeline.cli.run_options import take_option
 from pipeline.cli.workspace_commands import Clean
+from pipeline.features.delegate_libraries.libraries import VARIABLE as LIBRARIES_VARIABLE
 from pipeline.moments import find_functions
 from pipeline.store.setting_table import find_settings, find_variables
 from pipeline.store.settings_reader import UNTRUSTED_VARIABLE

@@ -7,13 +7,13 @@ from math import inf
 import pytest
 
 from benchmarks.groups import control_group, entering
+from pipeline.features.costs.costs import Name, add_costs, read_costs
+from pipeline.features.costs.expectations import Expectations, remember
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds.link import LinkInputs
 from pipeline.report.events import make_event
-from pipeline.run.admission import choose_next
+from pipeline.run.admission import Cost, choose_next
 from pipeline.run.executors import system
-from pipeline.run.expectations import Expectations, remember
-from pipeline.store.costs import Cost, Name, add_costs, read_costs
 from pipeline.store.store import Store
 from tests.support.stand_in import run_stand_in
 

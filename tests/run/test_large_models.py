@@ -10,6 +10,8 @@ import pytest
 import torch
 from torch.export import export
 
+from pipeline.features.costs.costs import Name, add_costs
+from pipeline.features.costs.expectations import Expectations, weigh
 from pipeline.features.exporters.shared_members import sharing_members
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds.link import LinkInputs
@@ -17,9 +19,8 @@ from pipeline.program.archive import save_programs
 from pipeline.program.sources import MethodSource
 from pipeline.report.events import make_event
 from pipeline.run import pool as pools
-from pipeline.run.expectations import Expectations, weigh
+from pipeline.run.admission import Cost
 from pipeline.run.performed import Report
-from pipeline.store.costs import Cost, Name, add_costs
 from pipeline.store.store import Store
 from pipeline.store.workspace import open_workspace
 

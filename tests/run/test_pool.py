@@ -6,12 +6,13 @@ from concurrent.futures import Future
 
 import pytest
 
+from pipeline.features.costs.costs import Name, add_costs
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds.link import LinkInputs
 from pipeline.report.events import make_event
 from pipeline.run import pool as pools
+from pipeline.run.admission import Cost
 from pipeline.run.performed import Report
-from pipeline.store.costs import Cost, Name, add_costs
 from pipeline.store.workspace import open_workspace
 from tests.support.events import read_events
 from tests.support.stand_in import run_stand_in

@@ -6,25 +6,19 @@ no data. Here a node is a call of an operator, in a delegate or out of one.
 
 from __future__ import annotations
 
-import math
-import operator
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain, groupby
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-import torch
 from executorch.exir.lowered_backend_module import LoweredBackendModule
-from executorch.exir.sym_util import eval_upper_bound
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
-from torch.utils import _pytree as pytree
 
 from pipeline.backends import PartitionerSpec
 from pipeline.backends.estimate import find_estimate
+from pipeline.moments import call_all
 from pipeline.program.graphs import (
     NodePlaces,
     called_delegate,
@@ -33,10 +27,7 @@ from pipeline.program.graphs import (
     iter_nodes,
 )
 from pipeline.program.module_paths import innermost_module
-from pipeline.program.operators import NOTES, base_name, operator_name
-
-# Operators that give the values that they are given, in another layout or dtype, or elsewhere.
-_COPIES = frozenset({"_to_dim_order_copy", "_clone_dim_order", "_to_copy", "clone"})
+from pipeline.program.operators import NOTES, operator_name
 
 
 @dataclass(frozen=True)
@@ -101,11 +92,12 @@ def describe_delegation(
         "left": [
             _describe_undelegated(call, partitioners, places) for call in undelegated
         ],
-        "boundary": _measure_boundary(program.graph_module),
         "segments": list(_join_segments(calls)),
     }
     if estimates:
         record["estimates"] = estimates
+    for more_fields in call_all("measure_delegation", program):
+        record |= more_fields
     return record
 
 
@@ -219,89 +211,6 @@ def _iter_calls(
             yield _GraphCall(node, place, backend, Counter([name]))
         for body in bodies.get(node, ()):
             yield from _iter_calls(body, kernels, place)
-
-
-def _measure_boundary(module: GraphModule) -> dict[str, Any]:
-    """Measure the data that goes into delegates and out of them in a call of a method, at most."""
-    # Dynamic sizes count with their upper bounds, of a condition the dearer branch, and the body of
-    # a loop as often as it is run. What goes from one delegate to another counts on both sides.
-    # `copies` are operators next to a delegate that only change layout or dtype, or copy.
-    crossings, copies = _measure_crossings(module)
-    records = [
-        {"tensors": tensors, "bytes": size} for tensors, size in crossings.tolist()
-    ]
-    return {"into": records[0], "out_of": records[1], "copies": copies}
-
-
-def _measure_crossings(module: GraphModule) -> tuple[npt.NDArray[np.object_], int]:
-    """Return tensors and bytes, into delegates (first row) and out of them, and the copies."""
-    copies = sum(map(_is_copy_beside_delegate, module.graph.nodes))
-    crossings = np.zeros((2, 2), np.object_)  # Python's integers, which do not overflow
-    for node in module.graph.nodes:
-        if called_delegate(node) is not None:
-            arguments = [
-                argument for argument in node.args[1:] if isinstance(argument, Node)
-            ]
-            inputs = [argument.meta.get("val") for argument in arguments]
-            crossings += [_count(inputs), _count(node.meta.get("val"))]
-    for flow, bodies in control_flow_bodies(module).items():
-        measured = [_measure_crossings(body) for body in bodies]
-        # One branch runs, and the method must have room for the dearer one.
-        dearest = max((body for body, _ in measured), key=lambda body: body[:, 1].sum())
-        crossings += dearest * _max_runs(flow)
-        copies += sum(body_copies for _, body_copies in measured)
-    return crossings, copies
-
-
-def _max_runs(flow: Node) -> int:
-    """Return how often a control flow runs a body at most; a branch of a condition, once."""
-    if flow.target is torch.ops.higher_order.cond:
-        return 1
-    # map_impl(body, xs, others), scan(body, carries, xs, others)
-    xs: Any = flow.args[2]
-    if flow.target is torch.ops.higher_order.map_impl:
-        xs = flow.args[1]
-    value = None
-    if xs:
-        value = xs[0].meta.get("val")
-    if not isinstance(value, torch.Tensor):
-        return 1
-    return _upper_bound(value.shape[0])
-
-
-def _is_copy_beside_delegate(node: Node) -> bool:
-    if base_name(node) not in _COPIES:
-        return False
-    makers = map(_maker, node.all_input_nodes)
-    return any(
-        called_delegate(neighbour) is not None for neighbour in (*makers, *node.users)
-    )
-
-
-def _maker(node: Node) -> Node:
-    """Return the node that made a value, which may be one of several that it made."""
-    while node.target is operator.getitem and isinstance(node.args[0], Node):
-        node = node.args[0]
-    return node
-
-
-def _count(values: Any) -> list[int]:
-    """Count the tensors among values, and their bytes."""
-    tensors = 0
-    size = 0
-    for value in pytree.tree_leaves(values):
-        if isinstance(value, torch.Tensor):
-            tensors += 1
-            size += math.prod([value.dtype.itemsize, *map(_upper_bound, value.shape)])
-    return [tensors, size]
-
-
-def _upper_bound(size: int | torch.SymInt) -> int:
-    """Return a size's upper bound, without one the example's; 1 if known only at run time."""
-    try:
-        return eval_upper_bound(size)
-    except RuntimeError:
-        return 1
 
 
 def find_debug_handles(

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from pkgutil import walk_packages
@@ -16,9 +17,14 @@ from runpy import run_path
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from pipeline.backends.delegate_libraries import lacks, library_facts
 from pipeline.backends.entry import Backend, Execution, Lowering, Preprocessing, Why
-from pipeline.backends.host import Host, Requirement, package_folders
+from pipeline.backends.host import (
+    Host,
+    Requirement,
+    explain_missing_delegate,
+    find_delegate_facts,
+    package_folders,
+)
 from pipeline.backends.options import NoOptions, Options
 from pipeline.backends.reasons import NOT_OF_THIS_TYPE
 from pipeline.program.patching import replaced
@@ -163,7 +169,11 @@ def _mlx_reasons(partitioner: Partitioner, program: ExportedProgram) -> Iterator
 def _mlx_cannot_run() -> str:
     """Return why this machine can't run MLX's payloads, or "". ExecuTorch's wheels for macOS have
     its delegate (tools/cmake/preset/pybind.cmake)."""
-    return "" if sys.platform == "darwin" else lacks("MLXBackend", "MLX")
+    return (
+        ""
+        if sys.platform == "darwin"
+        else explain_missing_delegate("MLXBackend", "MLX")
+    )
 
 
 ENTRIES = (
@@ -203,7 +213,7 @@ ENTRIES = (
         ),
         execution=Execution(
             cannot_run=_mlx_cannot_run,
-            facts=library_facts("MLXBackend"),
+            facts=partial(find_delegate_facts, "MLXBackend"),
             elsewhere="library, Mac",
         ),
     ),

@@ -12,7 +12,7 @@ from pipeline.features.cache.index_file import open_index
 from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import clear_place, remove, sweep
-from pipeline.store.leases import earliest_lease
+from pipeline.store.leases import FOLDER
 from pipeline.store.places import describe_remedy
 from pipeline.store.store import Store
 
@@ -62,7 +62,7 @@ def evict(store: Store, cap: int) -> Evicted:
 
 
 def _evict(store: Store, cap: int) -> Evicted:
-    since = earliest_lease(store)
+    since = _find_earliest_lease(store)
     with open_index(store) as index:
         if index.size() <= cap:
             return Evicted(left=index.size())
@@ -99,3 +99,15 @@ def _drop(path: Path, size: int, evicted: Evicted) -> bool:
     evicted.left -= size
     evicted.size += size
     return True
+
+
+def _find_earliest_lease(store: Store) -> float:
+    """Return when the oldest of the builds under way began, in seconds since the epoch, or infinity
+    if there is none."""
+    folder = store.root / FOLDER
+    sweep(folder)
+    times = [float("inf")]
+    for path in folder.glob(".*"):
+        with suppress(OSError):
+            times.append(path.stat().st_mtime)
+    return min(times)

@@ -1,17 +1,16 @@
-"""The JSON Schema of `targets/*.yaml`, for editors: `python -m
-pipeline.features.contracts.target_schema` prints it.
+"""The JSON Schema of `targets/*.yaml`, for editors.
 
 Made from the model that parses a target, with the names that it takes.
 """
 
 from __future__ import annotations
 
-import json
 from typing import Any
+
+from pydantic.json_schema import GenerateJsonSchema
 
 from pipeline.backends import BACKENDS
 from pipeline.backends.options import add_descriptions
-from pipeline.config.schema_generator import DIALECT, SchemaGenerator
 from pipeline.features.contracts.linking import kernel_libraries
 from pipeline.features.contracts.targets import KERNEL_PATTERN, PARTS, TargetFile
 from pipeline.program.scalar_types import SCALAR_TYPES
@@ -20,9 +19,13 @@ from pipeline.store.sizes import SIZE_PATTERN
 _ARENA = "^[1-9][0-9]{0,2}$"
 
 
-def target_schema() -> dict[str, Any]:
-    """Return a schema of draft 2020-12; the order of its keys is fixed."""
-    schema = TargetFile.model_json_schema(schema_generator=SchemaGenerator)
+def target_schema(generator: type[GenerateJsonSchema]) -> dict[str, Any]:
+    """Return a schema of draft 2020-12; the order of its keys is fixed.
+
+    Args:
+        generator: describes the types of keys.
+    """
+    schema = TargetFile.model_json_schema(schema_generator=generator)
     keys = schema["properties"]
     dtype = {"enum": SCALAR_TYPES.split()}
     dtypes = {"type": "array", "items": dtype, "minItems": 1, "uniqueItems": True}
@@ -47,7 +50,11 @@ def target_schema() -> dict[str, Any]:
     keys["memory"] = {"anyOf": [*sizes, _mapping({_ARENA: {"anyOf": sizes}})]}
     keys["alignment"] = {"anyOf": [power, _mapping({f"^({'|'.join(PARTS)})$": power})]}
     add_descriptions(TargetFile, keys)
-    return {"$schema": DIALECT, **schema, "description": "The runtime of a device."}
+    return {
+        "$schema": generator.schema_dialect,
+        **schema,
+        "description": "The runtime of a device.",
+    }
 
 
 def _mapping(members: dict[str, Any]) -> dict[str, Any]:
@@ -58,7 +65,3 @@ def _mapping(members: dict[str, Any]) -> dict[str, Any]:
         "additionalProperties": False,
         "minProperties": 1,
     }
-
-
-if __name__ == "__main__":
-    print(json.dumps(target_schema(), indent=2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from pipeline.backends.entry import (
     Why,
     lazy,
 )
-from pipeline.backends.host import EXECUTORCH, Host, on_a_mac
+from pipeline.backends.host import EXECUTORCH, Host
 from pipeline.backends.options import edge_operators
 from pipeline.backends.quantize_options import QuantizeConfig
 from pipeline.features.coreml.buffers import find_taken_over
@@ -162,6 +163,16 @@ def _reasons(partitioner: Partitioner, program: ExportedProgram) -> Iterator[Why
 
 
 _COREML = "executorch.backends.apple.coreml."
+
+
+def _cannot_run() -> str:
+    """Return why this machine can't run Core ML's payloads, or "". ExecuTorch's wheels for macOS
+    have its delegate (tools/cmake/preset/pybind.cmake)."""
+    if sys.platform == "darwin":
+        return ""
+    return "Core ML is run by Apple's systems only"
+
+
 ENTRIES = (
     Backend(
         name="coreml",
@@ -189,7 +200,7 @@ ENTRIES = (
         ),
         host=Host(distributions=(*EXECUTORCH, "cattrs", "coremltools", "protobuf")),
         execution=Execution(
-            cannot_run=on_a_mac("Core ML"),
+            cannot_run=_cannot_run,
             elsewhere="Mac",
             check_payload=lazy("pipeline.features.coreml.payload:check_payload"),
         ),

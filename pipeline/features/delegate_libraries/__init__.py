@@ -1,5 +1,9 @@
 """Delegate libraries: delegates that ExecuTorch's wheel lacks, from shared libraries that the
-environment lists, so that this machine runs packages that call them."""
+environment lists, so that this machine runs packages that call them.
+
+libraries  which libraries there are, and what they hold
+loading    puts their delegates into the runtime of this process
+"""
 
 from __future__ import annotations
 
@@ -8,5 +12,7 @@ from pipeline.moments import Feature
 FEATURE = Feature(
     "delegate_libraries",
     "run delegates that ExecuTorch's wheel lacks, from the libraries of PTE_DELEGATE_LIBRARIES",
+    explain_missing_delegate="pipeline.features.delegate_libraries.libraries:explain_missing",
+    find_delegate_facts="pipeline.features.delegate_libraries.libraries:find_facts",
     load_delegates="pipeline.features.delegate_libraries.loading:load_delegate_libraries",
 )

@@ -1,8 +1,8 @@
 """Load the shared libraries that bring delegates into ExecuTorch's runtime of this process.
 
-The catalogue lists them (`pipeline.backends.delegate_libraries`). Each library of the wheel has a
-registry of backends, and the runtime reads that of whichever was loaded first; so a delegate is
-registered in all of them.
+The environment lists them (`libraries.py`). Each library of the wheel has a registry of backends,
+and the runtime reads that of whichever was loaded first; so a delegate is registered in all of
+them.
 """
 
 from __future__ import annotations
@@ -12,8 +12,12 @@ import os
 from collections.abc import Iterator
 
 from pipeline.backends import BACKENDS
-from pipeline.backends.delegate_libraries import VARIABLE, delegate_libraries, holds
 from pipeline.backends.host import package_folders
+from pipeline.features.delegate_libraries.libraries import (
+    VARIABLE,
+    delegate_libraries,
+    holds,
+)
 from pipeline.store.errors import PipelineError
 
 _WITH_REGISTRY = (

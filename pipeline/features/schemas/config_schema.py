@@ -26,8 +26,8 @@ from pipeline.config.edge import FACTORY, PassSpec
 from pipeline.config.fields import REFERENCE_PATTERN
 from pipeline.config.models import OMIT, MethodConfig, PackageConfig
 from pipeline.config.reader import partitioner_options
-from pipeline.config.schema_generator import DIALECT, MEMBERS, SchemaGenerator
 from pipeline.config.variables import AXIS_PATTERN
+from pipeline.features.schemas.schema_generator import DIALECT, MEMBERS, SchemaGenerator
 
 # What is no model's. The names of these definitions end in a point, which no model's holds.
 _DEFINITIONS = rf"""

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 
 from pipeline.features.schemas.config_schema import json_schema
+from pipeline.features.schemas.schema_generator import SchemaGenerator
 from pipeline.moments import find_functions, load
 
 DEFAULT = Path("partition_configs", "schema.json")
@@ -27,7 +29,7 @@ def main(words: list[str]) -> int:
     more_schemas = {} if words else find_functions("schemas")
     for name, reference in more_schemas.items():
         if Path(name).parent.is_dir():
-            schemas[Path(name)] = load(reference)
+            schemas[Path(name)] = partial(load(reference), SchemaGenerator)
     for path, make in schemas.items():
         try:
             path.write_text(json.dumps(make(), indent=2) + "\n", encoding="utf-8")

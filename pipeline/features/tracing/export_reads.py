@@ -17,10 +17,11 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from pipeline.features.tracing.nondeterminism import find_nondeterminism, find_strings
+from pipeline.features.tracing.paths import is_no_file
 from pipeline.features.tracing.tracer import Tracer
 from pipeline.features.tracing.undeclared import list_undeclared
 from pipeline.plan.kinds.export import ExportInputs
-from pipeline.plan.places import FOLDER, SYSTEM, Kind, is_no_file, within
+from pipeline.plan.places import FOLDER, SYSTEM, Kind, within
 from pipeline.plan.reads import NEUTRAL, WHOLE_ENVIRONMENT, Finder, Reads, is_inside
 from pipeline.run.export.declared_reads import (
     OWN,

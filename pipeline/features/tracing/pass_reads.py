@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pipeline.features.tracing.nondeterminism import find_nondeterminism, find_strings
+from pipeline.features.tracing.paths import is_no_file
 from pipeline.features.tracing.tracer import Tracer
 from pipeline.features.tracing.undeclared import list_undeclared
 from pipeline.features.tracing.watch import loaded_files
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds.compile import CompileInputs
-from pipeline.plan.places import FOLDER, SYSTEM, Kind, Places, is_no_file, within
+from pipeline.plan.places import FOLDER, SYSTEM, Kind, Places, within
 from pipeline.plan.user_code import UserCode, open_code
 from pipeline.run.isolated import running_files
 from pipeline.store.distributions import find_folders

@@ -50,3 +50,10 @@ def _clean(path: str) -> str:
     if "//" in path or "/." in path or path.endswith("/"):
         return "/" + "/".join(part for part in path.split("/") if part not in ("", "."))
     return path
+
+
+def is_no_file(path: str) -> bool:
+    """Return whether a path is a name for what has no file: code of a text, such as `<string>`, or
+    the hook of an editable installation on `sys.path`."""
+    named = os.path.basename(path).startswith(("<", "__editable__."))
+    return named and not os.path.lexists(path)

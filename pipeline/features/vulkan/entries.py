@@ -3,13 +3,12 @@ executorch/backends/webgpu."""
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from pipeline.backends import reasons
-from pipeline.backends.delegate_libraries import lacks, library_facts
 from pipeline.backends.entry import (
     Backend,
     Execution,
@@ -17,6 +16,10 @@ from pipeline.backends.entry import (
     NameKind,
     Preprocessing,
     Quantization,
+)
+from pipeline.backends.host import (
+    explain_missing_delegate,
+    find_delegate_facts,
 )
 from pipeline.backends.integer_scalars import keeping_integers
 from pipeline.backends.options import (
@@ -264,7 +267,7 @@ _REASONS = reasons.reported_by(
 
 def _cannot_run() -> str:
     """Return why this machine can't run Vulkan's payloads, or ""."""
-    lacking = lacks("VulkanBackend", "Vulkan")
+    lacking = explain_missing_delegate("VulkanBackend", "Vulkan")
     if lacking:
         return lacking
     if not (has_loader() and has_driver()):
@@ -273,7 +276,9 @@ def _cannot_run() -> str:
 
 
 _EXECUTION = Execution(
-    cannot_run=_cannot_run, facts=library_facts("VulkanBackend"), elsewhere="library"
+    cannot_run=_cannot_run,
+    facts=partial(find_delegate_facts, "VulkanBackend"),
+    elsewhere="library",
 )
 
 

@@ -19,12 +19,12 @@ from executorch.exir import (
 from torch.export import ExportedProgram
 
 from pipeline.compile.emission import MakeConfig, collect_named_data, emit_lowered
-from pipeline.compile.held_state import refuse_held_state
 from pipeline.compile.lower import lower
 from pipeline.compile.module_filter import FilteredPartitioner
 from pipeline.compile.objects import MethodObject, make_object
 from pipeline.compile.preprocess.spill import spilled_constants
 from pipeline.compile.steps import timed_steps
+from pipeline.moments import call_all
 from pipeline.run.build.listening import CompileListener
 from pipeline.run.stages import Stages
 from pipeline.store.store import Store
@@ -77,7 +77,7 @@ def compile_unit(
             lowered = lower_request(request, cache)
         programs = {name: lowered.exported_program(name) for name in request.programs}
         if request.shares_state:
-            refuse_held_state(programs)
+            list(call_all("check_shared_state", programs))
         with stages.stage("describe"):
             for listener in listeners:
                 listener.add_lowered(programs)

@@ -94,7 +94,7 @@ class MethodFacts(CompileListener):
         backends = [spec.backend for spec in config.partitioners]
         in_python = {b.backend_id for b in backends if b.execution.make_runtime}
         changes = list(find_changed_inputs(lowered))
-        warnings: list[LoweringWarning] = []
+        warnings: list[dict[str, Any]] = []
         for further in call_all("warn_of_program", method.program, method.origins):
             warnings += further
         for partitioner in partitioners:

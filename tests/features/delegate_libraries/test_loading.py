@@ -9,7 +9,7 @@ from pathlib import Path
 import executorch
 import pytest
 
-from pipeline.backends.delegate_libraries import VARIABLE
+from pipeline.features.delegate_libraries.libraries import VARIABLE
 from pipeline.store.releases import installed_release
 from tests.support.bench import REPOSITORY
 from tests.support.matrix import in_tiers

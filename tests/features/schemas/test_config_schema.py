@@ -5,10 +5,10 @@ import sys
 import jsonschema
 import pytest
 
-from pipeline.config.schema_generator import DIALECT
 from pipeline.features.contracts.target_schema import target_schema
 from pipeline.features.schemas.config_schema import json_schema
 from pipeline.features.schemas.editor_files import main
+from pipeline.features.schemas.schema_generator import DIALECT, SchemaGenerator
 from pipeline.store.errors import ConfigErrors
 from tests.support.bench import REPOSITORY
 from tests.support.configs import parse_config, read_configs
@@ -241,6 +241,8 @@ def test_schema_is_written_where_it_says(tmp_path, monkeypatch, capsys):
     assert json.loads((tmp_path / "partition_configs/schema.json").read_text()) == json_schema()
     (tmp_path / "targets").mkdir()
     assert main([]) == 0 and capsys.readouterr().out.endswith("wrote targets/schema.json\n")
-    assert json.loads((tmp_path / "targets/schema.json").read_text()) == target_schema()
+    assert json.loads((tmp_path / "targets/schema.json").read_text()) == target_schema(
+        SchemaGenerator
+    )
     assert main(["other.json"]) == 0 and capsys.readouterr().out == "wrote other.json\n"
     assert main(["--help"]) == 2 and main(["a", "b"]) == 2

@@ -18,8 +18,8 @@ from executorch.exir.dialects._ops import ops
 from pydantic import ValidationError
 
 from pipeline.backends import PartitionerSpec, make_partitioners, make_quantizer
-from pipeline.backends.delegate_libraries import VARIABLE, find_library
 from pipeline.backends.options import NAMES
+from pipeline.features.delegate_libraries.libraries import VARIABLE, find_library
 from pipeline.features.vulkan.entries import (
     VulkanOptions,
     VulkanQuantize,

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import cached_property
+from typing import Any
 
+from pipeline.features.costs.costs import Name, add_costs, read_costs
 from pipeline.plan.actions import Action
 from pipeline.plan.tasks import ActionTask
 from pipeline.program.archive_reader import KINDS, open_archive
 from pipeline.program.sources import MethodSource
 from pipeline.report.events import Event
-from pipeline.store.costs import Cost, Name, add_costs, read_costs
+from pipeline.run.admission import LEAST_MEMORY, Cost
 from pipeline.store.errors import SourceError
 from pipeline.store.store import Store
+from pipeline.store.workspace import Workspace
 
-# Of an action that nothing is known of: torch and ExecuTorch, and copies of its weights.
-_LEAST, _COPIES = 500 << 20, 3
+_COPIES = 3  # of the weights of an action that nothing is known of
 _ORDER = (
     "export",
     "quantize",
@@ -40,7 +42,7 @@ class Expectations:
         if cost := self._find(action):
             # The model may have grown since, or the exporter has other parameters.
             return cost._replace(peak=max(cost.peak, weights))
-        memory = _LEAST + _COPIES * weights
+        memory = LEAST_MEMORY + _COPIES * weights
         return Cost(memory / _SPEED, memory)
 
     def recall(self, action: Action | ActionTask) -> float | None:
@@ -54,7 +56,7 @@ class Expectations:
         seconds = 0.0
         for kind in _ORDER[_ORDER.index(action.kind) + 1 :]:
             place = kind, action.model, action.package
-            seconds += self._longest.get(place, _LEAST / _SPEED)
+            seconds += self._longest.get(place, LEAST_MEMORY / _SPEED)
         return seconds
 
     @cached_property
@@ -97,6 +99,13 @@ def remember(store: Store, events: Iterable[Event]) -> None:
     """Remember what actions took that were performed."""
     built = [event for event in events if event.outcome == "built" and event.worker]
     add_costs(store, {name_of(e): Cost(e.seconds, e.peak_bytes) for e in built})
+
+
+def remember_run(
+    workspace: Workspace, events: Iterable[Event], caches: Mapping[str, Any]
+) -> None:
+    """Remember what the actions of a run took, in its workspace's store."""
+    remember(workspace.store, events)
 
 
 def weigh(sources: Iterable[MethodSource]) -> int:

@@ -1,4 +1,5 @@
-"""Finds the key that lacks its colon, which libyaml reports as a mistake in the next line."""
+"""Explains mistakes in YAML: a tab, and a key that lacks its colon, which libyaml reports as one in
+the next line."""
 
 from __future__ import annotations
 
@@ -6,7 +7,23 @@ import re
 
 import yaml
 
+from pipeline.store.errors import shown
+
 _COLON = re.compile(r":(?:\s|$)")
+
+
+def explain_syntax(text: str, error: yaml.MarkedYAMLError) -> tuple[int, str, str]:
+    """Return the number of the line, from 1, that holds a tab or whose key lacks its colon, what is
+    wrong there, and what to write; a fault of "" for another mistake."""
+    mark = error.problem_mark or error.context_mark
+    if mark and text[mark.index : mark.index + 1] == "\t":
+        return mark.line + 1, "holds a tab", "YAML is indented by spaces"
+    number = find_missing_colon(text, error)
+    if not number:
+        return 0, "", ""
+    fault = f"{shown(text.splitlines()[number - 1].strip())} lacks a colon"
+    remedy = "write `key: value`, with the space, or `key:` above what it holds"
+    return number, fault, remedy
 
 
 def find_missing_colon(text: str, error: yaml.MarkedYAMLError) -> int:

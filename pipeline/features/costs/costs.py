@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
+from pipeline.run.admission import Cost
 from pipeline.store.digest import canonical_json
 from pipeline.store.files import read_record, write_atomically
 from pipeline.store.forms import Count, check_of
@@ -26,13 +27,6 @@ class Name(NamedTuple):
     model: str
     package: str
     method: str
-
-
-class Cost(NamedTuple):
-    """Seconds of wall time, and bytes of memory at the peak."""
-
-    seconds: float
-    peak: int
 
 
 def read_costs(store: Store) -> dict[Name, Cost]:

@@ -8,7 +8,7 @@ GUIDE). `PTE_DELEGATE_LIBRARIES` lists the libraries, as `PATH` does. The bindin
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import cache
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
@@ -32,14 +32,14 @@ def find_library(backend_id: str) -> Path | None:
     return _find(backend_id, delegate_libraries())
 
 
-def lacks(backend_id: str, label: str) -> str:
+def explain_missing(backend_id: str, label: str) -> str:
     """Explain that the runtime here lacks a delegate, or return "".
 
     Nothing is loaded: the files of the runtime and of the listed libraries are searched for the
     delegate's name.
 
     Args:
-        what: the delegate, in a word.
+        label: the delegate, in a word.
     """
     for path in delegate_libraries():
         if not path.is_file():
@@ -49,18 +49,13 @@ def lacks(backend_id: str, label: str) -> str:
     return f"ExecuTorch's wheel has no {label} delegate; {GUIDE} says how to add it ({VARIABLE})"
 
 
-def library_facts(backend_id: str) -> Callable[[], dict[str, str]]:
-    """Return a function for `Execution.facts`: the digest of the listed library with a delegate."""
-
-    def facts() -> dict[str, str]:
-        library = find_library(backend_id)
-        return (
-            {"delegate library": digest.hash_file(library)}
-            if library is not None
-            else {}
-        )
-
-    return facts
+def find_facts(backend_id: str) -> dict[str, str]:
+    """Return what `Execution.facts` says of a delegate: the digest of the listed library that holds
+    it, if one does."""
+    library = find_library(backend_id)
+    if library is None:
+        return {}
+    return {"delegate library": digest.hash_file(library)}
 
 
 def _runtime_files() -> Iterable[Path]:

@@ -1,0 +1,11 @@
+"""Boundary: the data that goes into delegates and out of them."""
+
+from __future__ import annotations
+
+from pipeline.moments import Feature
+
+FEATURE = Feature(
+    "boundary",
+    "measure the data that goes into delegates and out of them, which reports show",
+    measure_delegation="pipeline.features.boundary.boundary:measure_boundary",
+)

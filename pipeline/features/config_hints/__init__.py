@@ -1,0 +1,17 @@
+"""Hints at what a mistake in a config was meant to be.
+
+misplaced  to which section a key belongs
+syntax     a line with a tab, and the key that lacks its colon
+"""
+
+from __future__ import annotations
+
+from pipeline.moments import Feature
+
+FEATURE = Feature(
+    "config_hints",
+    "say to which section of a config a misplaced key belongs, and which line has a tab, or a key "
+    "without its colon",
+    explain_key="pipeline.features.config_hints.misplaced:find_remedy",
+    explain_syntax="pipeline.features.config_hints.syntax:explain_syntax",
+)

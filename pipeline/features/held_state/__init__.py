@@ -1,0 +1,11 @@
+"""Held state: buffers that methods are to share, and that a delegate keeps for itself."""
+
+from __future__ import annotations
+
+from pipeline.moments import Feature
+
+FEATURE = Feature(
+    "held_state",
+    "refuse delegates that keep state which methods share; only validation may find them without",
+    check_shared_state="pipeline.features.held_state.held_state:refuse_held_state",
+)
