@@ -30,46 +30,12 @@ Code = Mapping[str, str | None]
 KNOWN = {*CORE, "pipeline", "pte_pipeline"}  # count in every key
 
 
-class UserCode:
-    """One kind of code of a workspace, as its files are now: the base class of
-    `moments.Feature.user_code`, and what all kinds share."""
+class CodeReader:
+    """Finds what modules of a workspace depend on, as their files are now, without running them."""
 
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
         self._digests = workspace.file_digests
-
-    def select(self, references: Iterable[str]) -> list[str]:
-        """Return those that a config may name, of what it names."""
-        return list(references)
-
-    def find(self, reference: str) -> dict[str, str | None]:
-        """Return the digests and versions of all that code depends on, by name. Raises
-        SourceError for INPUTS that can't be."""
-        raise NotImplementedError
-
-    def modules(self, references: Iterable[str]) -> list[Path]:
-        """Return the modules of the workspace whose INPUTS count for these."""
-        raise NotImplementedError
-
-    def files(self, reference: str) -> dict[str, Path]:
-        """Return the files of the workspace, or of a distribution, whose content counts."""
-        raise NotImplementedError
-
-    def locate(self, reference: str) -> Path | None:
-        """Return the file of the workspace that a reference means; None for others."""
-        raise NotImplementedError
-
-    def library_name(self, reference: str) -> str:
-        """Return what the operators that loading it registers are listed under."""
-        return reference
-
-    def check(self, planned: Mapping[str, Code]) -> None:
-        """Raise SourceError where code is not what was planned, by reference."""
-        raise NotImplementedError
-
-    def find_all(self, references: Iterable[str]) -> dict[str, dict[str, str | None]]:
-        """Return what `find` does of each."""
-        return {reference: self.find(reference) for reference in references}
 
     @cached_property
     def _places(self) -> Places:
@@ -119,6 +85,43 @@ class UserCode:
             if find_elsewhere(name, folders) is None:
                 hidden.add(name)
         return sorted(named - hidden)
+
+
+class UserCode(CodeReader):
+    """One kind of code that configs name: the base class of `moments.Feature.user_code`."""
+
+    def select(self, references: Iterable[str]) -> list[str]:
+        """Return those that a config may name, of what it names."""
+        return list(references)
+
+    def find(self, reference: str) -> dict[str, str | None]:
+        """Return the digests and versions of all that code depends on, by name. Raises
+        SourceError for INPUTS that can't be."""
+        raise NotImplementedError
+
+    def modules(self, references: Iterable[str]) -> list[Path]:
+        """Return the modules of the workspace whose INPUTS count for these."""
+        raise NotImplementedError
+
+    def files(self, reference: str) -> dict[str, Path]:
+        """Return the files of the workspace, or of a distribution, whose content counts."""
+        raise NotImplementedError
+
+    def locate(self, reference: str) -> Path | None:
+        """Return the file of the workspace that a reference means; None for others."""
+        raise NotImplementedError
+
+    def library_name(self, reference: str) -> str:
+        """Return what the operators that loading it registers are listed under."""
+        return reference
+
+    def check(self, planned: Mapping[str, Code]) -> None:
+        """Raise SourceError where code is not what was planned, by reference."""
+        raise NotImplementedError
+
+    def find_all(self, references: Iterable[str]) -> dict[str, dict[str, str | None]]:
+        """Return what `find` does of each."""
+        return {reference: self.find(reference) for reference in references}
 
 
 def _read_imports(path: Path) -> list[str]:

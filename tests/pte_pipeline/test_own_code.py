@@ -1,7 +1,7 @@
 """The public interface counts in keys as this package's code, and is no input of an exporter."""
 
 from pipeline.plan.places import Places
-from pipeline.plan.user_code import UserCode
+from pipeline.plan.user_code import CodeReader
 from pipeline.store.workspace import open_workspace
 from tests.support.bench import REPOSITORY
 
@@ -17,4 +17,4 @@ def test_passes_that_import_it_depend_on_nothing_more(tmp_path):
     path = tmp_path / "passes" / "fuse.py"
     path.parent.mkdir()
     path.write_text("import json\nfrom pte_pipeline import PipelineError\nimport pipeline.store\n")
-    assert UserCode(open_workspace(tmp_path)).imports([path]) == ["json"]
+    assert CodeReader(open_workspace(tmp_path)).imports([path]) == ["json"]

@@ -7,7 +7,7 @@ import pytest
 from pipeline.features.exporters.export import export
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import export_status
-from pipeline.plan.user_code import UserCode
+from pipeline.plan.user_code import CodeReader
 from pipeline.run.stages import Stages
 from pipeline.store.errors import PipelineError
 from pipeline.store.workspace import open_workspace
@@ -107,6 +107,6 @@ def test_what_a_file_called_as_a_library_imports_counts(root, folder):
     (root / folder).mkdir()
     (root / folder / "safetensors.py").write_text("import safetensors, common\n")
     (root / folder / "common.py").write_text("import types\n")
-    inputs = UserCode(open_workspace(root))
+    inputs = CodeReader(open_workspace(root))
     assert {"safetensors"} <= set(inputs.imports((root / folder).glob("*.py")))
     assert "common" not in inputs.imports((root / folder).glob("*.py"))

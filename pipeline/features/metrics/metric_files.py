@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from pipeline.plan.user_code import UserCode
+from pipeline.plan.user_code import CodeReader
 from pipeline.store.distributions import module_identity
 from pipeline.store.workspace import Workspace
 
@@ -35,7 +35,7 @@ def find_inputs(workspace: Workspace, file: str) -> dict[str, str | None]:
     """Return the digests and versions of all that a metric depends on, by name: its file, the
     modules of the workspace that it imports, directly or not, what `INPUTS` of any of them names,
     and the installed modules. Raises SourceError for INPUTS that can't be."""
-    reader = UserCode(workspace)
+    reader = CodeReader(workspace)
     modules = find_modules(workspace, file)
     inputs: dict[str, str | None] = {}
     for path in modules:
@@ -50,7 +50,7 @@ def find_inputs(workspace: Workspace, file: str) -> dict[str, str | None]:
 def find_modules(workspace: Workspace, file: str) -> list[Path]:
     """Return the file of a metric and those of the workspace's modules that it can import, by the
     names in import statements, sorted."""
-    reader = UserCode(workspace)
+    reader = CodeReader(workspace)
     modules: set[Path] = set()
     pending = [find_path(workspace.root, file)]
     while pending:

@@ -14,7 +14,7 @@ from pipeline.features.tracing.watch import loaded_files
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds.compile import CompileInputs
 from pipeline.plan.places import FOLDER, SYSTEM, Kind, Places, within
-from pipeline.plan.user_code import UserCode, open_code
+from pipeline.plan.user_code import CodeReader, open_code
 from pipeline.run.isolated import running_files
 from pipeline.store.distributions import find_folders
 from pipeline.store.errors import SourceError
@@ -48,7 +48,7 @@ def _check_reads(
     action: Action[CompileInputs], workspace: Workspace, watch: Tracer
 ) -> None:
     places = Places(workspace)
-    reader = UserCode(workspace)
+    reader = CodeReader(workspace)
     modules = _find_modules(action, workspace)
     declared = [module_inputs for _, module_inputs in reader.declared(modules)]
     undeclared = set()
@@ -140,7 +140,7 @@ def _reads(
         library_files = open_code("operators", workspace).files(library)
         files |= set(map(str, library_files.values()))
         folders += find_folders(library.partition(".")[0])
-    for name in UserCode(workspace).imports(modules):
+    for name in CodeReader(workspace).imports(modules):
         folders += find_folders(name)
     for (kind, path), value in watch.seen.items():
         is_known = path in files or any(within(path, folder) for folder in folders)
