@@ -365,6 +365,10 @@ class Feature:
             returns its bytes; takes reports, and the errors of packages without one.
         highlights: takes a package's report; returns a `report.elements.DataTable` that stands
             open at the top of a pull request's comment.
+        edit_config: takes the text of a config file, the path of a mapping in it as
+            `config.yaml.Mark` has it, keys that lead from there to a mapping that need not be
+            there, and members of that, `...` for one to remove; returns the text with them, or None
+            where it can't without changing anything else.
         compare_builds: takes a package's name, two `validate.figures.Build`s of it, and the name of
             the second; returns their comparison, whose `markdown()` yields lines.
         distribution: the one that brings it by an entry point; "" for a folder of this package.
@@ -482,6 +486,7 @@ class Feature:
     draw_chart: str = _moment("report")
     report_formats: Mapping[str, str] = _moment("report", _NONE)
     highlights: str = _moment("report")
+    edit_config: str = _moment("")
     compare_builds: str = _moment("")
     distribution: str = ""
 

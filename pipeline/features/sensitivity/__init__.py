@@ -12,7 +12,6 @@ rows       the figures of modules and operators
 gradients  estimates the noise of every module at once
 search     finds by these estimates what to keep in float, in few probes
 overrides  the `modules` of a config that keep these modules in float
-config_edit    puts them into a YAML file, and leaves all else as it is
 trial      builds a package with another config, in a folder of its own
 against    packages with groups of modules on another backend: what that costs and gains
 against_table    the lines that are printed of them
