@@ -18,6 +18,7 @@ from pipeline.features.sensitivity.groups import Modules, find_disjoint, find_gr
 from pipeline.features.sensitivity.metric_search import read_score
 from pipeline.features.sensitivity.operator_kinds import (
     count_delegated,
+    is_left,
     leave_operator,
     list_config_targets,
 )
@@ -199,8 +200,8 @@ class _Comparison:
     def _try(self, group: Modules) -> float:
         """Build the package with a group on the other backend, and return its effect: the share of
         bytes or of milliseconds, or 1 where outputs or the metric change."""
-        row, delegated = self._build(self._settings(group))
-        if not delegated:
+        row, manifest = self._build(self._settings(group))
+        if not manifest["methods"][self._method]["delegation"]["partitions"]:
             self._undelegated.add(group)
         self._rows[group] = {"modules": list(group), **row}
         shares = [abs(row["bytes"]) / self._bytes]
@@ -216,23 +217,24 @@ class _Comparison:
         manifest = read_manifest(self._plan.workspace, self._package) or {}
         present = self._plan.written(self._package)["methods"][self._method]
         partitioners = present.get("partitioners") or ()
-        before = manifest["methods"][self._method]["delegation"]["delegated_operators"]
+        before = count_delegated(manifest, self._method)
         builds = 0
-        for kind, count in count_delegated(manifest, self._method).items():
+        for kind, count in before.items():
             changed = leave_operator(partitioners, kind, self._base["targets"])
             if changed is None or builds == most:
                 self._untried.append(kind)
                 continue
             builds += 1
-            row, delegated = self._build({"partitioners": changed})
-            if delegated < before:
+            row, manifest = self._build({"partitioners": changed})
+            if is_left(kind, before, count_delegated(manifest, self._method)):
                 self._kinds.append({"operator": kind, "count": count, **row})
-            else:  # it is delegated with the operator that it is fused into, as a relu is
+            else:
                 self._untried.append(kind)
 
-    def _build(self, settings: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
-        """Build the package with other settings of the method; return its figures, and how many of
-        the method's operators delegates run."""
+    def _build(
+        self, settings: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Build the package with other settings of the method; return its figures and manifest."""
         texts = edit_methods(
             self._plan,
             self._package,
@@ -242,7 +244,6 @@ class _Comparison:
         with open_trial(self._plan, texts) as trial:
             build_package(trial, self._package)
             manifest = read_manifest(trial.workspace, self._package) or {}
-            delegation = manifest["methods"][self._method]["delegation"]
             contents = [self._present, read_files(trial, self._package)]
             row: dict[str, Any] = {
                 "bytes": count_bytes(trial, self._package) - self._bytes,
@@ -256,7 +257,7 @@ class _Comparison:
         )
         (row["ms"],) = figures["slower"]
         row["sqnr_db"] = figures["sqnr_db"][1]
-        return row, delegation["delegated_operators"]
+        return row, manifest
 
     def _is_better(self, row: Mapping[str, Any]) -> bool:
         """Tell whether a package is faster by more than a little, and no worse otherwise."""

@@ -16,7 +16,7 @@ _SKIPPING = {
 XNNPACK = "xnnpack"  # lists what it takes, by the names of its partitioner configs
 _CONFIGS = "configs"
 # What a linear becomes that no config keeps whole.
-_DECOMPOSED = {"aten.linear.default": ("addmm.default", "mm.default")}
+_DECOMPOSED = {"aten.linear.default": ("aten.addmm.default", "aten.mm.default")}
 
 
 def count_delegated(manifest: Mapping[str, Any], method: str) -> dict[str, int]:
@@ -34,6 +34,20 @@ def count_delegated(manifest: Mapping[str, Any], method: str) -> dict[str, int]:
 
 def _name_overload(kind: str) -> str:
     return kind if kind.count(".") > 1 else f"{kind}.default"
+
+
+def is_left(kind: str, before: Mapping[str, int], after: Mapping[str, int]) -> bool:
+    """Tell whether a package delegates fewer operators of a kind than another; as many where they
+    are fused into others, as a relu is. The counts are those of `count_delegated`."""
+    sums = [
+        sum(counts.get(form, 0) for form in _list_forms(kind))
+        for counts in (before, after)
+    ]
+    return sums[1] < sums[0]
+
+
+def _list_forms(kind: str) -> tuple[str, ...]:
+    return (kind, *_DECOMPOSED.get(kind, ()))
 
 
 def leave_operator(
@@ -66,8 +80,10 @@ def _leave(
     if name != XNNPACK:
         return None
     present = options.get(_CONFIGS) or [*targets]
-    leaving = (kind.removeprefix("aten."), *_DECOMPOSED.get(kind, ()))
-    left = [config for config in present if targets.get(config) not in leaving]
+    leaving = _list_forms(kind)
+    left = [
+        config for config in present if f"aten.{targets.get(config)}" not in leaving
+    ]
     if len(left) == len(present) or not left:
         return None
     return {**options, _CONFIGS: left}

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from pipeline.features.sensitivity.against_table import describe_against
-from pipeline.features.sensitivity.operator_kinds import count_delegated, leave_operator
+from pipeline.features.sensitivity.operator_kinds import count_delegated, is_left, leave_operator
 from pipeline.features.sensitivity.planning import AGAINST_FILE, FIELD, SensitivityPlanning
 from pipeline.features.sensitivity.section import section
 from pipeline.report.elements import DataTable
@@ -66,6 +66,13 @@ def test_delegated_kinds_are_counted():
     manifest = {"methods": {"forward": {"delegation": {"segments": segments}}}}
     counts = count_delegated(manifest, "forward")
     assert list(counts.items()) == [("aten.add.Tensor", 3), ("aten.relu.default", 2)]
+
+
+def test_a_kind_that_is_fused_is_not_left():
+    linear, before = "aten.linear.default", {"aten.linear.default": 5, "aten.relu.default": 5}
+    assert not is_left("aten.relu.default", before, before)
+    assert is_left(linear, before, {"aten.permute_copy.default": 5, "aten.relu.default": 5})
+    assert not is_left(linear, before, {"aten.addmm.default": 5})  # which a linear becomes
 
 
 def test_kinds_of_operators_are_printed():
