@@ -45,6 +45,7 @@ _NO_STFT = {"modules": {"stft_conv": "none"}}
 _NO_ADD = {"operators": {"add": "none"}}
 _NO_MELS = {"modules": {"layers.0.from_input": "none"}}
 _NO_ENDS = {"modules": {"_conv_stem": "none", "_blocks.0": "none", "_conv_head": "none"}}
+_NO_FIRST_LAYER = {"modules": {"bert.encoder.layer.0": "none"}}
 _TORCHAO = {
     "quantizer": "torchao",
     "scheme": "int8_dynamic_activation_int8_weight",
@@ -54,6 +55,14 @@ _TORCHAO = {
 
 def _dynamic(**options: Any) -> dict[str, Any]:
     return {"quantizer": "xnnpack", "dynamic": True, "per_channel": True, **options}
+
+
+def _torchao4(embedding_bits: int, **options: Any) -> dict[str, Any]:
+    """Return torchao's 8da4w (4-bit weights, dynamic 8-bit activations), and embeddings of so many
+    bits."""
+    scheme = "int8_dynamic_activation_int4_weight"
+    embedding = {"bits": embedding_bits}
+    return {"quantizer": "torchao", "scheme": scheme, "embedding": embedding, **options}
 
 
 # By model: its methods, the floor in dB, the number of trials and the space.
@@ -93,6 +102,19 @@ SPACES: dict[str, tuple[dict[str, Any], float, int, dict[str, list[Any]]]] = {
                 *(None, _dynamic(), _dynamic(**_NO_MELS), _static(), _static(**_NO_MELS)),
                 *(_dynamic(per_channel=False), _dynamic(per_channel=False, **_NO_MELS)),
                 _TORCHAO,
+            ],
+            "defaults.partitioners": PARTITIONERS[:2],
+        },
+    ),
+    "sentence_encoder": (
+        {"encode": {}, "score": "omit"},
+        15,
+        3,
+        {
+            "defaults.quantize": [
+                *(None, _TORCHAO, _dynamic()),
+                *({**_TORCHAO, "embedding": {"bits": bits}} for bits in (8, 4)),
+                *(_torchao4(8), _torchao4(4), _torchao4(8, **_NO_FIRST_LAYER)),
             ],
             "defaults.partitioners": PARTITIONERS[:2],
         },

@@ -231,7 +231,7 @@ NOT_RUN = {
     "doit sensitivity vision-int8": "tests/features/sensitivity; nothing is quantized here",
     "doit sensitivity vision-int8 --floor 30 --write": "likewise",
     "doit sensitivity vision-int8 --metric top1 --write": "likewise",
-    "doit sensitivity vision --against portable": "tests/features/sensitivity; nine builds",
+    "doit sensitivity vision --against portable": "tests/features/sensitivity; many builds",
     "doit pretrained smol": "tests/features/transformers/test_exported.py; it needs an extra",
     "doit upgrade et15": "tests/features/toolchains; it needs another environment",
     "doit upgrade et15 vision": "likewise",

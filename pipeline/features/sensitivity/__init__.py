@@ -12,11 +12,11 @@ rows       the figures of modules and operators
 gradients  estimates the noise of every module at once
 search     finds by these estimates what to keep in float, in few probes
 overrides  the `modules` of a config that keep these modules in float
-config_edit    puts them into a YAML file, and leaves all else as it is
 trial      builds a package with another config, in a folder of its own
 against    packages with groups of modules on another backend: what that costs and gains
 against_table    the lines that are printed of them
 groups     finds the groups that matter, in few builds
+operator_kinds    partitioners that leave a kind of operator to portable kernels
 package_figures    packages against the float program, and their times
 edits      changes one method in the config files of a package
 variants   packages with one module in float: their bytes, times and metrics
@@ -51,7 +51,7 @@ FEATURE = Feature(
                 "in place of a floor, and show it with `--variants`",
                 "against BACKEND": "say what it takes to leave modules to another backend instead: "
                 "`portable` kernels, or an item of `partitioners` such as vulkan; in at most "
-                "`--variants` builds of a method, by default 8",
+                "`--variants` builds of a method, by default 8, and as many for kinds of operators",
                 "write": "put the proposal into the config, whose comments and layout stay",
                 "json": "print what the sensitivity.json of all packages hold",
             },

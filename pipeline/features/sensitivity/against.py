@@ -16,6 +16,12 @@ import yaml
 from pipeline.features.sensitivity.edits import edit_methods
 from pipeline.features.sensitivity.groups import Modules, find_disjoint, find_groups
 from pipeline.features.sensitivity.metric_search import read_score
+from pipeline.features.sensitivity.operator_kinds import (
+    count_delegated,
+    is_left,
+    leave_operator,
+    list_config_targets,
+)
 from pipeline.features.sensitivity.trial import (
     build_package,
     count_bytes,
@@ -151,6 +157,8 @@ class _Comparison:
         measure = partial(self._measure, [self._present])
         self._base = run_logged(plan, package, measure)
         self._rows: dict[Modules, dict[str, Any]] = {}
+        self._kinds: list[dict[str, Any]] = []  # rows of kinds of operators
+        self._untried: list[str] = []
         self._undelegated: set[Modules] = (
             set()
         )  # groups without which no delegate is left
@@ -172,12 +180,16 @@ class _Comparison:
         settings = {}
         if together and self._is_better(self._rows[together]):
             settings = self._settings(together)
+        if self._backends.name == PORTABLE:
+            self._compare_operators(most)
         return {
             "base_ms": self._base["base_ms"],
             "sqnr_db": self._base["sqnr_db"][0],
             "calls": self._base["calls"],
             "metric_value": self._score["value"] if self._score else None,
             "groups": [*self._rows.values()],
+            "operators": self._kinds,
+            "untried": self._untried,
             "complete": complete,
             "builds": len(self._rows),
             "one_by_one": len(modules),
@@ -188,18 +200,52 @@ class _Comparison:
     def _try(self, group: Modules) -> float:
         """Build the package with a group on the other backend, and return its effect: the share of
         bytes or of milliseconds, or 1 where outputs or the metric change."""
-        settings = {**self._settings(group), "allow_none": True}
+        row, manifest = self._build(self._settings(group))
+        if not manifest["methods"][self._method]["delegation"]["partitions"]:
+            self._undelegated.add(group)
+        self._rows[group] = {"modules": list(group), **row}
+        shares = [abs(row["bytes"]) / self._bytes]
+        if row["ms"] and row["ms"]["low"] * row["ms"]["high"] > 0:
+            shares.append(abs(row["ms"]["median"]) / self._base["base_ms"])
+        if self._change_decibels(row) or row.get("metric"):
+            shares.append(1.0)
+        return max(shares)
+
+    def _compare_operators(self, most: int) -> None:
+        """Leave each kind of delegated operator to portable kernels, the most frequent kinds first,
+        in at most so many builds."""
+        manifest = read_manifest(self._plan.workspace, self._package) or {}
+        present = self._plan.written(self._package)["methods"][self._method]
+        partitioners = present.get("partitioners") or ()
+        before = count_delegated(manifest, self._method)
+        builds = 0
+        for kind, count in before.items():
+            changed = leave_operator(partitioners, kind, self._base["targets"])
+            if changed is None or builds == most:
+                self._untried.append(kind)
+                continue
+            builds += 1
+            row, manifest = self._build({"partitioners": changed})
+            if is_left(kind, before, count_delegated(manifest, self._method)):
+                self._kinds.append({"operator": kind, "count": count, **row})
+            else:
+                self._untried.append(kind)
+
+    def _build(
+        self, settings: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Build the package with other settings of the method; return its figures and manifest."""
         texts = edit_methods(
-            self._plan, self._package, {self._method: settings}, alone=False
+            self._plan,
+            self._package,
+            {self._method: {**settings, "allow_none": True}},
+            alone=False,
         )
         with open_trial(self._plan, texts) as trial:
             build_package(trial, self._package)
             manifest = read_manifest(trial.workspace, self._package) or {}
-            if not manifest["methods"][self._method]["delegation"]["partitions"]:
-                self._undelegated.add(group)
             contents = [self._present, read_files(trial, self._package)]
             row: dict[str, Any] = {
-                "modules": list(group),
                 "bytes": count_bytes(trial, self._package) - self._bytes,
             }
             if self._score:
@@ -211,13 +257,7 @@ class _Comparison:
         )
         (row["ms"],) = figures["slower"]
         row["sqnr_db"] = figures["sqnr_db"][1]
-        self._rows[group] = row
-        shares = [abs(row["bytes"]) / self._bytes]
-        if row["ms"] and row["ms"]["low"] * row["ms"]["high"] > 0:
-            shares.append(abs(row["ms"]["median"]) / figures["base_ms"])
-        if self._change_decibels(row) or row.get("metric"):
-            shares.append(1.0)
-        return max(shares)
+        return row, manifest
 
     def _is_better(self, row: Mapping[str, Any]) -> bool:
         """Tell whether a package is faster by more than a little, and no worse otherwise."""
@@ -255,6 +295,8 @@ class _Comparison:
         validation = self._plan.config(self._package).validation
         workspace = self._plan.workspace
         libraries = self._action.libraries
-        return measure_packages(
+        figures = measure_packages(
             contents, source, self._method, libraries, validation, workspace
         )
+        figures["targets"] = list_config_targets()
+        return figures

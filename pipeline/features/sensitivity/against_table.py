@@ -10,6 +10,7 @@ from pipeline.features.sensitivity.table import format_spread, show
 from pipeline.store.errors import listed, plural
 
 _MOST_NAMED = 3  # modules of a group
+_MOST_KINDS = 5  # of operators without a build
 
 
 def describe_against(record: Mapping[str, Any]) -> Iterator[str]:
@@ -23,6 +24,7 @@ def describe_against(record: Mapping[str, Any]) -> Iterator[str]:
             (f"on {backend}", "bytes", "ms a call", "SQNR", metric, "")
         ]
         rows += [_make_row(group) for group in method["groups"]]
+        rows += [_make_row(row) for row in method["operators"]]
         base = "-" if method["base_ms"] is None else f"{method['base_ms']:g}"
         value = f"{method['metric_value']:.3g}" if metric else ""
         rows.append(
@@ -32,6 +34,8 @@ def describe_against(record: Mapping[str, Any]) -> Iterator[str]:
             yield f"  {line}".rstrip()
         builds = plural(method["builds"], "build")
         yield f"  {builds} in place of {method['one_by_one']} one by one"
+        if method["untried"]:
+            yield f"  not left to {backend}: {listed(method['untried'], _MOST_KINDS)}"
         yield f"  {_conclude(backend, method)}"
 
 
@@ -40,11 +44,14 @@ def _make_row(group: Mapping[str, Any]) -> Sequence[str]:
     decibels = _format_decibels(group["sqnr_db"])
     size, spread = f"{group['bytes']:+,}", format_spread(group["ms"])
     verdict = group.get("verdict", "")
-    return (_name_group(group["modules"]), size, spread, decibels, value, verdict)
+    return (name_group(group), size, spread, decibels, value, verdict)
 
 
-def _name_group(modules: Sequence[str]) -> str:
-    """Name the modules of a group, the first ones of many."""
+def name_group(group: Mapping[str, Any]) -> str:
+    """Name the modules of a group, the first ones of many, or a kind of operators."""
+    if "operator" in group:
+        return f"{group['operator']} ({group['count']})"
+    modules = group["modules"]
     more = len(modules) - _MOST_NAMED
     if more <= 0:
         return ", ".join(modules)

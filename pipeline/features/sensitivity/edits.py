@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.features.sensitivity.config_edit import add_members
 from pipeline.features.sensitivity.overrides import (
     Place,
     add_overrides,
@@ -14,6 +13,7 @@ from pipeline.features.sensitivity.overrides import (
     find_places,
 )
 from pipeline.features.sensitivity.trial import open_trial
+from pipeline.moments import call_all
 from pipeline.plan.plan import Plan
 from pipeline.store.errors import PipelineError
 
@@ -91,7 +91,7 @@ def _edit_place(
             text = (plan.workspace.configs / name).read_text(encoding="utf-8")
         else:
             text = texts[name]
-        changed = add_members(text, path, keys, members)
+        changed = next(call_all("edit_config", text, path, keys, members), None)
         if changed is None:
             continue
         edited = {**texts, name: changed}

@@ -85,8 +85,7 @@ _METRIC = {
         }
     ],
 }
-_GROUP = {
-    "modules": ([str], "on the other backend"),
+_BUILD = {
     "bytes": (int, "more of the files that a device loads"),
     "ms": (_SPREAD, None, "as of `in_float`"),
     "sqnr_db": (
@@ -96,6 +95,12 @@ _GROUP = {
     ),
     "metric?": (float, "more of the value on the metric that was asked for"),
     "verdict?": (str, "on the limits of that metric"),
+}
+_GROUP = {"modules": ([str], "on the other backend"), **_BUILD}
+_KIND = {
+    "operator": (str, "such as `aten.add.Tensor`, which portable kernels have"),
+    "count": (Count, "that delegates have otherwise"),
+    **_BUILD,
 }
 _AGAINST = {
     "backend": (str, "`portable`, or the name of a partitioner"),
@@ -107,8 +112,10 @@ _AGAINST = {
             "calls": (Count, "examples of an SQNR"),
             "metric_value": (float, None, "of the package as it is"),
             "groups": ([_GROUP], "a build each, in their order"),
+            "operators": ([_KIND], "a build each, the most frequent kinds first"),
+            "untried": ([str], "delegated kinds of operators that no build leaves"),
             "complete": (bool, "whether no group with an effect was left whole"),
-            "builds": Count,
+            "builds": (Count, "of groups"),
             "one_by_one": (Count, "builds that each module alone would take"),
             "proposed": ([str], "modules that are better on the other backend"),
             "settings": (

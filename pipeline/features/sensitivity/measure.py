@@ -14,7 +14,7 @@ from pipeline.config.validation import ValidateConfig
 from pipeline.features.sensitivity.annotated_switches import AnnotatedSwitches
 from pipeline.features.sensitivity.calls import compare_calls, prepare
 from pipeline.features.sensitivity.gradients import NoGradientError, estimate_noise
-from pipeline.features.sensitivity.overrides import OPERATOR
+from pipeline.features.sensitivity.overrides import OPERATOR, find_operator_kinds
 from pipeline.features.sensitivity.rows import (
     GREATEST,
     describe_kinds,
@@ -78,7 +78,7 @@ def measure_method(
             runs[operators] = compare_calls(switches.run, examples, expected)
         return runs[operators]
 
-    units = _name_units(switches, hasattr(spec, "operators"))
+    units = _name_units(switches, find_operator_kinds(spec))
     members = _group(units)
     if not members:
         raise PipelineError(f"{action.method}: nothing of it is quantized")
@@ -125,7 +125,8 @@ def _make_switches(program: Any, quantized: Any, spec: Any) -> QuantizationSwitc
     if QUANTIZERS[spec.quantizer].apply_quantizer is None:
         return AnnotatedSwitches(program, quantized.program, quantized.origins, spec)
     bits = 4 if "int4" in str(getattr(spec, "scheme", "")) else 8
-    return WeightSwitches(program, quantized.program, quantized.origins, bits)
+    kinds = find_operator_kinds(spec)
+    return WeightSwitches(program, quantized.program, quantized.origins, bits, kinds)
 
 
 def _estimate(
@@ -168,17 +169,21 @@ def _group(names: Mapping[str, str]) -> dict[str, Group]:
 
 
 def _name_units(
-    switches: QuantizationSwitches, takes_operators: bool
+    switches: QuantizationSwitches, keepable: frozenset[str] | None
 ) -> dict[str, str]:
     """Return what each operator is kept in float with: its module, or its kind where it is in none
-    and all of its kind are; "" where it can't be kept."""
+    and all of its kind are; "" where it can't be kept.
+
+    Args:
+        keepable: the kinds that can be kept, or None for any.
+    """
     within = {
         switches.kinds[name] for name, module in switches.operators.items() if module
     }
     units = {}
     for name, module in switches.operators.items():
         kind = switches.kinds[name]
-        if not module and kind not in within and takes_operators:
+        if not module and kind not in within and (keepable is None or kind in keepable):
             module = f"{OPERATOR}{kind}"
         units[name] = module
     return units

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
+
+from pipeline.backends.options import OneOf
 
 if TYPE_CHECKING:
     from pipeline.config.compose import Document
@@ -48,6 +50,19 @@ def _takes_options(spec: Any) -> bool:
     """Tell whether `modules` of a quantizer takes options, and not only `none`."""
     fields = getattr(getattr(type(spec), "scheme", None), "model_fields", None)
     return bool(fields)
+
+
+def find_operator_kinds(spec: Any) -> frozenset[str] | None:
+    """Return the kinds of operators that `operators` of a quantizer takes, such as `conv2d`; None
+    where it takes any."""
+    field = type(spec).model_fields.get("operators")
+    if field is None:
+        return frozenset()
+    names: set[str] = set()
+    for rule in get_args(get_args(field.annotation)[0])[1:]:
+        if isinstance(rule, OneOf):
+            names.update(rule.names)
+    return frozenset(names) or None
 
 
 def _find_outer(name: str, overrides: Mapping[str, Any]) -> str:

@@ -15,42 +15,50 @@ if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
     from pipeline.config.models import PackageConfig
 
 FILE = "sensitivity.json"
+AGAINST_FILE = "sensitivity-against.json"
 FIELD = "sensitivity"  # of a report, and of the key of a validation
 _SHOWN = ("methods", "bytes", "verified")
 
 
-def summarize(config: PackageConfig, has_variables: bool) -> Json | None:
-    """Return an empty summary of a config that quantizes a method whose modules can be kept in
-    float; None for others."""
-    for method in config.methods.values():
-        if hasattr(method.quantize, "modules"):
-            return {}
-    return None
+def summarize(config: PackageConfig, has_variables: bool) -> Json:
+    """Return an empty summary: any package can be measured."""
+    return {}
 
 
 class SensitivityPlanning(Planning):
     """Makes a report again when there are other figures for it."""
 
     def validate_facts(self, package: str, files: Files) -> Any:
-        return self._hash_file(package)
+        return [self._hash_file(package, name) for name in (FILE, AGAINST_FILE)]
 
     def held_to(self, package: str, files: Files, config: PackageConfig) -> Json:
-        if self.add_to_record(package, files):
-            return {FIELD: self._hash_file(package)}
-        return {}
+        digests = {}
+        for name in (FILE, AGAINST_FILE):
+            if self._read(package, name, files):
+                digests[name] = self._hash_file(package, name)
+        return {FIELD: digests} if digests else {}
 
     def add_to_record(self, package: str, files: Files) -> Json:
-        record = read_record(self.plan.workspace.package(package) / FILE)
+        figures: dict[str, Any] = {}
+        if record := self._read(package, FILE, files):
+            figures = {name: record.get(name) for name in _SHOWN}
+        if record := self._read(package, AGAINST_FILE, files):
+            figures["against"] = record.get("against")
+        return {FIELD: figures} if figures else {}
+
+    def _read(self, package: str, name: str, files: Files) -> Json:
+        """Return the figures in a file next to a package, if they are those of its files."""
+        record = read_record(self.plan.workspace.package(package) / name)
         if not isinstance(record, Mapping) or record.get("files") != dict(files):
             return {}
-        return {FIELD: {name: record.get(name) for name in _SHOWN}}
+        return record
 
-    def _hash_file(self, package: str) -> Digest | None:
-        """Return the digest of a package's figures; None where it has none."""
+    def _hash_file(self, package: str, name: str) -> Digest | None:
+        """Return the digest of such a file; None where there is none."""
         workspace = self.plan.workspace
         try:
             digest: Digest = workspace.file_digests.hash(
-                workspace.package(package) / FILE
+                workspace.package(package) / name
             )
         except OSError:
             return None

@@ -17,7 +17,7 @@ from pipeline.features.sensitivity.against import (
 from pipeline.features.sensitivity.against_table import describe_against
 from pipeline.features.sensitivity.edits import edit_configs, edit_methods
 from pipeline.features.sensitivity.kept import keep, make_key, read_kept
-from pipeline.features.sensitivity.planning import FILE
+from pipeline.features.sensitivity.planning import AGAINST_FILE, FILE
 from pipeline.features.sensitivity.proposal import (
     examine,
     find_lacking,
@@ -35,7 +35,6 @@ from pipeline.plan.plan import Plan
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import record_bytes, write_atomically
 
-AGAINST_FILE = "sensitivity-against.json"
 _BUDGET = 300.0  # seconds
 
 

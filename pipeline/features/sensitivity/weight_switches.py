@@ -38,45 +38,94 @@ class WeightSwitches(QuantizationSwitches):
         quantized: ExportedProgram,
         origins: Sequence[Mapping[str, int]],
         bits: int = 8,
+        kinds: frozenset[str] | None = None,
     ) -> None:
         """Take a float program and what it was quantized to.
 
         Args:
             origins: the places of nodes of the quantized program in the float one, by name.
             bits: of a weight, of which a package stores two in a byte where they are 4.
+            kinds: the operators that the quantizer rounds values for, such as `conv2d`; what
+                passes a value on to them, such as `flatten`, is theirs. None or empty for any.
         """
         super().__init__(quantized)
         self._float = program.module(check_guards=False)
         self._nodes = {node.name: node for node in self._float.graph.nodes}
         self._origins = name_origins(program, origins[0])
         self._bits = bits
+        self._kinds = kinds
         self._weights: dict[str, str] = {}
         for node in list(self.module.graph.nodes):
             if is_call(node, "dequantize"):
                 self.edges += self._find_edges(node)
             elif base_name(node) in _LOOKUPS:
                 self.edges += self._find_lookup(node)
+        self.edges += list(self._find_changed_constants())
         self.freeze()
 
     def _find_edges(self, node: Node) -> Iterator[Edge]:
         stored = node.args[0]
         assert isinstance(stored, Node)
         for reader in list(node.users):
-            origin = self._add_operator(reader)
+            origin = self._find_origin(reader)
             if origin is None:
                 continue
-            operators = frozenset([reader.name])
+            operators = self._find_operators(reader)
+            weight = self._find_weight(origin, reader.args.index(node))
             if is_call(stored, "quantize"):
                 value = stored.args[0]
                 assert isinstance(value, Node)
+                if weight is not None:  # NNCF's, which is rounded as the backend lowers
+                    self._keep(reader.name, value.name, weight, weight.numel())
                 yield (node.name, reader.name, value.name, False, operators)
-                continue
-            weight = self._find_weight(origin, reader.args.index(node))
-            if weight is not None and stored.op == "get_attr":
-                attribute = self._keep(
-                    reader.name, str(stored.target), weight, self._bits
-                )
+            elif weight is not None and stored.op == "get_attr":
+                size = self._read(stored).nbytes * self._bits // 8
+                attribute = self._keep(reader.name, str(stored.target), weight, size)
                 yield (node.name, reader.name, attribute, True, operators)
+
+    def _find_operators(self, reader: Node) -> frozenset[str]:
+        """Note the operators for which the value that a node reads is rounded, and return their
+        names: the node itself, or those that it passes the value on to."""
+        names: set[str] = set()
+        waiting = [reader]
+        while waiting:
+            node = waiting.pop()
+            origin = self._find_origin(node)
+            if origin is None:
+                continue
+            if not self._kinds or base_name(origin) in self._kinds:
+                self._add_operator(node)
+                names.add(node.name)
+            else:
+                waiting += node.users
+        if not names:
+            self._add_operator(reader)
+            names.add(reader.name)
+        return frozenset(names)
+
+    def _find_changed_constants(self) -> Iterator[Edge]:
+        """Yield the edges of constants that the quantizer changed without a dequantizing operator:
+        a bias that makes up for the mean error of rounding, and a weight that arithmetic unpacks,
+        as in NNCF's weight-only modes."""
+        rounded = {edge[:2] for edge in self.edges}
+        for node in list(self.module.graph.nodes):
+            origin = self._find_origin(node)
+            if origin is None or origin.target is not node.target:
+                continue
+            for place, value in enumerate(node.args):
+                constant = self._find_weight(origin, place)
+                if constant is None or not isinstance(value, Node):
+                    continue
+                stored = [self._read(attribute) for attribute in _find_stored(value)]
+                if (value.name, node.name) in rounded or not stored:
+                    continue
+                if value.op == "get_attr" and _is_same(stored[0], constant):
+                    continue
+                self._add_operator(node)
+                size = sum(part.nbytes for part in stored)
+                attribute = self._keep(node.name, value.name, constant, size)
+                operators = frozenset([node.name])
+                yield (value.name, node.name, attribute, True, operators)
 
     def _find_lookup(self, node: Node) -> Iterator[Edge]:
         """Yield the edge of an embedding, next to which its float table is looked up. All readers
@@ -87,7 +136,8 @@ class WeightSwitches(QuantizationSwitches):
             return
         stored = node.args[0]
         assert isinstance(stored, Node)
-        attribute = self._keep(node.name, str(stored.target), table, 8)
+        size = self._read(stored).nbytes
+        attribute = self._keep(node.name, str(stored.target), table, size)
         graph = self.module.graph
         with graph.inserting_before(node):
             rows = graph.get_attr(attribute)
@@ -101,12 +151,16 @@ class WeightSwitches(QuantizationSwitches):
     def _add_operator(self, node: Node) -> Node | None:
         """Note a quantized operator, and return it as it is in the float program; None for what is
         in none."""
-        origin = self._nodes.get(self._origins.get(node.name, ""))
-        if origin is None or origin.op != "call_function":
-            return None
-        self.operators[node.name] = innermost_module(origin)
-        self.kinds[node.name] = base_name(origin)
+        origin = self._find_origin(node)
+        if origin is not None:
+            self.operators[node.name] = innermost_module(origin)
+            self.kinds[node.name] = base_name(origin)
         return origin
+
+    def _find_origin(self, node: Node) -> Node | None:
+        """Return the operator of the float program from which a node comes."""
+        origin = self._nodes.get(self._origins.get(node.name, ""))
+        return None if origin is None or origin.op != "call_function" else origin
 
     def _find_weight(self, operator: Node, place: int) -> torch.Tensor | None:
         value = operator.args[place]
@@ -115,16 +169,38 @@ class WeightSwitches(QuantizationSwitches):
         weight: Any = attrgetter(str(value.target))(self._float)
         return weight.detach()  # type: ignore[no-any-return]
 
-    def _keep(self, operator: str, target: str, weight: torch.Tensor, bits: int) -> str:
+    def _read(self, attribute: Node) -> torch.Tensor:
+        """Return the constant of the quantized program that a node gets."""
+        constant: Any = attrgetter(str(attribute.target))(self.module)
+        return constant.detach()  # type: ignore[no-any-return]
+
+    def _keep(self, operator: str, name: str, weight: torch.Tensor, size: int) -> str:
         """Return the attribute of the module that holds a weight in float.
 
         Args:
-            bits: in a package, of each byte of the rounded weight here.
+            name: of what the quantized program has in place of it.
+            size: bytes of that in a package.
         """
-        if target not in self._weights:
-            rounded = attrgetter(target)(self.module)
-            size = rounded.nbytes * bits // 8
+        if name not in self._weights:
             self.saved[operator] = self.saved.get(operator, 0) + weight.nbytes - size
-            self._weights[target] = f"{FLOAT_WEIGHT}{len(self._weights)}"
-            self.module.register_buffer(self._weights[target], weight)
-        return self._weights[target]
+            self._weights[name] = f"{FLOAT_WEIGHT}{len(self._weights)}"
+            self.module.register_buffer(self._weights[name], weight)
+        return self._weights[name]
+
+
+def _find_stored(node: Node) -> list[Node]:
+    """Return the constants from which a value is computed; none where an input is part of it."""
+    stored: dict[Node, None] = {}
+    waiting = [node]
+    while waiting:
+        value = waiting.pop()
+        if value.op == "get_attr":
+            stored[value] = None
+        elif value.op != "call_function":
+            return []
+        waiting += value.all_input_nodes
+    return [*stored]
+
+
+def _is_same(constant: torch.Tensor, other: torch.Tensor) -> bool:
+    return constant.dtype == other.dtype and torch.equal(constant, other)

@@ -1,22 +1,17 @@
 """Puts the alternatives of a trial into a config file. Every other line stays as it is, comments
 and spaces too.
 
-Only the text of a value is replaced, at the place where the YAML parser saw it. A library that
-writes the whole document anew (ruamel.yaml, say) would change indents and quotes of lines that
-nobody asked to change. What was edited is composed and compared with the trial before it is
-written, so a file in which a text stands for several values (an anchor, say) is left alone.
+What was edited is composed and compared with the trial before it is written, so a file in which a
+text stands for several values (an anchor, say) is left alone.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Any
 
-import yaml
-
-from pipeline.config.yaml import Node, dump_flow, load_nodes, plain
+from pipeline.config.yaml import Node, load_nodes, plain
 from pipeline.features.tuning.space import (
     Space,
     compose_choice,
@@ -24,11 +19,9 @@ from pipeline.features.tuning.space import (
     make_trial_data,
 )
 from pipeline.features.tuning.trials import Trial
+from pipeline.moments import call_all
 from pipeline.store.errors import ConfigErrors, PipelineError
 from pipeline.store.files import read_text_file, write_atomically
-
-_ALIAS = re.compile(r"[ \t]*\*[^\s,\]}]+")
-_Removal = object()  # of a value and its key
 
 
 def write_choice(space: Space, trial: Trial) -> str:
@@ -71,95 +64,13 @@ def _list_edits(text: str, alternatives: Mapping[str, Node]) -> Iterator[str]:
     `null` where a base or the defaults give it a value."""
     values = []
     for node in alternatives.values():
-        values.append([_Removal, None] if node.value is None else [plain(node)])
+        values.append([..., None] if node.value is None else [plain(node)])
     for combination in product(*values):
-        edited = text
+        edited: str | None = text
         for name, value in zip(alternatives, combination, strict=True):
-            edited = put_value(edited, name.split("."), value)
-        yield edited
-
-
-def put_value(text: str, keys: Sequence[str], value: Any) -> str:
-    """Return the text of a YAML mapping with a value at a path of keys in it, or without it."""
-    root = yaml.compose(text, Loader=yaml.SafeLoader)
-    return _put_below(text, root, keys, value)
-
-
-def _put_below(text: str, node: Any, keys: Sequence[str], value: Any) -> str:
-    key, *inner_keys = keys
-    for entry in node.value:
-        key_node, member = entry
-        if key_node.value != key:
-            continue
-        if inner_keys and isinstance(member, yaml.MappingNode):
-            return _put_below(text, member, inner_keys, value)
-        if value is _Removal:
-            return text if inner_keys else _remove(text, node, entry)
-        start, end = _find_text(text, entry)
-        return f"{text[:start]} {dump_flow(_nest(inner_keys, value))}{text[end:]}"
-    if value is _Removal:
-        return text
-    return _insert(text, node, key, _nest(inner_keys, value))
-
-
-def _nest(keys: Sequence[str], value: Any) -> Any:
-    """Return a value within a mapping for each key."""
-    for key in reversed(keys):
-        value = {key: value}
-    return value
-
-
-def _find_text(text: str, entry: Any) -> tuple[int, int]:
-    """Return where the text of an entry's value begins, behind the colon, and where it ends."""
-    key, member = entry
-    colon = text.index(":", key.end_mark.index) + 1
-    alias = _ALIAS.match(text, colon)
-    if alias:
-        return colon, alias.end()
-    return colon, max(colon, _find_end(text, member))
-
-
-def _find_end(text: str, node: Any) -> int:
-    """Return where the text of a node ends. Where a block ends, the parser sees the next token."""
-    if isinstance(node, yaml.ScalarNode) or node.flow_style or not node.value:
-        end: int = node.end_mark.index
-        return len(text[:end].rstrip())
-    last = node.value[-1]
-    if isinstance(node, yaml.MappingNode):
-        return _find_text(text, last)[1]
-    return _find_end(text, last)
-
-
-def _insert(text: str, node: Any, key: str, value: Any) -> str:
-    """Return the text with another entry at the end of a mapping."""
-    words = f"{key}: {dump_flow(value)}"
-    if node.flow_style:
-        end = node.end_mark.index - 1
-        inside = text[:end].rstrip()
-        comma = ", " if node.value and not inside.endswith(",") else ""
-        return f"{inside}{comma}{words}{text[end:]}"
-    indent = " " * node.value[0][0].start_mark.column
-    end = _find_line_end(text, _find_end(text, node))
-    return f"{text[:end]}\n{indent}{words}{text[end:]}"
-
-
-def _remove(text: str, node: Any, entry: Any) -> str:
-    """Return the text without an entry of a mapping, which stays, though it may be empty then."""
-    start = entry[0].start_mark.index
-    end = _find_text(text, entry)[1]
-    if len(node.value) == 1 and not node.flow_style:
-        return f"{text[:start]}{{}}{text[end:]}"
-    if not node.flow_style:
-        return (
-            text[: text.rfind("\n", 0, start) + 1]
-            + text[_find_line_end(text, end) + 1 :]
-        )
-    after = re.match(r"\s*,\s*", text[end:])
-    if after:
-        return text[:start] + text[end + after.end() :]
-    return re.sub(r",\s*$", "", text[:start]) + text[end:]
-
-
-def _find_line_end(text: str, place: int) -> int:
-    end = text.find("\n", place)
-    return len(text) if end < 0 else end
+            *keys, last = name.split(".")
+            members = {last: value}
+            if edited is not None:
+                edited = next(call_all("edit_config", edited, "", keys, members), None)
+        if edited is not None:
+            yield edited

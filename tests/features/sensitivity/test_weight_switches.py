@@ -1,11 +1,15 @@
-"""torchao's programs: an operator that is switched to float is as quantized without its module."""
+"""Programs of torchao and NNCF: an operator in float is as if it had not been quantized."""
+
+from importlib.util import find_spec
 
 import pytest
 import torch
 from torch import nn
 from torch.export import export
 
+from pipeline.backends import QUANTIZERS
 from pipeline.features.quantization.quantize import quantize
+from pipeline.features.sensitivity.overrides import find_operator_kinds
 from pipeline.features.sensitivity.weight_switches import WeightSwitches
 from pipeline.features.torchao.entries import TorchaoQuantize
 from pipeline.program.graphs import find_origins
@@ -65,3 +69,65 @@ def test_a_switch_is_a_module_in_float(program):
 def test_a_module_that_is_not_there_is_named(program):
     with pytest.raises(PipelineError, match="no module 'boddy' in the program; did you mean"):
         quantized(program, boddy="none")
+
+
+class Corrected(nn.Module):
+    """What NNCF makes of a `Tagger` by arithmetic: weights that are unpacked, and another bias."""
+
+    def __init__(self, tagger):
+        super().__init__()
+        self.words, self.head = tagger.words, tagger.head
+        self.body_bias = nn.Buffer(tagger.body.bias + 0.1)
+        self.body_scale = nn.Buffer(tagger.body.weight.abs().max() / 127)
+        rounded = (tagger.body.weight / self.body_scale).round()
+        self.body_weight = nn.Buffer(rounded.to(torch.int8))
+
+    def forward(self, x):
+        weight = self.body_weight * self.body_scale
+        body = nn.functional.linear(self.words(x), weight, self.body_bias)
+        return self.head(torch.relu(body))
+
+
+@pytest.mark.slow
+def test_changed_constants_are_switched():
+    torch.manual_seed(0)
+    tagger = Tagger().eval().requires_grad_(False)
+    program = export(tagger, CALL.args)
+    quantized = export(Corrected(tagger), CALL.args)
+    places = {node.name: place for place, node in enumerate(program.graph.nodes)}
+    names = [node.name for node in quantized.graph.nodes if node.name in places]
+    origins = {name: places[name] for name in names}
+    switches = WeightSwitches(program, quantized, [origins])
+    assert switches.operators == {"linear": "body"}
+    assert switches.saved["linear"] == 32 * 32 * 3 - 4  # a scale
+    switches.switch(frozenset(["linear"]))
+    torch.testing.assert_close(switches.run(CALL)[0], quantized.module()(*CALL.args))
+    switches.switch(frozenset())
+    torch.testing.assert_close(switches.run(CALL)[0], program.module()(*CALL.args))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not find_spec("nncf"), reason="needs pip install 'pte-pipeline[openvino]'")
+@pytest.mark.parametrize("options", [{}, {"mode": "int8wo_sym"}, {"smooth_quant": True}])
+def test_openvino(options):
+    torch.manual_seed(0)
+    layers = [
+        nn.Conv2d(3, 8, 3),
+        nn.AdaptiveAvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(32, 4),
+    ]
+    inputs = InputSet((torch.randn(1, 3, 8, 8),))
+    program = export(nn.Sequential(*layers).eval().requires_grad_(False), inputs.args)
+    spec = QUANTIZERS["openvino"].options(quantizer="openvino", **options)
+    whole = quantize(program, spec, [inputs] if spec.calibrates else [])
+    kinds = find_operator_kinds(spec)
+    switches = WeightSwitches(program, whole, find_origins(whole, program), kinds=kinds)
+    assert {"conv2d": "0", "linear": "3"}.items() <= switches.operators.items()
+    assert "flatten" not in switches.operators  # which passes a value on to the linear
+    assert switches.saved["linear"] > 2 * 32 * 4
+    switches.switch(frozenset(switches.operators))
+    torch.testing.assert_close(switches.run(inputs)[0], whole.module()(*inputs.args))
+    switches.switch(frozenset())
+    actual, expected = switches.run(inputs)[0], program.module()(*inputs.args)
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)

@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from pipeline.features.sensitivity.config_edit import add_members
+from pipeline.features.config_edits.edit import edit_members
 
 FLOW = """\
 # One comment,
@@ -23,6 +23,7 @@ methods:
 # Behind it.
 validate: {min_sqnr: 20}
 """
+QUANTIZE = {"quantizer": "xnnpack", "dynamic": True}
 DEFAULTS = "defaults: {quantize: {quantizer: xnnpack}}\nmethods: {encode: {}, decode: {}}\n"
 
 
@@ -75,7 +76,7 @@ DEFAULTS = "defaults: {quantize: {quantizer: xnnpack}}\nmethods: {encode: {}, de
     ],
 )
 def test_members_are_added_and_all_else_stays(text, path, keys, members, line):
-    changed = add_members(text, path, keys, members)
+    changed = edit_members(text, path, keys, members)
     assert line in changed.splitlines()
     before, after = text.splitlines(), changed.splitlines()
     kept = [written for written in before if written in after]
@@ -87,14 +88,41 @@ def test_members_are_added_and_all_else_stays(text, path, keys, members, line):
 
 
 def test_no_mapping_is_no_place():
-    assert add_members("methods: [a]\n", "methods", ["modules"], {"head": "none"}) is None
-    assert add_members(FLOW, "nowhere", [], {"head": "none"}) is None
+    assert edit_members("methods: [a]\n", "methods", ["modules"], {"head": "none"}) is None
+    assert edit_members(FLOW, "nowhere", [], {"head": "none"}) is None
     # A value on lines of its own is not replaced where comments would go.
     nested = "modules:\n  head:  # slow\n    dynamic: true\n"
-    assert add_members(nested, "modules", [], {"head": "none"}) is None
+    assert edit_members(nested, "modules", [], {"head": "none"}) is None
     plain = nested.replace("  # slow", "")
-    assert add_members(plain, "modules", [], {"head": "none"}) == "modules:\n  head: none\n"
+    assert edit_members(plain, "modules", [], {"head": "none"}) == "modules:\n  head: none\n"
 
 
 def test_a_file_without_its_last_line_end():
-    assert add_members("a:\n  b: 1", "a", [], {"c": "none"}) == "a:\n  b: 1\n  c: none"
+    assert edit_members("a:\n  b: 1", "a", [], {"c": "none"}) == "a:\n  b: 1\n  c: none"
+
+
+@pytest.mark.parametrize(
+    ("before", "path", "value", "after"),
+    [
+        ("a:\n  b: 1  # why\n", "a.b", 2, "a:\n  b: 2  # why\n"),
+        ("a: {b: 1, c: [x]} # why\n", "a.c", [], "a: {b: 1, c: []} # why\n"),
+        ("a:\n  b:\n    - x\n    - y  # why\nc: 1\n", "a.b", ["z"], "a:\n  b: [z]  # why\nc: 1\n"),
+        ("a:\n  b: 1\n\n# next\nc: 1\n", "a.q", True, "a:\n  b: 1\n  q: true\n\n# next\nc: 1\n"),
+        ("a: {}\n", "a.q", QUANTIZE, "a: {q: {quantizer: xnnpack, dynamic: true}}\n"),
+        ("a: { b: 1 }", "a.q", None, "a: { b: 1, q: null}"),
+        ("a: 1", "e.f.g", 2, "a: 1\ne: {f: {g: 2}}"),
+        ("a:\n", "a.b", 2, "a: {b: 2}\n"),
+        ("a:\n  b: 1\n  # why\n  c: 2\n", "a.c", ..., "a:\n  b: 1\n  # why\n"),
+        ("a:\n  c:\n    d: 2\n  b: 1\n", "a.c", ..., "a:\n  b: 1\n"),
+        ("a:\n  c: 2\n", "a.c", ..., "a:\n  {}\n"),
+        ("a: {b: 1, c: 2}\n", "a.c", ..., "a: {b: 1}\n"),
+        ("a: {c: 2, b: 1}\n", "a.c", ..., "a: {b: 1}\n"),
+        ("a: {b: 1}\n", "a.c", ..., "a: {b: 1}\n"),
+        ("x: &w [1]\na: {b: *w, c: 1}\n", "a.b", 3, "x: &w [1]\na: {b: 3, c: 1}\n"),
+        ("a:\r\n  b: 1 # w\r\n", "a.b", 2, "a:\r\n  b: 2 # w\r\n"),
+        ("a:\n  t: |\n    long\n    text\n  b: 1\n", "a.t", "x", "a:\n  t: x\n  b: 1\n"),
+    ],
+)
+def test_only_the_value_changes(before, path, value, after):
+    *keys, last = path.split(".")
+    assert edit_members(before, "", keys, {last: value}) == after

@@ -1,0 +1,11 @@
+"""Edits of config files, for commands that write what they found, such as `doit tune --write`."""
+
+from __future__ import annotations
+
+from pipeline.moments import Feature
+
+FEATURE = Feature(
+    "config_edits",
+    "put settings into config files, whose comments and layout stay, for `--write`",
+    edit_config="pipeline.features.config_edits.edit:edit_members",
+)

@@ -1,0 +1,96 @@
+"""Leaves one kind of operator to portable kernels, by the options in which partitioners name
+operators. Most have none."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+# Lists of operators that stay outside of the delegate.
+_SKIPPING = {
+    "coreml": "skip_ops_for_coreml_delegation",
+    "openvino": "op_types_to_skip",
+    "vulkan": "operator_blocklist",
+}
+XNNPACK = "xnnpack"  # lists what it takes, by the names of its partitioner configs
+_CONFIGS = "configs"
+# What a linear becomes that no config keeps whole.
+_DECOMPOSED = {"aten.linear.default": ("aten.addmm.default", "aten.mm.default")}
+
+
+def count_delegated(manifest: Mapping[str, Any], method: str) -> dict[str, int]:
+    """Return how many operators of each kind a package delegates, such as `aten.add.Tensor`, the
+    most frequent kinds first; without those that only quantize values."""
+    counts: Counter[str] = Counter()
+    for segment in manifest["methods"][method]["delegation"]["segments"]:
+        if segment["backend"]:
+            counts.update(segment["operators"])
+    kinds = sorted(counts, key=lambda kind: (-counts[kind], kind))
+    return {
+        _name_overload(kind): counts[kind] for kind in kinds if kind.startswith("aten.")
+    }
+
+
+def _name_overload(kind: str) -> str:
+    return kind if kind.count(".") > 1 else f"{kind}.default"
+
+
+def is_left(kind: str, before: Mapping[str, int], after: Mapping[str, int]) -> bool:
+    """Tell whether a package delegates fewer operators of a kind than another; as many where they
+    are fused into others, as a relu is. The counts are those of `count_delegated`."""
+    sums = [
+        sum(counts.get(form, 0) for form in _list_forms(kind))
+        for counts in (before, after)
+    ]
+    return sums[1] < sums[0]
+
+
+def _list_forms(kind: str) -> tuple[str, ...]:
+    return (kind, *_DECOMPOSED.get(kind, ()))
+
+
+def leave_operator(
+    partitioners: Sequence[Any], kind: str, targets: Mapping[str, str]
+) -> list[Any] | None:
+    """Return the partitioners of a method with options that leave a kind of operator to portable
+    kernels; None where one of them has no such option.
+
+    Args:
+        partitioners: as a config has them.
+        targets: the operator of each partitioner config of XNNPACK, such as `add.Tensor`.
+    """
+    items = []
+    for item in partitioners:
+        name, options = (
+            (item, {}) if isinstance(item, str) else next(iter(item.items()))
+        )
+        changed = _leave(name, options or {}, kind, targets)
+        if changed is None:
+            return None
+        items.append({name: changed})
+    return items
+
+
+def _leave(
+    name: str, options: Mapping[str, Any], kind: str, targets: Mapping[str, str]
+) -> dict[str, Any] | None:
+    if option := _SKIPPING.get(name):
+        return {**options, option: [*(options.get(option) or ()), kind]}
+    if name != XNNPACK:
+        return None
+    present = options.get(_CONFIGS) or [*targets]
+    leaving = _list_forms(kind)
+    left = [
+        config for config in present if f"aten.{targets.get(config)}" not in leaving
+    ]
+    if len(left) == len(present) or not left:
+        return None
+    return {**options, _CONFIGS: left}
+
+
+def list_config_targets() -> dict[str, str]:
+    """Return the operator of each partitioner config of the installed XNNPACK backend."""
+    from executorch.backends.xnnpack.partition.config import ALL_PARTITIONER_CONFIGS
+
+    return {config.__name__: config.target_name for config in ALL_PARTITIONER_CONFIGS}
