@@ -408,14 +408,10 @@ class Feature:
             that it accepts, as JSON. Raises ConfigErrors, with every mistake.
         compare_builds: takes a package's name, two builds of it, as `read_build` returns them, and
             the name of the second; returns their comparison, whose `markdown()` yields lines.
-
-
-        edit_config: takes the text of a config file, the path of a mapping in it as
-            `config.yaml.Mark` has it, keys that lead from there to a mapping that need not be
+        edit_config: takes the text of a config file, the path of a mapping in it as a
+            `config.yaml.Node` has it, keys that lead from there to a mapping that need not be
             there, and members of that, `...` for one to remove; returns the text with them, or None
             where it can't without changing anything else.
-        compare_builds: takes a package's name, two `validate.figures.Build`s of it, and the name of
-            the second; returns their comparison, whose `markdown()` yields lines.
         distribution: the one that brings it by an entry point; "" for a folder of this package.
     """
 
@@ -550,8 +546,6 @@ class Feature:
     highlights: str = _moment("report")
     read_build: str = _moment("")
     parse_baseline: str = _moment("plan")
-
-
     edit_config: str = _moment("")
     compare_builds: str = _moment("")
     distribution: str = ""

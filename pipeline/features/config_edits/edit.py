@@ -28,7 +28,7 @@ def edit_members(
     names, or removed from it; None where that can't be done without losing a comment.
 
     Args:
-        path: of a mapping that is there, as `config.yaml.Mark` has it; "" for the whole document.
+        path: of a mapping that is there, as a `config.yaml.Node` has it; "" for the whole document.
         keys: those that lead from there to the mapping with the members, which need not be there.
         members: plain data by name; `...` for a member that is removed.
     """
