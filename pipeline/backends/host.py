@@ -75,7 +75,7 @@ def on_a_mac(label: str) -> Callable[[], str]:
     ExecuTorch's wheels for macOS have these delegates (tools/cmake/preset/pybind.cmake).
     """
     return lambda: (
-        "" if sys.platform == "darwin" else f"{label} is run by Apple's systems only"
+        "" if sys.platform == "darwin" else f"{label} runs on Apple's systems only"
     )
 
 

@@ -38,7 +38,7 @@ Pass = Callable[..., Any]
 FOLDER = "passes"
 GROUP = "pte_pipeline.passes"
 NOT_OFFERED = (
-    f"is not in {FOLDER}/, and no installed distribution offers it by an entry point"
+    f"is not in {FOLDER}/, and no installed distribution provides it as an entry point"
 )
 _EXECUTORCH = "executorch"
 # ExecuTorch's modules of passes: those in such a folder, or with such an end of their name.
@@ -210,9 +210,9 @@ def _load(spec: PassSpec, root: Path) -> list[Pass]:
         if not fault:
             passes = _make(spec, value)
             if not passes or not all(map(callable, passes)):
-                fault = "is not a pass; it can't be called with a graph"
+                fault = "is not a pass: it can't be called with a graph module"
                 if spec.factory:
-                    fault = "makes no pass, nor a list of passes"
+                    fault = "makes neither a pass nor a list of passes"
     except Exception as error:  # whatever the user's code raises
         fault = describe_load_error(error, root / FOLDER)
         # Its traceback would quote a secret.
@@ -265,7 +265,7 @@ def _foreign(
     if not is_workspace and _is_executorchs(name):
         if _is_pass_of_executorch(value):
             return ""
-        return "is no class of passes that ExecuTorch defines"
+        return "is not a pass class of ExecuTorch"
     if attribute in getattr(module, "__all__", ()):
         return ""
     if not is_workspace and f"{name}:{attribute}" in _offered():
@@ -274,7 +274,7 @@ def _foreign(
     defines = module is not None and f"{home}.".startswith(f"{module.__name__}.")
     if isinstance(value, type | FunctionType) and defines:
         return ""
-    return "is no class or function that the module defines, or lists in `__all__`"
+    return "is not a class or function that the module defines or lists in `__all__`"
 
 
 def _is_pass_of_executorch(value: object) -> bool:

@@ -94,7 +94,7 @@ def load_nodes(content: bytes, file: str) -> Node | None:
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         fault = (
-            f"holds the character #x{error.character:04x}, which YAML does not allow"
+            f"contains the character #x{error.character:04x}, which YAML does not allow"
         )
         raise _error(file, line, fault) from error
     except yaml.MarkedYAMLError as error:
@@ -114,7 +114,7 @@ def load_nodes(content: bytes, file: str) -> Node | None:
                 file,
                 keyless,
                 f"{shown(text.splitlines()[keyless - 1].strip())} lacks a colon",
-                "write `key: value`, with the space, or `key:` above what it holds",
+                "write `key: value`, with the space, or `key:` above an indented block",
             ) from error
         # From 0.2.6 on, libyaml has a limit of its own (1,000), and looks so far ahead in a line.
         if error.problem == "exceeded maximum nesting depth":
@@ -299,12 +299,12 @@ class _Constructor:
         lines: dict[tuple[str, str], int] = {}
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                self._wrong(key, path, "has a key that is no text")
+                self._wrong(key, path, "has a key that is not text")
                 continue
             name = self._scalar(key, path)
             written = (key.tag, key.value)
             if written in lines:
-                fault = f"{key.value!r} is there twice, first in line {lines[written]}"
+                fault = f"{key.value!r} occurs twice, first in line {lines[written]}"
                 self._wrong(key, path, fault)
             lines.setdefault(written, _line(key))
             if key.tag == _MERGE:
@@ -363,7 +363,7 @@ def _ambiguous(text: str) -> tuple[str, str]:
     better = "a decimal number"
     if text.isalpha():
         better = "true or false"
-    fault = f"`{text}` is one thing in YAML 1.1 and another in 1.2"
+    fault = f"`{text}` has different meanings in YAML 1.1 and 1.2"
     return fault, f"write {better}, or quote it if it is text"
 
 

@@ -83,7 +83,7 @@ class PassInputs:
             if listed:
                 who = ", which the workspace's settings list,"
             raise SourceError(
-                f"operators: {reference}{who} is no module or library here"
+                f"operators: {reference}{who} is not a module or library here"
             )
         files = operators.source_files(reference, root)
         inputs: dict[str, str | None] = {

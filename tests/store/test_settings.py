@@ -106,11 +106,15 @@ UNSIGNED = 'remote = "s3://b/c"\nremote_trust = "unsigned"\n'
 
 
 def test_somebody_says_whose_results_are_believed(settings, monkeypatch):
-    with pytest.raises(PipelineError, match=r"whose results are believed; set trusted_keys .* or "):
+    with pytest.raises(
+        PipelineError,
+        match=r"no trust setting for the remote; set trusted_keys "
+        ".* or ",
+    ):
         settings('remote = "s3://b/c"')
     assert settings(UNSIGNED).remote.believes_all
     assert not settings('remote = "s3://b/c"\ntrusted_keys = ["a.pub"]').remote.believes_all
-    with pytest.raises(PipelineError, match="has keys and remote_trust; keep"):  # no downgrade
+    with pytest.raises(PipelineError, match="has both keys and remote_trust; keep"):  # no downgrade
         settings(f'{UNSIGNED}trusted_keys = ["a.pub"]')
     monkeypatch.setenv("PTE_PIPELINE_REMOTE_TRUST", "unsigned")
     assert settings('remote = "s3://b/c"').remote.believes_all

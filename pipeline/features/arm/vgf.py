@@ -30,7 +30,7 @@ class _VgfTarget(Options):
     spec: ClassVar[str] = "vgf.compile_spec:VgfCompileSpec"
 
     tosa_spec: TosaSpec = "TOSA-1.0+FP+INT+int4+int16"
-    """The TOSA specification that is lowered to: version, one or both profiles (FP, INT),
+    """The TOSA specification to lower to: version, one or both profiles (FP, INT),
     extensions."""
 
 
@@ -38,7 +38,7 @@ class VgfOptions(PassOptions, _VgfTarget):
     """Options of `VgfPartitioner`: those of its `VgfCompileSpec`."""
 
     compiler_flags: Distinct[ConverterFlag] | None = None
-    """Further flags of the model converter, such as --require-static-shape."""
+    """Additional flags for the model converter, such as --require-static-shape."""
 
 
 class VgfQuantize(ArmQuantize, PassOptions, _VgfTarget):

@@ -211,7 +211,7 @@ def _describe_quantization(methods: Sequence[Json]) -> Iterator[str]:
         yield f"{subject} {word}: {reason}."
     if already_quantized:
         sources = f"The source of {listed(already_quantized, _MOST_NAMED)}"
-        yield f"{sources} is quantized already: nothing compares it with a float one."
+        yield f"{sources} is already quantized, so there is no float source to compare it with."
 
 
 def _describe_unrun(unrun: Sequence[Json], total: int, none: bool) -> str:

@@ -13,8 +13,9 @@ from pipeline.store.sizes import human_size
 
 Json = Mapping[str, Any]
 _LEAD = (
-    "What `doit sensitivity` measured of these files: the SQNR of the worst output on the worst "
-    "example with a module alone quantized, and what the package takes with it alone in float."
+    "Measured by `doit sensitivity` for these files: the SQNR of the worst output on the worst "
+    "example with only this module quantized, and the cost of the package with only this module "
+    "in float."
 )
 _MOST_ROWS = 20  # of a method, the noisiest first
 
@@ -27,7 +28,7 @@ def section(report: Json) -> ReportSection:
         rows += _make_rows(method, facts)
     if not rows:
         return ReportSection(FIELD, "Sensitivity")
-    table = DataTable(FIELD, "What quantizing each module costs", rows)
+    table = DataTable(FIELD, "Cost of quantizing each module", rows)
     return ReportSection(FIELD, "Sensitivity", _LEAD, table)
 
 

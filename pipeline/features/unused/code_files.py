@@ -25,7 +25,7 @@ _SHARED = (".so", ".dylib", ".dll")
 _TEXT_OF_MODULE = re.compile(r"(passes|operators)[./][\w./-]+")
 _FOLDERS = (passes.FOLDER, operators.FOLDER)
 _NAMED_BY = {
-    passes.FOLDER: "no config names a pass of it",
+    passes.FOLDER: "no config names a pass from it",
     operators.FOLDER: "no config or setting names it in `operators`",
 }
 
@@ -55,7 +55,7 @@ class CodeFiles:
                 yield Problem(
                     self._name(path),
                     "",
-                    f"is no Python: {message}",
+                    f"is not valid Python: {message}",
                     "",
                     line,
                 )

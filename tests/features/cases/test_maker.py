@@ -113,7 +113,7 @@ def test_where_nothing_large_is_finite_the_infinities_count():
     clamped = unary(lambda x: torch.exp(20 * x).clamp(max=3e38))
     pte = write("clamped.pte", lowered({"run": clamped}).buffer)
     (sentence,) = validated(pte, program, **config).failures
-    assert "NaN or infinite, and not alike on both sides" in sentence
+    assert "NaN or infinite, but not on both sides" in sentence
 
 
 def test_a_source_that_rounding_moves_is_not_held_to_large_values():

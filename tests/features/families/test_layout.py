@@ -197,7 +197,7 @@ def test_a_file_may_not_be_called_as_one_of_the_package(made):
         own.program, own.constants, (), own.delegates, (), {}, (), {"chat": own.named}
     )
     first = own.named[0]
-    with pytest.raises(PipelineError, match=r"chat\.ptd is a file of the package, and one"):
+    with pytest.raises(PipelineError, match=r"chat\.ptd is a file of the package and also"):
         shared = Shared({first.key: (first.blob.digest, "chat")}, files={"chat": []})
         link([tagged], {}, store, shared=shared)
 

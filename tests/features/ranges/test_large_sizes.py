@@ -43,7 +43,7 @@ def write(compute, most, *partitioners):
             lambda x: torch.cat([x, x, x[:1]]),
             2**31 - 1,
             [],
-            r"run: x.shape\[0\] can make aten.cat.default give a size over 2147483647.*",
+            r"run: x.shape\[0\] can make aten.cat.default return a size over 2147483647.*",
         ),
         (torch.flatten, 2**28, [], r"run: x.shape\[0\] can make aten.flatten.* give .*"),
     ],

@@ -181,7 +181,7 @@ def test_options_are_checked(built):
 def test_the_same_question_runs_nothing(planted):
     assert "planted/forward: SQNR" in planted.text and "built" in planted.text
     assert "built" not in planted.again
-    assert "planted: as measured before; nothing was run" in planted.again
+    assert "planted: already measured; nothing was run" in planted.again
 
 
 @pytest.mark.slow
