@@ -62,7 +62,7 @@ PLANNED = {
         GOOD.replace("[]", "[xnnpack: {per_op: true}]", 1),
         "unknown_option.yaml:3: methods.encode.partitioners[0].xnnpack",
     ),
-    "leaves_out": (config("one", "encode"), "leaves out 'decode', a method of the model"),
+    "leaves_out": (config("one", "encode"), "lacks 'decode', a method of the model"),
     "lacks": (
         config("one", "encode", "decode", "embed"),
         "methods.embed: is not a method of the model",

@@ -72,7 +72,7 @@ def test_an_empty_folder_becomes_a_workspace(doit, tmp_path):
     assert "partition_configs/hello.yaml:6: validate.gates.max_size: " in said
     before = config.read_bytes()
     code, said = doit(shop, "init")
-    assert code == 0 and "partition_configs/hello.yaml: is there already" in said
+    assert code == 0 and "partition_configs/hello.yaml: already exists" in said
     assert config.read_bytes() == before
     code, said = doit(shop / "models", "init")
     assert code == 3 and "is already a workspace, and this folder is inside it" in said

@@ -20,7 +20,7 @@ def test_methods_are_those_of_the_model():
     assert problems(["encode", "embed"], ["encode", "embedd"]) == [
         "f.yaml: methods.embed: is not a method of the model; did you mean 'embedd'? "
         "known: encode, embedd",
-        "f.yaml: methods: leaves out 'embedd', a method of the model; add it; "
+        "f.yaml: methods: lacks 'embedd', a method of the model; add it; "
         "`partitioners: []` is for portable operators only, `embedd: omit` leaves it out",
     ]
     omitted = {"encode": {"partitioners": []}, "embedd": "omit", "embde": "omit"}

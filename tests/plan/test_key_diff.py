@@ -76,7 +76,7 @@ TOLD = {
         {"compiles": {}, "metadata": {"config": A, "revision": None}},
         ["config emit.metadata is new"],
     ),
-    "what metadata name": (
+    "what metadata contains": (
         {"metadata": {"config": A, "revision": "1"}},
         {"metadata": {"config": B, "revision": "2"}},
         [

@@ -141,7 +141,7 @@ def test_what_is_no_module_is_called_what_it_is(exported, tmp_path):
             "'layers.1.offset' is a buffer, not a module; its module is 'layers.1'",
         ]
         (line,) = told(["twice.unused"], outline)
-        assert line.startswith("of module 'twice.unused' the program computes nothing; ")
+        assert line.startswith("the program computes nothing in module 'twice.unused'; ")
 
 
 def test_a_constant_is_no_module():
@@ -162,7 +162,7 @@ def test_one_module_under_two_names_is_told(exported, tmp_path):
             ]
             assert not told(["alias", "first"], outline) and not told(["alias@0"], outline)
         else:
-            words = "of module 'alias' the program computes nothing; it is called as 'first'"
+            words = "the program computes nothing in module 'alias'; it is called as 'first'"
             assert told(["alias"], outline) == [words]
             assert told(["first"], outline)[0].startswith("module 'first' is called 2 times")
         assert ["alias.fc", "first.fc"] in [list(names) for names in outline.same]

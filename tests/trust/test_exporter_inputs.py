@@ -671,7 +671,7 @@ def test_what_cannot_be_followed_exports_each_time(site, kind):
     assert build(site.workspace())[0] == "stale"
     status = export_status(Plan(site.workspace()), "a")
     assert status.state == "stale"
-    assert status.reason.startswith("exports each time: models/a.py")
+    assert status.reason.startswith("exported every time: models/a.py")
     assert status.reason.endswith("declare INPUTS to reuse the export")
     assert status.reason in "\n".join(explain(Plan(site.workspace()), ["p"]))
     site.write(UNFOLLOWED[kind], inputs="INPUTS = []")

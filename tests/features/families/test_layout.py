@@ -134,7 +134,7 @@ def test_a_base_alone_decides(made):
     first = own.named[0]
     other = replace(base, keys={first.key: (store.put(b"other"), "chat")})
     with pytest.raises(
-        PipelineError, match=r"is something else in chat\.ptd, of the family's base"
+        PipelineError, match=r"differs from the data of that name in chat\.ptd of the family's base"
     ):
         link([own], {}, store, shared=other)
 

@@ -283,7 +283,7 @@ def test_builds_are_compared_with_the_baseline_a_revision_and_a_manifest(built):
     shutil.rmtree(built.store)
     assert built.doit("diff", "HEAD") == 0
     assert built.output.startswith("pair: compared with the baseline of HEAD (")
-    assert "pair is not exported in this store at HEAD (" in built.output
+    assert "this store has no export of its model pair at HEAD (" in built.output
     assert built.doit("diff", "HEAD~1") == 1
     assert "'HEAD~1' is not a package, a file or a git revision; known: pair" in built.output
     (built.root / "baselines" / "pair.yaml").unlink()

@@ -134,7 +134,7 @@ def test_a_missing_operator_is_told_with_its_lines_and_what_avoids_it():
     assert sentence == (
         f"encode: the runtime of phone lacks aten::mul.out, for `{LINE}`, `n * 2  # "
         "models/asr.py:20`; no delegate took it (of rank 7); rewrite it in a pass of "
-        "`edge.passes`, or build the runtime with it: `doit contract asr` says how"
+        "`edge.passes`, or build the runtime with it (`doit contract asr` shows how)"
     )
 
 

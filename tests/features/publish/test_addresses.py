@@ -125,7 +125,7 @@ def test_another_content_is_neither_overwritten_nor_fetched(site, tmp_path, monk
     publish(site, (release, contents))
     name = f"{release['path']}/vision.pte"
     site.write(name, b"x" * len(contents["vision.pte"]))
-    with pytest.raises(PipelineError, match=r"vision\.pte is not what packages\.json names"):
+    with pytest.raises(PipelineError, match=r"vision\.pte does not match packages\.json"):
         fetch_from(site, tmp_path / "assets", monkeypatch)
     assert not list((tmp_path / "assets").rglob("*.pte"))
     site.write(name, b"x")

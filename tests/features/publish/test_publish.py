@@ -220,7 +220,7 @@ def test_large_files_have_parts():
     ("address", "line"),
     [
         ("models", "is not a URL"),
-        ("hf2://org/model", "hf2:// is not known; such as file://, s3://"),
+        ("hf2://org/model", "hf2:// is unknown; such as file://, s3://"),
     ],
 )
 def test_addresses_that_nothing_reaches(tmp_path, address, line):
@@ -266,7 +266,7 @@ def test_a_damaged_file_is_not_kept(tmp_path):
     publish(files, (release, contents))
     for size in (1000, 999, 1001):
         files.write(f"{release['path']}/vision.pte", [bytes(size)])
-        with pytest.raises(PipelineError, match=r"vision\.pte is not what packages\.json names"):
+        with pytest.raises(PipelineError, match=r"vision\.pte does not match packages\.json"):
             fetch_package(address, "android-arm64", "vision", tmp_path / "assets")
     assert not list((tmp_path / "assets").rglob("*.pte"))
     with pytest.raises(PipelineError, match=r"has other content") as error:
@@ -388,7 +388,5 @@ def test_a_bucket_and_those_that_are_not_there(s3, tmp_path):
         unused.bind(("127.0.0.1", 0))
         write_settings(f"http://127.0.0.1:{unused.getsockname()[1]}")
         lost = open_address(f"{bucket}/models", tmp_path)
-        with pytest.raises(
-            PipelineError, match=r"can't be reached \(.*; packages\.json names noth"
-        ):
+        with pytest.raises(PipelineError, match=r"can't be reached \(.*; packages\.json has noth"):
             publish(lost, (release, contents))

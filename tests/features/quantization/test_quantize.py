@@ -543,7 +543,7 @@ RECIPE_MISTAKES = {
         {"recipe": "xnnpack_fp32", "partitioners": []},
         "methods.f.partitioners: can't be combined with a recipe, which already sets it; keep one",
     ),
-    "refused": ({"recipe": "qnn_fp16"}, "methods.f.recipe: 'qnn_fp16' can't be had: it means"),
+    "refused": ({"recipe": "qnn_fp16"}, "methods.f.recipe: 'qnn_fp16' is not available: it means"),
 }
 
 

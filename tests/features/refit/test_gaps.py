@@ -145,7 +145,7 @@ def test_blobs_and_constants_that_nobody_saw_are_gaps(monkeypatch):
     assert not find_gap([], {"a": [0]}, {"b": []}, result_of([blob], "b"))
     assert not find_gap([], {}, {}, result_of([{**blob, "size": 0}]))
     assert "unknown serializer" in find_gap([], {}, {}, result_of([blob]))
-    assert "described unseen" in find_gap([], {}, {}, result_of([], "b"))
+    assert "described before it was recorded" in find_gap([], {}, {}, result_of([], "b"))
     assert find_gap(["a gap"], {}, {}, result_of([])) == "a gap"
     monkeypatch.setattr(
         "pipeline.features.refit.learn.installed_versions",

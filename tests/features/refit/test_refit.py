@@ -233,7 +233,7 @@ def test_other_graph_is_no_new_weights(learnt):
 
 
 UNKNOWN = {
-    "another backend": ({"partitioners": ["vulkan"]}, {}, "payloads of vulkan hold weights"),
+    "another backend": ({"partitioners": ["vulkan"]}, {}, "payloads of vulkan contain weights"),
     "lines": (PORTABLE, {"emit": {"emit_stacktrace": True}}, "source lines"),
 }
 

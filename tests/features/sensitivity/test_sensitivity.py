@@ -245,7 +245,7 @@ def test_modules_go_to_the_backend_that_is_faster(planted):
 
 
 def test_a_proposal_goes_by_one_thing():
-    with pytest.raises(PipelineError, match="--floor and --metric: give one"):
+    with pytest.raises(PipelineError, match="--floor and --metric: choose one"):
         next(run(None, ["pair"], floor="9", metric="top1"))
     with pytest.raises(PipelineError, match=r"--against \[vulkan\]: must be portable"):
         next(run(None, ["pair"], against="[vulkan]"))

@@ -76,7 +76,7 @@ def test_figures_are_those_of_the_devices_of_the_validation(tmp_path, written, l
         ),
         (
             "    methods.encode.partitioners:\n      - []\n      - []",
-            f"{PATH}:15: tune.space.'methods.encode.partitioners'[1]: is there twice; keep one",
+            f"{PATH}:15: tune.space.'methods.encode.partitioners'[1]: occurs twice; keep one",
         ),
         (
             "    methods.encode.quantise:\n      - {quantizer: xnnpack}",
