@@ -231,7 +231,7 @@ def _forbidden(spec: PassSpec) -> str:
         return f"downloads an SDK when it is imported; set {_SDK} to one"
     for name, value in spec.options.items():
         if _FILE_OPTION.search(name) and not isinstance(value, bool):
-            return f"has the option {name!r}, and no config names files to ExecuTorch's passes"
+            return f"has the option {name!r}, but configs can't name files for ExecuTorch's passes"
     return ""
 
 

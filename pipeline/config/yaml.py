@@ -287,7 +287,7 @@ class _Constructor:
             raise _too_deep(self._file, _line(node))
         self._heights[id(value)] = height
         if size > _MOST_VALUES:
-            fault = f"stands for more than {_MOST_VALUES:,} values, with what aliases repeat"
+            fault = f"expands to more than {_MOST_VALUES:,} values, aliases included"
             raise _error(self._file, _line(node), fault)
         self._sizes[id(value)] = size
         return value

@@ -98,9 +98,7 @@ def test_help_lists_our_commands(doit, tmp_path):
     bench = bench_of("pair", tmp_path)
     listed = doit(bench.root / "models", "help")
     assert listed == doit(tmp_path, "help")
-    assert (
-        listed[0] == 0 and "  doit plan            show what a run would do, and why" in listed[1]
-    )
+    assert listed[0] == 0 and "  doit plan            show what a run would do and why" in listed[1]
     assert max(map(len, listed[1].splitlines())) <= 100
     code, said = doit(bench.root, "help", "lower")
     assert (code, said) == doit(bench.root, "lower", "--help")

@@ -555,7 +555,7 @@ def test_aliases_of_aliases_are_refused_in_no_time():
     """2**60 leaves; merges make none."""
     lines = ["a0: &a0 [x, x]"]
     lines += [f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 60)]
-    with pytest.raises(ConfigErrors, match=r"p\.yaml:\d+: stands for more than 20,000 values"):
+    with pytest.raises(ConfigErrors, match=r"p\.yaml:\d+: expands to more than 20,000 values"):
         load_data("\n".join(lines))
     lines = ["m0: &m0 {x: 1}"]
     lines += [f"m{n}: &m{n} {{<<: [*m{n - 1}, *m{n - 1}]}}" for n in range(1, 60)]

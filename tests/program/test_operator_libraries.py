@@ -59,10 +59,10 @@ def test_an_operator_is_registered_when_it_is_named_and_a_strange_one_is_missing
     [
         (
             "team_nobody.scale",
-            "calls the operator team_nobody.scale, which no imported library registers",
+            "calls the operator team_nobody.scale, which no imported module registers",
         ),
         ("llama.nothing", "as executorch.extension.llm.custom_ops.custom_ops, in the exporter"),
-        ("aten.relu.nothing", "calls the operator aten.relu.nothing, which no imported library"),
+        ("aten.relu.nothing", "calls the operator aten.relu.nothing, which no imported module"),
     ],
 )
 def test_an_exporter_that_asks_for_a_missing_operator_is_told_what_to_import(operator, words):

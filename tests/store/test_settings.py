@@ -127,7 +127,7 @@ def test_untrusted_build_goes_by_its_environment_alone(settings, tmp_path, monke
     found = settings(text)  # the build's author can edit the file
     assert (found.remote, found.store, found.jobs) == (None, default_root(), 3)
     monkeypatch.setenv("PTE_PIPELINE_REMOTE", "s3://ours/c")
-    with pytest.raises(PipelineError, match="whose results are believed"):
+    with pytest.raises(PipelineError, match="no trust setting for the remote"):
         settings(text)
     monkeypatch.setenv("PTE_PIPELINE_TRUSTED_KEYS", "keys/a.pub")
     with pytest.raises(PipelineError, match=r"TRUSTED_KEYS: keys/a\.pub is in the workspace"):

@@ -24,7 +24,7 @@ def validate(bench, *words):
 def test_one_method_is_validated_and_the_report_says_so(built):
     built.edit("partition_configs/pair.yaml", "constant", "validate: {seed: 5}\nconstant")
     assert validate(built, "pair/encode") == "built"
-    assert "pair: decode, get_size were not asked for\n" in built.output
+    assert "pair: decode, get_size were not requested\n" in built.output
     report = report_of(built)
     assert report["only"] == ["encode"]
     assert (report["ok"], report["verdict"]) == (True, "passed")

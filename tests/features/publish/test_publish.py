@@ -279,7 +279,7 @@ def test_a_damaged_file_is_not_kept(tmp_path):
     [
         ("failed", ("not-judged",), r"is not published: failed; see build/vision/report\.md"),
         ("not judged", ("not-run",), r"not judged; see .*; `--allow not-judged` publishes it"),
-        ("not run", (), r"not run; .* why; `--allow not-run` publishes it"),
+        ("not run", (), r"not run; see .*; `--allow not-run` publishes it"),
         ("not judged", ("not-judged",), ""),
         ("passed", (), ""),
     ],

@@ -740,7 +740,7 @@ def refused(settings: RemoteSettings) -> str:
         ("/srv/cache", "is not a URL such as file:///srv/cache or s3://bucket/prefix"),
         ("", "is not a URL"),
         ("se://bucket", "remote se://bucket: se:// is unknown; such as file://, s3://"),
-        ("s4://user:password@host/x", "remote s4://host/x: s4:// is not known"),
+        ("s4://user:password@host/x", "remote s4://host/x: s4:// is unknown"),
     ],
 )
 def test_bad_url(url, what):
