@@ -112,7 +112,7 @@ def test_what_ran_in_part_says_which_part():
     )
     assert lead(NONE) == (
         f"Nothing was run: 2 methods could not be run on this machine ({WHY}). "
-        "What they declare is what their sources declare."
+        "Their declared inputs and outputs match their sources'."
     )
     both = render_all([Entry("a", SOME), Entry("b", validation(method("decode")))])
     assert "2 packages: 1 not run, 1 passed" in both["summary.md"].decode()
