@@ -334,7 +334,7 @@ def _with_defaults(root: Node, variables: Variables) -> Node:
     defaults = _there(members.pop("defaults", None))
     methods = members.get("methods")
     if defaults is not None and not isinstance(defaults.value, dict):
-        variables.must(defaults, "be a mapping", "write what holds for every method")
+        variables.must(defaults, "be a mapping", "write settings for every method")
     elif (
         defaults is not None and methods is not None and isinstance(methods.value, dict)
     ):

@@ -278,7 +278,7 @@ def test_defaults_must_be_a_mapping(write, value):
     found = write(p=f"model: m\ndefaults: {value}\nmethods: {{f: {{partitioners: []}}}}\n")
     (problem,) = problems(found, "p")
     assert problem.startswith("p.yaml:2: defaults: is ")
-    assert problem.endswith(", must be a mapping; write what holds for every method")
+    assert problem.endswith(", must be a mapping; write settings for every method")
 
 
 # Variables
