@@ -57,7 +57,7 @@ def find_named(word: str, names: Collection[str], noun: str) -> list[str]:
     if not fitting:
         fits = ""
         if is_pattern(word):
-            fits = "that fits "
+            fits = "that matches "
         hint = did_you_mean(word, names, _MOST_NAMES)
         raise PipelineError(f"no {noun} {fits}'{word}'; {hint}")
     return fitting
