@@ -96,7 +96,9 @@ def find_taken_branch(difference: RunDifference) -> Cause | None:
     """A branch that one of both takes."""
     for branch, call in _branches(difference):
         way = (
-            "takes its `except` branch" if branch.kind == "try" else "takes another branch"
+            "takes its `except` branch"
+            if branch.kind == "try"
+            else "takes another branch"
         )
         reason = explain_branch(branch, difference)
         return Cause(
