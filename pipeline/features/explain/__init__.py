@@ -31,7 +31,7 @@ FEATURE = Feature(
         ),
         Command(
             "explain",
-            "show why actions are current or stale; without names, what slowed the last run",
+            "show why actions are current or stale, or what slowed the last run",
             "[package[/method] ...]",
             {"json": JSON},
             examples=(

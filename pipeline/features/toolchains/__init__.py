@@ -27,7 +27,7 @@ UPGRADE = Command(
 
 RUNTIMES = Command(
     "runtimes",
-    "run built packages on every toolchain's runtime, and report what each runtime lacks",
+    "run built packages on every toolchain's runtime, and report failures",
     "[package ...]",
     more="Inputs have the declared shapes. The table is written to build/runtimes.json.",
     examples=(("doit runtimes vision", "of one package"),),
