@@ -245,7 +245,7 @@ class Backend:
         function, details = self.preprocessing.function, self.preprocessing.details
         if not (function and details):
             return ""
-        return f"{self.name} is preprocessed by {function}, and not by {details}"
+        return f"{self.name} is preprocessed by {function}, not by {details}"
 
     @property
     def lowers(self) -> bool:

@@ -136,7 +136,7 @@ def rule(mistake: str) -> PydanticCustomError:
 def distinct(names: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the names. Raises PydanticCustomError if one stands there twice."""
     if len(set(names)) < len(names):
-        raise rule("must name each only once")
+        raise rule("must not contain duplicates")
     return names
 
 
@@ -172,10 +172,11 @@ ModuleName = Annotated[str, Field(pattern=MODULE_PATTERN)]
 Modules = Annotated[
     Distinct[Annotated[str, Field(min_length=1)]],
     Field(
-        description="Delegate only what stands in these sub-modules, by their qualified names such "
-        "as decoder.layers.0; by default everything. '!head' leaves one out. A module that is "
-        "called several times is named call by call, such as shared@0, or as shared@* for all of "
-        "its calls."
+        description=(
+            "Delegate only these sub-modules, by their qualified names such as decoder.layers.0; "
+            "by default everything. '!head' excludes one. For a module that is called several "
+            "times, name each call, such as shared@0, or all calls as shared@*."
+        )
     ),
 ]
 # The least and the greatest value of a signed 8-bit range that holds zero.

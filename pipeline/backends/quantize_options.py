@@ -70,13 +70,15 @@ LeftAlone = Annotated[Literal["none"], BeforeValidator(_must_be_none)]
 ByModule = Annotated[
     dict[ModuleName, Override[_Scheme]],
     Field(
-        description="Other options for the operators of a module, by its qualified name, or `none` "
-        "to leave it as it is. The innermost module counts."
+        description=(
+            "Other options for the operators of a module, by its qualified name, or `none` to "
+            "leave it unquantized. The innermost module takes precedence."
+        )
     ),
 ]
 OF_OPERATORS = (
-    "Other options for operators of a type, or `none` to leave them as they are. Modules come "
-    "first."
+    "Other options for operators of a type, or `none` to leave them unquantized. Modules take "
+    "precedence."
 )
 ByOperator = Annotated[dict[_Name, Override[_Scheme]], Field(description=OF_OPERATORS)]
 
@@ -93,17 +95,16 @@ class QuantizeConfig(Options):
     quantizer: str
     """The quantizer that annotates the method."""
     dynamic: bool = False
-    """Quantize activations as they come. If false, their ranges are observed on calibration
+    """Quantize activations dynamically. If false, their ranges are observed on calibration
     inputs."""
     # What is observed is in keys anyway: the content of these files, or else the model's inputs.
     calibration: CalibrationFiles | None = Field(None, exclude=True)
     """Files of calibration inputs, by their path in the workspace, instead of the model's own: .npz
-    or .safetensors, whose tensors are named as the method's arguments and stacked batch by batch on
-    a first dimension, or .pt with a list of tuples or of dicts. `generated` observes random
-    inputs, which have other ranges than real ones."""
+    or .safetensors with tensors named after the method's arguments and batches stacked along a
+    first dimension, or .pt with a list of tuples or of dicts. `generated` observes random inputs,
+    whose ranges differ from real ones."""
     batches: int | None = Field(None, ge=1)
-    """How many calibration inputs are observed at most; by default all of them, or 8 that are
-    generated."""
+    """The maximum number of observed calibration inputs; by default all, or 8 generated ones."""
 
     @model_validator(mode="after")
     def _reads_what_it_is_given(self) -> Self:
@@ -111,10 +112,10 @@ class QuantizeConfig(Options):
             self.calibration is not None or self.batches is not None
         ):
             name = "calibration" if self.calibration is not None else "batches"
-            raise rule(f"must not hold `{name}`, since it observes no inputs")
+            raise rule(f"must not contain `{name}`, since it observes no inputs")
         if GENERATED in (self.calibration or ()) and not self.generates_calibration:
             raise rule(
-                f"must not hold `calibration` with files and {GENERATED}; name one of them"
+                f"must not contain `calibration` with files and {GENERATED}; name one of them"
             )
         return self
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
     from torch.fx import Node
 
-NOT_OF_THIS_TYPE = "its partitioner takes no operators of this type"
+NOT_OF_THIS_TYPE = "its partitioner doesn't support operators of this type"
 
 
 def reported_by(target: str, method: str) -> Reasons:

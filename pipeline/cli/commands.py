@@ -11,9 +11,7 @@ from collections.abc import Mapping
 from pipeline.moments import Command, find_features
 
 _TARGETS = "[package[/method] ...]"
-_ANY = (
-    "Names may be patterns ('vision*', 'vision/enc*'); without one, it is all of them."
-)
+_ANY = "Names may be patterns ('vision*', 'vision/enc*'); the default is everything."
 
 # Groups of tasks: `doit lower vision` is `doit lower:vision`.
 GROUPS: Mapping[str, Command] = {
@@ -23,13 +21,13 @@ GROUPS: Mapping[str, Command] = {
             "lower",
             "lower packages: export, quantize, compile and link what is stale",
             _TARGETS,
-            more=f"{_ANY} Of a method alone, nothing is linked.",
+            more=f"{_ANY} A method alone is not linked.",
             examples=(
                 ("doit lower", "all packages"),
                 ("doit lower vision 'asr*'", "these packages"),
-                ("doit lower vision/classify", "one method, up to its object"),
+                ("doit lower vision/classify", "one method, without linking"),
                 ("doit lower -n 4", "with four workers"),
-                ("doit lower vision -a", "compile again, whatever the store holds"),
+                ("doit lower vision -a", "compile again and ignore the store"),
                 ("doit lower -v", "with a line for each method in the table"),
             ),
         ),
@@ -37,28 +35,31 @@ GROUPS: Mapping[str, Command] = {
             "validate",
             "lower packages, run them, and compare each with its source program",
             _TARGETS,
-            more=f"{_ANY} Of methods alone, these are run, in their package, with those that share "
-            "state with them; reports say what was not asked for. Where the whole package was "
-            "validated already, that is taken. The exit status is 0 only if all of them passed; "
-            "`--allow not-judged,not-run` accepts these verdicts too.",
+            more=(
+                f"{_ANY} For methods, only these methods and those that share state with them "
+                "are run, in their package; reports name the methods that were not requested. "
+                "If the whole package was already validated, that result is used. The exit "
+                "status is 0 only if all passed; `--allow not-judged,not-run` accepts these "
+                "verdicts too."
+            ),
             examples=(
                 ("doit validate vision", "one package"),
                 ("doit validate vision/classify", "one method of a package"),
                 (
                     "doit validate --allow not-run",
-                    "also where this machine can't run a package",
+                    "accept packages that this machine can't run",
                 ),
             ),
         ),
         Command(
             "export",
-            "export the models whose source is a Python file",
+            "export the models that have a Python source",
             "[model | package ...]",
             examples=(("doit export asr", "the model of models/asr.py"),),
         ),
         Command(
             "quantize",
-            "quantize methods, and calibrate those that need it",
+            "quantize methods, with calibration where needed",
             _TARGETS,
             more=_ANY,
             examples=(("doit quantize vision/classify", "one method"),),

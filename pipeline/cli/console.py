@@ -114,7 +114,7 @@ def _overflow_lines(store: Store) -> Iterator[str]:
     """Yield a line where the store could not take what the run made."""
     if why := store.why_overflow():
         yield describe_remedy(store.root, f"can't be written ({one_line(why)})")
-        yield f"  what this run made is in {store.overflow}, for this workspace alone"
+        yield f"  the results of this run are in {store.overflow}, for this workspace only"
 
 
 def describe_failures(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
@@ -153,7 +153,7 @@ def _orphan_lines(plan: Plan) -> Iterator[str]:
         names, build = listed(orphans, 5), plan.workspace.build.name
         remedy = "`doit clean --orphans` removes it"
         yield one_line(
-            f"{build}/ holds what no config makes any more: {names}; {remedy}"
+            f"{build}/ has stale output that no config makes: {names}; {remedy}"
         )
 
 

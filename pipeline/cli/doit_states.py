@@ -41,7 +41,7 @@ class States(SqliteDB):  # type: ignore[misc]
         except damage as error:
             if _is_busy(error):
                 raise InvalidDodoFile(
-                    f"{name}: is in use by another doit; run again"
+                    f"{name}: is in use by another doit process; run again"
                 ) from error
         except OSError as error:
             raise _unwritable(name, error) from error
@@ -52,7 +52,7 @@ class States(SqliteDB):  # type: ignore[misc]
         except (OSError, *damage) as error:
             raise _unwritable(name, error) from error
         if existed:
-            print(f"{name}: was damaged and is made anew", file=sys.stderr)
+            print(f"{name}: was damaged; it is created again", file=sys.stderr)
         return connection
 
     def _open(self, path: Path) -> Any:
@@ -123,5 +123,5 @@ def _is_busy(error: BaseException) -> bool:
 def _unwritable(name: str, error: BaseException) -> InvalidDodoFile:
     why = getattr(error, "strerror", None) or reason(error)
     return InvalidDodoFile(
-        f"{name}: can't be opened or made anew: {why}; `--db-file` names another"
+        f"{name}: can't be opened or created again: {why}; `--db-file` names another"
     )

@@ -57,7 +57,7 @@ def find_named(word: str, names: Collection[str], noun: str) -> list[str]:
     if not fitting:
         fits = ""
         if is_pattern(word):
-            fits = "that fits "
+            fits = "that matches "
         hint = did_you_mean(word, names, _MOST_NAMES)
         raise PipelineError(f"no {noun} {fits}'{word}'; {hint}")
     return fitting
@@ -94,7 +94,9 @@ def _find_targets_of(plan: Plan, word: str) -> list[Target]:
             hint = did_you_mean(pattern, methods, _MOST_NAMES)
             raise PipelineError(f"{package}: has no method '{pattern}'; {hint}")
     if not targets:
-        raise PipelineError(f"no package that fits '{name}' has a method '{pattern}'")
+        raise PipelineError(
+            f"no package that matches '{name}' has a method '{pattern}'"
+        )
     return targets
 
 
@@ -281,7 +283,7 @@ def check_words(
 def _refuse_verb(word: str) -> None:
     if word in VERBS or word in ANYWHERE:
         raise PipelineError(
-            f"'{word}' is a command: it stands first, as in `doit {word}`"
+            f"'{word}' is a command, so it must come first: `doit {word}`"
         )
 
 
@@ -327,7 +329,7 @@ def _refuse_option(verb: Command, word: str, options: Iterable[str]) -> None:
 def empty_groups(words: Sequence[str], tasks: Iterable[Any]) -> Iterator[str]:
     """Yield a line for each group that is asked for and has no task."""
     reasons: Mapping[str, str] = {
-        "export": "no package is of a model whose source is a Python file",
+        "export": "no package has a model with a Python source",
         "quantize": "no config quantizes a method",
     }
     groups_with_tasks = {task.subtask_of for task in tasks}

@@ -52,10 +52,10 @@ def take_options(words: Sequence[str]) -> tuple[list[str], RunOptions]:
             flags[flag.replace("process", "n").strip("-")[0]] = value
         jobs = flags.get("n", "0")
         if not jobs.isdecimal():
-            raise getopt.GetoptError(f"-n: '{jobs}' is no number")
+            raise getopt.GetoptError(f"-n: '{jobs}' is not a number")
     except getopt.GetoptError as error:
         options = "known: -n NUMBER, -a, -v, --allow VERDICTS"
-        hint = f"{options}; `doit help {command}` says more"
+        hint = f"{options}; see `doit help {command}`"
         raise PipelineError(f"{command}: {error}; {hint}") from error
     return names, RunOptions(int(jobs), "a" in flags, "v" in flags)
 

@@ -114,7 +114,7 @@ def describe_standing(standing: Sequence[StandingVerdict]) -> Iterator[str]:
             if accepted:
                 remedy = ""
             else:
-                remedy = f"; the reports say why, `--allow {token}` accepts it"
+                remedy = f"; see the reports; `--allow {token}` accepts it"
             yield one_line(f"{word}: {listed(names, _MOST_NAMED)}{remedy}")
     yield from _describe_unrecorded(standing)
 

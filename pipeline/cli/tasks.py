@@ -74,7 +74,7 @@ def make_build_folder(plan: Plan) -> None:
             why = errno.EROFS if is_read_only else errno.EACCES
             raise OSError(why, os.strerror(why))
     except OSError as error:
-        needed = "it must be a folder that can be written, or a link to one elsewhere"
+        needed = "it must be a writable folder, or a link to one elsewhere"
         raise PipelineError(f"build/: {error.strerror}; {needed}") from error
 
 
@@ -102,7 +102,9 @@ def _with_families(plan: Plan) -> list[str]:
 
 def _needs_our_runner() -> None:
     """Refuse to run in doit's own runner, which it uses where it doesn't see whose tasks it has."""
-    hint = "a line of the dodo file itself must import it: `from pte_pipeline.tasks import *`"
+    hint = (
+        "the dodo file itself must import the tasks: `from pte_pipeline.tasks import *`"
+    )
     raise RuntimeError(
         f"not a workspace of pte-pipeline, or it is not installed; {hint}"
     )

@@ -213,7 +213,7 @@ class WorkerTasks(TaskOutcomes):
         makers = self._others.exports_again(node) if self._others is not None else ()
         if makers:
             self._warn(
-                f"{task.model}: reads what {listed(makers)} makes; exported again"
+                f"{task.model}: reads files that {listed(makers)} makes; exported again"
             )
             if not event.error:
                 self._note(task, task_event)
@@ -230,7 +230,7 @@ class WorkerTasks(TaskOutcomes):
             reason = status.reason
             if event.outcome == "hit":
                 self._count_hit(task.plan.workspace, action)
-                reason += "; another run did it meanwhile"
+                reason += "; another run did it in the meantime"
             facts = {
                 name: getattr(event, name) for name in ("seconds", "peak_bytes", "host")
             }

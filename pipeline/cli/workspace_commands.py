@@ -71,7 +71,7 @@ def run_command(door: Any, words: list[str], dodo: Path | None) -> Any:
     except PipelineError as error:
         raise InvalidCommand(show_error(str(error))) from error
     except CmdParseError as error:  # which doit ends with all of its options
-        text = f"{str(error).partition(' (parsing')[0]}; `doit help` says more"
+        text = f"{str(error).partition(' (parsing')[0]}; see `doit help`"
         raise InvalidCommand(show_error(text)) from error
 
 
@@ -271,7 +271,7 @@ class Clean(_States, cmd_clean.Clean):  # type: ignore[misc]
             "long": "orphans",
             "type": bool,
             "default": False,
-            "help": "remove what builds left of packages that no config makes any more",
+            "help": "remove the output of packages that no longer have a config",
         },
     )
 

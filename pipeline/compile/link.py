@@ -170,8 +170,9 @@ class _Tables:
                 != shared_index
             ):
                 raise PipelineError(
-                    f"external tensor '{name}' differs between methods, and {tag}.ptd holds one "
-                    "tensor of a name; keep such tensors in the package, or give them other names"
+                    f"external tensor '{name}' differs between methods, and {tag}.ptd can hold "
+                    "only one tensor of that name; keep these tensors in the package, or rename "
+                    "them"
                 )
         elif index > 0 and tensor.allocation_info is not None:
             tensor.data_buffer_idx = 1 + self._index_mutable(

@@ -113,9 +113,9 @@ def check_file_names(tags: Iterable[str]) -> None:
     for tag in tags:
         first_tag = tags_by_file.setdefault(tag.removesuffix(".ptd").casefold(), tag)
         if first_tag != tag:
-            fault = "name one .ptd file where case does not count"
+            fault = "name the same .ptd file, ignoring case"
             raise PipelineError(
-                f"'{first_tag}' and '{tag}' {fault}; give them the same name, or others"
+                f"'{first_tag}' and '{tag}' {fault}; give them the same name, or different ones"
             )
 
 
@@ -177,7 +177,7 @@ def program_to_bytes(program: Program) -> bytes:
     ):  # not a number, as a constant, equals nothing
         raise PipelineError(
             "the emitted program does not survive ExecuTorch's flatbuffer round trip, so it "
-            "cannot be kept as an object; please report the model"
+            "can't be stored as an object; please report the model"
         )
     return data
 
@@ -201,8 +201,8 @@ def confused_with_constant(name: str) -> PipelineError:
     """Return the error of a mutable buffer that begins with the values of a constant: ExecuTorch
     gives it the constant's index, of another table (`_tensor_spec_to_evalue`)."""
     return PipelineError(
-        f"mutable buffer '{name}' begins with the values of a constant, and ExecuTorch would point "
-        "it elsewhere; leave `emit.emit_mutable_buffer_names` out, or its initial values"
+        f"mutable buffer '{name}' has the initial values of a constant, and ExecuTorch would "
+        "point it elsewhere; leave out `emit.emit_mutable_buffer_names`, or its initial values"
     )
 
 

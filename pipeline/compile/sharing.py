@@ -61,8 +61,8 @@ class Shared:
         both = {stem.casefold() for stem in pieces} & {stem.casefold() for stem in used}
         if both:
             raise PipelineError(
-                f"{both.pop()}.ptd is a file of the package, and one of its family; give one of "
-                "them another name"
+                f"{both.pop()}.ptd is a file of the package and also a file of its family; "
+                "rename one of them"
             )
         return {**pieces, **used}
 
@@ -74,8 +74,8 @@ class Shared:
         digest, stem = self.keys[key]
         if digest != entry["blob"]["digest"]:
             raise PipelineError(
-                f"named data '{key}' is something else in {stem}.ptd, of the family's base; leave "
-                "it out of `share`"
+                f"named data '{key}' differs from the data of that name in {stem}.ptd of the "
+                "family's base; leave it out of `share`"
             )
 
 

@@ -59,7 +59,7 @@ class Document:
             place = place.removesuffix(at.removeprefix(path)).removesuffix(".")
         if not hint and not unwritten and node.source and not node.plain:
             hint = (
-                "a value in quotes is text; write it on a line of its own, without them"
+                "a quoted value is text; write it on a line of its own, without quotes"
             )
         return Problem(node.file, place, fault, hint, node.line)
 
@@ -217,8 +217,8 @@ class Composition:
         stems = " -> ".join(path.stem for path, _ in [*circle, circle[0]])
         self._variables.wrong(
             circle[0][1],
-            f"goes in a circle: {stems}",
-            "take one out",
+            f"is circular: {stems}",
+            "remove one of them",
         )
 
     def _bases(self, extends: Node | None) -> Iterator[tuple[Path, Node]]:
@@ -262,7 +262,7 @@ class Composition:
         root = root.with_value(members)
         if matrix is None:
             if template is not None:
-                fault = "names the packages of a matrix, and there is none"
+                fault = "names the packages of a matrix, but the config has no matrix"
                 self._variables.wrong(template, fault, "name the file")
             return {
                 self.stem: self._document(root, self._variables.for_package(None), [])
@@ -329,7 +329,7 @@ def _with_defaults(root: Node, variables: Variables) -> Node:
     defaults = _there(members.pop("defaults", None))
     methods = members.get("methods")
     if defaults is not None and not isinstance(defaults.value, dict):
-        variables.must(defaults, "be a mapping", "write what holds for every method")
+        variables.must(defaults, "be a mapping", "write settings for every method")
     elif (
         defaults is not None and methods is not None and isinstance(methods.value, dict)
     ):
@@ -338,9 +338,7 @@ def _with_defaults(root: Node, variables: Variables) -> Node:
             if isinstance(method.value, dict):
                 laid[name] = merge(defaults, method)
             elif method.value is None and not method.takes:
-                variables.wrong(
-                    method, "is empty", "write `{}` for what the defaults say"
-                )
+                variables.wrong(method, "is empty", "write `{}` to use the defaults")
         members["methods"] = methods.with_value(laid)
     return root.with_value(members)
 

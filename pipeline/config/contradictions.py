@@ -23,14 +23,14 @@ def find_contradictions(
         if name in methods:
             yield (
                 ("constant_methods", name),
-                "is a method of the model too",
+                "is also a method of the model",
                 "rename it",
             )
     validation = as_kind(dict, data.get("validate"))
     for name in as_kind(dict, validation.get("methods")):
         if isinstance(name, str) and name not in methods:
             hint = did_you_mean(name, methods)
-            yield ("validate", "methods", name), "is no method here", hint
+            yield ("validate", "methods", name), "is not a method of this package", hint
     planning = as_kind(
         dict,
         as_kind(dict, data.get("emit")).get("memory_planning"),
@@ -41,14 +41,14 @@ def find_contradictions(
         for place, name in enumerate(as_kind(list, names)):
             if isinstance(name, str) and name not in methods:
                 hint = did_you_mean(name, methods)
-                yield (*where, place), f"'{name}' is no method here", hint
+                yield (*where, place), f"'{name}' is not a method of this package", hint
         distinct_names = {str(name) for name in as_kind(list, names)}
         if len(distinct_names) > 1 and not shared:
-            fault = "its methods share no state: each has buffers of its own"
+            fault = "its methods share no state: each has its own buffers"
             yield (
                 where,
                 fault,
-                "say `emit: {memory_planning: {share_mutable_buffers: true}}`",
+                "set `emit: {memory_planning: {share_mutable_buffers: true}}`",
             )
 
 

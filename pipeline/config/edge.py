@@ -53,16 +53,16 @@ Passes = Annotated[tuple[PassSpec, ...], Field(strict=False), NeedsFeature("pass
 
 
 class EdgeConfig(Options):
-    """Settings by which a method becomes a program in edge dialect: `EdgeCompileConfig`, and passes
-    over it before anything is delegated."""
+    """Settings for the conversion to edge dialect: `EdgeCompileConfig`, and passes that run before
+    anything is delegated."""
 
     check_ir_validity: bool = True
-    """Check that only core ATen operators and known types are left.
+    """Check that only core ATen operators and known types remain.
 
     Example: false
     """
     skip_dim_order: bool = False
-    """Leave operators that know memory formats but not dim orders.
+    """Keep operators that use memory formats instead of dim orders.
 
     Example: true
     """
@@ -72,25 +72,25 @@ class EdgeConfig(Options):
     Example: [aten.linear.default]
     """
     core_aten_ops_exceptions: Distinct[Operator] | None = None
-    """Operators that may be left though they are not core ATen.
+    """Operators that may remain although they are not core ATen.
 
     Example: [aten.foo.default]
     """
     keep_ranges: bool = False
-    """Lower without oneDNN and NNPACK, by which torch narrows the ranges of dynamic sizes that go
-    through convolutions. It is the joint call under torch.backends.mkldnn.flags(enabled=False) and
-    torch.backends.nnpack.flags(enabled=False).
+    """Lower without oneDNN and NNPACK, because of which torch narrows the ranges of dynamic sizes
+    that go through convolutions. This equals the joint call under
+    torch.backends.mkldnn.flags(enabled=False) and torch.backends.nnpack.flags(enabled=False).
 
     Example: true
     """
     passes: Passes = ()
-    """Passes over the edge program, in this order, as module:name of what passes/ defines, or
-    ExecuTorch or an installed distribution offers.
+    """Passes over the edge program, in this order, as module:name, from passes/, ExecuTorch or an
+    installed distribution.
 
     Example: ['fusions:FuseGelu']
     """
     passes_after_delegation: Passes = ()
-    """Passes over what is left when partitioners have taken theirs, before anything is folded:
+    """Passes over the operators that partitioners left, before anything is folded:
     `EdgeProgramManager.transform`.
 
     Example: ['fusions:DropCopies']

@@ -26,9 +26,9 @@ class MemoryPlan(Options):
     """Settings by which the memory of a method is planned: options of `MemoryPlanningPass`."""
 
     algorithm: Algorithms = ("greedy",)
-    """greedy lets tensors that don't live at the same time share memory, greedy_without_overlap
-    only whole places of it; naive gives each its own. Of several in a list the one that takes
-    least. An own one is module:name, as passes are.
+    """greedy lets tensors with different lifetimes share memory, greedy_without_overlap only in
+    whole blocks; naive gives each tensor its own. From a list, the algorithm that needs the least
+    memory is used. For your own algorithm, write module:name, as for passes.
 
     Example: greedy_without_overlap
     """
@@ -38,7 +38,7 @@ class MemoryPlan(Options):
     Example: 64
     """
     allow_lifetime_and_storage_overlap: bool = False
-    """Accept plans in which tensors that live together overlap.
+    """Accept plans in which tensors with overlapping lifetimes overlap in memory.
 
     Example: true
     """
@@ -53,7 +53,7 @@ class MemoryPlan(Options):
     Example: false
     """
     alloc_mutable_buffers: bool = True
-    """Plan memory for mutable buffers; otherwise a runtime finds them by their names, which
+    """Plan memory for mutable buffers; otherwise a runtime finds them by the names that
     emit_mutable_buffer_names stores.
 
     Example: false
@@ -66,12 +66,12 @@ class MemoryPlan(Options):
 
 
 class MemoryPlanning(MemoryPlan):
-    """Settings by which the memory of a package's methods is planned."""
+    """Settings for planning the memory of a package's methods."""
 
     share_mutable_buffers: bool = False
-    """Buffers of one name are one memory in all methods, such as the cache that prefill fills and
-    decode reads. All methods are then compiled together. A package whose methods use the same
-    buffers must set it: false gives each method a copy.
+    """Buffers with the same name share memory across methods, such as the cache that prefill fills
+    and decode reads. All methods are then compiled together. It must be set for a package whose
+    methods use the same buffers; false gives each method a copy.
 
     Example: true
     """
@@ -81,41 +81,41 @@ SymShapeEval = Literal["constraint_based", "hint_based"]
 
 
 class PropagateDevice(Options):
-    """Settings by which values go to and from the device of a delegate: `PropagateDeviceConfig`."""
+    """Settings for moving values to and from the device of a delegate: `PropagateDeviceConfig`."""
 
     skip_h2d_for_method_inputs: bool = False
-    """Inputs that a delegate reads are on its device already.
+    """Inputs that a delegate reads are already on its device.
 
     Example: true
     """
     skip_d2h_for_method_outputs: bool = False
-    """Outputs that a delegate makes stay on its device.
+    """Outputs of a delegate stay on its device.
 
     Example: true
     """
 
 
 class MethodEmit(Options):
-    """Settings by which one method is written, each in place of the package's."""
+    """Settings for writing this method; each replaces the package's setting."""
 
     memory_planning: MemoryPlan | None = None
-    """The whole plan of the method's memory; by default the package's."""
+    """The memory planning of the method; by default the package's."""
     sym_shape_eval: SymShapeEval | None = None
-    """Plan for the upper bounds of the method's dynamic sizes, or for the sizes of the export; by
-    default as the package says.
+    """Plan for the upper bounds of the method's dynamic sizes, or for the sizes in the export; by
+    default as in the package.
 
     Example: hint_based
     """
     propagate_device: PropagateDevice | None = None
-    """Leave the method's inputs or outputs on the device of the delegate that reads or makes them;
-    by default as the package says."""
+    """Keep the method's inputs or outputs on the device of the delegate that reads or writes them;
+    by default as in the package."""
 
 
 class LayoutConfig(Options):
-    """The layout of the file; no method is compiled again for it."""
+    """The layout of the file. A change compiles no method again."""
 
     extract_delegate_segments: bool = True
-    """Keep payloads of delegates in segments of their own, so that a runtime can free them.
+    """Store payloads of delegates in separate segments, so that a runtime can free them.
 
     Example: false
     """
@@ -138,12 +138,12 @@ class LayoutConfig(Options):
 
 @open_to_features("emit")
 class EmitConfig(Options):
-    """Settings by which the package is written: `ExecutorchBackendConfig`."""
+    """Settings for writing the package: `ExecutorchBackendConfig`."""
 
     external_weights: Weights = Field(default={})
-    """Store weights in .ptd files, those of delegates too where a backend takes tags (XNNPACK's).
-    `true` for all, in weights.ptd; a list of modules or patterns of qualified names, such as
-    decoder or decoder.*; or such a list by the name of the file.
+    """Store weights in .ptd files, including weights of delegates if the backend supports tags
+    (XNNPACK). `true` selects all, in weights.ptd; a list of modules or patterns of qualified names,
+    such as decoder or decoder.*, selects some; or write such lists by file name.
 
     Example: {foundation: [encoder]}
     """
@@ -153,14 +153,14 @@ class EmitConfig(Options):
     Example: true
     """
     external_files: dict[Name, Patterns] = Field(default={})
-    """By the name of a .ptd file: patterns such as decoder.* of the qualified names of constants
-    that go there, whatever external_constants says of the others.
+    """By .ptd file name, patterns such as decoder.* for the qualified names of constants that go
+    there, regardless of external_constants.
 
     Example: {embeddings: [embed.weight]}
     """
     initialized_buffers: tuple[Label, ...] = Field(default=(), strict=False)
-    """Mutable buffers whose names hold one of these have their initial values stored in the
-    package; the others begin undefined.
+    """Mutable buffers whose names contain one of these texts have their initial values stored in
+    the package; others start undefined.
 
     Example: [count]
     """
@@ -172,7 +172,7 @@ class EmitConfig(Options):
     """
     memory_planning: MemoryPlanning = MemoryPlanning()
     remove_view_copy: bool = True
-    """Make copies that only change the shape views.
+    """Turn copies that only change the shape into views.
 
     Example: false
     """
@@ -182,24 +182,24 @@ class EmitConfig(Options):
     Example: true
     """
     run_reinplace_pass: bool = False
-    """Let operators write to their input where nothing else reads it.
+    """Let operators overwrite an input that nothing else reads.
 
     Example: true
     """
     reinplace_extra_ops: Distinct[Operator] | None = None
-    """Further operators that may do so, such as aten.relu.default; they switch the pass on.
+    """More operators that may do so, such as aten.relu.default; a list enables the pass.
 
     Example: [aten.mul.Tensor]
     """
     sym_shape_eval: SymShapeEval = "constraint_based"
-    """Plan for the upper bounds of dynamic sizes, or for the sizes of the export.
+    """Plan for the upper bounds of dynamic sizes, or for the sizes in the export.
 
     Example: hint_based
     """
     propagate_device: PropagateDevice = PropagateDevice()
     enable_non_cpu_memory_planning: bool = True
-    """Plan memory of the device for what delegates of another device than the CPU read and make;
-    otherwise all of it on the CPU.
+    """Plan device memory for inputs and outputs of delegates on devices other than the CPU;
+    otherwise all memory is planned on the CPU.
 
     Example: false
     """
@@ -209,37 +209,35 @@ class EmitConfig(Options):
     Example: true
     """
     external_mutable_weights: bool = False
-    """Store the weights that a method gives gradients of in a .ptd file.
+    """Store the weights for which a method returns gradients in a .ptd file.
 
     Example: true
     """
     ignore_to_out_var_failure: bool = False
-    """Leave operators that have no variant with an output of the caller's, which the runtime then
-    must know.
+    """Keep operators without an out variant; the runtime must then implement them.
 
     Example: true
     """
     emit_stacktrace: bool = False
-    """Store with each instruction where in Python it came from.
+    """Store the Python source line of each instruction.
 
     Example: true
     """
     etrecord: Annotated[bool, NeedsFeature("etrecord")] = False
-    """Leave etrecord.bin beside the package, by which ExecuTorch's Inspector knows the lines and
-    modules of what was profiled on a device. The package stays the same.
+    """Write etrecord.bin next to the package, which gives ExecuTorch's Inspector the lines and
+    modules of a profile from a device. The package stays the same.
 
     Example: true
     """
     metadata: bool = False
-    """Add the constant method get_metadata, which returns a JSON text: signatures of the methods,
-    values of constant methods, and what the package was built with and from. No method is compiled
-    again for it.
+    """Add the constant method get_metadata, which returns JSON: signatures of the methods, values
+    of constant methods, and the versions and sources of the build. It compiles no method again.
 
     Example: true
     """
     metadata_revision: bool = False
-    """Name the commit of the workspace in the metadata. Each commit then links the package again,
-    and no method is compiled again.
+    """Name the workspace's commit in the metadata. Each commit then links the package again, but
+    compiles no method again.
 
     Example: true
     """
@@ -249,7 +247,7 @@ class EmitConfig(Options):
     def _check_metadata(self) -> Self:
         if self.metadata_revision and not self.metadata:
             raise rule(
-                "metadata_revision needs metadata, in which it stands; say `metadata: true`"
+                "metadata_revision is part of the metadata; set `metadata: true`"
             )
         return self
 
@@ -257,8 +255,8 @@ class EmitConfig(Options):
     def _check_one_choice(self) -> Self:
         if self.external_weights and (self.external_constants or self.external_files):
             raise rule(
-                "external_weights can't stand beside external_constants and external_files, which "
-                "are for portable operators alone; name all weights in external_weights"
+                "external_weights can't be combined with external_constants and external_files, "
+                "which apply to portable operators only; name all weights in external_weights"
             )
         return self
 

@@ -86,7 +86,7 @@ def wrong_package_name(name: object) -> str:
     if len(name) > LONGEST_NAME:
         return f"must have at most {LONGEST_NAME} characters"
     if name in BUILD_FILES:
-        return "must not be the name of a file in build/"
+        return "must not be the name of a file that builds write to build/"
     return ""
 
 
@@ -199,9 +199,9 @@ def check_data(value: Any) -> Any:
     else:
         members = value
     if isinstance(value, dict) and not all(isinstance(key, str) for key in value):
-        raise rule("must have no key but text, however deep")
+        raise rule("must have text keys only, at every level")
     if isinstance(value, float) and not math.isfinite(value):
-        raise rule("must hold finite numbers only")
+        raise rule("must contain finite numbers only")
     for member in members if isinstance(value, dict | list) else ():
         check_data(member)
     return value

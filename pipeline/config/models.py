@@ -46,13 +46,13 @@ class MethodConfig(Options):
     """Settings by which one method is lowered."""
 
     partitioners: tuple[PartitionerSpec, ...] = Field(strict=False)
-    """The delegates that the method is lowered to, tried in this order. An empty list means
-    portable operators only, said on purpose.
+    """The delegates that the method is lowered to, tried in this order. An empty list explicitly
+    selects portable operators only.
 
     Example: [xnnpack, {vulkan: {force_fp16: true}}]
     """
     modules: SelectedModules = None
-    """No partitioner delegates what stands in none of these sub-modules.
+    """Partitioners delegate only operators in these sub-modules.
 
     Example: [decoder.layers]
     """
@@ -66,8 +66,8 @@ class MethodConfig(Options):
     """
     emit: MethodEmit = MethodEmit()
     allow_none: bool = False
-    """Accept a partitioner that takes nothing of the method, and a quantizer that quantizes nothing
-    of it. By default the package is not linked: what was asked for did not happen.
+    """Accept a partitioner that delegates no part of the method, and a quantizer that quantizes no
+    part of it. By default the package is then not linked, since the config was not fulfilled.
 
     Example: true
     """
@@ -102,8 +102,8 @@ class MethodConfig(Options):
             and scheme.endswith("_weight_only")
         ):
             raise rule(
-                f"must not quantize by `{scheme}`: XNNPACK computes on float weights then, and "
-                "stores them so; take int8_dynamic_activation_int4_weight or ..._int8_weight"
+                f"must not quantize with `{scheme}`: XNNPACK would store and compute with float "
+                "weights; use int8_dynamic_activation_int4_weight or ..._int8_weight"
             )
         return self
 
@@ -150,11 +150,11 @@ class MethodConfig(Options):
                 continue
             if len(self.partitioners) > 1:
                 raise rule(
-                    f"must have no partitioner beside {spec.name}, which lowers by passes"
+                    f"must have no other partitioner next to {spec.name}, which lowers with passes"
                 )
             if self.modules is not None or spec.modules is not None:
                 raise rule(
-                    f"must not hold `modules`: {spec.name} lowers whole methods by passes"
+                    f"must not contain `modules`: {spec.name} lowers whole methods by passes"
                 )
         return self
 
@@ -193,32 +193,32 @@ class PackageConfig(Options):
     Example: seq2seq
     """
     export: dict[ParameterName, Constant] = Field(default={})
-    """Parameters with which export_methods() of models/<model>.py is called.
+    """Arguments for export_methods() of models/<model>.py.
 
     Example: {max_seq_len: 512}
     """
     target: Label | None = None
-    """The device: the name of a file in targets/, whose runtime the package must run on, or a label
-    for people and reports.
+    """The device: either the name of a file in targets/, on whose runtime the package must run, or
+    a label for people and reports.
 
     Example: android-arm64
     """
     file: Name | None = None
-    """The name of the .pte in build/<package>/, without its ending; by default the package's.
+    """The name of the .pte in build/<package>/, without its suffix; by default the package's name.
 
     Example: seq2seq-v2
     """
     methods: dict[MethodName, MethodConfig] = Field(min_length=1)
-    """Every method of the model, and how it is lowered, or `omit` for one that is left out."""
+    """How each method of the model is lowered, or `omit` to leave it out."""
     omitted: tuple[MethodName, ...] = ()
     operators: Annotated[Distinct[Library], NeedsFeature("operators")] = ()
-    """Libraries of the model's own operators: modules and shared libraries in operators/, or those
-    that the workspace's settings list; they are loaded wherever its programs are.
+    """Libraries of the model's custom operators: modules and shared libraries in operators/, or
+    libraries from the workspace's settings. They are loaded wherever its programs are loaded.
 
     Example: [team_ops]
     """
     constant_methods: dict[MethodName, Constant] = Field(default={})
-    """Methods that return a constant, with the constant.
+    """Methods that return a constant, with their values.
 
     Example: {get_max_len: 128}
     """

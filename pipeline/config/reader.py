@@ -169,7 +169,9 @@ class Reader:
         for key in ("quantize", "partitioners"):
             if key in data:
                 mistakes.add(
-                    "stands beside a recipe, which says it", "keep one", loc=(key,)
+                    "can't be combined with a recipe, which already sets it",
+                    "keep one",
+                    loc=(key,),
                 )
         if recipe is None:
             hint = did_you_mean(word(name), RECIPES)
@@ -180,7 +182,7 @@ class Reader:
             )
         elif "refused" in recipe:
             mistakes.add(
-                f"'{name}' can't be had: {recipe['refused']}",
+                f"'{name}' is not available: {recipe['refused']}",
                 loc=("recipe",),
             )
         else:
@@ -249,7 +251,7 @@ class Reader:
         if (
             name in BACKENDS and not BACKENDS[name].lowers
         ):  # nothing here knows its options
-            fault = f"is {name}, whose quantizer nothing here calls: a plugin would"
+            fault = f"is {name}, whose quantizer needs a plugin that is not installed"
             mistakes.add(fault, hint, loc=loc)
             return None
         fault = "is missing"

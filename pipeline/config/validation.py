@@ -52,7 +52,7 @@ class MethodGates(Options):
 
 @open_to_features("validate.gates")
 class Gates(MethodGates):
-    """Gates of a package and of each of its methods; without a limit nothing is checked."""
+    """Gates for the package and each of its methods; without a limit, nothing is checked."""
 
 
 class Limits(Options):
@@ -63,44 +63,44 @@ class Limits(Options):
     """
 
     atol: Tolerance | None = None
-    """Absolute tolerance of an output's values; 1e-4 where only rtol is given. Without both, the
-    limits follow what the program computes in: its dtypes, its depth, its quantization.
+    """The absolute tolerance of an output's values; 1e-4 if only rtol is set. Without both, the
+    limits depend on the program's dtypes, depth and quantization.
 
     Example: 0.0001
     """
     rtol: Tolerance | None = None
-    """Relative tolerance of an output's values; 1e-3 where only atol is given.
+    """The relative tolerance of an output's values; 1e-3 if only atol is set.
 
     Example: 0.001
     """
     max_mean_abs: Tolerance | None = None
-    """The greatest mean of an output's absolute errors.
+    """The maximum mean absolute error of an output.
 
     Example: 0.001
     """
     max_p999_abs: Tolerance | None = None
-    """The limit that 99.9 % of an output's absolute errors must keep.
+    """The maximum 99.9th percentile of an output's absolute errors.
 
     Example: 0.01
     """
     max_relative: Tolerance | None = None
-    """The greatest sum of an output's absolute errors over that of its values.
+    """The maximum sum of an output's absolute errors, divided by the sum of its absolute values.
 
     Example: 0.01
     """
     min_sqnr: Annotated[float, Field(allow_inf_nan=False)] | None = None
-    """The least ratio of signal to quantization noise of an output, in dB.
+    """The minimum ratio of signal to quantization noise of an output, in dB.
 
     Example: 20.0
     """
     min_cosine: Annotated[float, Field(ge=-1, le=1)] | None = None
-    """The least cosine of an output with the source program's.
+    """The minimum cosine between an output and the source program's.
 
     Example: 0.999
     """
     min_agreement: Share | None = None
-    """The least share of rows along an output's last dimension whose greatest value stands where
-    the source program's does, 0 to 1; for classifiers.
+    """For classifiers: the minimum share, from 0 to 1, of rows along an output's last dimension
+    whose greatest value is at the same position as in the source program's output.
 
     Example: 0.99
     """
@@ -113,33 +113,33 @@ class MethodLimits(Limits):
     gates: Annotated[MethodGates, NeedsFeature("gates")] = MethodGates()
     """Gates of this method, instead of the package's."""
     reference: Limits = Limits()
-    """Limits on how far this method's export may be from its reference, instead of the
+    """Limits on the difference between this method's export and its reference, instead of the
     package's."""
     random: bool | None = None
-    """Whether this method samples on purpose, instead of what the package says.
+    """Whether this method samples on purpose, instead of the package's setting.
 
     Example: true
     """
     # What these files hold is in keys.
     examples: InputFiles | None = Field(default=None, exclude=True)
-    """Files of input sets to run the method on, by their path in the workspace, instead of the
-    model's own examples; of the formats of `quantize.calibration`.
+    """Files of input sets for the method, by their path in the workspace, instead of the model's
+    own examples; same formats as `quantize.calibration`.
 
     Example: [inputs/encode.npz]
     """
     cases: Cases | None = Field(default=None, exclude=True)
-    """Which cases this method runs, instead of the package's.
+    """The cases that this method runs, instead of the package's.
 
     Example: []
     """
 
 
 class Latency(Options):
-    """Settings of timing methods on the machine that validates them."""
+    """Settings for timing methods on the validating machine."""
 
     seconds: float = Field(default=0.3, ge=0, le=3600, allow_inf_nan=False)
-    """The time to spend on each method: on loading it, its runs and those of its source program.
-    0 times nothing.
+    """The time to spend on each method, for loading it and for runs of the method and its source
+    program. 0 disables timing.
 
     Example: 2
     """
@@ -147,10 +147,10 @@ class Latency(Options):
 
 @open_to_features("validate")
 class ValidateConfig(Limits):
-    """Settings by which the package is validated against its source programs."""
+    """Settings for validating the package against its source programs."""
 
     inputs: int = Field(default=3, ge=0, le=2**31 - 1)
-    """The number of input sets that are generated for each method.
+    """The number of generated input sets for each method.
 
     Example: 10
     """
@@ -168,8 +168,8 @@ class ValidateConfig(Limits):
     timeout: float = Field(
         default=600, gt=0, le=604800, allow_inf_nan=False, exclude=True
     )
-    """Seconds within which each method must be loaded, and each of its calls come to an end, on the
-    machine that validates; what takes longer is ended, and fails.
+    """The time limit in seconds, on the validating machine, for loading a method and for each of
+    its calls. A call that takes longer is stopped and fails.
 
     Example: 120
     """
@@ -177,17 +177,17 @@ class ValidateConfig(Limits):
     budget: float = Field(
         default=300, gt=0, le=604800, allow_inf_nan=False, exclude=True
     )
-    """Seconds for validating the package, a quarter of them for finding out where it fails. Each
-    method makes its first call whatever that takes; then the worst come first. The report says
-    what was left out. It is spent once: a larger one goes on where it ended.
+    """The time in seconds for validating the package; a quarter of it is reserved for locating
+    failures. Each method makes its first call regardless; then the worst methods come first. The
+    report lists what was left out. A larger budget continues where the smaller one ended.
 
     Example: 60
     """
     # What follows from these two is in keys.
     cases: Cases | None = Field(default=None, exclude=True)
-    """Which cases are generated on top of `inputs`: zeros, large values, the limits of dynamic
-    sizes, strided tensors, expanded ones. By default all of them; of quantized methods all but
-    large values, and only strided ones where the ranges were observed.
+    """The cases that are generated in addition to `inputs`: zeros, large values, the limits of
+    dynamic sizes, strided and expanded tensors. By default all; for quantized methods, all but
+    large values, and only strided tensors if ranges were observed.
 
     Example: [zeros, limits]
     """
@@ -196,39 +196,39 @@ class ValidateConfig(Limits):
         | None
     ) = Field(default=None, strict=False, exclude=True)
     """Methods that share state, in the order in which they are called on one opened package. By
-    default the first one, then each other `steps` times.
+    default, the first method once, then each other method `steps` times.
 
     Example: [[encode, decode, decode]]
     """
     reference: Limits = Limits()
-    """Limits on how far the exported program may be from its reference: `reference(method)` of the
-    exporter, and recorded outputs in golden/. By default a few units in the last place where
-    PyTorch runs both, and what follows from the program's dtypes for recorded outputs. They say
-    nothing of the package, which is compared with the exported program."""
+    """Limits on the difference between the exported program and its reference: `reference(method)`
+    of the exporter, and recorded outputs in golden/. By default, a few units in the last place if
+    PyTorch runs both; for recorded outputs, a limit from the program's dtypes. These limits don't
+    apply to the package, which is compared with the exported program."""
     methods: dict[MethodName, MethodLimits] = Field(default={})
-    """By method: examples, and limits that differ from the package's."""
+    """By method: examples, and limits that replace the package's."""
     random: bool = False
-    """Methods sample on purpose, so that a call gives other values each time: they are judged by
-    shapes, ranges, means and variances over repeated calls, not by values.
+    """Methods sample on purpose, so each call returns different values. They are judged by shapes,
+    ranges, means and variances over repeated calls, not by values.
 
     Example: true
     """
     allow: Annotated[
         tuple[Allowed, ...], Field(strict=False), AfterValidator(distinct)
     ] = ()
-    """Verdicts that are good enough in place of passed: not-judged, not-run. Others make doit end
-    with an error status.
+    """Verdicts to accept in addition to passed: not-judged, not-run. Any other verdict makes doit
+    exit with an error status.
 
     Example: [not-judged, not-run]
     """
     bundle: Annotated[bool, NeedsFeature("bundles")] = False
-    """Leave <file>.bpte beside the package: a bundled program with the inputs that were run and
-    what the source gives on them, for ExecuTorch's runtime on a device.
+    """Write <file>.bpte next to the package: a bundled program with the validated inputs and the
+    source's outputs, for ExecuTorch's runtime on a device.
 
     Example: true
     """
     bundle_limit: Size = 32 * 2**20
-    """The greatest size of a method's inputs and outputs in the bundled program.
+    """The maximum size of a method's inputs and outputs in the bundled program.
 
     Example: 8MB
     """

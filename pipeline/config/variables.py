@@ -128,7 +128,7 @@ class Variables:
         self.wrong(
             node,
             fault,
-            f"`${{{name}}}`, alone, can be an option of a pass, nothing else",
+            f"`${{{name}}}`, alone, can only be an option of a pass",
         )
 
     def check_secrets(self, node: Node, place: tuple[object, ...] = ()) -> Node:
@@ -161,7 +161,7 @@ class Variables:
             if self.matrix is not None and axis in self.matrix:
                 return self.matrix[axis]
             if self.matrix is None:
-                self.wrong(node, f"`${{matrix.{axis}}}`: there is no matrix here")
+                self.wrong(node, f"`${{matrix.{axis}}}`: this config has no matrix")
             else:
                 hint = did_you_mean(axis, self.matrix)
                 self.wrong(node, f"the matrix has no axis '{axis}'", hint)
@@ -169,7 +169,7 @@ class Variables:
         if name is None:
             self.wrong(
                 node,
-                f"`{match[0]}` is no variable",
+                f"`{match[0]}` is not a variable",
                 _SPELLINGS,
             )
             return ""

@@ -99,7 +99,7 @@ def load_nodes(content: bytes, file: str) -> Node | None:
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         fault = (
-            f"holds the character #x{error.character:04x}, which YAML does not allow"
+            f"contains the character #x{error.character:04x}, which YAML does not allow"
         )
         raise _error(file, line, fault) from error
     except yaml.MarkedYAMLError as error:
@@ -280,7 +280,7 @@ class _Constructor:
             raise _too_deep(self._file, _line(node))
         self._heights[id(value)] = height
         if size > _MOST_VALUES:
-            fault = f"stands for more than {_MOST_VALUES:,} values, with what aliases repeat"
+            fault = f"expands to more than {_MOST_VALUES:,} values, aliases included"
             raise _error(self._file, _line(node), fault)
         self._sizes[id(value)] = size
         return value
@@ -292,12 +292,12 @@ class _Constructor:
         lines: dict[tuple[str, str], int] = {}
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                self._wrong(key, path, "has a key that is no text")
+                self._wrong(key, path, "has a key that is not text")
                 continue
             name = self._scalar(key, path)
             written = (key.tag, key.value)
             if written in lines:
-                fault = f"{key.value!r} is there twice, first in line {lines[written]}"
+                fault = f"{key.value!r} occurs twice, first in line {lines[written]}"
                 self._wrong(key, path, fault)
             lines.setdefault(written, _line(key))
             if key.tag == _MERGE:
@@ -356,7 +356,7 @@ def _ambiguous(text: str) -> tuple[str, str]:
     better = "a decimal number"
     if text.isalpha():
         better = "true or false"
-    fault = f"`{text}` is one thing in YAML 1.1 and another in 1.2"
+    fault = f"`{text}` has different meanings in YAML 1.1 and 1.2"
     return fault, f"write {better}, or quote it if it is text"
 
 

@@ -172,8 +172,8 @@ class Package:
         plan = self._plans.get(method)
         planned = human_size(sum(plan.arenas)) if plan is not None else "unknown"
         return (
-            f"this machine hasn't the memory that it asks for (planned: {planned}); sizes that are "
-            "not fixed are planned for their largest values: give them smaller bounds"
+            f"this machine has too little memory for it (planned: {planned}); memory is planned "
+            "for the upper bounds of dynamic sizes: lower these bounds"
         )
 
 

@@ -47,7 +47,7 @@ class Registry:
         if name in self._factories:
             _, first_origin = self._factories[name]
             raise PipelineError(
-                f"device '{name}' of {origin}: is there already, of {first_origin}"
+                f"device '{name}' of {origin}: is already defined by {first_origin}"
             )
         # Cached, so that a device is made once, and keeps what it has loaded.
         self._factories[name] = cache(factory), origin

@@ -18,7 +18,7 @@ ERRORS = {
     0x12: "wrong dtype or number of inputs, or an argument that an operator refused",
     0x13: "wrong type",
     0x14: "missing operator",
-    0x20: "missing backend, or data that a delegate looks for",
+    0x20: "missing backend, or data that a delegate needs",
     0x21: "out of memory",
     0x22: "file cannot be read",
     0x23: "corrupt file",

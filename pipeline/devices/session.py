@@ -121,7 +121,7 @@ class Session:
             if not is_registered(name.replace("::", ".")):
                 subject = f"{self.files.name}: method '{method}' "
                 reason = (
-                    f"does not load: nothing here has the operator {name}; {REMEDY}"
+                    f"does not load: no library here has the operator {name}; {REMEDY}"
                 )
                 raise DeviceError(subject, reason)
         return bool(custom)

@@ -58,23 +58,23 @@ def check_methods(
 ) -> Iterator[Problem]:
     """Find methods that the model lacks, or that the config leaves out."""
     if config.emit.metadata and METADATA in (*config.methods, *config.constant_methods):
-        mistake = f"adds the method {METADATA}, and there is one of this name"
+        mistake = f"adds the method {METADATA}, but a method of this name exists"
         yield document.problem(
-            "emit.metadata", mistake, "rename that one, or leave metadata out"
+            "emit.metadata", mistake, "rename that method, or leave out metadata"
         )
     for name in config.constant_methods:
         if name in methods and name not in config.omitted:
             where = join("constant_methods", name)
-            yield document.problem(where, "is a method of the model too", "rename it")
+            yield document.problem(where, "is also a method of the model", "rename it")
     for name in (*config.methods, *config.omitted):
         if name not in methods:
             hint = did_you_mean(name, methods)
             yield document.problem(
-                join("methods", name), "is no method of the model", hint
+                join("methods", name), "is not a method of the model", hint
             )
     for name in methods:
         if name not in config.methods and name not in config.omitted:
-            mistake = f"leaves out '{name}', a method of the model"
+            mistake = f"lacks '{name}', a method of the model"
             remedy = "add it; `partitioners: []` is for portable operators only, "
             remedy += f"`{name}: omit` leaves it out"
             yield document.problem("methods", mistake, remedy)

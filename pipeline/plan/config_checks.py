@@ -76,7 +76,7 @@ def check_options(config: PackageConfig, document: Document) -> Iterator[Problem
                 continue
             unknown = call_all("unknown_options", BACKENDS[name], options)
             for option, hint in chain.from_iterable(unknown):
-                mistake = f"is no option of {name} in the installed executorch"
+                mistake = f"is not an option of {name} in the installed executorch"
                 yield document.problem(
                     join(f"methods.{method}.{place}", option),
                     mistake,
@@ -92,21 +92,23 @@ def _emission_conflicts(config: PackageConfig, document: Document) -> Iterator[P
             path != "emit.memory_planning"
             and emit.memory_planning.share_mutable_buffers
         ):
-            mistake = "is of one method, and buffers that methods share are planned for all of them"
+            mistake = (
+                "applies to one method, but shared buffers are planned for all methods"
+            )
             yield document.problem(
-                path, mistake, "say it in `emit: {memory_planning: ...}`"
+                path, mistake, "set it in `emit: {memory_planning: ...}`"
             )
         if not planning.alloc_mutable_buffers:
             where = join(path, "alloc_mutable_buffers")
             if getattr(planning, "share_mutable_buffers", False):
-                mistake = "leaves no memory that methods could share"
+                mistake = "leaves no memory for methods to share"
                 yield document.problem(
                     where, mistake, "leave share_mutable_buffers out"
                 )
             if not emit.emit_mutable_buffer_names:
-                mistake = "leaves buffers that a runtime can only find by name"
+                mistake = "leaves buffers that a runtime can find only by name"
                 yield document.problem(
-                    where, mistake, "say `emit: {emit_mutable_buffer_names: true}`"
+                    where, mistake, "set `emit: {emit_mutable_buffer_names: true}`"
                 )
     skips = {"emit.propagate_device": emit.propagate_device} | {
         f"methods.{name}.emit.propagate_device": method.emit.propagate_device
@@ -118,7 +120,7 @@ def _emission_conflicts(config: PackageConfig, document: Document) -> Iterator[P
             and any(setting.resolved().values())
             and not emit.enable_non_cpu_memory_planning
         ):
-            mistake = "skips copies to and from a device whose memory is not planned"
+            mistake = "skips copies to and from a device whose memory isn't planned"
             yield document.problem(
                 path, mistake, "leave enable_non_cpu_memory_planning out"
             )
@@ -157,7 +159,7 @@ def _mixed_edges(config: PackageConfig, document: Document) -> Iterator[Problem]
                 mistake = (
                     f"differs from that of '{first}', with which it is lowered together"
                 )
-                remedy = "say the same of both; only passes may differ"
+                remedy = "give both the same `edge`; only passes may differ"
                 yield document.problem(f"methods.{name}.edge", mistake, remedy)
 
 
@@ -178,13 +180,13 @@ def _foreign_quantizers(config: PackageConfig, document: Document) -> Iterator[P
         if "" in settings:
             continue
         names = [backend.name for backend in backends]
-        mistake = f"quantizes for {quantizer}, and the partitioners are {listed(names)}"
+        mistake = f"quantizes for {quantizer}, but the partitioners are {listed(names)}"
         quantizers = [
             f"`quantizer: {backend}`" for backend in names if backend in QUANTIZERS
         ]
         instead = "leave it out"
         if quantizers:
-            instead = f"say {' or '.join(quantizers)}"
+            instead = f"set {' or '.join(quantizers)}"
         remedy = f"{instead}, or add {quantizer} to the partitioners"
         if settings:
             remedy = f"{instead}, or set `{settings[0]}`"

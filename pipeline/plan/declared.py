@@ -42,9 +42,7 @@ class Declared:
         wrong = []
         for pattern in self.patterns:
             matching = {places.spell(path) for path in self._files(places, pattern)}
-            wrong += (
-                [] if matching else [f"{pattern!r} is no file that can be an input"]
-            )
+            wrong += [] if matching else [f"{pattern!r} can't be an input"]
             names |= matching
         for name in self.distributions:
             try:
@@ -125,7 +123,7 @@ def _read_literal(node: Any) -> dict[str, Any]:
     except (ValueError, TypeError, MemoryError, RecursionError):
         value = None
     if not _is_list_of_texts(value):
-        wrong = f"INPUTS must be a list of strings written out, such as {_EXAMPLE}"
+        wrong = f"INPUTS must be a list of string literals, such as {_EXAMPLE}"
         return {"inputs": None, "wrong": f"{node.lineno}: {wrong}"}
     wrong = "; ".join(filter(None, map(_check, value)))
     return {
@@ -140,14 +138,14 @@ def _check(text: str) -> str:
     if colon and kind == "env":
         if re.fullmatch(r"\w+", name):
             return ""
-        return f"{shown(text)} names no variable"
+        return f"{shown(text)} is not the name of a variable"
     if colon and kind == "lib":
         sound = re.fullmatch(r"[A-Za-z0-9][\w.-]*", name)
         if sound:
             return ""
-        return f"{shown(text)} names no distribution"
+        return f"{shown(text)} is not the name of a distribution"
     if not text or "\0" in text:
-        return f"{shown(text)} is no path"
+        return f"{shown(text)} is not a path"
     return ""
 
 

@@ -86,11 +86,11 @@ def find_wrong(
             remedy = "it takes none"
             if names:
                 remedy = did_you_mean(name, names)
-            yield name, f"is no parameter of {FUNCTION}() in {file}", remedy
+            yield name, f"is not a parameter of {FUNCTION}() in {file}", remedy
     for name in taken["required"]:
         if name not in given:
             yield (
                 "",
                 f"{FUNCTION}() in {file} needs '{name}'",
-                f"say `export: {{{name}: ...}}`",
+                f"set `export: {{{name}: ...}}`",
             )

@@ -40,7 +40,7 @@ def find_golden_mistakes(
         name = str(path.relative_to(workspace.root))
         if path.suffix not in SUFFIXES:
             remedy = f"recorded outputs are {' or '.join(SUFFIXES)} files"
-            yield f"{name}: is of another kind", remedy
+            yield f"{name}: has an unsupported suffix", remedy
         elif path.stem not in methods:
             mistake = f"{name}: the model has no method '{path.stem}'"
             yield mistake, did_you_mean(path.stem, [*methods])

@@ -135,7 +135,7 @@ class Models:
                 else:
                     where = join("methods", name)
                     hint = did_you_mean(name, methods)
-                    yield document.problem(where, "is no method of the model", hint)
+                    yield document.problem(where, "is not a method of the model", hint)
 
     def source(self, export: str) -> ModelSource:
         """Return the source of an export. Raises SourceError for a model that is not there."""

@@ -49,9 +49,7 @@ def check_patterns(
     for number, part in enumerate(emit["initialized_buffers"]):
         if not any(fits_buffer(name, part) for name in buffers):
             spelled = [name.replace(".", "_") for name in buffers]
-            mistake = (
-                f"'{part}' is no part of a buffer's name, in which '_' stands for '.'"
-            )
+            mistake = f"'{part}' is not part of a buffer's name, where '_' replaces '.'"
             where = f"emit.initialized_buffers[{number}]"
             remedy = did_you_mean(part.replace(".", "_"), spelled, _MOST)
             yield document.problem(where, mistake, remedy)
@@ -73,12 +71,12 @@ def find_unfitting(
             for number, pattern in enumerate(patterns):
                 if pattern == "*" or any(fits(name, pattern) for name in names):
                     continue
-                mistake = f"'{pattern}' fits no constant of the package"
+                mistake = f"'{pattern}' matches no constant of the package"
                 hint = ""
                 if pattern in modules:
                     hint = f"did you mean '{pattern}.*'?"
                 if pattern in modules and option == "external_weights":
-                    hint = "it is a module without any"
+                    hint = "it is a module without constants"
                 where = f"{join(f'emit.{option}', file)}[{number}]"
                 word = pattern.removesuffix(".*")
                 yield (

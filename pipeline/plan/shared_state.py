@@ -50,7 +50,7 @@ def describe_unsaid(buffers: Mapping[str, tuple[str, ...]]) -> tuple[str, str]:
         f"is missing: {methods} use the same buffers ({names}), and by default each "
         "has a copy"
     )
-    return mistake, f"{SHARED} is one state for all of them, {SPLIT} a copy for each"
+    return mistake, f"{SHARED} means one state for all of them, {SPLIT} a copy for each"
 
 
 def check_shared_state(
@@ -73,7 +73,7 @@ def check_shared_state(
         for name, forms in _find_several_forms(buffers).items():
             mistake = f"shares the memory of '{name}', which is {listed(forms)}"
             yield document.problem(
-                WHERE, mistake, f"rename one of them, or say {SPLIT}"
+                WHERE, mistake, f"rename one of them, or set {SPLIT}"
             )
     if config.emit.memory_planning.share_mutable_buffers or not says_sharing(config):
         tensors = _find_renamed(renamed)
@@ -83,11 +83,14 @@ def check_shared_state(
                 f"{listed(tensors[0])} are one tensor of the model{more}, but methods share "
                 "buffers by name"
             )
-            remedy = f"export the methods from modules that give it one name and say {SHARED}, or "
+            remedy = (
+                "export the methods from modules that use the same name for it and set "
+                f"{SHARED}, or "
+            )
             yield document.problem(
                 WHERE,
                 mistake,
-                remedy + f"say {SPLIT} for a copy in each",
+                remedy + f"set {SPLIT} for a copy in each",
             )
 
 

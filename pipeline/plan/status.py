@@ -42,7 +42,8 @@ def export_status(plan: Plan, model: str) -> Status:
         if not plan.models.is_current(model):
             why = _first(action.inputs.unfollowed)
             return Status(
-                "stale", f"exports each time: {why}; declare INPUTS to keep it"
+                "stale",
+                f"exported every time: {why}; declare INPUTS to reuse the export",
             )
         if store.obtainable(find_exported_blobs(entry.result)):
             return Status("up-to-date", "its source and all it reads are unchanged")
@@ -62,7 +63,7 @@ def _why_unknown(plan: Plan, export: str, source: Digest) -> str:
     if not any(exported):
         return "not exported yet"
     if any(state.get("exporter") == source for state in exported):
-        return "the store no longer knows what it reads"
+        return "the store no longer has its list of inputs"
     return f"{plan.models.source(export).path.relative_to(plan.workspace.root)} changed"
 
 
@@ -161,7 +162,7 @@ def _why_unkept(recorded: Mapping[str, Any], budget: float) -> str:
     # What its budget had no time for, the same budget has no time for again.
     if recorded.get("complete", True) or recorded.get("budget", 0) >= budget:
         return ""
-    return "the last validation left out what it had no time for"
+    return "the last validation ran out of time and left some inputs out"
 
 
 def _hit_or_stale(plan: Plan, action: Digest, reason: str) -> Status:
@@ -205,9 +206,12 @@ def _describe_mistrust(plan: Plan, vouchers: Sequence[str]) -> str:
         voucher for voucher in vouchers if not plan.workspace.store.trusts([voucher])
     ]
     if ANYONE in doubtful:
-        return "it was built while unsigned results of a remote were believed"
+        return "it was built while unsigned results of a remote were trusted"
     if doubtful:
-        return f"results of a key that is not trusted now ({doubtful[0][:12]}) may be in it"
+        return (
+            "it may contain results signed by a key that is no longer trusted "
+            f"({doubtful[0][:12]})"
+        )
     return ""
 
 
@@ -240,7 +244,7 @@ def _changes(
     if key is None and (old := plan.workspace.store.get(previous)) is not None:
         key = old.key
     if key is None:
-        return "what it was built from is no longer in the store"
+        return "its inputs are no longer in the store"
     return _first(list(describe_changes(plan, key, action))) or "its key changed"
 
 

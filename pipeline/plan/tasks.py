@@ -120,7 +120,7 @@ class ActionTask:
                 read.
         """
         if self.package is not None and not self.plan.configs.has(self.package):
-            raise PipelineError(f"no config makes {self.package} any more")
+            raise PipelineError(f"no config makes {self.package} anymore")
         with _while_files_last(self.plan):
             if self.package is not None:
                 self.plan.check(self.package)
@@ -139,4 +139,4 @@ def _while_files_last(plan: Plan) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         path = os.path.relpath(error.filename or "", plan.workspace.root)
-        raise PipelineError(f"{path}: was removed while the run went on") from error
+        raise PipelineError(f"{path}: was removed during the run") from error

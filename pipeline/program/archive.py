@@ -111,9 +111,7 @@ def _register_operators(document: Any, entry: str) -> None:
     missing = register_operators(find_operators(document))
     for name, reason in missing.items():
         shown_name = name[:_MOST_CHARACTERS]
-        message = (
-            f"'{entry}' calls the operator {shown_name}, which nothing here registers"
-        )
+        message = f"'{entry}' calls the operator {shown_name}, which no imported library registers"
         if reason:
             raise ValueError(f"{message}: {reason}")
         library = likely_library(name)
@@ -139,7 +137,7 @@ def _load_tensors(
         if record["use_pickle"]:
             if without_pickle:
                 raise ValueError(
-                    f"'{entry}': tensor '{name}' is pickled, which no build does"
+                    f"'{entry}': tensor '{name}' is pickled, but builds pickle nothing"
                 )
             tensors[name] = _load_subclass(
                 reader,
@@ -204,8 +202,8 @@ def load_example_inputs(
             reason = str(error).partition(_TORCH_REMEDY)[0]
             raise SourceError(
                 f"{shown(archive)}: example inputs of '{entry}' cannot be read ({reason}); they "
-                "may hold tensors, numbers, lists, tuples and dicts; save the program without "
-                "them, and name files in `examples` of `validate`"
+                "may contain tensors, numbers, lists, tuples and dicts; save the program "
+                "without them, and name files in `examples` of `validate`"
             ) from error
 
 
@@ -220,7 +218,7 @@ def _check_operators(program: ExportedProgram) -> None:
                 name = f"{value.__module__}.{value.__name__}"
                 if name not in OTHER_OPERATORS:
                     raise ValueError(
-                        f"'{node.name}' calls '{name}', which is no operator"
+                        f"'{node.name}' calls '{name}', which is not an operator"
                     )
 
 

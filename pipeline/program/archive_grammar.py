@@ -132,7 +132,7 @@ def _short(value: Any) -> str:
 def _text(value: Any) -> None:
     _expect(value, str, "a text")
     if not value.isascii() and re.search(r"[\ud800-\udfff]", value):
-        raise _WrongError(f"is {_short(value)}, half of a character")
+        raise _WrongError(f"is {_short(value)}, a lone surrogate")
 
 
 def _literal(value: Any) -> None:
@@ -181,20 +181,20 @@ def _path(value: Any) -> None:
     for part in value.split(".") if value else ():
         if not _PART.fullmatch(part) or _DUNDER.fullmatch(part):
             raise _WrongError(
-                f"is {_short(value)}, no qualified name of a module or tensor; rename it, without "
-                "double quotes, a backslash at its end, or `__` on both sides"
+                f"is {_short(value)}, must be the qualified name of a module or tensor, without "
+                "double quotes, a final backslash, or `__` on both sides"
             )
 
 
 def _device(value: Any) -> None:
     _expect(value, str, "a device")
     if not _DEVICE.fullmatch(value):
-        raise _WrongError(f"is {_short(value)}, no device")
+        raise _WrongError(f"is {_short(value)}, must be a device")
 
 
 def _file(value: Any) -> None:
     if not is_file_name(value):
-        raise _WrongError(f"is {_short(value)}, must be a plain name of a file")
+        raise _WrongError(f"is {_short(value)}, must be a plain file name")
 
 
 def _object(value: Any) -> None:
@@ -209,7 +209,7 @@ def _size(value: Any) -> None:
         check_size_expression(value)
     except ValueError as error:
         raise _WrongError(
-            f"is {_short(value)}, no size expression: it {error}"
+            f"is {_short(value)}, not a size expression: it {error}"
         ) from None
 
 
@@ -243,7 +243,7 @@ def _in_tree(value: Any) -> None:
     children = tree["children_spec"]
     if [node["type"] for node in (tree, *children)] != _CALL:
         raise _WrongError(
-            "is no tree of a call, which is a tuple of a tuple and a dict"
+            "is not the tree of a call, which is a tuple of a tuple and a dict"
         )
     _check("[name]", json.loads(children[1]["context"]))
 
@@ -253,7 +253,7 @@ def _parse_tree(value: Any) -> Any:
     try:
         protocol, tree = json.loads(value)
     except (ValueError, TypeError):
-        raise _WrongError(f"is {_short(value)}, no tree") from None
+        raise _WrongError(f"is {_short(value)}, must be a tree") from None
     if protocol != 1:
         raise _WrongError(f"is a tree of protocol {_short(protocol)}, must be 1")
     return tree
@@ -304,12 +304,12 @@ def _check_keys(value: Any) -> None:
 
 def _place(value: Any) -> None:
     if not re.fullmatch(r"[0-9]{1,3}", value):
-        raise _WrongError(f"is {_short(value)}, no place of a size")
+        raise _WrongError(f"is {_short(value)}, must be the position of a size")
 
 
 def _symbol(value: Any) -> None:
     if not (isinstance(value, str) and is_backed_symbol(value)):
-        raise _WrongError(f"is {_short(value)}, no symbol of a size")
+        raise _WrongError(f"is {_short(value)}, must be the symbol of a size")
 
 
 _GRAMMARS: dict[str, Callable[[Any], None]] = {

@@ -66,11 +66,13 @@ def open_archive(path: Path) -> Iterator[ArchiveReader]:
     except (OSError, zipfile.BadZipFile, EOFError, NotImplementedError) as error:
         why = f"is not a readable PT2 archive ({error})"
         if _is_lfs_pointer(path):
-            why = "is a pointer of Git LFS, without its content; fetch it by `git lfs pull`"
+            why = (
+                "is a Git LFS pointer without its content; fetch it with `git lfs pull`"
+            )
         raise SourceError(f"{shown(path)}: {why}") from error
     except (RecursionError, MemoryError) as error:
         raise SourceError(
-            f"{shown(path)}: is nested too deep, or too large to be read"
+            f"{shown(path)}: is nested too deeply, or too large to be read"
         ) from error
     except (
         Exception
@@ -129,7 +131,7 @@ class ArchiveReader:
     def _check_version(self, entry: str, program: Any) -> None:
         """Raise ValueError for a program of another major version, whose schema differs."""
         if not isinstance(program, dict) or "schema_version" not in program:
-            raise ValueError(f"'{entry}' is no exported program")
+            raise ValueError(f"'{entry}' is not an exported program")
         version = program["schema_version"]
         self._check(entry, "SchemaVersion", version)
         if version["major"] == SCHEMA_VERSION[0]:
@@ -175,7 +177,7 @@ class ArchiveReader:
         if self.members.has(f"data/{kind}/{entry}.pt"):
             raise ValueError(
                 f"'{entry}' stores its {kind} pickled, as older torch did; "
-                "export it again with the torch of this environment"
+                "export it again with this environment's torch"
             )
         config = self._json(f"data/{kind}/{entry}_{kind}_config.json")
         self._check(entry, "PayloadConfig", config)
@@ -204,7 +206,7 @@ class ArchiveReader:
         try:
             return json.loads(text, parse_constant=_refuse)
         except ValueError as error:
-            raise ValueError(f"'{name}' is no JSON ({error})") from error
+            raise ValueError(f"'{name}' is not JSON ({error})") from error
 
     def _check(self, entry: str, cls: str, document: Any) -> None:
         # A run with nothing to do checks no archive.
@@ -219,7 +221,7 @@ class ArchiveReader:
 def _check_extent(label: str, meta: Any, stored_bytes: int) -> None:
     """Check that a tensor's elements are within the bytes of its member."""
     if meta is None or meta["layout"] != STRIDED or meta["dtype"] not in ELEMENT_SIZES:
-        raise ValueError(f"{label} is no dense tensor")
+        raise ValueError(f"{label} is not a dense tensor")
     numbers = [
         *meta["sizes"],
         *meta["strides"],
@@ -227,7 +229,7 @@ def _check_extent(label: str, meta: Any, stored_bytes: int) -> None:
     ]
     if any(number.get("as_int", -1) < 0 for number in numbers):
         raise ValueError(
-            f"{label} has a size, stride or offset that is no number from 0"
+            f"{label} has a size, stride or offset that is not a non-negative number"
         )
     sizes = [size["as_int"] for size in meta["sizes"]]
     strides = [stride["as_int"] for stride in meta["strides"]]
@@ -247,7 +249,7 @@ def _check_extent(label: str, meta: Any, stored_bytes: int) -> None:
         )
     if needed_bytes > stored_bytes:
         raise ValueError(
-            f"{label} needs {needed_bytes} bytes, of which {stored_bytes} are there"
+            f"{label} needs {needed_bytes} bytes, but only {stored_bytes} are stored"
         )
     if all_bytes > max(stored_bytes, EXPANDED):
         raise ValueError(
@@ -273,4 +275,4 @@ def check_method_name(name: str) -> None:
 
 
 def _refuse(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")

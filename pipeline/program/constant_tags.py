@@ -51,8 +51,8 @@ def read_tags(method: str, program: ExportedProgram) -> dict[str, str]:
             continue
         if not is_file_name(tag):
             raise SourceError(
-                f"{method}: constant '{name}' has the tag {tag!r}; it must be a plain file name, "
-                "without folders, of the .ptd file that the constant goes to"
+                f"{method}: constant '{name}' has the tag {tag!r}; it must be the plain name, "
+                "without folders, of the .ptd file for the constant"
             )
         tags[name] = tag
     return tags
@@ -63,6 +63,6 @@ def write_tags(program: ExportedProgram, tags: Mapping[str, str]) -> None:
     nodes = dict(iter_constants(program))
     unknown = sorted(tags.keys() - nodes.keys())
     if unknown:
-        raise ValueError(f"tags '{unknown[0]}', which is no constant of the program")
+        raise ValueError(f"tags '{unknown[0]}', which is not a constant of the program")
     for name, tag in tags.items():
         set_tag(nodes[name], tag)

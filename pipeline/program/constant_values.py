@@ -141,8 +141,8 @@ def _decode_leaf(leaf: Any, read: Callable[[Digest], bytes]) -> Any:
         return tensor.requires_grad_(facts["requires_grad"])
     except (AttributeError, TypeError, ValueError, RuntimeError) as error:
         raise PipelineError(
-            "a tensor of a constant method is not what the store or its remote says of it; "
-            "`doit -a` believes neither"
+            "a tensor of a constant method differs from its record in the store or its remote; "
+            "`doit -a` ignores both"
         ) from error
 
 

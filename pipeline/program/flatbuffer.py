@@ -33,7 +33,7 @@ def number(data: memoryview, at: int, letter: str) -> int:
     """Return the little-endian number at a place; `letter` is its type as in `struct`."""
     kind = _NUMBERS[letter]
     if at < 0 or at + kind.size > len(data):
-        raise CorruptError("it refers to what is beyond its end")
+        raise CorruptError("it refers to data beyond its end")
     value: int = kind.unpack_from(data, at)[0]
     return value
 
@@ -98,10 +98,10 @@ class Table(NamedTuple):
             width * number(self.data, start, "I"),
         )
         if span.end > len(self.data):
-            raise CorruptError("it refers to what is beyond its end")
+            raise CorruptError("it refers to data beyond its end")
         self.budget[0] -= span.size
         if self.budget[0] < 0:
-            raise CorruptError("it tells of more than it has room for")
+            raise CorruptError("it announces more data than it contains")
         return span
 
     def numbers(self, field: int, letter: str) -> tuple[int, ...]:
@@ -133,4 +133,4 @@ class Table(NamedTuple):
         try:
             return bytes(self.data[span.offset : span.end]).decode()
         except UnicodeDecodeError as error:
-            raise CorruptError("a name in it is no text") from error
+            raise CorruptError("a name in it is not text") from error

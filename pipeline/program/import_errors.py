@@ -32,8 +32,8 @@ def explain_hidden(error: BaseException, folder: Path) -> str:
     if is_from(sys.modules.get(name, ModuleType(name)), folder.parent):
         return ""
     return (
-        f"`import {name}` means the installed {name}, which hides {folder.name}/{file.name}; for "
-        f"that say `from . import {name}`"
+        f"`import {name}` means the installed {name}, which hides {folder.name}/{file.name}; to "
+        f"import that file, write `from . import {name}`"
     )
 
 
@@ -53,7 +53,7 @@ def explain_hidden_at_top(error: BaseException, root: Path) -> str:
         installed = f"installed {name}"
     return (
         f"`import {name}` means the {installed}, which hides {file.name}{slash} of this "
-        "workspace; rename that"
+        "workspace; rename it"
     )
 
 

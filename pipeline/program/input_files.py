@@ -107,8 +107,8 @@ def read_file(path: Path, name: str, program: ExportedProgram) -> list[InputSet]
         tensors = _load_named(path)
     except pickle.UnpicklingError as error:
         raise PipelineError(
-            f"{name}: holds more than tensors, numbers, text and containers of them, and is not "
-            "unpickled; save a list of tuples or of dicts of tensors"
+            f"{name}: contains more than tensors, numbers, text and containers of them, so it is "
+            "not unpickled; save a list of tuples or of dicts of tensors"
         ) from error
     except PipelineError:
         raise
@@ -166,11 +166,11 @@ def _check_array(file: Any, member: zipfile.ZipInfo) -> None:
         raise ValueError(f"'{name}' is of an unknown version of .npy")
     shape, _, dtype = _HEADERS[version](file)
     if dtype.hasobject:
-        raise ValueError(f"'{name}' holds Python objects, must hold numbers")
+        raise ValueError(f"'{name}' contains Python objects, must contain numbers")
     claimed = prod(shape) * dtype.itemsize
     size = member.file_size - file.tell()
     if claimed > size:
-        raise ValueError(f"'{name}' claims {claimed} bytes, and has {size}")
+        raise ValueError(f"'{name}' claims {claimed} bytes, but has {size}")
 
 
 _HEADERS = {
@@ -252,7 +252,7 @@ def count_batches(tensors: Mapping[str, torch.Tensor], name: str, kind: str) -> 
         label = f"{name}: {kind} '{key}'"
         if not tensor.ndim:
             raise PipelineError(
-                f"{label}: a single number, must have a first dimension, that of the batches"
+                f"{label}: a single number, must have a first dimension for the batches"
             )
         if number_of_batches is None:
             number_of_batches = len(tensor)

@@ -137,12 +137,12 @@ def kept_state(who: str) -> Iterator[None]:
     overrides = [kernel for kernel in new_kernels if _is_of(kernel, operators)]
     if overrides:
         raise PipelineError(
-            f"{who}: gives {listed(overrides, 3)} another kernel, for all that is lowered after "
-            "it; give it an operator of its own"
+            f"{who}: gives {listed(overrides, 3)} another kernel, which affects everything that "
+            "is lowered later; register an operator of its own"
         )
     if _modes() != modes:
         raise PipelineError(
-            f"{who}: leaves a mode of torch's on; leave it as a context manager"
+            f"{who}: leaves a torch mode enabled; use it as a context manager"
         )
 
 

@@ -92,7 +92,7 @@ class FileLayout:
 def read_program(data: memoryview) -> FileLayout:
     """Read a `.pte`. Raises CorruptError."""
     if len(data) < 8 or data[4:6] != b"ET":
-        raise CorruptError("it is no ExecuTorch program")
+        raise CorruptError("it is not an ExecuTorch program")
     program = Span(0, len(data))
     base = len(data)
     if data[8:12] == b"eh00":
@@ -152,9 +152,9 @@ def read_plans(pte: memoryview) -> dict[str, PlanFacts]:
 def read_data(data: memoryview) -> FileLayout:
     """Read a `.ptd`. Raises CorruptError."""
     if len(data) < 8 or data[4:6] != b"FT":
-        raise CorruptError("it is no ExecuTorch data file")
+        raise CorruptError("it is not an ExecuTorch data file")
     if data[8:12] != b"FH01":
-        raise CorruptError("it has no header that could be read")
+        raise CorruptError("it has no readable header")
     program = Span(
         0,
         number(data, 16, "Q") + number(data, 24, "Q"),

@@ -55,7 +55,7 @@ _BATCH_NORMS = frozenset(
 REMEDIES: Mapping[Cause, str] = {
     "training": "call .eval() on the model before the export, or declare that it samples, "
     "`validate: {random: true}`",
-    "sampling": "if it samples on purpose, say so with `validate: {random: true}`",
+    "sampling": "if it samples on purpose, declare it with `validate: {random: true}`",
     "memory": "write the tensor before it is read (torch.zeros instead of torch.empty)",
 }
 

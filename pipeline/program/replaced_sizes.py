@@ -79,7 +79,7 @@ def write_replaced_sizes(program: ExportedProgram, sizes: ReplacedSizes) -> None
     by_name = {node.name: node for node in inputs}
     for name, places in sizes.items():
         if name not in by_name:
-            raise ValueError(f"replaces sizes of '{name}', which is no input")
+            raise ValueError(f"replaces sizes of '{name}', which is not an input")
         node = by_name[name]
         tensor = inputs[node]
         parts = _list_sizes(tensor)
@@ -87,7 +87,7 @@ def write_replaced_sizes(program: ExportedProgram, sizes: ReplacedSizes) -> None
             number = int(place)
             if number >= len(parts) or not isinstance(parts[number], SymInt):
                 raise ValueError(
-                    f"replaces size {place} of '{name}', which is no symbol"
+                    f"replaces size {place} of '{name}', which is not a symbol"
                 )
             parts[number] = _restore(parts[number], symbols)
         rank = tensor.dim()
@@ -104,7 +104,7 @@ def _restore(size: SymInt, first_symbols: Mapping[str, str]) -> SymInt:
     replaced = {}
     for name, first_name in first_symbols.items():
         if name not in symbols:
-            raise ValueError(f"replaces '{name}', of which a size does not consist")
+            raise ValueError(f"replaces '{name}', which is not part of the size")
         first = sympy.Symbol(first_name, positive=True, integer=True)
         _add_replacement(node.shape_env, first, symbols[name])
         replaced[symbols[name]] = first

@@ -103,7 +103,7 @@ def check_size_expression(text: str) -> None:
 
 def _describe_part(part: str) -> str:
     if part:
-        return f"has {part[:20]!r}, which is no part of a size"
+        return f"has {part[:20]!r}, which is not part of a size"
     return "ends too early"
 
 
@@ -175,7 +175,7 @@ class _Measurer:
 
     def _call(self, name: str, arguments: Sequence[ast.expr], depth: int) -> _Measure:
         if name not in _FUNCTIONS | _SUMS | _POWERS:
-            raise ValueError(f"calls '{name}', which is no function of sizes")
+            raise ValueError(f"calls '{name}', which is not a function of sizes")
         if len(arguments) > (256 if name in _SUMS else 16):
             raise ValueError(f"gives '{name}' {len(arguments)} arguments")
         return _combine(
@@ -209,7 +209,7 @@ class _Measurer:
 
 def _number(text: str) -> _Measure:
     if not _NUMBER.fullmatch(text):
-        raise ValueError(f"has the number {text[:50]}, which is too long or none")
+        raise ValueError(f"has the number {text[:50]}, which is too long or invalid")
     value = float(text)
     if not isfinite(value):
         raise ValueError(f"has the number {text}, which is too large")

@@ -22,9 +22,11 @@ Form = Literal["archive", "folder", "exporter"]
 
 _FORMS: dict[str, Form] = {".pt2": "archive", ".py": "exporter", ".yaml": "exporter"}
 # What a model can't be made of, and what to do instead.
-_PICKLED = "is a checkpoint or TorchScript by its ending; exported programs end in .pt2"
+_PICKLED = (
+    "has the suffix of a checkpoint or TorchScript; exported programs end in .pt2"
+)
 _OTHER_FORMS = {
-    ".onnx": "is ONNX, which nothing here reads",
+    ".onnx": "is ONNX, which is not supported",
     ".pt": _PICKLED,
     ".pth": _PICKLED,
 }

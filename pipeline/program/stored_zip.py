@@ -166,10 +166,10 @@ def _check_names(infos: list[zipfile.ZipInfo]) -> None:
     roots = {name.split("/", 1)[0] for name in names}
     escapes = any(".." in name.split("/") or name.startswith("/") for name in names)
     if len(roots) > 1 or escapes:
-        raise ValueError("member names must stand under one folder, without '..'")
+        raise ValueError("member names must be under one folder, without '..'")
     # torch's reader ignores case, so it may find another of two members than Python does.
     if len({name.lower() for name in names}) < len(names):
-        raise ValueError("two members have one name, apart from case")
+        raise ValueError("two members have the same name, ignoring case")
 
 
 def _check_places(infos: list[zipfile.ZipInfo], size: int) -> None:
@@ -178,16 +178,14 @@ def _check_places(infos: list[zipfile.ZipInfo], size: int) -> None:
     for info in sorted(infos, key=lambda info: info.header_offset):
         if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
             raise ValueError(
-                f"'{info.filename}' is compressed or encrypted, and torch stores members as "
-                "they are; write the file with torch"
+                f"'{info.filename}' is compressed or encrypted, but torch stores members "
+                "unchanged; write the file with torch"
             )
         if info.file_size != info.compress_size:
             raise ValueError(f"'{info.filename}' has two sizes")
         if info.header_offset < end:
-            raise ValueError(f"'{info.filename}' stands where another member stands")
+            raise ValueError(f"'{info.filename}' overlaps another member")
         # Without padding, whose length only the local header knows: a lower bound.
         end = info.header_offset + _LOCAL_HEADER + len(info.filename) + info.file_size
     if end > size:
-        raise ValueError(
-            "has members that end behind the end of the file; is it cut short?"
-        )
+        raise ValueError("has members beyond the end of the file; is it truncated?")

@@ -53,7 +53,7 @@ def load_tensor_file(file: IO[bytes]) -> Any:
         raise
     except zipfile.BadZipFile as error:
         raise ValueError(
-            f"{error}; save it anew with torch.save, as it is by default"
+            f"{error}; save it again with torch.save and its defaults"
         ) from error
     except RecursionError as error:
         raise ValueError("is nested too deep") from error
@@ -99,13 +99,13 @@ class _Storages:
         else:
             dtype = storage_type.dtype
         if kind != "storage" or not isinstance(key, str) or type(count) is not int:
-            raise ValueError(f"has a reference to {kind!a}, which is no storage")
+            raise ValueError(f"has a reference to {kind!a}, which is not a storage")
         name = f"data/{key}"
         size = self._members.size(name)
         claimed_size = count * dtype.itemsize
         if claimed_size != size:
             raise ValueError(
-                f"has a storage of {claimed_size} bytes, and {size} of them"
+                f"has a storage of {claimed_size} bytes, but contains {size}"
             )
         if key not in self._storages:
             self._storages[key] = load_storage(self._members, name)
@@ -140,5 +140,5 @@ def _check_tensor(tensor: torch.Tensor) -> None:
         stored = tensor.untyped_storage().nbytes()
     if tensor.numel() * tensor.element_size() > max(stored, EXPANDED):
         raise ValueError(
-            f"has a tensor of the shape {tuple(tensor.shape)}, and {stored} bytes"
+            f"has a tensor of the shape {tuple(tensor.shape)}, but {stored} bytes"
         )

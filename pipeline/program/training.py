@@ -23,8 +23,8 @@ _GRADIENTS, _PARAMETERS, _NAMES = (
 )
 # ExecuTorch counts the signature's outputs, not the runtime's.
 MISCOUNTED = (
-    "; ExecuTorch counts changed buffers among the outputs, and its runtime does not return them, "
-    "so that its training extension takes other outputs for these: let the method change no buffer"
+    "; ExecuTorch counts changed buffers among the outputs, but its runtime does not return "
+    "them, so its training extension mixes up the outputs: don't change buffers in this method"
 )
 
 

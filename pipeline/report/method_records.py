@@ -47,7 +47,7 @@ SKIP = {"origin": (str, "Empty for all of a method."), "reason": str}
 
 # What else than input sets can be left out of a method: all of it, or timing it, for want of time;
 # and all of one that was not asked for.
-ALL, LATENCY, UNASKED = "all", "latency", "not asked for"
+ALL, LATENCY, UNASKED = "all", "latency", "not requested"
 # Whether the package lacks the method, what the method declares, how far an output is from that of
 # the program that it was quantized to, how far that one is from the float program, that the source
 # itself is no measure of anything, or how far the exported program is from its reference; anything
@@ -158,7 +158,7 @@ _CALL = (
         "case?": (str, "The kind of a generated input set that is not random."),
         "limits?": (
             list[dict[str, float | bool]],
-            "Those of each output, as far as there are any.",
+            "The figures of each output that has any.",
         ),
     },
     "One call on the input set `origin`, which was `generated` or is real.",
@@ -175,7 +175,7 @@ _FIGURES: Mapping[str, Any] = {
 }
 _HELD = (
     {**_FIGURES, "limits": _LIMITS, "limits_reason": str},
-    "Against the program that the method was quantized to on the way: the limits that outputs are",
+    "Against the quantized program of the method: the limits for outputs,",
     "held to, the widest of all calls but large ones, the reason for them, and the worst figures.",
 )
 # The outcome of one method, but for what features add. The worst figures are those over all outputs
@@ -185,7 +185,10 @@ METHOD_OUTLINE: Mapping[str, Any] = {
     "method": str,
     "kind": (str, "`program`, `constant` or `unknown`."),
     "ok": bool,
-    "verdict": (Verdict, "On the lowering, the package against what was lowered."),
+    "verdict": (
+        Verdict,
+        "The verdict on the lowering: the package against its source program.",
+    ),
     "verdict_reason?": (str, "Why it is not `passed`."),
     "quantization?": _QUANTIZATION,
     "reference?": _REFERENCE,
@@ -196,12 +199,12 @@ METHOD_OUTLINE: Mapping[str, Any] = {
     "random?": (str, "How a method that is declared random was judged."),
     "movement?": (
         [_MOVEMENT],
-        "How far what it was compared with moves, by output.",
+        "How far its source's outputs move, by output.",
     ),
     "examples?": (int, "The number of calls on examples."),
     "on_generated?": (
         _FIGURES,
-        "The worst figures of generated inputs, where there are examples too.",
+        "The worst figures on generated inputs, if there are examples too.",
     ),
     "state": list[str],
     "outputs?": (list[str], "The names of its outputs."),
@@ -209,12 +212,15 @@ METHOD_OUTLINE: Mapping[str, Any] = {
         _LIMITS,
         "What outputs were held to: the widest of all calls but large ones.",
     ),
-    "limits_from?": (str, "What these follow: `config`, a dtype, or `quantized`."),
+    "limits_from?": (
+        str,
+        "The origin of these limits: `config`, a dtype, or `quantized`.",
+    ),
     "limits_reason?": str,
     "quantized?": _HELD,
     "left_out?": (
         list[str],
-        "Input sets for which validate.budget left no time, or that the method was not asked for.",
+        "Input sets that validate.budget left no time for, or that were not requested.",
     ),
     "runs": [_CALL],
     "skipped": [SKIP],

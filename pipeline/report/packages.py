@@ -83,12 +83,12 @@ def describe_left_out(report: Json) -> str:
     sentences: list[str] = []
     counts = _count_left_out(left_out)
     if counts:
-        sentences.append(f"{', '.join(counts)} left out: validate.budget was spent")
+        sentences.append(f"{', '.join(counts)} left out: validate.budget was exhausted")
     if unasked:
         verb = "were"
         if len(unasked) == 1:
             verb = "was"
-        sentences.append(f"{listed(unasked, _MOST_NAMED)} {verb} not asked for")
+        sentences.append(f"{listed(unasked, _MOST_NAMED)} {verb} not requested")
     return "; ".join(sentences)
 
 

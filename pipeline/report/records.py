@@ -140,16 +140,17 @@ def is_unchecked(gate: Mapping[str, Any]) -> bool:
 
 
 _COMMON_STATE = {
-    "shared": (bool, "They are one in the package; otherwise each method has a copy."),
+    "shared": (bool, "The package has one copy; otherwise each method has its own."),
     "buffers": (
         dict[str, list[str]],
-        "Those that several methods use by one name and at least one changes, with the methods.",
+        "Buffers that several methods use under one name, and at least one changes, with the "
+        "methods.",
     ),
 }
 # The record of a validated package, but for what features add.
 _REPORT: Mapping[str, Any] = {
     "package": str,
-    "ok": (bool, "It has not failed."),
+    "ok": (bool, "Whether nothing failed."),
     "verdict": (Verdict, "The worst of its methods, its gates and its files."),
     "allow?": (list[str], "Other verdicts that the config accepts."),
     "failures": (list[str], "A sentence for each failure, those of methods first."),
@@ -200,12 +201,12 @@ _REPORT: Mapping[str, Any] = {
     ),
     "metrics?": (list[dict[str, Any]], "A row for each limit of a metric."),
     "common_state?": _COMMON_STATE,
-    "only?": (list[str], "The methods that were asked for, where not all were."),
+    "only?": (list[str], "The requested methods, if not all were."),
     "processor?": (str, "What measured latencies."),
     "worst?": dict[str, Figure],
     "seconds?": (
         dict[str, float],
-        "Each method's running time in the package over all calls.",
+        "Each method's running time in the package, summed over all calls.",
     ),
 }
 

@@ -143,7 +143,7 @@ class Batch:
                 event = make_event(
                     action,
                     "failed",
-                    error="what it needs was lost and could not be made again",
+                    error="its inputs were lost and could not be rebuilt",
                     log=log_name(action, self._plan.workspace),
                 )
                 yield requested, event

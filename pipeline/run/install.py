@@ -49,11 +49,11 @@ def install(
     files: dict[str, Digest] = dict(result["files"])
     if bad := [name for name in files if not is_file_path(name)]:
         raise PipelineError(
-            f"{package}: {shown(bad[0])} is no name of a file in a package"
+            f"{package}: {shown(bad[0])} is not a valid file name in a package"
         )
     if not are_distinct(files):
         raise PipelineError(
-            f"{package}: two of its files have one name where case does not count"
+            f"{package}: two of its files have the same name, ignoring case"
         )
     state = dict(workspace.state(package))
     followers: list[Any] = []

@@ -89,7 +89,7 @@ def _find_performer(action: Action) -> Callable[..., None]:
     performers = {**find_functions("perform"), **find_functions("perform_export")}
     if action.kind not in performers:
         raise PipelineError(
-            f"{action.title}: this installation has no feature that performs it; export the model "
+            f"{action.title}: this installation has no feature for exporters; export the model "
             "to an archive elsewhere"
         )
     return load(performers[action.kind])

@@ -57,7 +57,7 @@ def find_wrong_result(store: Store, action: Action, result: Mapping[str, Any]) -
     """Say what is wrong with a result that a worker elsewhere gave, of a validation that failed
     too; empty where nothing is. Raises MissingBlobError."""
     if not fits_action(action.key, result):
-        return "it has not the form of such a result"
+        return "it does not have the form of such a result"
     if result.get("facts", {}).get("ok", True):
         return _find_mismatch(store, action, result)
     return _find_wrong_content(store, result)
@@ -87,9 +87,9 @@ def _find_wrong_content(store: Store, result: Result) -> str:
         start = b"".join(islice(iter_content(_pieces(result, name), store), 2))
         for suffix, identifier in _IDENTIFIERS.items():
             if name.endswith(suffix) and start[4:8] != identifier:
-                return f"{name} is no {suffix} file"
+                return f"{name} is not a {suffix} file"
         if find_form(name) is not None and not fits_name(name, _read(store, blob)):
-            return f"{name} has not the form of such a record"
+            return f"{name} does not have the form of such a record"
     return ""
 
 
@@ -146,4 +146,4 @@ def _find_wrong_report(store: Store, action: Action, result: Result) -> str:
     report = _read(store, result["files"][REPORT])
     facts = report["package"], report["ok"], report.get("files")
     expected = action.package, True, action.key["measured"]["files"]
-    return "" if facts == expected else f"{REPORT} is of another package"
+    return "" if facts == expected else f"{REPORT} belongs to another package"

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pipeline.store.remote_tier import RemoteTier, RemoteTierSettings
 
 AT_ONCE = 16  # questions to the remote
-_CORRUPT = "was corrupt and has been dropped"
+_CORRUPT = "was corrupt and was dropped"
 _T = TypeVar("_T")
 
 

@@ -54,7 +54,7 @@ def hash_file(path: Path) -> Digest:
     status = path.stat()
     if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
         # A FIFO would block, a device not end.
-        raise OSError(errno.EINVAL, "is no file", str(path))
+        raise OSError(errno.EINVAL, "is not a file", str(path))
     if status.st_size < PIECE:
         return hash_bytes(path.read_bytes())
     if (
@@ -82,7 +82,7 @@ def _check_holes(path: Path, size: int) -> None:
             end = os.lseek(file.fileno(), begin, os.SEEK_HOLE)
             stored += end - begin
     if stored < size // _MOST_HOLES:
-        why = f"of {size} bytes all but {stored} are holes"
+        why = f"has {size} bytes, but only {stored} are allocated"
         raise OSError(errno.EFBIG, why, str(path))
 
 

@@ -18,7 +18,7 @@ from pipeline.store.digest import canonical_json, hash_bytes
 
 TEMPORARY_PREFIX = ".tmp-"
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
-LINK_OUT = "It is a link out of the workspace"
+LINK_OUT = "It is a link that leads out of the workspace"
 
 # The records in a package's folder.
 MANIFEST, CONTENTS, REPORT = "manifest.json", "contents.json", "report.json"
@@ -77,7 +77,7 @@ def stat_file(path: Path) -> os.stat_result:
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         code = errno.EISDIR if stat.S_ISDIR(status.st_mode) else errno.EINVAL
-        text = os.strerror(code) if code == errno.EISDIR else "It is no regular file"
+        text = os.strerror(code) if code == errno.EISDIR else "It is not a regular file"
         raise OSError(code, text, str(path))
     return status
 
@@ -89,7 +89,7 @@ def inside(path: Path, folders: Iterable[Path]) -> Path:
         stat_file(path)
         real = os.path.realpath(path)
     except ValueError as error:  # NUL
-        raise OSError(errno.EINVAL, "It is no path", str(path)) from error
+        raise OSError(errno.EINVAL, "It is not a path", str(path)) from error
     for folder in folders:
         if real.startswith(os.path.join(os.path.realpath(folder), "")):
             return path

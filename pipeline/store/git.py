@@ -75,7 +75,7 @@ def run_git(
     """
     if pretender := _find_pretender(root):
         raise GitError(
-            f"git: {pretender.name}/ looks like a bare repository, and none of its kind is read"
+            f"git: {pretender.name}/ looks like a bare repository, which is not read"
         )
     settings = {**_SETTINGS, **_empty_filters(root)}
     return _run(root, settings, arguments, text, places or {}, limit)

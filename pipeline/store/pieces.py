@@ -124,7 +124,7 @@ def write_joined(
         except digest.WrongContentError:
             for _ in iter_content(pieces, store):
                 pass  # a bad one is dropped, and missing
-            problem = f"the pieces of {path.name} do not make {whole}"
+            problem = f"the pieces of {path.name} do not add up to {whole}"
             raise MissingBlobError(f"store {store.root}: {problem}") from None
 
 

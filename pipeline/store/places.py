@@ -11,7 +11,7 @@ from pipeline.store.errors import PipelineError
 
 README = """\
 This folder is the store of pte-pipeline: compiled methods and linked packages, by content.
-It can be deleted at any time; what is needed again is built again.
+It can be deleted at any time; missing results are rebuilt.
 """
 
 VOUCHERS = (
@@ -52,7 +52,7 @@ def describe_remedy(root: Path, problem: str) -> str:
     is_full = any(os.strerror(code) in problem for code in (errno.ENOSPC, errno.EDQUOT))
     remedy = "share it with a group (docs/guides/scaling.md#a-store-for-several-users)"
     if is_full:
-        remedy = "make room there"
+        remedy = "free disk space there"
     return f"store {root}: {problem}; {remedy}, or name another in PTE_PIPELINE_STORE"
 
 

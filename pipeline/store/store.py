@@ -205,7 +205,7 @@ class Store(BlobStore):
         if not fits_action(key, json.loads(digest.canonical_json(result))):
             kind = key.get("kind")
             raise PipelineError(
-                f"a result of kind {kind} has a form that store/results.py lacks"
+                f"a result of kind {kind} has a form that store/results.py does not describe"
             )
         self._write_entry(action, entry)
         if pushes and self.remote is not None and self.remote.settings.pushes:

@@ -1,7 +1,7 @@
 """Foreign text made visible: names, messages and logs that others wrote, for terminals and pages.
 
 A name can hold what a terminal obeys (ESC), what starts a line that is not there (a newline), what
-turns the order of letters round (U+202E), or half of a character. All of it is shown as Python
+turns the order of letters round (U+202E), or a lone surrogate. All of it is shown as Python
 writes it: `\\x1b`, `\\n`, `\\u202e`, `\\udcff`.
 """
 

@@ -18,7 +18,7 @@ class OutOfTimeError(PipelineError):
     """A search was ended, since its time was spent."""
 
     def __str__(self) -> str:
-        return "validate.budget was spent"  # an interpreter of torch.fx adds to its arguments
+        return "validate.budget was exhausted"  # an interpreter of torch.fx adds to its arguments
 
 
 class Budget:

@@ -21,7 +21,7 @@ from pipeline.validate.metrics import OutputError, compare
 from pipeline.validate.references import References
 from pipeline.validate.runs import JudgedCall
 
-_OF_QUANTIZED = ", against the quantized program that it was made of"
+_OF_QUANTIZED = ", against its quantized program"
 # More runs with values rounded anew, before an output fails for what two of them don't show: a near
 # tie seldom flips an integer, and behind many kinks (relu6, hardsigmoid, hardswish) rounding moves
 # outputs seldom, but then by much.

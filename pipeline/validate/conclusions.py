@@ -18,8 +18,8 @@ from pipeline.validate.method_result import MethodValidation
 
 ACCEPT = "`validate: {allow: [not-judged]}` accepts it as it is"
 RETURNS_NOTHING = (
-    "it returns nothing that shows what it did to its state; `validate.sequences` can call it "
-    f"before methods that read that; {ACCEPT}"
+    "its outputs don't show its changes to state; `validate.sequences` can call it before "
+    f"methods that read the state; {ACCEPT}"
 )
 
 QUANTIZATION_UNJUDGED: dict[str, Any] = {

@@ -30,7 +30,7 @@ LEAST_ATOL, LEAST_RTOL = 1e-4, 1e-3
 _UNITS, _UNITS_OF_FLOAT16 = 4, 6
 # Below it, float32 has subnormal numbers, which many kernels take for zero, or make zero of.
 _SUBNORMAL = torch.finfo(torch.float32).tiny
-# Below it, a quantized program is not its float one any more: half as much noise as signal. It
+# Below it, a quantized program is not its float one any more: noise at half the signal. It
 # holds over all values of all examples together, as few values can be near zero by chance.
 LEAST_SQNR = 3.0  # dB
 # The greatest share of the signal that a limit derived from rounding may be. Beyond it a fault that

@@ -51,7 +51,7 @@ def describe_nondeterminism(
     if not difference:
         return ""
     return (
-        f"the source is random: {difference} on the same inputs, and torch knows none of its "
+        f"the source is random: {difference} on the same inputs, but torch lists none of its "
         "operators as random; look at custom operators"
     )
 

@@ -35,7 +35,7 @@ def compare_declared(
         if isinstance(value, torch.Tensor) and tensor is not None:
             yield from _compare_tensor(name, kind, tensor, value, program)
         elif isinstance(value, torch.Tensor):
-            yield f"{name} is declared as no tensor"
+            yield f"{name} is declared as something other than a tensor"
         elif tensor is not None:
             yield f"{name} is declared as a tensor"
 
@@ -77,12 +77,12 @@ def _size_difference(
     greatest = bounds(program, expression(expected))[1]
     if greatest is None:
         return (
-            f"declares room for size {declared}, the source has no limit: ExecuTorch plans memory "
-            "for the size in the example where the export gives no maximum, so give one"
+            f"declares room for size {declared}, but the source has no limit: without a maximum "
+            "in the export, ExecuTorch plans memory for the example's size; set a maximum"
         )
     if declared >= greatest:
         return None
-    return f"declares room for size {declared}, the source takes up to {greatest}"
+    return f"declares room for size {declared}, but the source accepts up to {greatest}"
 
 
 def find_unlisted(

@@ -132,7 +132,9 @@ def judge_output(
 def _describe_disagreement(error: OutputError, worst: WorstPlace) -> str:
     noun = "value" if error.disagreeing == 1 else "values"
     where = _describe_place(worst)
-    return f"{error.disagreeing} {noun} NaN or infinite, and not alike on both sides, as{where}"
+    return (
+        f"{error.disagreeing} {noun} NaN or infinite, but not on both sides, as{where}"
+    )
 
 
 def _ratio_to_tolerance(worst: WorstPlace) -> float:

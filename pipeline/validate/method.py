@@ -157,7 +157,7 @@ class MethodValidator(MethodCalls):
         except DeviceError as error:
             if _LACKS_INSTRUCTIONS not in error.reason:
                 raise
-            return f"XNNPACK has no kernels of it for this processor ({_LACKS_INSTRUCTIONS})"
+            return f"XNNPACK has no kernels for it on this processor ({_LACKS_INSTRUCTIONS})"
         return ""
 
     def _make_references(self) -> References:
@@ -174,7 +174,7 @@ class MethodValidator(MethodCalls):
         """Compare repeated calls on one input set, each from the initial state."""
         if not has_feature("randomness"):
             self.result.fail(
-                'is random, and this installation has no feature "randomness"'
+                'is random, but this installation has no feature "randomness"'
             )
             return
         method = self.result.method
@@ -208,7 +208,9 @@ class MethodValidator(MethodCalls):
         self._make_calls(self._on_generated)
         result = self.result
         if not (result.runs or result.random or result.failures or result.left_out):
-            result.fail("no input set ran: give examples, or have inputs generated")
+            result.fail(
+                "no input set ran: provide examples, or let inputs be generated"
+            )
 
     def _make_calls(self, calls: Sequence[tuple[str, Callable[[], object]]]) -> None:
         for name, call in calls:

@@ -294,7 +294,5 @@ class MethodCalls:
         if run.step != 1 or not self.source.nonzero:
             return ""
         names = ", ".join(self.source.nonzero)
-        hint = (
-            f"; {names} starts with other values than zeros, which a package holds only"
-        )
-        return f"{hint} where InitializedMutableBufferPass names the buffer"
+        hint = f"; {names} starts with values other than zeros, which a package contains only"
+        return f"{hint} if InitializedMutableBufferPass names the buffer"

@@ -171,7 +171,7 @@ class MethodValidation:
     def _why_no_runs(self) -> str:
         if UNASKED in self.left_out:
             return UNASKED
-        return "validate.budget was spent" if self.left_out else "no call was made"
+        return "validate.budget was exhausted" if self.left_out else "no call was made"
 
     @property
     def _lowered_runs(self) -> list[JudgedCall]:

@@ -31,14 +31,14 @@ class OutputError:
     Attributes:
         max_abs: the greatest |a - e|.
         mean_abs: the mean of |a - e|.
-        sqnr_db: 10 log10(sum e^2 / sum (a - e)^2), in dB; infinite where nothing differs.
-        p999_abs: the least |a - e| that 99.9 % of the places don't exceed (nearest rank).
+        sqnr_db: 10 log10(sum e^2 / sum (a - e)^2), in dB; infinite if nothing differs.
+        p999_abs: the smallest bound on |a - e| that holds at 99.9 % of positions (nearest rank).
         relative: sum |a - e| / sum |e|.
-        cosine: sum a e / sqrt(sum a^2 sum e^2), from -1 to 1; 0 where every actual value is zero
-            and not every expected one.
-        agreement: the share of rows along the last dimension whose greatest value stands at the
-            same place, from 0 to 1; a row whose expected values have several greatest takes any
-            of them. None unless it is a floating-point tensor with at least two values in a row.
+        cosine: sum a e / sqrt(sum a^2 sum e^2), from -1 to 1; 0 if all actual values are zero but
+            not all expected ones.
+        agreement: the share of rows along the last dimension whose greatest value is at the same
+            position, from 0 to 1; in a row with several greatest expected values, any of them
+            counts. None unless it is a floating-point tensor with at least two values in a row.
         rows: the number of those rows; 0 where nothing was counted.
         nonfinite: places where both are NaN, or the same infinity, which agree.
         disagreeing: places where one is NaN or infinite and the other is something else. With

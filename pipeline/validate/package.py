@@ -197,7 +197,7 @@ def _validate_other(
         return
     if result.method not in constants:
         result.kind = "unknown"
-        result.fail("the package has this method, its source has not")
+        result.fail("the package has this method, but its source does not")
         return
     result.kind = "constant"
     if result.not_run:

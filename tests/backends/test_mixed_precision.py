@@ -325,12 +325,14 @@ def test_the_schema_knows_overrides(quantizer):
 
 
 ARM_MISTAKES = {
-    "operators: is a mapping, must say none of cat": {"operators": {"cat": {"per_channel": False}}},
-    "modules: is a mapping, must not say int16 of up": {
+    "operators: is a mapping, must set none for cat": {
+        "operators": {"cat": {"per_channel": False}}
+    },
+    "modules: is a mapping, must not set int16 for up": {
         "tosa_spec": "TOSA-1.0+INT",
         "modules": {"up": {"activations": "int16"}},
     },
-    "modules: is a mapping, must not say act_qmin of up": {
+    "modules: is a mapping, must not set act_qmin for up": {
         "activations": "int16",
         "modules": {"up": {"act_qmin": -100}},
     },
@@ -349,9 +351,11 @@ def test_what_arm_can_not_mix_is_refused(says, options):
 
 
 def test_what_core_ml_and_openvino_can_not_mix_is_refused():
-    with pytest.raises(ConfigErrors, match="must say none of flatten, which else is quantized as"):
+    with pytest.raises(
+        ConfigErrors, match=("must set none for flatten, which is otherwise quantized like")
+    ):
         method_of("coreml", operators={"flatten": {"weight_dtype": "quint8"}})
-    with pytest.raises(ConfigErrors, match="can't stand beside smooth_quant"):
+    with pytest.raises(ConfigErrors, match="can't be combined with smooth_quant"):
         method_of("openvino", smooth_quant=True, modules={"up": "none"})
 
 

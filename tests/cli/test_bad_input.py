@@ -62,10 +62,10 @@ PLANNED = {
         GOOD.replace("[]", "[xnnpack: {per_op: true}]", 1),
         "unknown_option.yaml:3: methods.encode.partitioners[0].xnnpack",
     ),
-    "leaves_out": (config("one", "encode"), "leaves out 'decode', a method of the model"),
+    "leaves_out": (config("one", "encode"), "lacks 'decode', a method of the model"),
     "lacks": (
         config("one", "encode", "decode", "embed"),
-        "methods.embed: is no method of the model",
+        "methods.embed: is not a method of the model",
     ),
     "no_model_either": (
         config("absent", "forward").replace("[]", "[xnpack]"),
@@ -73,7 +73,7 @@ PLANNED = {
     ),
     "lacks_too": (
         config("one", "encode", "decode", "embed").replace("[]", "[xnpack]", 1),
-        "methods.embed: is no method of the model",
+        "methods.embed: is not a method of the model",
     ),
     "lacks_a_module": (
         config("one", "encode", "decode").replace("[]", "[], quantize: {modules: {hed: none}}", 1),
@@ -84,7 +84,7 @@ PLANNED = {
         "escapes.yaml:1: model: ",
     ),
     "not_yaml": ("model: [", "not_yaml.yaml"),
-    "pipe": (config("pipe", "f"), "models/pipe.pt2: cannot be read (It is no regular file)"),
+    "pipe": (config("pipe", "f"), "models/pipe.pt2: cannot be read (It is not a regular file)"),
     "pipe_inside": (config("pipe_inside", "x"), "pipe_inside/x.pt2: cannot be read (It is no"),
     "folder": (config("folder", "f"), "models/folder.pt2: cannot be read (Is a directory)"),
     "empty": (config("empty", "f"), "models/empty.pt2: is not a readable PT2 archive"),

@@ -72,10 +72,10 @@ def test_an_empty_folder_becomes_a_workspace(doit, tmp_path):
     assert "partition_configs/hello.yaml:6: validate.gates.max_size: " in said
     before = config.read_bytes()
     code, said = doit(shop, "init")
-    assert code == 0 and "partition_configs/hello.yaml: is there already" in said
+    assert code == 0 and "partition_configs/hello.yaml: already exists" in said
     assert config.read_bytes() == before
     code, said = doit(shop / "models", "init")
-    assert code == 3 and "is a workspace already, and this is a folder in it" in said
+    assert code == 3 and "is already a workspace, and this folder is inside it" in said
 
 
 @pytest.mark.slow
@@ -98,9 +98,7 @@ def test_help_lists_our_commands(doit, tmp_path):
     bench = bench_of("pair", tmp_path)
     listed = doit(bench.root / "models", "help")
     assert listed == doit(tmp_path, "help")
-    assert (
-        listed[0] == 0 and "  doit plan            show what a run would do, and why" in listed[1]
-    )
+    assert listed[0] == 0 and "  doit plan            show what a run would do and why" in listed[1]
     assert max(map(len, listed[1].splitlines())) <= 100
     code, said = doit(bench.root, "help", "lower")
     assert (code, said) == doit(bench.root, "lower", "--help")
@@ -120,7 +118,7 @@ def test_help_lists_our_commands(doit, tmp_path):
 def test_a_verb_comes_first(doit, tmp_path):
     bench = bench_of("pair", tmp_path)
     code, said = doit(bench.root, "lower", "plan")
-    line = "ERROR: 'plan' is a command: it stands first, as in `doit plan` [PTE705]"
+    line = "ERROR: 'plan' is a command, so it must come first: `doit plan` [PTE705]"
     assert (code, said) == (3, f"{line}\n")
     (bench.root / "other.py").write_text("from pte_pipeline.tasks import *\n")
     (bench.root / "dodo.py").unlink()
@@ -227,7 +225,7 @@ def test_a_dodo_file_that_imports_what_our_name_hides_is_told_in_a_line(
     write(tmp_path, {**OWN, "dodo.py": f"{line}\nfrom pte_pipeline.tasks import *\n"})
     code, said = doit(tmp_path, "list")
     assert code == 3 and said.startswith(f"ERROR: dodo.py: {error}")
-    assert said.endswith(f"{HIDDEN}, which hides pipeline/ of this workspace; rename that\n")
+    assert said.endswith(f"{HIDDEN}, which hides pipeline/ of this workspace; rename it\n")
     assert len(said.splitlines()) == 1
 
 
@@ -244,7 +242,7 @@ def test_a_package_is_built_beside_a_module_of_our_name(doit, tmp_path):
     code, said = doit(tmp_path, "lower")
     assert code == 1
     line = next(each for each in said.splitlines() if "in stage 'run the exporter'" in each)
-    assert f"{HIDDEN}, which hides pipeline/ of this workspace; rename that: " in line
+    assert f"{HIDDEN}, which hides pipeline/ of this workspace; rename it: " in line
     assert line.endswith("No module named 'pipeline.steps' [PTE200]")
 
 

@@ -91,9 +91,9 @@ def test_a_package_alone_is_its_lowering_where_nothing_is_executed():
     [
         ("lower visoin", "no package 'visoin'; did you mean 'vision'? known: asr, vision, a b"),
         ("lower:visoin", "no package 'visoin'; did you mean 'vision'? known: asr, vision, a b"),
-        ("lower x*", "no package that fits 'x*'; known: asr, vision, a b"),
+        ("lower x*", "no package that matches 'x*'; known: asr, vision, a b"),
         ("validate vision/clasify", "vision: has no method 'clasify'; did you mean 'classify'?"),
-        ("compile v*/zzz", "no package that fits 'v*' has a method 'zzz'"),
+        ("compile v*/zzz", "no package that matches 'v*' has a method 'zzz'"),
         ("quantize asr", "asr: its config quantizes nothing"),
         ("quantize vision/embed", "vision/embed: its config quantizes nothing"),
         ("export nett", "no model 'nett'; did you mean 'net'?"),
@@ -124,7 +124,7 @@ def test_verdicts_that_nothing_gives_are_refused_by_the_name_of_the_option():
             "lower pair --frob",
             "lower: option --frob not recognized; known: -n NUMBER, -a, -v, --allow VERDICTS; ",
         ),
-        ("lower -n x", "lower: -n: 'x' is no number; "),
+        ("lower -n x", "lower: -n: 'x' is not a number; "),
         (
             "diff --fail-on",
             "diff: --fail-on takes a value; usage: doit diff [--markdown] [--fail-on ",
@@ -172,7 +172,7 @@ def test_orphans_are_told_and_removed(built):
     config.rename(config.with_name("double.yaml"))
     (built.root / "build" / "pair" / "mine.txt").write_text("a file of the user's")
     assert built.doit("lower") == 0, built.output
-    told = "build/ holds what no config makes any more: pair; `doit clean --orphans` removes it\n"
+    told = "build/ has stale output that no config makes: pair; `doit clean --orphans` removes it\n"
     assert told in built.output
     assert built.doit("lower") == 0 and told in built.output
     for dry, gone in ((True, False), (False, True)):

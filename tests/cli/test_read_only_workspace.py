@@ -38,7 +38,7 @@ def test_what_runs_nothing_needs_neither_database_nor_build_folder(sources):
         assert code == status and "Permission" not in output, (words, output)
     assert not (bench.root / "build").exists()
     code, output = doit("--db-file", str(bench.root.parent / "states"))
-    assert code == 3 and "build/: Permission denied; it must be a folder that can" in output
+    assert code == 3 and "build/: Permission denied; it must be a writable folder" in output
 
 
 def test_a_build_goes_elsewhere_with_its_database(sources):

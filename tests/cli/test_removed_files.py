@@ -22,7 +22,10 @@ def three(bench):
 @pytest.mark.parametrize(
     ("removed", "line"),
     [
-        ("partition_configs/third.yaml", "partition_configs/third.yaml: was removed while the run"),
+        (
+            "partition_configs/third.yaml",
+            "partition_configs/third.yaml: was removed during the run",
+        ),
         ("models/third.py", "models/: model 'third' was removed; run again"),
     ],
 )

@@ -12,7 +12,7 @@ from pipeline.cli.standing import (
 )
 from pipeline.report.events import Event
 
-LEFT_OUT = "2 input sets left out: validate.budget was spent"
+LEFT_OUT = "2 input sets left out: validate.budget was exhausted"
 FACTS = {
     "late": {"verdict": "passed", "complete": False, "left_out": LEFT_OUT},
     "good": {"verdict": "passed"},
@@ -37,7 +37,7 @@ def test_a_run_with_nothing_to_do_counts_what_has_not_passed():
     assert not is_all_accepted(standing)
     assert list(describe_standing(standing)) == [
         "not run (allowed): phone/decode",
-        "not judged: int8/encode; the reports say why, `--allow not-judged` accepts it",
+        "not judged: int8/encode; see the reports; `--allow not-judged` accepts it",
     ]
 
 
@@ -46,7 +46,7 @@ def test_what_a_validation_had_no_time_for_is_reported_each_time():
     assert is_all_accepted(standing)
     assert list(describe_packages(2, standing)) == [
         "up to date: 2 packages",
-        "late: 2 input sets left out: validate.budget was spent",
+        "late: 2 input sets left out: validate.budget was exhausted",
     ]
 
 

@@ -311,11 +311,11 @@ def test_validation_that_fails_fails_again(built):
     for _ in range(2):
         assert built.doit("validate:pair") == 1
         assert built.outcomes()["validate pair"] == "failed"
-        assert "at most 1,000 wanted" in built.output
+        assert "at most 1,000 allowed" in built.output
     report = built.bytes_of("pair", "report.md").decode()
     assert "FAILED" in report.splitlines()[0]
     record = json.loads(built.bytes_of("pair", "report.json"))
-    assert record["ok"] is False and "at most 1,000 wanted" in record["failures"][0]
+    assert record["ok"] is False and "at most 1,000 allowed" in record["failures"][0]
 
 
 @pytest.mark.slow

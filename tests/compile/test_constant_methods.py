@@ -118,5 +118,5 @@ def test_a_tensor_that_does_not_fit_its_bytes_is_told_in_a_line(tmp_path, change
     store = Store(tmp_path)
     record = encode_constant(torch.ones(4), store.put)
     record["leaves"][0]["tensor"].update(change)
-    with pytest.raises(PipelineError, match="is not what the store or its remote says"):
+    with pytest.raises(PipelineError, match="differs from its record in the store or its remote"):
         decode_constant(record, store.read)

@@ -236,5 +236,5 @@ def test_a_scan_in_a_quantized_method_is_refused():
     data = {"quantize": {"quantizer": "xnnpack"}, "partitioners": ["xnnpack"]}
     method = parse_config("p", {"model": "m", "methods": {"run": data}}, "p.yaml").methods["run"]
     program = quantize(program_of(Scan), method.quantize, [InputSet((X,))])
-    with pytest.raises(PipelineError, match=r"run: scan stands in a quantized method.*quantize"):
+    with pytest.raises(PipelineError, match=r"run: scan is in a quantized method.*quantize"):
         lower({"run": program}, {"run": make_filtered_partitioners(method.partitioners)})

@@ -28,8 +28,8 @@ from pipeline.program.graphs import NodePlaces, find_origins, graph_modules, ite
 from pipeline.program.inputs import as_input_sets
 
 X = torch.randn(3, 8, generator=torch.Generator().manual_seed(1))  # 96 bytes
-IN_CONTROL_FLOW = "it stands in control flow, which its partitioner does not look into"
-OF_NO_TYPE = "its partitioner takes no operators of this type"
+IN_CONTROL_FLOW = "it is in control flow, which its partitioner does not examine"
+OF_NO_TYPE = "its partitioner doesn't support operators of this type"
 
 
 def spec(name, modules=None, **options):
@@ -180,7 +180,7 @@ def test_portable_methods_cross_no_boundary():
     assert counts["backends"] == counts["partitions"] == {}
     assert counts["boundary"] == boundary((0, 0), (0, 0))
     why = describe_delegation(lowered(program_of(Chain())), partitioners=())["left"]
-    assert [each["reason"] for each in why] == ["portable only: the config says so"] * 3
+    assert [each["reason"] for each in why] == ["portable kernels only, as the config says"] * 3
 
 
 class Step(nn.Module):

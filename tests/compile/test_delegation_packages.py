@@ -64,10 +64,10 @@ def calibration_inputs(method):
     return [inputs(2)]
 '''
 
-OF_NO_TYPE = "its partitioner takes no operators of this type"
+OF_NO_TYPE = "its partitioner doesn't support operators of this type"
 ALPHA = "Add node doesn't support alpha != 1"
-IN_BRANCH = "it stands in control flow, which its partitioner does not look into"
-PORTABLE = "portable only: the config says so"
+IN_BRANCH = "it is in control flow, which its partitioner does not examine"
+PORTABLE = "portable kernels only, as the config says"
 
 
 def features(**method):

@@ -183,7 +183,7 @@ def test_two_tags_do_not_name_one_file():
     """Of two with one name, the last would be all that a package has."""
     check_file_names(["w", "v.ptd", "w"])
     for other in ("w.ptd", "W", "W.ptd"):
-        with pytest.raises(PipelineError, match=f"'w' and '{other}' name one .ptd file"):
+        with pytest.raises(PipelineError, match=f"'w' and '{other}' name the same .ptd file"):
             check_file_names(["w", other])
 
 

@@ -228,7 +228,7 @@ class Free(nn.Module):
 
 @st.composite
 def graphs(draw):
-    """A graph of calls, tags that do not depend on each other in a circle, and what is kept."""
+    """A graph of calls, tags that do not depend on each other in a cycle, and what is kept."""
     size = draw(st.integers(2, 12))
     graph = torch.fx.Graph()
     nodes = [graph.placeholder("x")]
@@ -237,7 +237,7 @@ def graphs(draw):
         nodes.append(graph.call_function(torch.add, tuple(inputs)))
     graph.output(nodes[-1])
     calls = nodes[1:]
-    # Consecutive runs of a topological order can't depend on each other in a circle.
+    # Consecutive runs of a topological order can't depend on each other in a cycle.
     bounds = sorted(draw(st.sets(st.integers(1, size), max_size=3)) | {size})
     start = 0
     for number, end in enumerate(bounds):
@@ -287,7 +287,7 @@ def test_partitions_that_depend_on_each_other_in_a_circle_are_refused():
         if tag is not None:
             nodes[-1].meta["delegation_tag"] = tag
     graph.output(nodes[-1])
-    with pytest.raises(PipelineError, match="depend on each other in a circle"):
+    with pytest.raises(PipelineError, match="depend on each other in a cycle"):
         split_partition(torch.fx.GraphModule(nn.Module(), graph), nodes[-1:])
 
 

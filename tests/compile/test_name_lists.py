@@ -53,6 +53,6 @@ def test_a_name_that_one_method_has_is_not_unknown(program):
     other = [{**each, "found": each["name"] == "aten.add.Tensor"} for each in one]
     (sentence,) = find_unknown_names({"a": {"listed": one}, "b": {}})
     assert sentence.startswith(
-        "vulkan.operator_blocklist names 'aten.add.Tensor', which the package has not; "
+        "vulkan.operator_blocklist names 'aten.add.Tensor', which the package does not have; "
     )
     assert not [*find_unknown_names({"a": {"listed": one}, "b": {"listed": other}})]

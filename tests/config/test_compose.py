@@ -174,9 +174,9 @@ EXTENDS = [
     ("extends: []\n", "p.yaml:1: extends: is an empty list, must be the name of a config or a"),
     ("extends:\n", "p.yaml:1: extends: is empty, must be the name of a config or a list of names"),
     ("extends: [[_base]]\n", "p.yaml:1: extends: is a list, must be the name of a config or a"),
-    ("extends: p\n", "p.yaml:1: extends: goes in a circle: p -> p; take one out"),
-    ("extends: _loop\n", "_loop.yaml:1: extends: goes in a circle: _loop -> _pool -> _loop; take"),
-    ("extends: _pool\n", "_loop.yaml:1: extends: goes in a circle: _loop -> _pool -> _loop; take"),
+    ("extends: p\n", "p.yaml:1: extends: is circular: p -> p; remove one of them"),
+    ("extends: _loop\n", "_loop.yaml:1: extends: is circular: _loop -> _pool -> _loop; remove"),
+    ("extends: _pool\n", "_loop.yaml:1: extends: is circular: _loop -> _pool -> _loop; remove"),
     ("extends: _two\n", "p.yaml:1: extends: '_two' is both {f}/_two.yaml and {f}/_two.yml; keep"),
     ("extends: _no\n", "_no.yaml:2: is not valid YAML: "),
     ("extends: ${X}\n", "p.yaml:1: extends: the variable X is not set, and has no default; set it"),
@@ -270,9 +270,7 @@ def test_defaults_are_for_methods_that_are_named(write):
 
 def test_a_method_that_takes_all_defaults_says_so(write):
     found = write(p="model: m\ndefaults: {partitioners: []}\nmethods:\n  f:\n")
-    assert problems(found, "p") == [
-        "p.yaml:4: methods.f: is empty; write `{}` for what the defaults say"
-    ]
+    assert problems(found, "p") == ["p.yaml:4: methods.f: is empty; write `{}` to use the defaults"]
 
 
 @pytest.mark.parametrize("value", ["3", "[xnnpack]", ""])
@@ -280,7 +278,7 @@ def test_defaults_must_be_a_mapping(write, value):
     found = write(p=f"model: m\ndefaults: {value}\nmethods: {{f: {{partitioners: []}}}}\n")
     (problem,) = problems(found, "p")
     assert problem.startswith("p.yaml:2: defaults: is ")
-    assert problem.endswith(", must be a mapping; write what holds for every method")
+    assert problem.endswith(", must be a mapping; write settings for every method")
 
 
 # Variables
@@ -328,15 +326,15 @@ def test_variables_are_filled_in(text, value):
     [
         ("${NONE}", "the variable NONE is not set, and has no default; set it, or write ${NONE:-"),
         ("a${NONE}b", "the variable NONE is not set, and has no default; set it, or write"),
-        ("$A", "`$A` is no variable; write ${NAME} or ${NAME:-default}, and $$ for a dollar"),
-        ("a$", "`$` is no variable; write"),
-        ("${}", "`${}` is no variable"),
-        ("${A", "`${A` is no variable"),
-        ("${A-b}", "`${A-b}` is no variable"),
-        ("${A:?b}", "`${A:?b}` is no variable"),
-        ("${A:-${B}}", "`${A:-${B}` is no variable"),
-        ("${1A}", "`${1A}` is no variable"),
-        ("${ON}", "`on` is one thing in YAML 1.1 and another in 1.2: the value of the variable ON"),
+        ("$A", "`$A` is not a variable; write ${NAME} or ${NAME:-default}, and $$ for a dollar"),
+        ("a$", "`$` is not a variable; write"),
+        ("${}", "`${}` is not a variable"),
+        ("${A", "`${A` is not a variable"),
+        ("${A-b}", "`${A-b}` is not a variable"),
+        ("${A:?b}", "`${A:?b}` is not a variable"),
+        ("${A:-${B}}", "`${A:-${B}` is not a variable"),
+        ("${1A}", "`${1A}` is not a variable"),
+        ("${ON}", "`on` has different meanings in YAML 1.1 and 1.2: the value of the variable ON"),
         ("${matrix.m}", "the matrix has no axis 'm'; known: n"),
     ],
 )
@@ -352,7 +350,7 @@ def test_a_value_in_quotes_is_text(write):
     found = write({"N": "5"}, p=text + '"${N}"\n')
     assert problems(found, "p") == [
         "p.yaml:5: validate.inputs: is '5', must be a whole number; "
-        "a value in quotes is text; write it on a line of its own, without them"
+        "a quoted value is text; write it on a line of its own, without quotes"
     ]
 
 
@@ -460,7 +458,7 @@ MATRICES = [
     ("{a: ['${X}']}", "matrix.a[0]: the variable X is not set, and has no default"),
     ("{a b: [x]}", "matrix.'a b': cannot name an axis: 'a b' must be letters, digits"),
     ("{a: {x: }}", "matrix.a.x: is empty, must be a mapping, a part of a config; `{}` changes"),
-    ("{a: {x: {extends: _b}}}", "matrix.a.x.extends: 'extends' cannot stand in a part of a conf"),
+    ("{a: {x: {extends: _b}}}", "matrix.a.x.extends: 'extends' is not allowed in a part of a conf"),
     ("{a: {x: {modl: z}}}", "matrix.a.x: unknown key 'modl'; did you mean 'model'? known: "),
     ("{a: [x, y]}", "matrix.a: is an axis that the config doesn't use, so its packages would"),
     ("{a: [x/y]}", "matrix: cannot name a package: 'p-x/y' must be letters"),
@@ -488,12 +486,13 @@ def test_names_must_tell_packages_apart(write):
     )
     (problem, *_) = problems(write(p=METHODS + "matrix:\n  a: [x, X]\n"), "p")
     assert problem == (
-        "p.yaml:3: matrix: 'p-X' differs from the name of another package in case alone; "
-        "spell them apart: they are one folder on macOS and Windows"
+        "p.yaml:3: matrix: 'p-X' differs from the name of another package only in case; "
+        "use distinct names: on macOS and Windows they are the same folder"
     )
     (problem,) = problems(write(p=METHODS + "package: x\n"), "p")
     assert problem == (
-        "p.yaml:3: package: names the packages of a matrix, and there is none; name the file"
+        "p.yaml:3: package: names the packages of a matrix, but the config has no matrix; name "
+        "the file"
     )
 
 
@@ -516,7 +515,7 @@ def test_an_axis_of_the_matrix_is_suggested(write):
 
 def test_a_variable_of_the_matrix_needs_one(write):
     (problem,) = problems(write(p=METHODS + "target: ${matrix.os}\n"), "p")
-    assert problem == "p.yaml:3: target: `${matrix.os}`: there is no matrix here"
+    assert problem == "p.yaml:3: target: `${matrix.os}`: this config has no matrix"
 
 
 def test_a_mistake_of_one_combination_spoils_no_other(write):

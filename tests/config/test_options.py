@@ -118,7 +118,7 @@ def test_every_wrong_member_is_reported_with_the_nearest(tmp_path, entry):
         assert str(own[0]) in problem.known
 
 
-BESIDE = "must not hold `batches`, since it observes no inputs"
+BESIDE = "must not contain `batches`, since it observes no inputs"
 DYNAMIC = ({"dynamic": True}, "must be false: this quantizer has no dynamic quantization")
 IMPOSSIBLE = {
     "coreml partitioner": (
@@ -147,19 +147,19 @@ IMPOSSIBLE = {
     ),
     "tosa quantizer": (
         {"tosa_spec": "TOSA-1.0+INT", "activations": "int16"},
-        "must be int8, or tosa_spec have the extension int16",
+        "must be int8 unless tosa_spec has the extension int16",
     ),
     "vgf partitioner": ({"compiler_flags": ["--output=x"]}, "must be one of those known"),
     "vgf quantizer": (
         {"tosa_spec": "TOSA-1.0+INT", "activations": "int16"},
-        "must be int8, or tosa_spec have the extension int16",
+        "must be int8 unless tosa_spec has the extension int16",
     ),
     "vulkan partitioner": (
         {"texture_limits": [1, 2, 3], "small_texture_limits": True},
-        "can't stand beside texture_limits",
+        "can't be combined with texture_limits",
     ),
     "vulkan quantizer": ({"batches": 2}, BESIDE),
-    "xnnpack quantizer": ({"dynamic": True, "act_qmin": -7}, "must not hold `act_qmin`"),
+    "xnnpack quantizer": ({"dynamic": True, "act_qmin": -7}, "must not contain `act_qmin`"),
 }
 
 

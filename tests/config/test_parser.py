@@ -276,8 +276,8 @@ MISTAKES = [
      "'partitioners'? known: partitioners, modules, edge, quantize, emit, allow_none, recipe"),
     ("partitioners", [],
      "unknown key 'partitioners'; it belongs to methods.<method>; known: model"),
-    ("methods.encode.of", "decode", "methods.encode: unknown key 'of'; sizes and their bounds are "
-     "the exporter's: it makes a method for each, of what `export: {lengths: [32, 64]}` names"),
+    ("methods.encode.of", "decode", "methods.encode: unknown key 'of'; sizes and their bounds "
+     "belong in the exporter: it can make a method for each value of `export: {lengths: "),
     ("methods.encode.dynamic", {}, "methods.encode: unknown key 'dynamic'; sizes and their bounds"),
     ("validate.max_size", 1, "validate: unknown key 'max_size'; it belongs to validate.gates; "),
     ("methods.encode.target", "x", "methods.encode: unknown key 'target'; it belongs to the pack"),
@@ -307,7 +307,7 @@ MISTAKES = [
     ("methods.decode.partitioners.1.xnnpack.configs", [],
      "methods.decode.partitioners[1].xnnpack.configs: is an empty list, must name at least one"),
     ("methods.decode.partitioners.1.xnnpack.configs.1", "AddConfig",
-     "methods.decode.partitioners[1].xnnpack.configs: is a list, must name each only once"),
+     "methods.decode.partitioners[1].xnnpack.configs: is a list, must not contain duplicates"),
     ("methods.decode.quantize", "xnnpack",
      "methods.decode.quantize: is 'xnnpack', must be a mapping; write {quantizer: <name>}"),
     ("methods.decode.quantize", {}, "methods.decode.quantize.quantizer: is missing; known: xnnp"),
@@ -317,7 +317,8 @@ MISTAKES = [
     ("methods.decode.quantize.weight_qmin", -129,
      "methods.decode.quantize.weight_qmin: is -129, must be at least -128"),
     ("constant_methods", [1], "constant_methods: is a list, must be a mapping"),
-    ("constant_methods.encode", 1, "constant_methods.encode: is a method of the model too; rename"),
+    ("constant_methods.encode", 1, "constant_methods.encode: is also a method of the model; "
+    "rename"),
     ("constant_methods.a b", 1, f"constant_methods.'a b': is 'a b', must be {NAME_RULE}"),
     ("constant_methods.x", None, "constant_methods.x: is empty, must be a number, text, true,"),
     ("constant_methods.x", [[None]], "constant_methods.x: is a list, must be a number, text, true"),
@@ -338,7 +339,7 @@ MISTAKES = [
     ("validate.max_p999_abs", -1, "validate.max_p999_abs: is -1, must be at least 0"),
     ("validate.methods", [], "validate.methods: is an empty list, must be a mapping"),
     ("validate.methods", {"encod": {"atol": 1.0}},
-     "validate.methods.encod: is no method here; did you mean 'encode'?"),
+     "validate.methods.encod: is not a method of this package; did you mean 'encode'?"),
     ("validate.methods", {"encode": {"atol": -1.0}},
      "validate.methods.encode.atol: is -1.0, must be at least 0"),
     ("validate.methods", {"encode": {"steps": 2}},
@@ -419,7 +420,7 @@ def test_all_mistakes_are_reported_at_once():
 def test_mistakes_inside_hide_none_of_the_whole_nor_of_a_key():
     own = {"quantizer": "xnnpack", "dynamic": True, "batches": 3, "modules": {"a": {"dynamc": 1}}}
     whole, inside = problems(changed("methods.encode.quantize", own))
-    assert "quantize: must not hold `batches`" in whole
+    assert "quantize: must not contain `batches`" in whole
     assert "quantize.modules.a: unknown key 'dynamc'" in inside
     own = {"quantizer": "xnnpack", "operators": {"on e": 5}}
     key, value = problems(changed("methods.encode.quantize", own))
@@ -441,7 +442,7 @@ def test_a_config_without_methods_is_reported_once():
 
 def test_a_constant_method_may_not_be_a_method():
     lines = problems({**VALID, "constant_methods": {"embed": 1}})
-    assert lines == ["f.yaml: constant_methods.embed: is a method of the model too; rename it"]
+    assert lines == ["f.yaml: constant_methods.embed: is also a method of the model; rename it"]
 
 
 @pytest.mark.parametrize(("value", "shown"), [("x" * 90, "x..."), (10**40, "an enormous number")])
@@ -460,9 +461,9 @@ def test_what_is_shown_of_a_value_is_short(value, shown):
         (b"", " is empty, must be a mapping; begin with `model:`"),
         (b"# nothing\n", " is empty, must be a mapping; begin with `model:`"),
         (b"- model\n", " is a list, must be a mapping; begin with `model:`"),
-        (b"model: a\nmodel: b\n", "2: 'model' is there twice, first in line 1"),
-        (b"{model: a, model: b}", "1: 'model' is there twice, first in line 1"),
-        (b"methods:\n  f: {}\n  f: {}\n", "3: methods: 'f' is there twice, first in line 2"),
+        (b"model: a\nmodel: b\n", "2: 'model' occurs twice, first in line 1"),
+        (b"{model: a, model: b}", "1: 'model' occurs twice, first in line 1"),
+        (b"methods:\n  f: {}\n  f: {}\n", "3: methods: 'f' occurs twice, first in line 2"),
         (b"model: a: b\n", "1: is not valid YAML: mapping values are not allowed"),
         (b"model: a\nmethods\n  f: {}\n", "2: 'methods' lacks a colon; write `key: value`, with"),
         (b"m:\n  f\n\n    p: []\n", "2: 'f' lacks a colon; write `key: value`, with the"),
@@ -473,16 +474,16 @@ def test_what_is_shown_of_a_value_is_short(value, shown):
         (b"a: 1\n---\nb: 2\n", "2: is not valid YAML: expected a single document"),
         (b"a: *x\n", "1: is not valid YAML: found undefined alias"),
         (b"model: m\ntarget: \xff\n", "2: is not UTF-8 text; save the file as UTF-8"),
-        (b"model: m\ntarget: a\x07\n", "2: holds the character #x0007"),
-        (b"f: on\n", "1: f: `on` is one thing in YAML 1.1 and another in 1.2; write true or"),
-        (b"off: 1\n", "1: `off` is one thing in YAML 1.1 and another in 1.2"),
-        (b"f: 010\n", "1: f: `010` is one thing in YAML 1.1 and another in 1.2; write a dec"),
-        (b"f:\n- [1_000, 2]\n", "2: f[0][0]: `1_000` is one thing in YAML 1.1"),
-        (b"f: 1:30\n", "1: f: `1:30` is one thing in YAML 1.1"),
+        (b"model: m\ntarget: a\x07\n", "2: contains the character #x0007"),
+        (b"f: on\n", "1: f: `on` has different meanings in YAML 1.1 and 1.2; write true or"),
+        (b"off: 1\n", "1: `off` has different meanings in YAML 1.1 and 1.2"),
+        (b"f: 010\n", "1: f: `010` has different meanings in YAML 1.1 and 1.2; write a dec"),
+        (b"f:\n- [1_000, 2]\n", "2: f[0][0]: `1_000` has different meanings in YAML 1.1"),
+        (b"f: 1:30\n", "1: f: `1:30` has different meanings in YAML 1.1"),
         (b"f: !!int x\n", "1: f: has the tag '!!int'; leave the tag out"),
         (b"f: !!python/name:os.x\n", "1: f: has the tag '!!python/name:os.x'; leave"),
         (b"f: !!set {a}\n", "1: f: has the tag '!!set'; leave the tag out"),
-        (b"[a]: 1\n", "1: has a key that is no text"),
+        (b"[a]: 1\n", "1: has a key that is not text"),
         (b"f: 1\n<<: [a]\n", "2: `<<` must be a mapping or a list of mappings"),
         (b"model: m\nf: &f [*f]\n", "2: f[0]: holds itself"),
         (b"f: &f\n  <<: *f\n", "1: f: holds itself"),
@@ -554,7 +555,7 @@ def test_aliases_of_aliases_are_refused_in_no_time():
     """2**60 leaves; merges make none."""
     lines = ["a0: &a0 [x, x]"]
     lines += [f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 60)]
-    with pytest.raises(ConfigErrors, match=r"p\.yaml:\d+: stands for more than 20,000 values"):
+    with pytest.raises(ConfigErrors, match=r"p\.yaml:\d+: expands to more than 20,000 values"):
         load_data("\n".join(lines))
     lines = ["m0: &m0 {x: 1}"]
     lines += [f"m{n}: &m{n} {{<<: [*m{n - 1}, *m{n - 1}]}}" for n in range(1, 60)]
@@ -702,7 +703,7 @@ def test_a_document_survives_its_file(tmp_path_factory, document):
     try:
         data = load_data(path.read_bytes())
     except ConfigErrors as errors:  # texts that PyYAML does not quote, as YAML 1.1 has it
-        assert all("one thing in YAML 1.1" in problem.what for problem in errors.problems)
+        assert all("different meanings in YAML 1.1" in problem.what for problem in errors.problems)
     else:
         assert resolved(data) == resolved(document)
 

@@ -43,7 +43,7 @@ class Other(Device):
 def test_a_name_twice_is_an_error_that_names_both():
     registry = Registry()
     registry.register("other", Other, "first")
-    with pytest.raises(PipelineError, match="'other' of second: is there already, of first"):
+    with pytest.raises(PipelineError, match="'other' of second: is already defined by first"):
         registry.register("other", Other, "second")
 
 

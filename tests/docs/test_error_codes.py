@@ -119,7 +119,7 @@ def test_a_code_has_a_page():
 def test_the_code_is_at_the_end_of_each_line(monkeypatch):
     two = (
         "a.yaml: model: no model 'x'; did you mean 'y'? known: y\n"
-        "a.yaml:2: 'f' is there twice, first in line 1"
+        "a.yaml:2: 'f' occurs twice, first in line 1"
     )
     assert find_codes(two) == ["PTE110", "PTE107"]
     assert find_codes("RuntimeError: no such thing\n  a line of it", "compile") == ["PTE300", ""]

@@ -164,7 +164,7 @@ def test_packages_are_built_and_validated_without(without):
         config.write_text("model: new\nmethods: {forward: {partitioners: []}}\n")
         status, said = doit("lower", "new")
         assert status != 0
-        assert "export new: this installation has no feature that performs it" in said
+        assert "export new: this installation has no feature for exporters" in said
     if name == "cases":
         for method in read_report(bench, "one")["methods"]:
             reasons = {skipped["origin"]: skipped["reason"] for skipped in method["skipped"]}

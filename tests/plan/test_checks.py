@@ -18,23 +18,23 @@ def problems(methods, known, **more):
 def test_methods_are_those_of_the_model():
     assert problems(["encode"], ["encode"]) == []
     assert problems(["encode", "embed"], ["encode", "embedd"]) == [
-        "f.yaml: methods.embed: is no method of the model; did you mean 'embedd'? "
+        "f.yaml: methods.embed: is not a method of the model; did you mean 'embedd'? "
         "known: encode, embedd",
-        "f.yaml: methods: leaves out 'embedd', a method of the model; add it; "
+        "f.yaml: methods: lacks 'embedd', a method of the model; add it; "
         "`partitioners: []` is for portable operators only, `embedd: omit` leaves it out",
     ]
     omitted = {"encode": {"partitioners": []}, "embedd": "omit", "embde": "omit"}
     data = {"model": "m", "methods": omitted}
     found = check_methods(parse_config("p", data, "f.yaml"), DOCUMENT, ["encode", "embedd"])
     assert [str(problem) for problem in found] == [
-        "f.yaml: methods.embde: is no method of the model; did you mean 'embedd'? "
+        "f.yaml: methods.embde: is not a method of the model; did you mean 'embedd'? "
         "known: encode, embedd",
     ]
 
 
 def test_a_constant_method_may_not_be_a_method_of_the_model():
     lines = problems(["encode"], ["encode", "classify"], constant_methods={"classify": 1})
-    assert lines[0] == "f.yaml: constant_methods.classify: is a method of the model too; rename it"
+    assert lines[0] == "f.yaml: constant_methods.classify: is also a method of the model; rename it"
 
 
 def test_settings_of_emission_that_do_not_go_together():
@@ -50,11 +50,11 @@ def test_settings_of_emission_that_do_not_go_together():
     (line,) = found({}, memory_planning=unplanned)
     assert line == (
         "f.yaml: methods.f.emit.memory_planning.alloc_mutable_buffers: leaves buffers that a "
-        "runtime can only find by name; say `emit: {emit_mutable_buffer_names: true}`"
+        "runtime can find only by name; set `emit: {emit_mutable_buffer_names: true}`"
     )
     shared = {"memory_planning": {"share_mutable_buffers": True}}
     (line,) = found(shared, memory_planning={"algorithm": "naive"})
-    assert "methods.f.emit.memory_planning: is of one method" in line
+    assert "methods.f.emit.memory_planning: applies to one method" in line
     skips = {"skip_h2d_for_method_inputs": True}
     (line,) = found({"enable_non_cpu_memory_planning": False}, propagate_device=skips)
     assert "methods.f.emit.propagate_device: skips copies" in line
@@ -71,36 +71,36 @@ def on(target):
 @pytest.mark.parametrize(
     ("quantizer", "partitioners", "known"),
     [
-        ("xnnpack", ["coreml"], f"say `quantizer: coreml`, or set {IOS17}"),
-        ("vulkan", ["coreml"], f"say `quantizer: coreml`, or set {IOS17}"),
-        ("xnnpack", [on("ios16")], f"say `quantizer: coreml`, or set {IOS17}"),
-        ("xnnpack", [on("macos13")], f"say `quantizer: coreml`, or set {IOS17}"),
+        ("xnnpack", ["coreml"], f"set `quantizer: coreml`, or set {IOS17}"),
+        ("vulkan", ["coreml"], f"set `quantizer: coreml`, or set {IOS17}"),
+        ("xnnpack", [on("ios16")], f"set `quantizer: coreml`, or set {IOS17}"),
+        ("xnnpack", [on("macos13")], f"set `quantizer: coreml`, or set {IOS17}"),
         (
             "xnnpack",
             ["coreml", "openvino"],
-            f"say `quantizer: coreml` or `quantizer: openvino`, or set {IOS17}",
+            f"set `quantizer: coreml` or `quantizer: openvino`, or set {IOS17}",
         ),
         ("xnnpack", [on("ios17")], None),
         ("vulkan", [on("ios18")], None),
         ("xnnpack", [on("macos14")], None),
         ("xnnpack", ["openvino", on("watchos10")], None),
-        (DYNAMIC, [on("ios17")], "say `quantizer: coreml`, or add xnnpack to the partitioners"),
+        (DYNAMIC, [on("ios17")], "set `quantizer: coreml`, or add xnnpack to the partitioners"),
         (
             {**DYNAMIC, "dynamic": False, "modules": {"fc": {"dynamic": True}}},
             [on("ios17")],
-            "say `quantizer: coreml`, or add xnnpack to the partitioners",
+            "set `quantizer: coreml`, or add xnnpack to the partitioners",
         ),
         (
             {"quantizer": "openvino"},
             [on("ios17")],
-            "say `quantizer: coreml`, or add openvino to the partitioners",
+            "set `quantizer: coreml`, or add openvino to the partitioners",
         ),
-        ("coreml", ["xnnpack"], "say `quantizer: xnnpack`, or add coreml to the partitioners"),
-        ("vulkan", ["xnnpack"], "say `quantizer: xnnpack`, or add vulkan to the partitioners"),
+        ("coreml", ["xnnpack"], "set `quantizer: xnnpack`, or add coreml to the partitioners"),
+        ("vulkan", ["xnnpack"], "set `quantizer: xnnpack`, or add vulkan to the partitioners"),
         (
             "coreml",
             ["vulkan", "xnnpack"],
-            "say `quantizer: vulkan` or `quantizer: xnnpack`, or add coreml to the partitioners",
+            "set `quantizer: vulkan` or `quantizer: xnnpack`, or add coreml to the partitioners",
         ),
         ("xnnpack", ["mps"], "leave it out, or add xnnpack to the partitioners"),
         ("xnnpack", ["xnnpack"], None),
@@ -121,8 +121,8 @@ def test_a_quantizer_goes_with_a_partitioner(quantizer, partitioners, known):
     (problem,) = found
     names = ", ".join(item if isinstance(item, str) else "coreml" for item in partitioners)
     assert str(problem) == (
-        f"f.yaml: methods.f.quantize: quantizes for {quantize['quantizer']}, and the partitioners "
-        f"are {names}; {known}"
+        f"f.yaml: methods.f.quantize: quantizes for {quantize['quantizer']}, but the "
+        f"partitioners are {names}; {known}"
     )
 
 

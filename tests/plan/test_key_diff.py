@@ -76,12 +76,12 @@ TOLD = {
         {"compiles": {}, "metadata": {"config": A, "revision": None}},
         ["config emit.metadata is new"],
     ),
-    "what metadata name": (
+    "what metadata contains": (
         {"metadata": {"config": A, "revision": "1"}},
         {"metadata": {"config": B, "revision": "2"}},
         [
-            "the config, whose digest metadata name, changed",
-            "the commit that metadata name: 1 -> 2",
+            "the config, whose digest is in metadata, changed",
+            "the commit in metadata: 1 -> 2",
         ],
     ),
     "a commit in metadata": (
@@ -122,7 +122,7 @@ TOLD = {
             "environment variables, of which it reads all: B, NEW set, C, OLD unset",
             "environment variable A changed",
             "environment variable B is set",
-            "environment variable C is not set any more",
+            "environment variable C is no longer set",
         ],
     ),
     "module read": (
@@ -167,7 +167,7 @@ TOLD = {
     "order of files": (
         {"file_order": ["one", "two"]},
         {"file_order": ["two", "one"]},
-        ["the order of the files in emit.external_weights or external_files changed"],
+        ["the order of files in emit.external_weights or external_files changed"],
     ),
     "ranges": (
         {"measured": {"keep_ranges": {}}},

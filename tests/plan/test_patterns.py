@@ -13,7 +13,7 @@ OUTLINE = {
     "modules": ["encoder", "encoder.act", "decoder", "decoder.0"],
     "tensors": {"encoder.weight": "parameter", "decoder.0.bias": "parameter", "kv.pos": "buffer"},
 }
-FITS_NOTHING = "fits no constant of the package"
+FITS_NOTHING = "matches no constant of the package"
 KNOWN = "known: decoder, decoder.0, encoder, encoder.act"
 
 
@@ -48,7 +48,8 @@ def test_patterns_that_fit_something(emit):
         ),
         (
             {"external_weights": {"head": ["encoder.act"]}},
-            f"external_weights.head[0]: 'encoder.act' {FITS_NOTHING}; it is a module without any",
+            f"external_weights.head[0]: 'encoder.act' {FITS_NOTHING}; it is a module without "
+            "constants",
         ),
         (
             {"external_files": {"a": ["encoder"]}},
@@ -56,8 +57,8 @@ def test_patterns_that_fit_something(emit):
         ),
         (
             {"initialized_buffers": ["kv.pos"]},
-            "initialized_buffers[0]: 'kv.pos' is no part of a buffer's name, in which '_' stands "
-            "for '.'; did you mean 'kv_pos'? known: kv_pos",
+            "initialized_buffers[0]: 'kv.pos' is not part of a buffer's name, where '_' replaces "
+            "'.'; did you mean 'kv_pos'? known: kv_pos",
         ),
     ],
 )

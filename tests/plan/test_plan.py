@@ -170,7 +170,7 @@ def test_what_a_config_may_say_does_not_depend_on_what_was_built(tmp_path, lost)
         shutil.rmtree(bench.root / "build", ignore_errors=True)
     path.write_text(f"{config}emit: {{initialized_buffers: [zzz]}}\n")
     (problem,) = make_plan(bench).problems("many")
-    assert "emit.initialized_buffers[0]: 'zzz' is no part of a buffer's name" in str(problem)
+    assert "emit.initialized_buffers[0]: 'zzz' is not part of a buffer's name" in str(problem)
     path.write_text(config.replace("  features:\n", "  features:\n    modules: [zzz]\n"))
     (problem,) = make_plan(bench).problems("many")
     assert "methods.features.modules: no module 'zzz' in the program" in str(problem)
@@ -317,15 +317,18 @@ def test_a_budget_that_is_spent_is_spent_once(budget, state):
     ("recorded", "reason"),
     [
         ({"ok": False}, "the last validation failed"),
-        ({"ok": True, "complete": False}, "the last validation left out what it had no time for"),
+        (
+            {"ok": True, "complete": False},
+            "the last validation ran out of time and left some inputs out",
+        ),
         (
             {"ok": True, "complete": False, "budget": 59.0},
-            "the last validation left out what it had no time for",
+            "the last validation ran out of time and left some inputs out",
         ),
     ],
 )
 def test_a_validation_that_is_not_kept_is_told_as_that(recorded, reason):
-    lost = "what it was built from is no longer in the store"
+    lost = "its inputs are no longer in the store"
     key = {"held_to": {"gates": {"max_size": 200000}}}
     kept = {"key": {"held_to": {"gates": {"max_size": 50000}}}}
     edited = "config validate.gates.max_size: 50000 -> 200000"

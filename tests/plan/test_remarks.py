@@ -129,8 +129,7 @@ def test_targets_that_nothing_is_held_to_are_told(root):
     configure(root, target="here", end="validate: {gates: {runs_on: []}}\n")
     assert remarks(root) == [
         "targets/old.yml: is not read; call it old.yaml",
-        "targets/unused.yaml: no config names it in `target` or `runs_on`, so no package is held "
-        "to it",
+        "targets/unused.yaml: no config names it in `target` or `runs_on`, so it checks no package",
     ]
 
 
@@ -173,9 +172,9 @@ def test_files_that_are_used_are_not_told(used):
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("passes/spare.py", "no config names a pass of it"),
-        ("passes/numbers.py", "no config names a pass of it"),  # `import numbers` is Python's
-        ("passes/deep/spare.py", "no config names a pass of it"),
+        ("passes/spare.py", "no config names a pass from it"),
+        ("passes/numbers.py", "no config names a pass from it"),  # `import numbers` is Python's
+        ("passes/deep/spare.py", "no config names a pass from it"),
         ("operators/torchao.py", "no config or setting names it in `operators`"),
         ("operators/lib_spare.so", "no config or setting names it in `operators`"),
     ],
@@ -200,9 +199,9 @@ def test_a_file_that_is_no_python_is_a_mistake(used):
     write(used, {"passes/broken.py": "\ndef f(:\n", "operators/null.py": "x = 1\0"})
     write(used, {"models/broken.py": "def export_methods()\n", "models/sub/none.py": "def\n"})
     first, second, third = map(str, find_broken_files(Plan(open_workspace(used))))
-    assert third == "models/broken.py:1: is no Python: expected ':'"
-    assert first == "passes/broken.py:2: is no Python: invalid syntax"
-    assert second.startswith("operators/null.py: is no Python: ")
+    assert third == "models/broken.py:1: is not valid Python: expected ':'"
+    assert first == "passes/broken.py:2: is not valid Python: invalid syntax"
+    assert second.startswith("operators/null.py: is not valid Python: ")
     assert remarks(used) == [second, first]  # and not that nothing loads them
 
 
@@ -225,5 +224,5 @@ def test_commands_tell_it(tmp_path, verb):
         with pytest.raises(PipelineError, match="with mistakes"):
             lines()
     else:
-        said = "warning: operators/torchao.py:1: is no Python: "
+        said = "warning: operators/torchao.py:1: is not valid Python: "
         assert any(line.startswith(said) for line in lines())

@@ -34,8 +34,8 @@ def test_silence_is_a_mistake(second):
     (line,) = find({}, prefill={"cache": WRITTEN}, decode={"cache": second})
     assert line == (
         "f.yaml: emit.memory_planning.share_mutable_buffers: is missing: prefill, decode use the "
-        f"same buffers (cache), and by default each has a copy; {SHARED} is one state for all of "
-        f"them, {SPLIT} a copy for each"
+        f"same buffers (cache), and by default each has a copy; {SHARED} means one state for all "
+        f"of them, {SPLIT} a copy for each"
     )
     for said in (True, False):
         assert not find(
@@ -67,7 +67,7 @@ def test_different_buffers_of_one_name_cannot_share_memory():
     )
     assert line == (
         "f.yaml: emit.memory_planning.share_mutable_buffers: shares the memory of 'cache', which "
-        "is float32 [2, 4] in prefill, float32 [2, 8] in decode; rename one of them, or say "
+        "is float32 [2, 4] in prefill, float32 [2, 8] in decode; rename one of them, or set "
         f"{SPLIT}"
     )
 
@@ -82,8 +82,9 @@ def test_a_tensor_of_two_names_cannot_be_shared(planning):
     (line,) = find_renamed(planning, prefill=(("model.cache", 0),), decode=(("cache", 0),))
     assert line == (
         "f.yaml: emit.memory_planning.share_mutable_buffers: 'model.cache' of prefill, 'cache' of "
-        "decode are one tensor of the model, but methods share buffers by name; export the methods "
-        f"from modules that give it one name and say {SHARED}, or say {SPLIT} for a copy in each"
+        "decode are one tensor of the model, but methods share buffers by name; export the "
+        f"methods from modules that use the same name for it and set {SHARED}, or set {SPLIT} for "
+        "a copy in each"
     )
 
 

@@ -120,7 +120,7 @@ def test_what_is_pickled_is_refused(archive, change, message):
 def test_an_archive_of_the_store_holds_nothing_pickled(archive):
     """Whatever it is: what a build wrote has plain tensors alone."""
     rewrite(archive, pickled_weight)
-    with pytest.raises(SourceError, match="'weight' is pickled, which no build does"):
+    with pytest.raises(SourceError, match="'weight' is pickled, but builds pickle nothing"):
         load_program(archive, "a", without_pickle=True)
 
 
@@ -311,11 +311,11 @@ def test_tags_of_constants_are_kept_and_count(program, tmp_path):
 @pytest.mark.parametrize(
     ("tags", "message"),
     [
-        ({"weight": "../up"}, r"\[\"?'weight'\"?\]: is '../up', must be a plain name of a file"),
-        ({"weight": 3}, "is 3, must be a plain name"),
+        ({"weight": "../up"}, r"\[\"?'weight'\"?\]: is '../up', must be a plain file name"),
+        ({"weight": 3}, "is 3, must be a plain file name"),
         (["weight"], "must be a mapping"),
-        ({"bias": "a"}, "tags 'bias', which is no constant of the program"),
-        ({'w"t': "a"}, "no qualified name"),
+        ({"bias": "a"}, "tags 'bias', which is not a constant of the program"),
+        ({'w"t': "a"}, "must be the qualified name"),
     ],
 )
 def test_forged_tags_are_refused(tags, message, program, tmp_path):

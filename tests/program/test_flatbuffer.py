@@ -26,5 +26,5 @@ def test_texts_of_tables():
 
 
 def test_a_long_vector_that_many_tables_share_is_not_read_for_each():
-    with pytest.raises(CorruptError, match="more than it has room for"):
+    with pytest.raises(CorruptError, match="more data than it contains"):
         [each.text(0) for each in file_of_tables(1000, 10_000 * "x").tables(0)]

@@ -115,7 +115,7 @@ def test_all_mistakes_are_told(outline):
     names = ["layers.2", "twice", "twice@2", "layers@0", "act@x", "layer"]
     assert told(names, outline) == [
         told_of("layers.2", outline),
-        "module 'twice' is called 2 times, and a bare name means one call; name 'twice@0' or "
+        "module 'twice' is called 2 times, but a bare name means one call; name 'twice@0' or "
         "'twice@1', or 'twice@*' for all",
         "module 'twice' has no call '@2'; known: 'twice@0', 'twice@1'",
         "'layers@0': module 'layers' is not called itself; write 'layers'",
@@ -141,14 +141,14 @@ def test_what_is_no_module_is_called_what_it_is(exported, tmp_path):
             "'layers.1.offset' is a buffer, not a module; its module is 'layers.1'",
         ]
         (line,) = told(["twice.unused"], outline)
-        assert line.startswith("of module 'twice.unused' the program computes nothing; ")
+        assert line.startswith("the program computes nothing in module 'twice.unused'; ")
 
 
 def test_a_constant_is_no_module():
     outline = outline_program(program())
     (name,) = (n for n, kind in outline.tensors.items() if kind == "constant")
     (line,) = told([name], outline)
-    assert line == f"'{name}' is a constant, not a module; it is of the whole program"
+    assert line == f"'{name}' is a constant, not a module; it belongs to the whole program"
 
 
 def test_one_module_under_two_names_is_told(exported, tmp_path):
@@ -157,12 +157,12 @@ def test_one_module_under_two_names_is_told(exported, tmp_path):
     for outline in (outline_program(exported), Outline(**_facts(path))):
         if "alias" in outline.calls:
             assert told(["alias"], outline) == [
-                "module 'alias' has all of its weights in common with 'first', called as well; "
+                "module 'alias' shares all of its weights with 'first', which is also called; "
                 "name both, or 'alias@0' for this call alone"
             ]
             assert not told(["alias", "first"], outline) and not told(["alias@0"], outline)
         else:
-            words = "of module 'alias' the program computes nothing; it is called as 'first'"
+            words = "the program computes nothing in module 'alias'; it is called as 'first'"
             assert told(["alias"], outline) == [words]
             assert told(["first"], outline)[0].startswith("module 'first' is called 2 times")
         assert ["alias.fc", "first.fc"] in [list(names) for names in outline.same]
@@ -234,7 +234,7 @@ def test_mistakes_of_all_methods_are_told_together(edge):
         to_backend_multiple(programs, XnnpackPartitioner(), modules_to_lower=wrong)
     lines = str(told.value).splitlines()
     assert [line.partition(";")[0] for line in lines] == [
-        "a: module 'twice' is called 2 times, and a bare name means one call",
+        "a: module 'twice' is called 2 times, but a bare name means one call",
         "a: no module 'nothing' in the program",
         "b: 'layers.0.offset' is a buffer, not a module",
     ]

@@ -58,9 +58,12 @@ def test_an_operator_is_registered_when_it_is_named_and_a_strange_one_is_missing
 @pytest.mark.parametrize(
     ("operator", "words"),
     [
-        ("team_nobody.scale", "calls the operator team_nobody.scale, which nothing here registers"),
+        (
+            "team_nobody.scale",
+            "calls the operator team_nobody.scale, which no imported module registers",
+        ),
         ("llama.nothing", "as executorch.extension.llm.custom_ops.custom_ops, in the exporter"),
-        ("aten.relu.nothing", "calls the operator aten.relu.nothing, which nothing here"),
+        ("aten.relu.nothing", "calls the operator aten.relu.nothing, which no imported module"),
     ],
 )
 def test_an_exporter_that_asks_for_a_missing_operator_is_told_what_to_import(operator, words):

@@ -329,8 +329,8 @@ BAD = {
     "path in method": (_renamed_method("../x"), ".."),
     "separator in method": (_renamed_method("x/y"), "method name 'x/y'"),
     "outside": (_outside, "without '..'"),
-    "twice": (_twice, "two members have one name"),
-    "not a program": (_no_json, "is no exported program"),
+    "twice": (_twice, "two members have the same name"),
+    "not a program": (_no_json, "is not an exported program"),
 }
 
 
@@ -383,5 +383,5 @@ def test_written_torch_version_does_not_count(tmp_path):
 
 def test_a_pointer_of_git_lfs_is_told(tmp_path):
     (tmp_path / "m.pt2").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
-    with pytest.raises(SourceError, match=r"m\.pt2: is a pointer of Git LFS, without its content"):
+    with pytest.raises(SourceError, match=r"m\.pt2: is a Git LFS pointer without its content"):
         describe_archive(tmp_path / "m.pt2")

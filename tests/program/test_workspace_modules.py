@@ -114,8 +114,8 @@ def test_a_file_that_an_installed_module_hides_is_named(folder, text, place):
     line = describe_load_error(caught.value, folder)
     assert place in line
     assert line.endswith(
-        "`import json` means the installed json, which hides passes/json.py; for that say "
-        "`from . import json`"
+        "`import json` means the installed json, which hides passes/json.py; to import that "
+        "file, write `from . import json`"
     )
 
 
@@ -135,7 +135,7 @@ def test_a_file_at_the_top_that_an_installed_module_hides_is_named(folder, text,
     with pytest.raises(ImportError) as caught:
         load(folder, "a")
     assert describe_load_error(caught.value, folder).endswith(
-        f"`import {module}` means the {name}, which hides {module}/ of this workspace; rename that"
+        f"`import {module}` means the {name}, which hides {module}/ of this workspace; rename it"
     )
 
 

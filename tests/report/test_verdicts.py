@@ -64,20 +64,20 @@ def test_the_head_counts_what_is_no_number_and_the_table_says_how_far_outputs_mo
     )
     failed = method("decode", ok=False, movement=[{**STILL, "judged": True}])
     counted = (
-        "On the examples, the source of {} gives NaN or infinity in 3 of 12 values of output[1]."
+        "On the examples, the source of {} returns NaN or infinity in 3 of 12 values of output[1]."
     )
     report = validation(moving)
     assert counted.format("encode") in lead(report)
     assert counted.format("decode") in lead(validation(failed))
-    first, second = rows(
-        render(report)["report.md"].decode(), "How far outputs move over the calls"
-    )
+    first, second = rows(render(report)["report.md"].decode(), "How far outputs move across calls")
     assert first[-2:] == ["yes", "a constant of the program"]
     assert second[-2:] == ["not judged", STILL["reason"]]
 
 
 def test_the_head_says_that_a_source_is_quantized():
-    told = "The source of encode is quantized already: nothing compares it with a float one."
+    told = (
+        "The source of encode is already quantized, so there is no float source to compare it with."
+    )
     assert told in lead(validation(method("encode", source_is_quantized=True)))
     assert told not in lead(validation(method("encode")))
 
@@ -112,7 +112,7 @@ def test_what_ran_in_part_says_which_part():
     )
     assert lead(NONE) == (
         f"Nothing was run: 2 methods could not be run on this machine ({WHY}). "
-        "What they declare is what their sources declare."
+        "Their declared inputs and outputs match their sources'."
     )
     both = render_all([Entry("a", SOME), Entry("b", validation(method("decode")))])
     assert "2 packages: 1 not run, 1 passed" in both["summary.md"].decode()
@@ -135,12 +135,12 @@ def test_what_there_was_no_time_for_is_not_run():
     report = validation(late, method("decode"))
     assert report["verdict"] == "not run"
     made = render(report)
-    assert ". 1 method left out: validate.budget was spent. " in lead(report)
+    assert ". 1 method left out: validate.budget was exhausted. " in lead(report)
     late_row, *_ = rows(made["report.md"].decode(), "Worst figures of each method")
     assert late_row[2] == "not run"
     cases = made["junit.xml"].decode().split('.late"')[1:]
     assert len(cases) == 2
-    assert all('<skipped message="validate.budget was spent"' in case for case in cases)
+    assert all('<skipped message="validate.budget was exhausted"' in case for case in cases)
 
 
 def pooled(sqnr, agreeing=9, rows=10):
@@ -346,7 +346,7 @@ def test_what_nothing_ran_on_was_held_to_nothing():
 
 def test_a_failure_that_was_not_looked_into_says_so_in_junit_too():
     output = {"method": "m", "inputs": "example 0", "output": "output", "what": "wrong"}
-    note = "m: not looked into: 8 methods are, of 9 that failed"
+    note = "m: not examined: 8 methods are, of 9 that failed"
     report = validation(method("m", ok=False, failures=[output], culprit_notes=[note]))
     for name in ("junit.xml", "report.md", "report.html"):
         assert note in render(report)[name].decode()

@@ -131,7 +131,7 @@ def test_folder_that_cannot_be_written_is_told_before_anything_is_compiled(built
     if where == "build":
         (built.root / "build").write_text("a file where the folder should be")
         assert built.doit("lower") == 3
-        assert "build/: File exists; it must be a folder that can be written" in built.output
+        assert "build/: File exists; it must be a writable folder" in built.output
     else:
         shutil.rmtree(built.store)
         built.store.write_text("a file where the folder should be")
@@ -175,7 +175,7 @@ def test_a_store_on_a_full_disk_is_told_and_the_build_goes_on(built, mounts):
     done = _mounted(built, f"mount -t tmpfs -o size=20k none {built.store}", "lower")
     assert done.returncode == 0, done.stdout
     assert f"store {built.store}: can't be written (No space left on device" in done.stdout
-    assert "; make room there, or name another in PTE_PIPELINE_STORE" in done.stdout
+    assert "; free disk space there, or name another in PTE_PIPELINE_STORE" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
     assert built.bytes_of("pair", "pair.pte") == before
     shutil.rmtree(built.root / "build")
@@ -196,7 +196,7 @@ def test_a_read_only_build_folder_is_told(built, mounts):
     built.edit("models/pair.py", "- 1.0", "- 2.0")
     done = _mounted(built, _read_only(built.root / "build"), "lower")
     assert done.returncode == 3
-    assert "build/: Read-only file system; it must be a folder that can be written" in done.stderr
+    assert "build/: Read-only file system; it must be a writable folder" in done.stderr
     assert "Traceback" not in done.stdout + done.stderr
     assert built.doit("lower") == 0
 

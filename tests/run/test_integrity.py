@@ -41,9 +41,9 @@ def test_what_is_as_it_should_be_is_told_nothing_of(tmp_path):
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (b"a Package", "asr.pte has another content than the manifest says"),
+        (b"a Package", "asr.pte does not match the manifest's digest"),
         (b"a packag", "asr.pte has 8 bytes, 9 in the manifest"),
-        (None, "asr.pte: No such file or directory, and the manifest names it"),
+        (None, "asr.pte: No such file or directory, but the manifest names it"),
     ],
 )
 def test_files_are_those_of_the_manifest(tmp_path, content, sentence):
@@ -57,7 +57,7 @@ def test_files_are_those_of_the_manifest(tmp_path, content, sentence):
         ({"files": {}}, "the manifest names no .pte file"),
         (
             {"programs": {"encode": "1" * 64}},
-            "decode: the manifest has this method, the source has not",
+            "decode: the manifest has this method, but the source does not",
         ),
         (
             {"programs": {**PROGRAMS, "more": "3" * 64}},
@@ -65,7 +65,7 @@ def test_files_are_those_of_the_manifest(tmp_path, content, sentence):
         ),
         (
             {"programs": {**PROGRAMS, "encode": "3" * 64}},
-            "encode: the manifest names another program than the source's",
+            "encode: the manifest names a program other than the source's",
         ),
         ({"constants": {"get_size": 9}}, "get_size: the manifest says 8, the config 9"),
         ({"constants": {"get_size": 8.0}}, "get_size: the manifest says 8, the config 8.0"),
@@ -120,7 +120,7 @@ def test_a_manifest_of_another_package_fails_the_validation(built, tmp_path):
     """It is put in place of the right one after the plan has looked at it."""
     built.edit("partition_configs/pair.yaml", "model:", "validate: {inputs: 1}\nmodel:")
     assert built.doit("validate", **patched(tmp_path, "pipeline.run.prove.validate", SWAP)) == 1
-    sentence = "encode: the manifest names another program than the source's"
+    sentence = "encode: the manifest names a program other than the source's"
     assert sentence in built.output
     record = json.loads(built.bytes_of("pair", "report.json"))
     assert record["failures"] == [sentence]

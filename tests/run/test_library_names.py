@@ -97,7 +97,7 @@ def test_an_error_names_the_line_of_the_model(root, model):
 def test_a_sibling_that_an_installed_module_hides_is_named(root):
     (root / "models" / "tokenizers.py").write_text("def make(): pass\n")
     write(root, "plain", "import tokenizers; NUMBER = tokenizers.make()")
-    line = "which hides models/tokenizers.py; for that say `from . import tokenizers`"
+    line = "which hides models/tokenizers.py; to import that file, write `from . import tokenizers`"
     with pytest.raises(PipelineError, match=re.escape(line)):
         program(root, "plain")
 

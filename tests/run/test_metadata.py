@@ -76,7 +76,9 @@ def test_a_commit_is_named_where_it_is_asked_for(tmp_path):
     bench = start(tmp_path / "w", {"run": PORTABLE, "again": PORTABLE}, **asked)
     write(bench, 1)
     assert bench.doit("lower") == 1
-    line = "small.yaml:1: emit.metadata_revision: has no commit to name: the workspace is in no git"
+    line = (
+        "small.yaml:1: emit.metadata_revision: has no commit to name: the workspace is not in a git"
+    )
     assert line in bench.output
     git(bench, "init", "-q")
     git(bench, "add", "dodo.py", "partition_configs")
@@ -86,7 +88,7 @@ def test_a_commit_is_named_where_it_is_asked_for(tmp_path):
     assert first == git(bench, "rev-parse", "HEAD")
     git(bench, "commit", "-qm", "second", "--allow-empty")
     assert bench.doit("explain", "small") == 0
-    assert f"the commit that metadata name: {first[:12]}" in bench.output
+    assert f"the commit in metadata: {first[:12]}" in bench.output
     assert lower(bench) == {**dict.fromkeys(METHODS, "up-to-date"), "link": "built"}
     assert set(lower(bench).values()) == {"up-to-date"}
     (bench.root / "dodo.py").write_text("from pipeline.tasks import *  # noqa\n")
@@ -100,7 +102,7 @@ def test_a_method_of_that_name_is_told(tmp_path):
     bench = start(tmp_path / "w", {"run": PORTABLE, "again": PORTABLE}, **clash)
     write(bench, 1)
     assert bench.doit("check") == 1
-    assert "emit.metadata: adds the method get_metadata, and there is one" in bench.output
+    assert "emit.metadata: adds the method get_metadata, but a method of this name" in bench.output
 
 
 @pytest.mark.slow

@@ -114,7 +114,7 @@ def test_a_failure_is_reproduced_with_its_library_and_says_when_it_is_gone(built
     config.write_text(text)
     assert done.returncode == 2
     (line,) = done.stdout.splitlines()
-    assert "scaled: method 'forward': operators: team_ops: is no module or library here" in line
+    assert "scaled: method 'forward': operators: team_ops: is not a module or library here" in line
 
 
 def test_an_edit_of_a_library_compiles_again_what_has_it_and_nothing_else(built):
@@ -130,7 +130,7 @@ def test_an_untrusted_build_loads_what_its_environment_lists_alone(built):
     assert built.doit("lower:scaled", **untrusted) == 1
     wanted = "partition_configs/scaled.yaml:2: operators[0]: team_ops is not listed by"
     assert wanted in built.output
-    assert "only PTE_PIPELINE_OPERATORS of its environment lists them" in built.output
+    assert "only PTE_PIPELINE_OPERATORS in its environment can list them" in built.output
     assert built.doit("lower:scaled", **untrusted, PTE_PIPELINE_OPERATORS="team_ops") == 0
 
 
@@ -154,5 +154,5 @@ print(load_package(path, operators=["team_ops"]).forward(torch.ones(2, 4)).shape
         text=True,
     )
     lines = done.stdout.splitlines()
-    assert "nothing here has the operator team::scale.out; name the" in lines[0], done.stderr
+    assert "no library here has the operator team::scale.out; name the" in lines[0], done.stderr
     assert lines[1] == "torch.Size([2, 4])"

@@ -119,11 +119,12 @@ UNSIGNED = 'remote = "s3://b/c"\nremote_trust = "unsigned"\n'
 
 
 def test_somebody_says_whose_results_are_believed(settings, remote_of, monkeypatch):
-    with pytest.raises(PipelineError, match=r"whose results are believed; set trusted_keys .* or "):
+    wrong = r"no trust setting for the remote; set trusted_keys .* or "
+    with pytest.raises(PipelineError, match=wrong):
         settings('remote = "s3://b/c"')
     assert remote_of(UNSIGNED).believes_all
     assert not remote_of('remote = "s3://b/c"\ntrusted_keys = ["a.pub"]').believes_all
-    with pytest.raises(PipelineError, match="has keys and remote_trust; keep"):  # no downgrade
+    with pytest.raises(PipelineError, match="has both keys and remote_trust; keep"):  # no downgrade
         settings(f'{UNSIGNED}trusted_keys = ["a.pub"]')
     monkeypatch.setenv("PTE_PIPELINE_REMOTE_TRUST", "unsigned")
     assert remote_of('remote = "s3://b/c"').believes_all
@@ -136,7 +137,7 @@ def test_untrusted_build_goes_by_its_environment_alone(settings, remote_of, tmp_
     found = settings(text)  # the build's author can edit the file
     assert (found.store.root, found.jobs) == (default_root(), 3) and remote_of(text) is None
     monkeypatch.setenv("PTE_PIPELINE_REMOTE", "s3://ours/c")
-    with pytest.raises(PipelineError, match="whose results are believed"):
+    with pytest.raises(PipelineError, match="no trust setting for the remote"):
         settings(text)
     monkeypatch.setenv("PTE_PIPELINE_TRUSTED_KEYS", "keys/a.pub")
     with pytest.raises(PipelineError, match=r"TRUSTED_KEYS: keys/a\.pub is in the workspace"):

@@ -32,7 +32,7 @@ LEFT_OUT = shutil.ignore_patterns(".store", "build", ".doit*")
 NAMES = ("../../../stranger", "{outside}/stranger", "..", "", ".", "a\0b", "\x1b[2J", "a\\b", "C:x")
 NAMES += ("a/b", "x" * 300, ".hidden", "PAIR.pte", "con.pte", "\ud800", "a\n", "manifest.json/x")
 # What a build may say instead, of an export that hides a method.
-REFUSED = ("is no method of the model",)
+REFUSED = ("is not a method of the model",)
 VALUES = (None, True, -1, 0, 1.5, 10**400, "", "x", "0" * 64, [], {}, [[]], {"": None}, 1 << 62)
 
 

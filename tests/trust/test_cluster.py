@@ -37,8 +37,8 @@ def test_an_answer_of_another_form_is_refused_in_a_line(answer):
     with pytest.raises(PipelineError) as caught:
         Answers(SimpleNamespace()).read(SimpleNamespace(), answer)
     assert str(caught.value) in (
-        "its worker gave an answer that is no JSON",
-        "its worker gave an answer of another form",
+        "its worker's answer is not JSON",
+        "its worker's answer has an unknown form",
     )
 
 
@@ -60,7 +60,7 @@ def test_a_silent_worker_is_reported_once_and_given_up_later(clock):
         assert news == (["a"] if second == 62 else [])
         assert heartbeats.find_silent() == (["a"] if second > 180 else [])
     assert heartbeats.describe("a") == (
-        "worker a has not answered for 198 s; what it runs moves to another worker after 180 s "
+        "worker a has not answered for 198 s; its actions move to another worker after 180 s "
         "(`worker_timeout`)"
     )
     heartbeats.note({"a": {"last_seen": 8.0}})
@@ -124,7 +124,7 @@ def test_what_a_stopped_worker_runs_moves_to_another(driver, cluster):
         os.kill(worker.pid, signal.SIGCONT)
     assert process.returncode == 0, output
     (line,) = [line for line in output.splitlines() if "has not answered for" in line]
-    assert line.endswith("moves to another worker after 6 s (`worker_timeout`)")
+    assert line.endswith("actions move to another worker after 6 s (`worker_timeout`)")
     assert "Traceback" not in output + cluster.log()
     assert built.outcomes()["compile pair/encode"] == "built"
 

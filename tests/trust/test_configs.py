@@ -163,7 +163,7 @@ def test_links_lead_where_the_settings_say(root):
     (root / "inputs" / "far").symlink_to(root.parent / "data")
     named = "validate: {methods: {f: {examples: inputs/far/x.npz}}}\n"
     (root / "partition_configs" / "p.yaml").write_text(GOOD + named)
-    assert "It is a link out of the workspace; for one outside" in look(root)["p"][0]
+    assert "It is a link that leads out of the workspace; for one outside" in look(root)["p"][0]
     (root / "pyproject.toml").write_text('[tool.pte-pipeline]\ndata = ["../data"]\n')
     assert look(root)["p"] == []
 

@@ -166,7 +166,7 @@ def test_a_damaged_file_of_doit_is_made_anew(built, outside, what):
     assert built.doit("list") == 0, built.output
     quiet = what in ("empty", "link", "dangling", "pipe", "folder")
     lines = [line for line in built.output.splitlines() if "doit.sqlite3" in line]
-    assert lines == ([] if quiet else [".doit.sqlite3: was damaged and is made anew"])
+    assert lines == ([] if quiet else [".doit.sqlite3: was damaged; it is created again"])
     assert built.doit("list") == 0 and "sqlite3" not in built.output
 
 
@@ -178,6 +178,8 @@ def test_a_file_of_doit_that_another_one_uses_stays(built):
         connection.commit()
         connection.execute("begin exclusive")
         assert built.doit("list") == 3
-        assert built.output == "ERROR: .doit.sqlite3: is in use by another doit; run again\n"
+        assert built.output == (
+            "ERROR: .doit.sqlite3: is in use by another doit process; run again\n"
+        )
     connection.close()
     assert built.doit("list") == 0

@@ -671,8 +671,8 @@ def test_what_cannot_be_followed_exports_each_time(site, kind):
     assert build(site.workspace())[0] == "stale"
     status = export_status(Plan(site.workspace()), "a")
     assert status.state == "stale"
-    assert status.reason.startswith("exports each time: models/a.py")
-    assert status.reason.endswith("declare INPUTS to keep it")
+    assert status.reason.startswith("exported every time: models/a.py")
+    assert status.reason.endswith("declare INPUTS to reuse the export")
     assert status.reason in "\n".join(explain(Plan(site.workspace()), ["p"]))
     site.write(UNFOLLOWED[kind], inputs="INPUTS = []")
     assert build(site.workspace())[0] == "stale"
@@ -759,7 +759,11 @@ def test_declared_inputs_are_all_that_may_be_read(site, name):
     if name in ("library", "module"):
         return
     site.write(code, "INPUTS = []")
-    with pytest.raises(SourceError, match=r"^models/a.py: reads what INPUTS does not name: \S+"):
+    with pytest.raises(
+        SourceError,
+        match=r"^models/a.py: reads files that INPUTS does not name: "
+        r"\S+",
+    ):
         build(site.workspace())
 
 
@@ -788,15 +792,15 @@ def test_declared_file_that_is_not_read_counts(site):
 @pytest.mark.parametrize(
     ("inputs", "what"),
     [
-        ("INPUTS = [x for x in 'ab']", ":5: INPUTS must be a list of strings written out"),
-        ("INPUTS = 'weights'", ":5: INPUTS must be a list of strings written out"),
-        ("INPUTS = [1]", ":5: INPUTS must be a list of strings written out"),
-        ("INPUTS = ['']", ":5: INPUTS: '' is no path"),
-        ("INPUTS = ['env:']", ":5: INPUTS: 'env:' names no variable"),
-        ("INPUTS = ['lib:a b']", ":5: INPUTS: 'lib:a b' names no distribution"),
+        ("INPUTS = [x for x in 'ab']", ":5: INPUTS must be a list of string literals"),
+        ("INPUTS = 'weights'", ":5: INPUTS must be a list of string literals"),
+        ("INPUTS = [1]", ":5: INPUTS must be a list of string literals"),
+        ("INPUTS = ['']", ":5: INPUTS: '' is not a path"),
+        ("INPUTS = ['env:']", ":5: INPUTS: 'env:' is not the name of a variable"),
+        ("INPUTS = ['lib:a b']", ":5: INPUTS: 'lib:a b' is not the name of a distribution"),
         ("INPUTS = ['lib:no-such-lib']", ": INPUTS: 'lib:no-such-lib' is not installed"),
-        ("INPUTS = ['no/**']", ": INPUTS: 'no/**' is no file that can be an input"),
-        ("INPUTS = ['build/**']", ": INPUTS: 'build/**' is no file that can be an input"),
+        ("INPUTS = ['no/**']", ": INPUTS: 'no/**' can't be an input"),
+        ("INPUTS = ['build/**']", ": INPUTS: 'build/**' can't be an input"),
     ],
 )
 def test_mistake_in_inputs_is_one_line(site, inputs, what):
@@ -907,8 +911,8 @@ def test_without_tracing_an_exporter_that_declares_nothing_runs_each_time(site, 
     status = export_status(Plan(site.workspace()), "a")
     assert status.state == "stale"
     assert status.reason == (
-        "exports each time: nothing follows what models/a.py reads, without the feature tracing; "
-        "declare INPUTS to keep it"
+        "exported every time: without the feature tracing, the files that models/a.py reads are "
+        "unknown; declare INPUTS to reuse the export"
     )
 
 

@@ -160,7 +160,7 @@ def test_plain_files_are_no_repository(tmp_path, payload, marker, bare, place):
     embed(shop, payload, bare)
     (shop / place).mkdir(exist_ok=True)
     assert find_revision(shop / place) is None
-    with pytest.raises(GitError, match="shop/ looks like a bare repository, and none of its kind"):
+    with pytest.raises(GitError, match="shop/ looks like a bare repository, which is not read"):
         run_git(shop / place, "status")
     assert not marker.exists()
 

@@ -52,9 +52,9 @@ def test_no_damaged_package_ends_the_process_that_loads_it(tmp_path, placed, wit
     1.4.1)."""
     if with_manifest:
         shutil.copy(placed.parent / MANIFEST, tmp_path)
-        line = f"model.pte: {MANIFEST} beside it is not its own: it describes model.pte"
+        line = f"model.pte: {MANIFEST} next to it belongs to another file: it describes model.pte"
     else:
-        line = f"model.pte: no {MANIFEST} next to it vouches for its bytes"
+        line = f"model.pte: there is no {MANIFEST} next to it to check its bytes against"
     content = placed.read_bytes()
     path = tmp_path / "model.pte"
     for seed in range(MUTATIONS):

@@ -290,9 +290,9 @@ def test_a_factory_makes_passes_of_its_options(root):
     assert [each.bits for each in make("made:several", bits=[4, 8])[1:]] == [4, 8]
     assert len(make("made:one")) == len(make("made:managed")) == 1
     for name in ("made:none", "made:number"):
-        with pytest.raises(PipelineError, match=f"pass {name}: makes no pass, nor a list of"):
+        with pytest.raises(PipelineError, match=f"pass {name}: makes neither a pass nor a list of"):
             make(name)
-    with pytest.raises(PipelineError, match="pass fusions:Popen: is no class or function"):
+    with pytest.raises(PipelineError, match="pass fusions:Popen: is not a class or function"):
         make("fusions:Popen", args="id")
 
 

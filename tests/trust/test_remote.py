@@ -66,7 +66,7 @@ def test_names_are_plain_and_those_of_the_action(victim):
     assert not fits_action(key, {"files": {"pair.pte": text}})
     aux = {f"aux{n.removeprefix('pair')}" if n == "pair.pte" else n: d for n, d in files.items()}
     assert fits_action({**key, "file": "aux"}, {"files": aux})  # a file may be called so
-    with pytest.raises(PipelineError, match="is no name of a file in a package"):
+    with pytest.raises(PipelineError, match="is not a valid file name in a package"):
         workspace = open_workspace(forged.checkout.root)
         install(
             workspace, Action("link", "pair", "pair", None, key, None), {"files": {"../x": "0"}}
@@ -88,7 +88,7 @@ def test_a_text_is_no_package_whoever_says_so(victim):
     forged.forge("link", lambda result: result["files"].update({"pair.pte": text}))
     assert forged.checkout.doit("lower:pair", **forged.environment) == 0, forged.checkout.output
     assert forged.package() == {"pair.pte": forged.bench.bytes_of("pair", "pair.pte")}
-    words = "the store's result of link pair is not used: pair.pte is no .pte file"
+    words = "the store's result of link pair is not used: pair.pte is not a .pte file"
     assert words in forged.checkout.output
     assert forged.checkout.doit("lower:pair", **forged.environment) == 0
     assert forged.checkout.output.startswith("up to date: 1 package\n")
@@ -126,9 +126,9 @@ def test_nobody_is_believed_unless_the_user_says_so(victim):
     (line,) = forged.checkout.output.splitlines()
     assert "trusted_keys" in line and "remote_trust = 'unsigned'" in line
     assert forged.checkout.doit("lower:pair", **forged.environment) == 0
-    assert "remote: believed without signatures" in forged.checkout.output
+    assert "remote: trusted without signatures" in forged.checkout.output
     assert forged.checkout.doit("lower:pair", **forged.environment) == 0
-    assert "remote: believed without signatures" in forged.checkout.output  # at each run
+    assert "remote: trusted without signatures" in forged.checkout.output  # at each run
 
 
 def test_an_untrusted_build_goes_by_its_environment(victim):
@@ -222,7 +222,7 @@ def test_a_package_of_a_revoked_key_is_built_again(victim):
     other = {**forged.environment, "PTE_PIPELINE_TRUSTED_KEYS": str(public)}
     assert forged.checkout.doit("lower:pair", **other) == 0, forged.checkout.output
     (link,) = (each for each in forged.checkout.actions() if each["kind"] == "link")
-    assert link["outcome"] == "built" and "a key that is not trusted now" in link["reason"]
+    assert link["outcome"] == "built" and "a key that is no longer trusted" in link["reason"]
     assert forged.checkout.doit("lower:pair", **other) == 0
     assert forged.checkout.output.startswith("up to date")
 

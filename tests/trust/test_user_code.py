@@ -150,7 +150,7 @@ def test_what_lasts_is_refused():
         own.impl("twice", lambda x: x + x, "CPU")
     own._destroy()
     mode = BaseTorchDispatchMode()
-    with pytest.raises(PipelineError, match="a pass: leaves a mode of torch's on"):
+    with pytest.raises(PipelineError, match="a pass: leaves a torch mode enabled"):
         enter(mode)
     mode.__exit__(None, None, None)
 
@@ -240,7 +240,9 @@ def test_the_program_that_is_loaded_is_that_of_the_key(export_model, tmp_path):
     store = Store(tmp_path / "store")
     assert load_method(source, store)
     for wrong in ({"program": "0" * 64}, {"names": "0" * 64}):
-        with pytest.raises(MissingBlobError, match="forward: the store or its remote said"):
+        with pytest.raises(
+            MissingBlobError, match=("forward: the record in the store or its remote")
+        ):
             load_method(source._replace(**wrong), store)
 
 

@@ -37,7 +37,7 @@ class Fault:
     cases: str = ".*"
 
 
-_NOT_FINITE = r"\d+ values? NaN or infinite, and not alike on both sides, as at \[.*\] "
+_NOT_FINITE = r"\d+ values? NaN or infinite, but not on both sides, as at \[.*\] "
 _NO_VOLUMES = r"fails: .*Expect input tensor to be 3-D or 4-D.*aten::convolution\.out: 0x12.*"
 FAULTS = (
     Fault(
@@ -116,7 +116,7 @@ FAULTS = (
         # Its sizes follow from one that is at most 256; what the joint call gives plans as much.
         frozenset(),
         "",
-        r"does not load: this machine hasn't the memory that it asks for \(planned: 45\.7 GB\); .*",
+        r"does not load: this machine has too little memory for it \(planned: 45\.7 GB\); .*",
         "ExecuTorch plans 45.7 GB for Swin's sizes that are not fixed",
         cases=r"torchvision__swin_v2_t_portable_dynamic_shapes_float32",
     ),

@@ -4,7 +4,7 @@ import pytest
 
 from tests.upstream import faults
 
-RSQRT = "20 values NaN or infinite, and not alike on both sides, as at [0] (nan, must be inf)"
+RSQRT = "20 values NaN or infinite, but not on both sides, as at [0] (nan, must be inf)"
 PLACE = ["aten.rsqrt.default", "XnnpackBackend"]
 MISSING = "does not load: missing operator (0x14); kernel 'aten::max_pool3d.out' not found."
 PADDING = (
@@ -13,8 +13,8 @@ PADDING = (
 )
 LEAST = "absolute error 1 at [0, 0, 0, 0] (-128, must be -127) exceeds 0"
 MEMORY = (
-    "does not load: this machine hasn't the memory that it asks for (planned: 45.7 GB); sizes that "
-    "are not fixed are planned for their largest values: give them smaller bounds"
+    "does not load: this machine has too little memory for it (planned: 45.7 GB); memory is "
+    "planned for the upper bounds of dynamic sizes: lower these bounds"
 )
 SATURATED = ("SQNR 45.0 dB is below 62.3 dB", ["quantized_decomposed.quantize_per_tensor.default"])
 TRANSPOSED = "conv2d__TestConv2d_qs8_conv_transpose_2d_quantize_per_channel_multi_axis"

@@ -50,10 +50,10 @@ def test_only_the_first_call_is_made_whatever_that_takes(name, tmp_path):
     record = validation.to_json()
     record["methods"][0]["left_out"].append("latency")
     said = f"1 method, {len(first.left_out)} input sets, the latency of 1 method left out"
-    assert describe_left_out(record) == f"{said}: validate.budget was spent"
+    assert describe_left_out(record) == f"{said}: validate.budget was exhausted"
     assert package_verdict(record) == "not run"
     text = markdown(record)
-    assert f"{said}: validate.budget was spent." in text
+    assert f"{said}: validate.budget was exhausted." in text
     assert f"| `{others[0].method}` (program) | source | not run |" in text
     assert ("example 0, from call 2 on" in first.left_out) == (name == "sharing")
 
@@ -130,7 +130,7 @@ def test_every_method_that_is_not_looked_into_says_so():
     located = locate_failures(evidence, validation, {}, Budget(0))
     assert list(located) == ["a", "b", "c"]
     for name, each in located.items():
-        assert each.notes[0].startswith(f"{name}: not looked into: ")
+        assert each.notes[0].startswith(f"{name}: not examined: ")
         assert "validate.budget" in each.notes[0] and not each.culprits
 
 
@@ -149,6 +149,6 @@ def test_a_search_ends_between_two_instructions_when_its_time_is_spent(monkeypat
     evidence = portable().evidence()
     located = locate(evidence, "run", [("run", InputSet((X,)))], budget=Budget(0))
     assert located.notes == (
-        "run: validate.budget was spent before it was found where it goes wrong",
+        "run: validate.budget was exhausted before the faulty operator was found",
     )
     assert not located.culprits and not looked

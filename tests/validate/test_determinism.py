@@ -236,4 +236,4 @@ def test_a_random_method_fails_without_the_feature_that_judges_it(monkeypatch):
     (method,) = validated(Noisy(1.0), random=True).methods
     (failure,) = method.failures
     assert method.verdict == "failed" and not method.random
-    assert failure["what"] == 'is random, and this installation has no feature "randomness"'
+    assert failure["what"] == 'is random, but this installation has no feature "randomness"'

@@ -181,12 +181,15 @@ def test_a_file_of_inputs_that_do_not_fit_fails_its_method(built):
         ),
         (
             "cases: [zeros, zeros]",
-            "validate.cases: is a list, must name each only once",
+            "validate.cases: is a list, must not contain duplicates",
         ),
-        ("sequences: [[encode, decoder]]", "validate.sequences[0][1]: 'decoder' is no method here"),
+        (
+            "sequences: [[encode, decoder]]",
+            "validate.sequences[0][1]: 'decoder' is not a method of this package",
+        ),
         (
             "sequences: [[encode, decode]]",
-            "validate.sequences[0]: its methods share no state: each has buffers of its own; say "
+            "validate.sequences[0]: its methods share no state: each has its own buffers; set "
             "`emit: {memory_planning: {share_mutable_buffers: true}}`",
         ),
     ],

@@ -61,7 +61,7 @@ def test_examples_outside_of_what_was_lowered_fail_and_keep_ranges_mends_it(tmp_
     assert [(each["source"], each["lowered"]) for each in found] == [((2, 64), (16, 64))]
     four, eight = failures
     assert four.endswith(
-        "example 4: x.shape[0] is 4, and it is lowered for 16 to 64; `edge: {keep_ranges: true}` "
+        "example 4: x.shape[0] is 4, but it is lowered for 16 to 64; `edge: {keep_ranges: true}` "
         "may keep them"
     )
     assert "example 8: x.shape[0] is 8" in eight
@@ -71,7 +71,7 @@ def test_examples_outside_of_what_was_lowered_fail_and_keep_ranges_mends_it(tmp_
 def test_a_package_that_takes_less_says_how_it_takes_all(tmp_path):
     _, (failure,) = validated(program_of(example=4), tmp_path / "a.pte", False, 4)
     assert failure.endswith(
-        "declares room for size 15, the source takes up to 64 at dimension 0; "
+        "declares room for size 15, but the source accepts up to 64 at dimension 0; "
         "`edge: {keep_ranges: true}` may keep them"
     )
 

@@ -190,7 +190,7 @@ def test_methods_that_are_missing_or_not_asked_for():
     assert validation.failures == (
         "decode: the package lacks this method; it has encode",
         "get_length: the package lacks this method; it has encode",
-        "encode: the package has this method, its source has not",
+        "encode: the package has this method, but its source does not",
     )
     assert [m.kind for m in validation.methods] == ["program", "program", "unknown"]
 
@@ -213,7 +213,7 @@ def test_state_whose_initial_values_the_package_lacks_fails():
     assert validation.failures[0].startswith(
         "run: example 0 (call 1 from example 0), output: absolute error 10 at [0] (2, must be 12)"
     )
-    assert "total starts with other values than zeros" in validation.failures[0]
+    assert "total starts with values other than zeros" in validation.failures[0]
     assert "total starts" not in validation.failures[1]
     kept = [InitializedMutableBufferPass(["total"])]
     whole = packed("kept", lambda: lowered({"run": copy.deepcopy(program)}, passes=kept))
@@ -255,7 +255,7 @@ def test_nan_in_the_package_alone_fails_and_in_both_passes():
     pte = packed("root", lambda: lowered({"run": exported(Root(), torch.ones(3))}))
     validation = validate(pte, {"run": quiet}, {"run": [negative]}, inputs=0, atol=100.0)
     assert validation.failures == (
-        "run: example 0, output: 1 value NaN or infinite, and not alike on both sides, as at [1] "
+        "run: example 0, output: 1 value NaN or infinite, but not on both sides, as at [1] "
         "(nan, must be 1)",
     )
     assert validation.to_json()["methods"][0]["max_abs"] == "inf"
@@ -276,7 +276,7 @@ def test_an_example_of_a_wrong_dtype_fails_and_the_others_run():
 def test_a_method_that_nothing_ran_fails():
     pte = packed("root", lambda: lowered({"run": exported(Root(), torch.ones(3))}))
     program = {"run": exported(Root(), torch.ones(3))}
-    sentence = "run: no input set ran: give examples, or have inputs generated"
+    sentence = "run: no input set ran: provide examples, or let inputs be generated"
     assert validate(pte, program, inputs=0).failures == (sentence,)
     assert validate(pte, program, inputs=1).ok
 
@@ -393,7 +393,7 @@ def test_a_package_with_less_room_than_the_source_promises_fails():
     shapes = ({0: Dim("n", max=20)},)
     validation = validate_one(Root(), torch.ones(3), build=build, shapes=shapes)
     assert validation.failures == (
-        "run: input 'x': declares room for size 8, the source takes up to 20 at dimension 0",
+        "run: input 'x': declares room for size 8, but the source accepts up to 20 at dimension 0",
     )
 
 
@@ -417,7 +417,7 @@ def test_what_xnnpack_has_no_kernels_of_for_this_processor_is_not_run(monkeypatc
     monkeypatch.setattr(Session, "load", refuse)
     run = validate_one(Encoder(), torch.randn(2, 4)).methods[0]
     assert run.verdict == "not run" and run.ok
-    assert "XNNPACK has no kernels of it for this processor" in run.verdict_reason
+    assert "XNNPACK has no kernels for it on this processor" in run.verdict_reason
 
 
 def test_a_method_that_takes_a_text_is_not_run():
@@ -448,8 +448,8 @@ def test_a_dimension_without_a_maximum_fails_with_the_remedy():
     """ExecuTorch plans memory for the example's size there, without a word."""
     validation = validate_one(Root(), torch.ones(3), shapes=({0: Dim("n")},))
     (sentence,) = validation.failures
-    assert "declares room for size 3, the source has no limit" in sentence
-    assert "where the export gives no maximum, so give one" in sentence
+    assert "declares room for size 3, but the source has no limit" in sentence
+    assert "without a maximum in the export" in sentence
 
 
 class InPlace(nn.Module):

@@ -24,23 +24,23 @@ def validate(bench, *words):
 def test_one_method_is_validated_and_the_report_says_so(built):
     built.edit("partition_configs/pair.yaml", "constant", "validate: {seed: 5}\nconstant")
     assert validate(built, "pair/encode") == "built"
-    assert "pair: decode, get_size were not asked for\n" in built.output
+    assert "pair: decode, get_size were not requested\n" in built.output
     report = report_of(built)
     assert report["only"] == ["encode"]
     assert (report["ok"], report["verdict"]) == (True, "passed")
     ran = {method["method"]: bool(method["runs"]) for method in report["methods"]}
     assert ran == {"encode": True, "decode": False, "get_size": False}
-    assert report["methods"][1]["left_out"] == ["not asked for"]
+    assert report["methods"][1]["left_out"] == ["not requested"]
     assert report["methods"][1]["latency"] is None
     for page in ("report.md", "report.html", "junit.xml"):
-        assert b"not asked for" in built.bytes_of("pair", page)
-    assert b"not asked for" in (built.root / "build" / "index.html").read_bytes()
+        assert b"not requested" in built.bytes_of("pair", page)
+    assert b"not requested" in (built.root / "build" / "index.html").read_bytes()
 
     assert built.doit("plan") == 0
     assert "validate  pair  to do  " in built.output, built.output
     assert "only encode was validated last" in built.output
     assert built.doit("baseline") == 1
-    assert "pair: not validated as it is now" in built.output
+    assert "pair: its current build is not validated" in built.output
 
 
 @pytest.mark.slow
@@ -72,7 +72,7 @@ def test_a_method_that_fails_fails_alone(built):
     )
     assert validate(built, "pair/encode") == "built"
     (gate,) = report_of(built)["gates"]
-    assert gate["ok"] and gate["sentence"].endswith("since it was not asked for")
+    assert gate["ok"] and gate["sentence"].endswith("since it was not requested")
     assert built.doit("validate", "pair/decode") == 1
     assert "gate max_planned_memory" in built.output
     assert built.doit("validate", "pair/decode", "pair/encode") == 1  # which is the whole package

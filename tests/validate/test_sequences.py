@@ -174,7 +174,7 @@ def test_initial_values_are_those_of_both():
     validation = validate(package(*names, passes=tuple(KEPT)), programs(*names, initial=1.0))
     assert validation.failures == ()
     bare = validate(package(*names), programs(*names, initial=1.0))
-    assert "starts with other values than zeros" in bare.failures[0]
+    assert "starts with values other than zeros" in bare.failures[0]
 
 
 def test_sequences_as_the_config_says():

@@ -125,5 +125,5 @@ def test_indices_that_count_changed_buffers_fail(tmp_path):
 
 def test_a_call_that_lacks_gradients_is_refused(tmp_path):
     spec = make_method_spec(joint(tmp_path))
-    with pytest.raises(PipelineError, match="gives 2 outputs, must give 8"):
+    with pytest.raises(PipelineError, match="returns 2 outputs, must return 8"):
         spec.nested_outputs([torch.zeros(2, 3)] * 2, [torch.zeros(())] * 2)

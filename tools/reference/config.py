@@ -77,7 +77,7 @@ def _file_keys() -> Iterator[Key]:
         part = {"type": "object", **part} if name in ("defaults", "matrix") else part
         part["examples"] = [_FILE_EXAMPLES[name]]
         yield Key(name, part, False, part["description"])
-    words = "A recipe of ExecuTorch's, in place of `quantize` and `partitioners`."
+    words = "An ExecuTorch recipe, instead of `quantize` and `partitioners`."
     names = [name for name, recipe in RECIPES.items() if "refused" not in recipe]
     part = {"enum": names, "examples": ["xnnpack_fp32"]}
     yield Key("methods.<method>.recipe", part, False, words)

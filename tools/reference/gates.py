@@ -32,7 +32,7 @@ def limits() -> Iterator[str]:
     """Yield the table of the limits of outputs."""
     schema = Limits.model_json_schema()
     figures = {limit: _definitions()[figure] for figure, (_, limit) in FIGURES.items()}
-    largest = "at every place, |a - e| is at most `atol` + `rtol` * |e|"
+    largest = "at every position, |a - e| is at most `atol` + `rtol` * |e|"
     figures |= dict.fromkeys(("atol", "rtol"), largest)
     yield "| limit | values | meaning | figure |"
     yield "|---|---|---|---|"

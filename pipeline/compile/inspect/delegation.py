@@ -168,10 +168,10 @@ def _general_reason(partitioners: Sequence[PartitionerSpec] | None) -> str:
         spec.name for spec in partitioners or () if spec.backend.lowering.make_passes
     ]
     if by_passes:
-        return f"the passes of {', '.join(by_passes)} made no kernel of it"
+        return f"the passes of {', '.join(by_passes)} found no kernel for it"
     by_config = partitioners is not None and not partitioners
     if by_config:
-        return "portable only: the config says so"
+        return "portable kernels only, as the config says"
     return ""
 
 

@@ -115,7 +115,7 @@ def _list_backends(context: CacheContext) -> list[CachedBackend]:
     for name in sorted(references.keys() & classes.keys()):
         class_name = reference(classes[name])
         context.warn(
-            f"{name} is preprocessed by {references[name]}, and not by {class_name}"
+            f"{name} is preprocessed by {references[name]}, not by {class_name}"
         )
     details_by_name = {**classes, **dict.fromkeys(references)}
     return [

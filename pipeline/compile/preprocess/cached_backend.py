@@ -238,7 +238,7 @@ class CachedBackend:
         counts.misses += len(results)
         if not place.keep(results, seconds):
             self.context.warn(
-                f"a result of {self.__name__} can't be kept, so it is not cached"
+                f"a result of {self.__name__} can't be stored, so it is not cached"
             )
         return results
 

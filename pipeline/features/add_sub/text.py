@@ -46,10 +46,10 @@ def read(payload: bytes) -> list[Instruction]:
                 raise ValueError("an operand isn't computed before")
             is_last = number == len(lines)
             if (instruction.operation == "output") != is_last:
-                raise ValueError("the last line, and no other, is the output")
+                raise ValueError("exactly one line, the last, must be the output")
         except ValueError as error:
             raise DelegateError(
-                f"line {number} is no instruction there: {line[:80]!r}"
+                f"line {number} is not a valid instruction: {line[:80]!r}"
             ) from error
         instructions.append(instruction)
     return instructions

@@ -29,9 +29,9 @@ def missing() -> str:
     Nothing is run: a driver that is too old only fails when a method runs.
     """
     if not has_loader():
-        return "it takes the Vulkan loader (libvulkan.so.1), a driver and Arm's emulation layers"
+        return "it needs the Vulkan loader (libvulkan.so.1), a driver and Arm's emulation layers"
     if not has_driver():
-        return "it takes a Vulkan driver, such as mesa's lavapipe, version 25 or later"
+        return "it needs a Vulkan driver, such as mesa's lavapipe, version 25 or later"
     if not LAYERS.keys() <= set(
         os.environ.get("VK_INSTANCE_LAYERS", "").split(os.pathsep)
     ):

@@ -62,7 +62,7 @@ class EthosUTarget(Options):
     spec: ClassVar[str] = "ethosu.compile_spec:EthosUCompileSpec"
 
     target: Annotated[str, OneOf("ethos_u_targets")]
-    """The NPU and its multiply-accumulates in a cycle, such as ethos-u55-128."""
+    """The NPU and its multiply-accumulates per cycle, such as ethos-u55-128."""
     softmax: Softmax = None
     leaky_relu: LeakyReLU = "decompose"
     quantize_neg_inf: NegativeInfinity = -256.0
@@ -89,7 +89,7 @@ def _undefined_sections(
     try:
         ini.read_string(path.read_text(encoding="utf-8"))
     except (configparser.Error, UnicodeDecodeError) as error:
-        yield "config_ini", f"is no .ini file: {' '.join(str(error).split())}", ""
+        yield "config_ini", f"is not an .ini file: {' '.join(str(error).split())}", ""
         return
     system, memory = ETHOS_U_DEFAULTS[options.target.split("-")[1]]
     sections = {  # by option, with their prefixes (ethosu/vela/architecture_features.py)
@@ -113,16 +113,16 @@ class EthosUOptions(EthosUTarget):
     config_ini: Annotated[
         str, WorkspaceFiles((".ini",), brought=(OWN_INI,), misfits=_undefined_sections)
     ] = OWN_INI
-    """The file that defines systems and memory modes: Arm/vela.ini, which vela brings, or one of
-    your own, by its path in the workspace."""
+    """The file that defines systems and memory modes: vela's own Arm/vela.ini, or a file in the
+    workspace, by its path."""
     system_config: Annotated[str | None, _suggested(SYSTEMS)] = None
-    """The system that vela compiles for, of those that config_ini defines. By default
+    """The system, from config_ini, that vela compiles for. By default
     Ethos_U55_High_End_Embedded, Ethos_U65_High_End or Ethos_U85_SYS_DRAM_Mid."""
     memory_mode: Annotated[str | None, _suggested(MEMORIES)] = None
-    """A use of the NPU's memories that config_ini defines. By default Shared_Sram for
+    """The use of the NPU's memories, from config_ini. By default Shared_Sram for
     U55, Dedicated_Sram_384KB for U65, Sram_Only for U85."""
     extra_flags: Distinct[VelaFlag] | None = None
-    """Further flags of vela, such as --optimise=Size or --arena-cache-size=400000."""
+    """Additional flags for vela, such as --optimise=Size or --arena-cache-size=400000."""
 
     @field_validator("system_config", "memory_mode")
     @classmethod
@@ -187,7 +187,7 @@ ENTRIES = (
         ),
         execution=Execution(
             cannot_run=lambda: (
-                f"it takes an Ethos-U NPU, or Arm's FVP of one; {_RECIPE}"
+                f"it needs an Ethos-U NPU, or Arm's FVP of one; {_RECIPE}"
             ),
             elsewhere="NPU, FVP",
         ),

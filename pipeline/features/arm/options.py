@@ -120,7 +120,7 @@ Softmax = Annotated[
     AfterValidator(_check_softmax),
     Field(
         description="Decomposition of softmax. By default masked, but stable for Ethos-U55 and U65 "
-        "(the TOSA extension u55), which have no other."
+        "(the TOSA extension u55), which support no other."
     ),
 ]
 LeakyReLU = Annotated[
@@ -132,11 +132,11 @@ LeakyReLU = Annotated[
 ]
 NegativeInfinity = Annotated[
     float,
-    Field(allow_inf_nan=False, description="The value that -inf is quantized as."),
+    Field(allow_inf_nan=False, description="The value to which -inf is quantized."),
 ]
 PositiveInfinity = Annotated[
     float,
-    Field(allow_inf_nan=False, description="The value that inf is quantized as."),
+    Field(allow_inf_nan=False, description="The value to which inf is quantized."),
 ]
 PASS_OPTIONS = ("softmax", "leaky_relu", "quantize_neg_inf", "quantize_pos_inf")
 _FOLLOWERS = NAMES["arm_followers"]
@@ -149,19 +149,20 @@ class ArmScheme(Options):
     `get_symmetric_a16w8_quantization_config`: affine activations and symmetric weights."""
 
     activations: Literal["int8", "int16"] = "int8"
-    """The type of activations. int16 takes the TOSA extension of that name."""
+    """The type of activations. int16 requires the TOSA extension of that name."""
     per_channel: bool = True
-    """Give each output channel of a weight a scale of its own."""
+    """Give each output channel of a weight its own scale."""
     act_qmin: Least = -128
-    """The least int8 activation."""
+    """The minimum int8 activation."""
     act_qmax: Greatest = 127
-    """The greatest int8 activation."""
+    """The maximum int8 activation."""
     weight_qmin: Least = -127
-    """The least quantized weight; -7 for int4."""
+    """The minimum quantized weight; -7 for int4."""
     weight_qmax: Greatest = 127
-    """The greatest quantized weight; 7 for int4."""
+    """The maximum quantized weight; 7 for int4."""
     eps: float | None = Field(None, gt=0, allow_inf_nan=False)
-    """The least scale that observers give: by default 2**-16, and 2**-12 with int16 activations."""
+    """The minimum scale that observers choose: by default 2**-16, or 2**-12 with int16
+    activations."""
 
     @field_validator(*RANGES)
     @classmethod
@@ -192,20 +193,22 @@ class ArmQuantize(ArmScheme, MixedQuantize):
 
     dynamic: Static = False
     io: Literal["int8", "int16", "uint8"] | None = None
-    """The type that inputs are quantized to and outputs from, by default that of activations. uint8
-    is for the method's borders only."""
+    """The quantized type of inputs and outputs, by default the type of activations. uint8 is
+    possible only here."""
     modules: ByModule[ArmScheme] = Field({})
     operators: ByOperator[ArmOperator, ArmScheme] = Field(
         {},
-        description=f"{OF_OPERATORS} Those that only move values, and what follows no convolution "
-        "or linear layer of relu, are quantized as what stands next to them, or not: `none`.",
+        description=(
+            f"{OF_OPERATORS} Operators that only move values, and relu that follows no "
+            "convolution or linear layer, are quantized like their neighbours, or not: `none`."
+        ),
     )
 
     @field_validator("activations", "io")
     @classmethod
     def _has_the_extension(cls, value: str | None, info: ValidationInfo) -> str | None:
         if value == "int16" and _lacks_int16(info):
-            raise rule("must be int8, or tosa_spec have the extension int16")
+            raise rule("must be int8 unless tosa_spec has the extension int16")
         return value
 
     @field_validator("modules", "operators")
@@ -218,19 +221,19 @@ class ArmQuantize(ArmScheme, MixedQuantize):
                 continue
             if info.field_name == "operators" and name in _FOLLOWERS:
                 raise rule(
-                    f"must say {NOT} of {name}, which else is quantized as its neighbours"
+                    f"must set {NOT} for {name}, which is otherwise quantized like its neighbours"
                 )
             option_names = override.model_fields_set
             if "activations" in option_names:
                 if override.activations == "int16" and _lacks_int16(info):
                     raise rule(
-                        f"must not say int16 of {name}, or tosa_spec have that extension"
+                        f"must not set int16 for {name} unless tosa_spec has that extension"
                     )
             elif info.data.get(
                 "activations"
             ) == "int16" and not option_names.isdisjoint(RANGES):
                 option = next(name for name in RANGES if name in option_names)
                 raise rule(
-                    f"must not say {option} of {name}, whose int16 activations take none"
+                    f"must not set {option} for {name}: int16 activations don't use it"
                 )
         return overrides

@@ -48,7 +48,7 @@ def make_partitioner(
         integer_only = not partitioner.tosa_spec.support_float()
         if not result.partition_tags and integer_only and _is_float(program):
             _log.warning(
-                "%s takes operators that its own quantizer has seen, and the method has none, "
+                "%s takes only operators that its own quantizer quantized; the method has none, "
                 "so nothing is delegated; add `quantize: {%s}` or leave %s out",
                 name,
                 hint,

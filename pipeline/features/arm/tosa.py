@@ -25,7 +25,7 @@ class TosaOptions(Options):
     spec: ClassVar[str] = "tosa.compile_spec:TosaCompileSpec"
 
     tosa_spec: TosaSpec
-    """The TOSA specification that is lowered to: version, one or both profiles (FP, INT),
+    """The TOSA specification to lower to: version, one or both profiles (FP, INT),
     extensions, such as TOSA-1.0+INT+int16+int4."""
     softmax: Softmax = None
     leaky_relu: LeakyReLU = "decompose"
@@ -44,13 +44,13 @@ ENTRIES = (
     arm_backend(
         "tosa",
         "TOSA",
-        summary="TOSA itself, as compilers for other devices read it",
+        summary="TOSA itself, an input for compilers of other devices",
         options=TosaOptions,
         quantize=TosaQuantize,
         host=Host(requirements=(extra("tosa", "tosa_serializer"),), distributions=TOSA),
         execution=Execution(
             cannot_run=lambda: (
-                "TOSA is for other compilers, and ExecuTorch's runtime has none"
+                "ExecuTorch's runtime has no TOSA backend; TOSA is an input for other compilers"
             ),
             elsewhere="nowhere",
         ),

@@ -71,9 +71,7 @@ def _find_summary(folder: Path) -> Estimate | None:
     )
     if estimate is not None:
         return estimate
-    _log.warning(
-        "vela wrote no summary that can be read, so nothing is known of its estimate"
-    )
+    _log.warning("vela wrote no readable summary, so its estimate is unknown")
     return None
 
 

@@ -33,7 +33,7 @@ _SPEC = "vgf.compile_spec:VgfCompileSpec"
 VgfTosaSpec = Annotated[
     TosaSpec,
     Field(
-        description="The TOSA specification that is lowered to: version, one or both profiles "
+        description="The TOSA specification to lower to: version, one or both profiles "
         "(FP, INT), extensions."
     ),
 ]
@@ -47,7 +47,7 @@ class VgfOptions(TosaOptions):
 
     tosa_spec: VgfTosaSpec = _DEFAULT
     compiler_flags: Distinct[ConverterFlag] | None = None
-    """Further flags of the model converter, such as --require-static-shape."""
+    """Additional flags for the model converter, such as --require-static-shape."""
 
 
 class VgfQuantize(ArmQuantize, TosaOptions):

@@ -6,15 +6,15 @@ from pipeline.moments import Command, Feature
 
 FEATURE = Feature(
     "auto",
-    "watch the workspace, and build what a saved file touches",
+    "watch the workspace, and build what a saved file affects",
     verbs=(
         Command(
             "auto",
-            "watch the workspace, and build what a saved file touches",
+            "watch the workspace, and build what a saved file affects",
             "[package ...]",
-            more="It ends with Ctrl-C.",
+            more="Press Ctrl-C to stop it.",
             examples=(
-                ("doit auto vision", "lowers and validates one package at each save"),
+                ("doit auto vision", "lower and validate one package on each save"),
             ),
             run="pipeline.features.auto.watch:run",
             builds=True,

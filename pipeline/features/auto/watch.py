@@ -35,7 +35,7 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
     }
     if workspace.store.root.resolve() == workspace.root.resolve():
         raise PipelineError(
-            "the store is the workspace itself, so every build would look like a save"
+            "the store is the workspace folder itself, so every build would look like a save"
         )
     before = find_stamps(workspace.root, apart)
     changed: list[str] = []

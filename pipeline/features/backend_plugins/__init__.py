@@ -10,6 +10,6 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "backend_plugins",
-    "lower to backends of other distributions, and say what those of vendors need",
+    "lower to backends of other distributions, and list the requirements of vendors' backends",
     backends="pipeline.features.backend_plugins.plugins:find_backends",
 )

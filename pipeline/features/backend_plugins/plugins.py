@@ -57,7 +57,7 @@ def find_plugins(
             for backend in _entries(point):
                 if backend.name in built_in or backend.name in backends:
                     raise ValueError(
-                        f"brings backend '{backend.name}', which is there already"
+                        f"brings backend '{backend.name}', which already exists"
                     )
                 _check_function(backend, [*built_in.values(), *backends.values()])
                 backends[backend.name] = _complete(backend, distribution)

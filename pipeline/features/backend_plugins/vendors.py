@@ -21,7 +21,7 @@ _DOCS = "https://docs.pytorch.org/executorch/stable/"
 _SOURCE = "https://github.com/pytorch/executorch/tree/main/"
 PLUGIN = Requirement(
     "a plugin that lowers to it",
-    "write one as docs/guides/writing-a-backend.md says",
+    "write one (docs/guides/writing-a-backend.md)",
     lambda: False,
 )
 
@@ -42,7 +42,7 @@ def _row(
         options=NoOptions,
         preprocessing=Preprocessing(
             joint=joint or name in installed_release().joint,
-            unreproducible="not known: there was nothing to try it with",
+            unreproducible="not known: it could not be tried",
         ),
         host=Host(requirements=(*needs, PLUGIN)),
         documented=documented,

@@ -6,7 +6,7 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "bundles",
-    "leave a .bpte beside a package where `validate.bundle` asks for it",
+    "write a .bpte next to a package if `validate.bundle` is set",
     report_fields={"bundle": "pipeline.features.bundles.outline:BUNDLE"},
     measuring="pipeline.features.bundles.measuring:BundleMeasuring",
 )

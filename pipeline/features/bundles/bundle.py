@@ -174,7 +174,7 @@ def _inexpressible(plan: ExecutionPlan, case: BundleCase) -> str:
                 return f"{name} is bfloat16, which the runtime compares bit by bit"
             continue
         if name.startswith("output"):
-            return f"{name} is no tensor; a bundled program compares tensors only"
+            return f"{name} is not a tensor; a bundled program compares only tensors"
         if type(value) is not _NUMBERS.get(kind):
             return f"{name} is neither a tensor nor a number, which a bundled program can't hold"
     return ""

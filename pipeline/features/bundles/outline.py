@@ -19,5 +19,5 @@ _SUITE = (
 )
 BUNDLE = (
     {"file": str, "size": int, "digest": str, "methods": {str: _SUITE}},
-    "The bundled program, where one was wanted and the package is its source.",
+    "The bundled program, if the config requests one and the package matches its source.",
 )

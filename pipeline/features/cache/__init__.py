@@ -6,17 +6,16 @@ from pipeline.moments import Command, Feature
 
 FEATURE = Feature(
     "cache",
-    "keep the store below `store_size`, say what it holds and has saved, and verify it",
+    "keep the store below `store_size`, show its contents and savings, and verify it",
     verbs=(
         Command(
             "cache",
-            "show what the store holds and has saved; check it; evict from it",
+            "show the store's contents and savings; verify it; shrink it",
             "stats | verify | gc",
             {
-                "json": "of stats: write one line of JSON instead; docs/reference/json.md "
-                "describes it"
+                "json": "with stats, print one line of JSON instead (docs/reference/json.md)"
             },
-            examples=(("doit cache verify", "hashes all of it again"),),
+            examples=(("doit cache verify", "hash every blob again"),),
             run="pipeline.features.cache.verb:run",
             record="pipeline.features.cache.verb:STATISTICS",
         ),

@@ -57,7 +57,9 @@ def open_index(store: Store) -> Iterator[Index]:
         problem = "its index is in use by another process; run again"
         if not _is_busy(error):
             _remove(store)
-            problem = f"its index was damaged, and is made anew when you run this again ({error})"
+            problem = (
+                f"its index was damaged; run this again to create it anew ({error})"
+            )
         raise PipelineError(f"store {store.root}: {problem}") from error
 
 

@@ -26,21 +26,21 @@ from pipeline.store.usage import Usage
 # What `doit cache stats --json` prints (`moments.Command.record`).
 STATISTICS = {
     "format": Literal[1],
-    "store": (str, "its folder"),
+    "store": (str, "the folder of the store"),
     "bytes": Count,
     "greatest_bytes": (
         Count,
         None,
-        "above which results are evicted; null for no limit",
+        "the size above which results are evicted; null for no limit",
     ),
     "blobs": {"number": Count, "bytes": Count},
     "results": {"number": Count, "bytes": Count, "kinds": {str: Count}},
     "usage": (
         {str: {"hits": Count, "misses": Count, "saved": Seconds, "spent": Seconds}},
-        "in all runs of this store, by kind of action",
+        "over all runs with this store, by kind of action",
     ),
-    "remote": (str, None, "its address; null without one"),
-    "fetched_bytes": (Count, "from remotes, in all runs"),
+    "remote": (str, None, "the address of the remote; null if there is none"),
+    "fetched_bytes": (Count, "bytes fetched from remotes in all runs"),
     "pushed_bytes": Count,
 }
 
@@ -112,7 +112,7 @@ def _show_statistics(store: Store) -> Iterator[str]:
         f": {kinds}" if kinds else ""
     )
     if store.overflow is not None and store.overflow.is_dir():
-        yield f"  {store.overflow} has what this store could not take; it may be deleted"
+        yield f"  {store.overflow} has results that this store could not take; you can delete it"
     if stats.usage:
         yield ""
         yield from _usage_table(stats.usage)
@@ -158,9 +158,9 @@ def _verify(plan: Plan) -> Iterator[str]:
         result = f"{len(dropped) + len(wrong)} bad"
     yield f"{files} files, {human_size(size)}: {result}"
     if dropped:
-        raise PipelineError("what was dropped is built again when it is needed")
+        raise PipelineError("dropped results are rebuilt when needed")
     if wrong:
-        raise PipelineError("builds that met a wrong record failed; they work now")
+        raise PipelineError("builds that used a wrong record failed; they work now")
 
 
 def _collect_garbage(store: Store) -> Iterator[str]:
@@ -170,13 +170,13 @@ def _collect_garbage(store: Store) -> Iterator[str]:
         return
     eviction = evict(store, store.cap)
     if eviction.busy:
-        yield "another eviction is under way"
+        yield "another eviction is running"
         return
     freed = f"{eviction.results} results and {eviction.blobs} blobs, {human_size(eviction.size)}"
     yield f"evicted {freed}; {human_size(eviction.left)} left of at most {human_size(store.cap)}"
     if eviction.left > store.cap and eviction.in_use:
-        yield f"{human_size(eviction.in_use)} are in use by builds that are under way"
+        yield f"{human_size(eviction.in_use)} are in use by running builds"
     elif eviction.left > store.cap:
         raise PipelineError(
-            describe_remedy(store.root, "can't be written, so no more is evicted")
+            describe_remedy(store.root, "can't be written, so eviction stops")
         )

@@ -108,7 +108,7 @@ inline bool fits(
     const char* name,
     std::vector<int64_t>& symbols) {{
   if (!tensor || tensor->scalar_type() != dtype || tensor->dim() != (ssize_t)sizes.size()) {{
-    ET_LOG(Error, "%s: has another dtype or rank", name);
+    ET_LOG(Error, "%s: has the wrong dtype or rank", name);
     return false;
   }}
   int dimension = 0;

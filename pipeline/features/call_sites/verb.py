@@ -47,7 +47,7 @@ def run(
     manifest = read_manifest(plan.workspace, package)
     if not lowered.current or manifest is None:
         raise PipelineError(
-            f"{package}: not built as it is asked for ({lowered.reason}); run `doit lower "
+            f"{package}: its build is out of date ({lowered.reason}); run `doit lower "
             f"{package}` first"
         )
     lines = list(render(manifest, language, namespace))
@@ -79,7 +79,7 @@ def render(manifest: Json, language: str, namespace: str = "") -> Iterator[str]:
         obstacles.append(f"its library loads no .ptd file ({names})")
     if facts["shares_state"] and "shared state" in module.LACKS:
         obstacles.append(
-            "its library gives each method a state of its own; C++ can share it"
+            "its library gives each method its own state; C++ can share it"
         )
     if obstacles:
         package = manifest["package"]

@@ -42,7 +42,9 @@ _UNITS = 8  # in the last place, by which inputs are changed to see what roundin
 _LEAST_SQNR = 20.0  # dB, that rounding inputs must leave where no other limits are set
 # Values of one source in another layout of its inputs.
 _SAME = Limits(atol=1e-3, rtol=1e-3)
-_OWN_LAYOUT = "the source program takes strides, and gives other values in this layout"
+_OWN_LAYOUT = (
+    "the source program reads strides, and returns other values in this layout"
+)
 
 
 class CaseMaker:

@@ -16,8 +16,8 @@ _STEPS_OF_A_CASE = 2
 # Measured on two linears with a tanh: 40 runs with values rounded anew leave 129 dB as a rule, and
 # 27 dB at worst, so a few runs say nothing.
 _SELDOM = (
-    "quantized by ranges that are found as values come, the source seldom rounds large values "
-    "otherwise, but then by much; `cases` of the config may ask for them"
+    "with dynamically quantized ranges, the source rarely rounds large values differently, but "
+    "then by a lot; set `cases` in the config to include them"
 )
 
 

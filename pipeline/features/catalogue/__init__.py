@@ -12,10 +12,10 @@ FEATURE = Feature(
             "backends",
             "list the backends that methods can be lowered to, and their options",
             "[name ...]",
-            {
-                "json": "write one line of JSON instead; docs/reference/json.md describes it"
-            },
-            examples=(("doit backends vulkan", "what one needs and takes"),),
+            {"json": "print one line of JSON instead (docs/reference/json.md)"},
+            examples=(
+                ("doit backends vulkan", "the needs and options of one backend"),
+            ),
             run="pipeline.features.catalogue.listing:run",
             record="pipeline.features.catalogue.listing:CATALOGUE",
         ),

@@ -35,30 +35,41 @@ CATALOGUE = {
     "format": Literal[1],
     "backends": [
         {
-            "name": (str, "in configs"),
-            "backend_id": (str, None, "of its delegate; null where it has none"),
+            "name": (str, "the name in configs"),
+            "backend_id": (str, None, "the id of its delegate; null if it has none"),
             "summary": str,
-            "lowers": (bool, "on this machine"),
-            "needs": ([str], "that this machine lacks to lower to it"),
-            "runs": (bool, None, "on this machine; null where nobody knows"),
-            "runs_how": (str, "with what it runs here, or why it does not"),
+            "lowers": (bool, "whether this machine can lower to it"),
+            "needs": ([str], "requirements for lowering that this machine lacks"),
+            "runs": (bool, None, "whether this machine can run it; null if unknown"),
+            "runs_how": (str, "how it runs here, or why it can't"),
             "joint": (bool, "whether it sees all methods of a package at once"),
-            "same_bytes": (bool, None, "each time; null where nobody knows"),
-            "distributions": ({str: str}, "with their versions"),
+            "same_bytes": (
+                bool,
+                None,
+                "whether every lowering gives the same bytes; null if unknown",
+            ),
+            "distributions": (
+                {str: str},
+                "the distributions that lower to it, with versions",
+            ),
             "plugin": (
                 str,
                 None,
-                "the distribution that brings it; null for one of ours",
+                "the distribution that provides it; null for built-in ones",
             ),
-            "options": ({str: Any}, "of its partitioner, as a JSON Schema"),
-            "quantizer": ({str: Any}, None, "the options of its quantizer, likewise"),
+            "options": ({str: Any}, "the partitioner's options, as a JSON Schema"),
+            "quantizer": (
+                {str: Any},
+                None,
+                "the quantizer's options, as a JSON Schema",
+            ),
         }
     ],
     "quantizers": (
         {str: {str: Any}},
-        "those without a backend, with the JSON Schemas of their options",
+        "quantizers without a backend, with the JSON Schemas of their options",
     ),
-    "plugin_problems": ({str: str}, "of plugins that can't be used"),
+    "plugin_problems": ({str: str}, "by plugin, why it can't be used"),
 }
 
 
@@ -150,10 +161,10 @@ def list_backends() -> Iterator[str]:
     yield ""
     yield "Lowers, runs: on this machine, or (what) would run it; what isn't run is compared by its"
     yield "declared inputs and outputs alone. A library: docs/guides/running-delegates.md."
-    yield "Methods: of a package, in one call or each by itself."
+    yield "Methods: whether a package's methods are lowered in one call or separately."
     quantizers = ", ".join(_lone_quantizers())
     yield f"Without a partitioner, portable kernels run a method. Quantizers alone: {quantizers}."
-    yield "doit backends <name> tells of one what it needs and all of its options."
+    yield "doit backends <name> shows the requirements and all options of a backend."
 
 
 def describe_backend(name: str) -> Iterator[str]:
@@ -161,7 +172,7 @@ def describe_backend(name: str) -> Iterator[str]:
     _refuse_unknown(name, [*BACKENDS, *_lone_quantizers()])
     if name not in BACKENDS:
         host = QUANTIZERS[name].host
-        yield f"{name}: a quantizer without a partitioner of its own"
+        yield f"{name}: a quantizer without its own partitioner"
         needs = "; ".join(_needs(host.missing())) or "yes"
         yield from _facts(
             {"works here": needs, "versions": _versions(host.distributions)}
@@ -186,14 +197,14 @@ def _describe(backend: Backend) -> Iterator[str]:
     preprocessing = backend.preprocessing
     makes = preprocessing.function
     details = preprocessing.details
-    methods = "each lowered by itself"
+    methods = "each lowered separately"
     if preprocessing.joint:
         methods = "lowered together, in one call"
     if (
         preprocessing.joint
         and preprocessing.options_apart is not Preprocessing().options_apart
     ):
-        methods += ", unless their options part them"
+        methods += ", unless their options differ"
     facts = {
         "delegate": f"none; kernels {kernels}::" if kernels else backend.backend_id,
         "lowers here": "; ".join(_needs(backend.host.missing())) or "yes",
@@ -210,7 +221,7 @@ def _describe(backend: Backend) -> Iterator[str]:
     yield from _facts(facts)
     if not backend.lowers:
         yield ""
-        yield "Nothing here lowers to it, and nobody here has tried: it has no options."
+        yield "Nothing on this machine lowers to it, and it was not tried: it has no options."
         return
     yield ""
     yield f"partitioners: [{{{backend.name}: {{...}}}}]"

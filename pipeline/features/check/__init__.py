@@ -6,13 +6,13 @@ from pipeline.moments import Command, Feature
 
 FEATURE = Feature(
     "check",
-    "check configs without building anything; each build checks those that it takes",
+    "check configs without building anything; each build checks the configs that it uses",
     verbs=(
         Command(
             "check",
-            "check configs alone, without torch: for editors and pre-commit",
+            "check configs only, without torch, for editors and pre-commit",
             "[package | config file ...]",
-            more="The exit status is 1 where there is a mistake.",
+            more="The exit status is 1 if there is a mistake.",
             examples=(("doit check", "all configs"), ("doit check vision", "one")),
             run="pipeline.features.check.verb:run",
         ),

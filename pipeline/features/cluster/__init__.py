@@ -20,7 +20,7 @@ FEATURE = Feature(
         "worker_timeout": Setting(
             parse_seconds,
             "a number of seconds above 0",
-            "How many seconds a worker may be silent before other workers get its actions.",
+            "How many seconds a worker may be silent before its actions move to other workers.",
             "180",
         )
     },

@@ -97,7 +97,7 @@ class Answers:
             is_stored = store.get(action.digest) is not None
         except MissingBlobError:
             is_stored = False
-        mistake = "its worker made it, and neither this store nor its remote has it"
+        mistake = "its worker made it, but neither this store nor its remote has it"
         return (
             ""
             if is_stored
@@ -117,8 +117,8 @@ def _parse(text: object) -> Json:
     try:
         answer: Any = json.loads(text) if isinstance(text, str) else None
     except (ValueError, RecursionError):
-        raise PipelineError("its worker gave an answer that is no JSON") from None
+        raise PipelineError("its worker's answer is not JSON") from None
     if not is_answer(answer) or len(_ENDINGS & answer.keys()) != 1:
-        raise PipelineError("its worker gave an answer of another form")
+        raise PipelineError("its worker's answer has an unknown form")
     complete: Json = answer
     return complete

@@ -207,7 +207,7 @@ class ClusterExecutor:
             _log.warning("%s runs on this machine: %s", shipment.action.title, why)
             self._local_queue.run(shipment.action, shipment.memory, shipment.promise)
         else:
-            raise PipelineError(f"no worker of {self._where} takes it: {why}")
+            raise PipelineError(f"no worker of {self._where} can run it: {why}")
 
     # What happens meanwhile
 
@@ -310,7 +310,7 @@ class ClusterExecutor:
         waiting = self._find_waiting()
         if not workers and waiting and not self._warned:
             _log.warning(
-                "%s has no worker yet; what is to be done waits for one", self._where
+                "%s has no worker yet; pending actions wait for one", self._where
             )
             self._warned = True
         submitted = [shipment.since for shipment in waiting.values()]

@@ -68,8 +68,8 @@ class Heartbeats:
     def describe(self, address: str) -> str:
         """Say that a worker is silent, and what becomes of its actions."""
         return (
-            f"worker {address} has not answered for {self._silence(address):.0f} s; what it runs "
-            f"moves to another worker after {self.timeout:g} s (`worker_timeout`)"
+            f"worker {address} has not answered for {self._silence(address):.0f} s; its actions "
+            f"move to another worker after {self.timeout:g} s (`worker_timeout`)"
         )
 
     def _silence(self, address: str) -> float:

@@ -45,7 +45,7 @@ def perform_parcel(text: str, folder: str) -> str:
     parcel: Json = json.loads(text)
     if not is_parcel(parcel):
         return json.dumps(
-            {"missing": "the parcel has a form that this worker does not know"}
+            {"missing": "the parcel has a format that this worker does not know"}
         )
     try:
         workspace = open_workspace(parcel, Path(folder))
@@ -98,7 +98,7 @@ def _find_inside(root: Path, name: str) -> Path:
     """Return the path of a file or folder in a workspace. Raises PipelineError for one outside."""
     path = root / name
     if os.path.isabs(name) or ".." in path.parts:
-        raise PipelineError(f"{name}: is no path in a workspace")
+        raise PipelineError(f"{name}: is not a path in a workspace")
     return path
 
 

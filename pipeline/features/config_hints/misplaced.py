@@ -30,8 +30,8 @@ _SIZES = (
     "export",
 )
 _SIZES_REMEDY = (
-    "sizes and their bounds are the exporter's: it makes a method for each, of what "
-    "`export: {lengths: [32, 64]}` names, and they share their weights"
+    "sizes and their bounds belong in the exporter: it can make a method for each value of "
+    "`export: {lengths: [32, 64]}`, and these share their weights"
 )
 
 

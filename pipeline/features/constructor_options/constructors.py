@@ -102,8 +102,8 @@ def outdated() -> str:
             installed = version(package)
             if installed != described_version:
                 return (
-                    f"options were checked against {package} {described_version}, and {installed} "
-                    "is installed; run `python -m tools.describe_constructors`"
+                    f"options were checked against {package} {described_version}, but "
+                    f"{installed} is installed; run `python -m tools.describe_constructors`"
                 )
     return ""
 

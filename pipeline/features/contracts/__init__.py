@@ -7,28 +7,28 @@ from pipeline.moments import Command, Feature
 
 CONTRACT = Command(
     "contract",
-    "show what packages need from their runtime, and the CMake lines that build it",
+    "show what packages need from a runtime, and the CMake lines that build it",
     "[package ...]",
     {
-        "all": "one contract for all of them, as for one app; it is left in build/ too",
-        "on DEVICE": "ask a device's runtime whether it has all that the packages need: native, "
-        "qemu:<cpu>, a board, or a device that a plugin brings",
-        "of-runtime": "write what this machine's runtime holds to targets/<name>.yaml",
-        "json": "write one line of JSON instead; docs/reference/json.md describes it",
+        "all": "print one contract for all packages, as for one app, and write it to build/",
+        "on DEVICE": "check that a device's runtime has everything that the packages need: "
+        "native, qemu:<cpu>, a board, or a plugin's device",
+        "of-runtime": "write the contents of this machine's runtime to targets/<name>.yaml",
+        "json": "print one line of JSON instead (docs/reference/json.md)",
     },
-    "Without a name, all packages are meant; with --of-runtime the target `wheel` is.",
+    "By default, all packages; with --of-runtime, the target `wheel`.",
     (
         ("doit contract vision", "operators, backends, memory, and CMake lines"),
-        ("doit contract --all", "of one runtime for all packages"),
-        ("doit contract vision --on pi5", "asks the runtime on a board"),
-        ("doit contract --of-runtime here", "writes targets/here.yaml"),
+        ("doit contract --all", "one runtime for all packages"),
+        ("doit contract vision --on pi5", "check the runtime on a board"),
+        ("doit contract --of-runtime here", "write targets/here.yaml"),
     ),
     run="pipeline.features.contracts.verb:run",
     record="pipeline.features.contracts.verb:CONTRACTS",
 )
 FEATURE = Feature(
     "contracts",
-    "describe what packages ask of their runtime, and hold them to files in targets/",
+    "describe what packages need from a runtime, and check them against files in targets/",
     verbs=(CONTRACT,),
     summarize="pipeline.features.contracts.planning:summarize",
     planning="pipeline.features.contracts.planning:TargetPlanning",

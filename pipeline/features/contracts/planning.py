@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
 
 TARGETS = "targets"
 ANY_TARGET = "*"
-_ON_PURPOSE = "`validate: {gates: {runs_on: []}}` says that it is a label alone"
+_ON_PURPOSE = "`validate: {gates: {runs_on: []}}` makes it a plain label"
 
 
 def target_file(name: str) -> str:
@@ -233,5 +233,7 @@ def _find_unread_targets(plan: Plan) -> Iterator[Problem]:
                 f"call it {path.stem}.yaml",
             )
         elif path.suffix == ".yaml" and is_known and path.stem not in named:
-            remark = "no config names it in `target` or `runs_on`, so no package is held to it"
+            remark = (
+                "no config names it in `target` or `runs_on`, so it checks no package"
+            )
             yield Problem(name, "", remark)

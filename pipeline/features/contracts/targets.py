@@ -141,36 +141,36 @@ class RuntimeTarget(Options):
     rest, what is not said does not matter."""
 
     kernels: Distinct[LibraryName] = ()
-    """ExecuTorch's libraries of kernels that it has whole: portable, optimized, quantized, llm,
-    cortex_m. A runtime has the operators of sizes and control flow anyway."""
+    """ExecuTorch's kernel libraries that it includes completely: portable, optimized, quantized,
+    llm, cortex_m. Every runtime has the operators for sizes and control flow."""
     operators: Annotated[
         tuple[Kernel, ...], Field(strict=False, min_length=1), AfterValidator(_kernels)
     ] = ()
-    """More operators that it has kernels of, such as aten::add.out, with the dtypes where these are
-    not all: {aten::add.out: [float32]}; team::* are all of a namespace."""
+    """More operators that it has kernels for, such as aten::add.out, with dtypes if not all are
+    supported: {aten::add.out: [float32]}. team::* selects a whole namespace."""
     dtypes: Distinct[DtypeName] | None = None
-    """The dtypes that its kernels were built for, of operators that name none."""
+    """The dtypes of its kernels, for operators without a list of dtypes."""
     backends: Distinct[BackendId] = ()
-    """The backends whose delegates it runs, by their names in configs or by their ids."""
+    """The backends whose delegates it can run, by their names in configs or by their ids."""
     executorch: Annotated[str, Field(pattern=RELEASE_PATTERN)] | None = None
     """The release of ExecuTorch that it was built from, such as 1.4.1."""
     runtime: Annotated[str, Field(min_length=1)] | None = None
-    """The toolchain on whose runtime packages are loaded and run, by its name in `toolchains` of
-    the settings; by default what it lacks is found by comparing lists alone."""
+    """The name of a toolchain, from the setting `toolchains`, on whose runtime packages are loaded
+    and run; by default, packages are only compared with the lists in this file."""
     identifier: Annotated[str, Field(pattern=IDENTIFIER_PATTERN)] | None = None
-    """The identifier of the .pte files that it reads, such as ET12."""
+    """The identifier of .pte files that it reads, such as ET12."""
     schema_version: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
-    """The greatest schema version of a .pte that it reads; the one known so far is 0."""
+    """The highest .pte schema version that it reads; so far only 0 exists."""
     memory: Annotated[dict[str, int], PlainValidator(_memory), _MEMORY_SCHEMA] = Field(
         default={}
     )
-    """The memory that it has for what a method plans, such as 2MB; or by arena: {1: 256kB, 2: 8MB},
-    and then it has no other arenas."""
+    """The memory for a method's plan, such as 2MB; or memory by arena, {1: 256kB, 2: 8MB}, in which
+    case no other arenas exist."""
     alignment: Annotated[
         dict[str, int], PlainValidator(_alignment), _ALIGNMENT_SCHEMA
     ] = Field(default={})
-    """The alignment that it needs of constants, payloads and planned memory, in bytes; or by what
-    is aligned: {segments: 4096, constants: 16}."""
+    """The alignment, in bytes, that it requires for constants, payloads and planned memory; or
+    alignments by part: {segments: 4096, constants: 16}."""
 
 
 # What a file may say: the runtime, and what features add, such as `devices`.

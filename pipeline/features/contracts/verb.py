@@ -37,9 +37,10 @@ CONTRACTS = {
     "format": Literal[1],
     "packages": (
         {str: {"contract": OUTLINE, "runs_in": {str: str}}},
-        "`runs_in` says by runtime whether the package ran there; with --all empty",
+        "by package; `runs_in` says for each runtime whether the package ran there; empty with "
+        "--all",
     ),
-    "all": (OUTLINE, None, "of all packages together, with --all"),
+    "all": (OUTLINE, None, "the contract of all packages together, with --all"),
 }
 
 
@@ -60,7 +61,7 @@ def run(
             they need, after the others were printed; one for all is of all or none.
     """
     if json and (on or of_runtime):
-        raise PipelineError("--json goes with --all alone; leave out the other option")
+        raise PipelineError("--json works only with --all; leave out the other option")
     if of_runtime:
         yield from _write_target(plan, words)
         return
@@ -135,7 +136,7 @@ def _ask_device(plan: Plan, words: Sequence[str], device: str) -> Iterator[str]:
             answers = list(call_all("ask_device", plan.workspace, device, paths))
         if not answers:
             raise PipelineError(
-                "this installation has no feature that asks devices (native)"
+                "this installation has no feature that queries devices (native)"
             )
         for method, sentences in answers[0].items():
             for sentence in sentences:
@@ -155,7 +156,7 @@ def _read(plan: Plan, package: str) -> Json:
     first = f"run `doit lower {package}` first"
     if not lowered.current:
         raise PipelineError(
-            f"{package}: not built as it is asked for ({lowered.reason}); {first}"
+            f"{package}: its build is out of date ({lowered.reason}); {first}"
         )
     contract = read_fitting(plan.workspace.package(package) / CONTRACT)
     if contract is None:
@@ -248,10 +249,10 @@ def _write_target(plan: Plan, words: Sequence[str]) -> Iterator[str]:
     )
     if not content.startswith(HEAD):
         raise PipelineError(
-            f"{target_file(name)} is there, and was written by hand; name another"
+            f"{target_file(name)} already exists and was written by hand; choose another name"
         )
     if not path.parent.resolve().is_relative_to(root.resolve()):
-        raise PipelineError(f"{TARGETS}/ is a link out of the workspace")
+        raise PipelineError(f"{TARGETS}/ is a link that leads out of the workspace")
     facts = describe_wheel()
     write_atomically(path, format_target(facts).encode())
     counts = (

@@ -6,7 +6,7 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "control_flow",
-    "say which control flow of a model ExecuTorch can't lower, or emits wrongly",
+    "find control flow of a model that ExecuTorch can't lower, or emits incorrectly",
     explain_lowering="pipeline.features.control_flow.explain:explain_lowering",
     explain_emission="pipeline.features.control_flow.explain:explain_emission",
 )

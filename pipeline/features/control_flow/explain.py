@@ -70,8 +70,8 @@ def explain_lowering(programs: Mapping[str, ExportedProgram]) -> Iterator[None]:
         if "FunctionalTensor on its own" not in str(error) or not scans:
             raise
         raise PipelineError(
-            f"{', '.join(scans)} stands in a quantized method, which torch can't lower; leave "
-            "`quantize` out, or put the scan into a method of its own"
+            f"{', '.join(scans)} is in a quantized method, which torch can't lower; leave out "
+            "`quantize`, or move the scan to a method of its own"
         ) from error
 
 
@@ -85,7 +85,7 @@ def _warn_of_views_of_carries(programs: Mapping[str, ExportedProgram]) -> None:
         if control_flow_name(node) == "scan" and _views_a_carry(node):
             _log.warning(
                 "%s reads its carry through a view (as a linear layer does), which ExecuTorch "
-                "emits wrongly; say `emit: {remove_view_copy: false}`",
+                "emits incorrectly; set `emit: {remove_view_copy: false}`",
                 place,
             )
 

@@ -48,43 +48,42 @@ class CoreMLOptions(Options):
     """Options of `CoreMLPartitioner`, with those of `CoreMLBackend.generate_compile_specs`."""
 
     skip_ops_for_coreml_delegation: Distinct[OperatorName] | None = None
-    """Operators to leave to others, such as aten.add.Tensor."""
+    """Operators not to delegate, such as aten.add.Tensor."""
     take_over_mutable_buffer: bool = True
-    """Keep mutable buffers in the model, as states, which needs ios18."""
+    """Keep mutable buffers in the model as states; requires ios18."""
     take_over_constant_data: bool = True
-    """Keep weights in the model; if false they are its inputs."""
+    """Keep weights in the model; if false, they are inputs."""
     lower_full_graph: bool = False
-    """Fail if an operator is not delegated, instead of leaving it to others."""
+    """Fail if an operator is not delegated, instead of leaving it to portable kernels."""
     compute_unit: CoreMLComputeUnit = "all"
-    """What the device may run the model on."""
+    """The device's processors that may run the model."""
     minimum_deployment_target: Annotated[str, OneOf("coreml_targets")] | None = None
-    """The oldest system that must run the model, such as ios18; by default the oldest that has what
-    the model needs."""
+    """The oldest system that must run the model, such as ios18; by default the oldest that supports
+    the model."""
     compute_precision: Literal["float16", "float32"] = "float16"
-    """What the model computes in."""
+    """The precision of the model's computation."""
     enumerated_shapes: EnumeratedShapes | None = None
     """The shapes that inputs with dynamic sizes may have, instead of any in a range: of each such
     input, by its name, a list; the first of every list go together, and so on. Or all: each size
     that the method takes. Needs lower_full_graph, and ios18 for more than one such input."""
     model_type: Literal["model", "compiled_model"] = "model"
-    """Whether devices compile the model, or it is compiled here, for which coremltools needs
-    macOS."""
+    """Whether the model is compiled on the device, or here, which requires macOS."""
     op_linear_quantizer_config: CoreMLWeightQuantizer | None = None
-    """Quantize the weights of the converted model, all but those of gathers; experimental."""
+    """Quantize the weights of the converted model, except those of gathers; experimental."""
     pass_names: Distinct[str] | None = None
-    """Run these of coremltools' passes, such as common::const_elimination, in this order, instead
-    of its default ones."""
+    """The coremltools passes to run, in this order, instead of its default passes, such as
+    common::const_elimination."""
     multimethod_weight_sharing_strategy: Literal["positional", "disabled"] = (
         "positional"
     )
-    """Make one model of the partitions in the same place of every method, so that weights are
-    stored once; needs ios18, and as many partitions in every method. Or not."""
+    """Whether to merge the partitions at the same position of every method into one model, so that
+    weights are stored once; requires ios18 and the same number of partitions in every method."""
 
     @field_validator("lower_full_graph")
     @classmethod
     def _takes_over_everything(cls, full: bool, info: ValidationInfo) -> bool:
         if full and info.data.get("skip_ops_for_coreml_delegation"):
-            raise rule("can't stand beside skip_ops_for_coreml_delegation")
+            raise rule("can't be combined with skip_ops_for_coreml_delegation")
         for name in ("take_over_mutable_buffer", "take_over_constant_data"):
             if full and info.data.get(name) is False:
                 raise rule(f"needs {name}: true")
@@ -125,19 +124,19 @@ class CoreMLScheme(Options):
     quantization_scheme: Literal["symmetric", "affine"] = "symmetric"
     """Whether zero is quantized to the middle of the range."""
     activation_dtype: Literal["quint8", "float32"] = "quint8"
-    """What activations are quantized to; float32: not at all."""
+    """The quantized type of activations; float32 leaves them unquantized."""
     activation_observer: Literal["moving_average_min_max", "min_max"] = (
         "moving_average_min_max"
     )
-    """How ranges of activations are found."""
+    """The observer for ranges of activations."""
     weight_dtype: Literal["qint8", "quint8"] = "qint8"
-    """What weights are quantized to."""
+    """The quantized type of weights."""
     weight_observer: Literal["moving_average_min_max", "min_max"] = (
         "moving_average_min_max"
     )
-    """How ranges of weights are found."""
+    """The observer for ranges of weights."""
     weight_per_channel: bool = True
-    """Give each output channel of a weight a scale of its own."""
+    """Give each output channel of a weight its own scale."""
 
 
 class CoreMLQuantize(CoreMLScheme, MixedQuantize):
@@ -152,8 +151,10 @@ class CoreMLQuantize(CoreMLScheme, MixedQuantize):
     modules: ByModule[CoreMLScheme] = Field({})
     operators: ByOperator[CoreMLOperator, CoreMLScheme] = Field(
         {},
-        description=f"{OF_OPERATORS} Pools and the like are quantized as what they read, or "
-        "not: `none`.",
+        description=(
+            f"{OF_OPERATORS} Pools and similar operators are quantized like their input, or not: "
+            "`none`."
+        ),
     )
 
     @field_validator("operators")
@@ -162,7 +163,7 @@ class CoreMLQuantize(CoreMLScheme, MixedQuantize):
         for name, override in overrides.items():
             if override != NOT and name in _FOLLOWERS:
                 raise rule(
-                    f"must say none of {name}, which else is quantized as what it reads"
+                    f"must set none for {name}, which is otherwise quantized like its input"
                 )
         return overrides
 

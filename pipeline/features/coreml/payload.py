@@ -105,7 +105,7 @@ def _compare(
     passes them, and from the sizes of the package's call."""
     model_names = [feature.name for feature in features]
     if model_names != list(names):
-        yield f"Core ML's model has the {kind}s {model_names}, and its metadata says {list(names)}"
+        yield f"Core ML's model has the {kind}s {model_names}, but its metadata lists {list(names)}"
         return
     number = len(model_names)
     if number != len(expected):

@@ -91,7 +91,7 @@ def _check_sharing(
     }
     if len(set(strategies.values())) > 1:
         _log.warning(
-            "coreml: %s of the first method counts for all, and they differ: %s",
+            "coreml: %s of the first method applies to all methods, but they differ: %s",
             _OPTION,
             _list_values(strategies),
         )
@@ -100,8 +100,8 @@ def _check_sharing(
     counts = {method: len(partitions) for method, partitions in programs.items()}
     if len(set(counts.values())) > 1:
         raise PipelineError(
-            "coreml: methods share weights partition by partition, and these differ in how many "
-            f"they have: {_list_values(counts)}; set `{_OPTION}: disabled` in every method"
+            "coreml: methods share weights partition by partition, but the numbers of partitions "
+            f"differ: {_list_values(counts)}; set `{_OPTION}: disabled` in every method"
         )
     old_targets = {}
     for method, method_specs in specs.items():

@@ -80,7 +80,7 @@ def make_spec(program: ExportedProgram, shapes: Listed, several: bool) -> Compil
         dict.fromkeys(name.partition(".shape")[0] for name, _ in _sizes(arguments))
     )
     if not dynamic:
-        raise _error("no input of the method has a dynamic size; leave the option out")
+        raise _error("no input of the method has a dynamic size; leave out the option")
     by_name = (
         _all_shapes(program, arguments) if isinstance(shapes, str) else dict(shapes)
     )
@@ -119,13 +119,15 @@ def _check_inputs(arguments: Sequence[Argument]) -> None:
     for argument in arguments:
         if not isinstance(argument.value, torch.Tensor):
             raise _error(
-                f"input {argument.name} is no tensor, which a method with them must take"
+                f"input {argument.name} is not a tensor, but methods with enumerated shapes take "
+                "only tensors"
             )
         if argument.value.dtype not in _DTYPES:
             dtype = str(argument.value.dtype).removeprefix("torch.")
             raise _error(
-                f"input {argument.name} is of {dtype}; with them, every input must be one of "
-                f"{names}: export the method so, and cast the input in the model"
+                f"input {argument.name} is of {dtype}; with enumerated shapes, every input must "
+                f"have one of the dtypes {names}: export the method like that, and cast the "
+                "input in the model"
             )
 
 
@@ -138,7 +140,7 @@ def _check_names(
         if name not in names:
             raise _error(f"the method has no input {name}; {did_you_mean(name, names)}")
         if name not in dynamic:
-            raise _error(f"input {name} has one size only; leave it out")
+            raise _error(f"input {name} has a fixed size; leave it out")
     missing = [name for name in dynamic if name not in shapes]
     if missing:
         raise _error(
@@ -189,7 +191,7 @@ def _all_shapes(
             least, greatest = bounds(program, symbol)
             if greatest is None:
                 raise _error(
-                    f"{shown} has no greatest value; list the shapes, or export with `max`"
+                    f"{shown} has no maximum; list the shapes, or export with `max`"
                 )
             ranges.setdefault(symbol, range(max(least, 1), greatest + 1))
     count = math.prod(len(values) for values in ranges.values())
@@ -197,7 +199,7 @@ def _all_shapes(
         shown = ", ".join(name for name, _ in _sizes(arguments))
         raise _error(
             f"all sizes of {shown} are {count} shapes, and Core ML takes 2 to {MOST_SHAPES}; "
-            "list those that you need"
+            "list the ones that you need"
         )
     shapes: dict[str, list[list[int]]] = {}
     for values in itertools.product(*ranges.values()):

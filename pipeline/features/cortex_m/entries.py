@@ -29,9 +29,9 @@ class CortexMOptions(Options):
     cpu: Literal[
         "M0", "M0PLUS", "M3", "M4", "M7", "M23", "M33", "M35P", "M55", "M85"
     ] = "M55"
-    """The core that the package runs on."""
+    """The core that runs the package."""
     isa: Literal["SCALAR", "DSP", "MVE"] | None = None
-    """The instructions it has, where its options are not the usual."""
+    """The core's instructions, if it has unusual options."""
 
     @field_validator("isa")
     @classmethod
@@ -80,14 +80,14 @@ ENTRIES = (
                 extra("tosa", "tosa_serializer"),
                 built(
                     f"{_CORTEX}library._cmsis_nn.cmsis_nn",
-                    "take a wheel of executorch that brings it, as those for Linux on x86-64 do",
+                    "install an executorch wheel with it, such as the one for Linux x86-64",
                 ),
             ),
             distributions=TOSA,
         ),
         execution=Execution(
             cannot_run=lambda: (
-                "its kernels are for Cortex-M, and ExecuTorch's wheel has none"
+                "its kernels run on Cortex-M only; ExecuTorch's wheel has none of them"
             ),
             elsewhere="board",
         ),

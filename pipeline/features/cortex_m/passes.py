@@ -29,8 +29,8 @@ class LowerToCortexM(ExportedProgramPassBase):
         names = map(operator_name, exported_program.graph.nodes)
         if not any(name.startswith("quantized_decomposed.") for name in names):
             _log.warning(
-                "cortex_m takes quantized operators, and the method has none; say "
-                "`quantize: {quantizer: cortex_m}`"
+                "cortex_m takes quantized operators, but the method has none; set `quantize: "
+                "{quantizer: cortex_m}`"
             )
         manager = CortexMPassManager(exported_program, target_config=self.target)
         try:

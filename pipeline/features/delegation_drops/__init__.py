@@ -6,6 +6,6 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "delegation_drops",
-    "say what is delegated less than in the build that was there before",
+    "report what is delegated less than in the previous build",
     follow_install="pipeline.features.delegation_drops.last_build:follow_install",
 )

@@ -100,7 +100,7 @@ def _describe_random(expected: Trace[Any], root: Path) -> str:
         if event.random:
             place = place_of(event.site)
             where = _join(event.operator, place.module, place.call(root), root)
-            return f"{where}: it draws random numbers; both give the same where they draw the same"
+            return f"{where}: it draws random numbers; both agree if they draw the same numbers"
     return ""
 
 
@@ -157,13 +157,13 @@ def _describe_operators(difference: RunDifference) -> Cause:
     program = difference.program
     reference = difference.reference
     if program is None:
-        description = "the reference runs it, and the program has nothing like it there"
+        description = "the reference runs it, the program has nothing like it there"
     elif reference is None:
-        description = "the program runs it, and the reference has nothing like it there"
+        description = "the program runs it, the reference has nothing like it there"
     elif program.base != reference.base:
         description = f"the program runs {_name(program, difference)} instead"
     else:
-        description = "both run it on the same inputs, and get another result"
+        description = "both run it on the same inputs, with different results"
     if difference.is_rounding:
         share = f"{difference.output_error:.1e}"
         return Cause(

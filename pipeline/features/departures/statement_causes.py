@@ -95,7 +95,11 @@ def _differing_scalars(
 def find_taken_branch(difference: RunDifference) -> Cause | None:
     """A branch that one of both takes."""
     for branch, call in _branches(difference):
-        way = "takes its `except` part" if branch.kind == "try" else "goes another way"
+        way = (
+            "takes its `except` branch"
+            if branch.kind == "try"
+            else "takes another branch"
+        )
         reason = explain_branch(branch, difference)
         return Cause(
             f"`{branch.text}` {way} in the program: {reason}", _at(call, branch)
@@ -165,8 +169,8 @@ def explain_branch(branch: Branch, difference: RunDifference) -> str:
         return _state_text(names)
     reads_value = _reads_value(branch, difference)
     return find_branch_hint(branch.reasons, reads_value) or (
-        "tracing kept what held at the time of the export; set it before the export as the "
-        "reference has it, or export a method for each case"
+        "tracing kept the value at the time of the export; before the export, set it as in the "
+        "reference, or export a method for each case"
     )
 
 
@@ -214,7 +218,7 @@ def explain_value(
     ]
     was_read = value is not None and value in numbers
     return find_value_hint(text, was_read) or (
-        "tracing kept what Python had at the time of the export; export again, or make it a "
+        "tracing kept the Python value at the time of the export; export again, or make it a "
         "buffer or an input"
     )
 

@@ -299,7 +299,7 @@ def find_outside_work(difference: RunDifference) -> Cause | None:
         if event.place < module_event.place:
             work = "transforms its inputs before it calls"
         else:
-            work = "goes on after calling"
+            work = "continues after calling"
         remedy = (
             "make that a part of the exported module, or leave it out of the reference"
         )

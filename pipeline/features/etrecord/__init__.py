@@ -6,7 +6,7 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "etrecord",
-    "leave etrecord.bin beside a package where `emit.etrecord` asks for it",
+    "write etrecord.bin next to a package if `emit.etrecord` is set",
     public=("pipeline.features.etrecord.etrecord",),
     after_emit="pipeline.features.etrecord.moments:record_entries",
     after_link="pipeline.features.etrecord.moments:write_etrecord",

@@ -5,22 +5,22 @@ from __future__ import annotations
 
 from pipeline.moments import Command, Feature
 
-JSON = "write one line of JSON instead; docs/reference/json.md describes it"
+JSON = "print one line of JSON instead (docs/reference/json.md)"
 FEATURE = Feature(
     "explain",
-    "say what a run would do and why, to the file, key, tensor or library",
+    "show what a run would do and why, down to the file, key, tensor or library",
     verbs=(
         Command(
             "plan",
-            "show what a run would do, and why, without doing it",
+            "show what a run would do and why, without running it",
             "[package[/method] ...]",
             {
-                "resolved": "print the effective config of each method and where each value comes "
-                "from",
+                "resolved": "print the effective config of each method and the origin of each "
+                "value",
                 "json": JSON,
             },
-            "Names may be patterns ('vision*', 'vision/enc*'); without one, it is all of them. "
-            "The exit status is 1 where a config has mistakes.",
+            "Names may be patterns ('vision*', 'vision/enc*'); the default is everything. "
+            "The exit status is 1 if a config has mistakes.",
             (
                 ("doit plan", "all that is stale"),
                 ("doit plan vision/classify", "one method"),
@@ -31,7 +31,7 @@ FEATURE = Feature(
         ),
         Command(
             "explain",
-            "say why actions are current or stale; without names, what slowed the last run",
+            "show why actions are current or stale, or what slowed the last run",
             "[package[/method] ...]",
             {"json": JSON},
             examples=(
@@ -49,8 +49,8 @@ FEATURE = Feature(
             "list the packages that depend on a file, tensor, backend or library, and how",
             "<file | tensor | backend | library | $VARIABLE>",
             {"json": JSON},
-            "A pattern stands for all files or tensors that match it, a folder for everything in "
-            "it. What an exporter reads is known once it has run.",
+            "A pattern selects all files or tensors that match it; a folder selects everything "
+            "in it. The files that an exporter reads are known only after it has run.",
             (
                 ("doit why models/common.py", "a module that exporters import"),
                 ("doit why decoder.embed.weight", "a tensor of a model"),

@@ -11,24 +11,28 @@ _KIND = Literal["export", "quantize", "compile", "link", "validate"]
 _STATE = Literal["up-to-date", "hit", "stale", "waiting"]
 _ACTION = {
     "kind": _KIND,
-    "model": (str, None, "of an export, with its parameters; null for other kinds"),
-    "package": (str, None, "null for an export, which packages share"),
-    "methods": ([str], "those of a compile or quantize action"),
+    "model": (
+        str,
+        None,
+        "the model of an export, with its parameters; null for other kinds",
+    ),
+    "package": (str, None, "null for an export, since packages share exports"),
+    "methods": ([str], "the methods of a compile or quantize action"),
     "state": (
         _STATE,
-        "hit: not here, but in the store; waiting: for an action before it",
+        "hit: not built here, but in the store; waiting: depends on an action that is not done",
     ),
     "reason": str,
 }
 PLAN = {
     "format": Literal[1],
-    "actions": ([_ACTION], "in the order of a run, those that are up to date too"),
+    "actions": ([_ACTION], "in run order, including those that are up to date"),
     "mistakes": (
         [{"package": str, "mistake": str}],
-        "in configs; their packages have no actions",
+        "mistakes in configs; packages with mistakes have no actions",
     ),
     "warnings": [str],
-    "notes": ([str], "on backends and libraries of actions that are to be done"),
+    "notes": ([str], "notes on the backends and libraries of pending actions"),
 }
 EXPLANATION = {
     "format": Literal[1],
@@ -37,37 +41,40 @@ EXPLANATION = {
             **_ACTION,
             "since": (
                 str,
-                'which earlier action `changes` compares it with; "" where nothing is compared',
+                'the earlier action that `changes` compares with; "" if there is none',
             ),
-            "changes": ([str], "to the file, config key, tensor or library"),
+            "changes": ([str], "each names the file, config key, tensor or library"),
             "remarks": [str],
             "seconds": (
                 Seconds,
                 None,
-                "that it took, here or elsewhere; null where it was not done",
+                "how long it took, here or elsewhere; null if it never ran",
             ),
-            "stages": {str: (Seconds, "by stage")},
+            "stages": {str: (Seconds, "seconds by stage")},
         }
     ],
     "last_run": (
         {
             "seconds": Seconds,
             "workers": Count,
-            "idle": (Seconds, "of all workers together"),
-            "idle_while_ready": (Seconds, "of it, while an action was ready"),
+            "idle": (Seconds, "idle time, summed over workers"),
+            "idle_while_ready": (
+                Seconds,
+                "the part of it in which an action was ready",
+            ),
             "chain": [{"action": str, "seconds": Seconds, "waited": Seconds}],
         },
         None,
-        "what bounded the last run, where nothing is named",
+        "what limited the last run; null if packages were named",
     ),
 }
 DEPENDENTS = {
     "format": Literal[1],
-    "thing": (str, "as it was named"),
+    "thing": (str, "as given on the command line"),
     "roads": [
         {
             "package": str,
-            "methods": ([str], None, "those that hang on it; null for all"),
+            "methods": ([str], None, "the methods that depend on it; null for all"),
             "road": Literal[
                 "config",
                 "model",
@@ -87,16 +94,17 @@ DEPENDENTS = {
             ],
             "through": (
                 str,
-                "what names it: a key of the config, a pass, a file, a package of the family",
+                "what refers to it: a config key, a pass, a file, or a package of the family",
             ),
             "lower": (
                 bool,
-                "whether a change lowers methods anew; else it is only validated",
+                "whether a change lowers methods again; if false, it only validates them again",
             ),
         }
     ],
     "not_known": (
         {str: str},
-        "by package, why there may be more: its model is not exported here, or it has mistakes",
+        "by package, why the list may be incomplete: its model is not exported here, or its "
+        "config has mistakes",
     ),
 }

@@ -57,7 +57,7 @@ def run(
     """
     if resolved and json:
         raise PipelineError(
-            "--resolved writes a config, in YAML; leave out --json, or --resolved"
+            "--resolved prints YAML, so it can't be combined with --json"
         )
     if resolved:
         yield from _resolve(plan, known_packages(plan, words))

@@ -15,12 +15,12 @@ from pipeline.moments import Command, Feature
 
 DIAGNOSE = Command(
     "diagnose",
-    "list everything in a model that torch.export refuses, with source lines",
+    "list everything in a model that torch.export rejects, with source lines",
     "<model | package> ...",
-    {"json": "write one line of JSON instead; docs/reference/json.md describes it"},
-    "The exporter runs once more. What torch.export refuses, torch.export.draft_export exports as "
-    "far as it can, and its report is printed: operators without fake kernels, branches and sizes "
-    "that depend on values, guards on sizes. The exit status is 1 where anything is refused.",
+    {"json": "print one line of JSON instead (docs/reference/json.md)"},
+    "The exporter runs once more. torch.export.draft_export exports what torch.export rejects, "
+    "as far as it can, and its report is printed: operators without fake kernels, branches and "
+    "sizes that depend on values, guards on sizes. The exit status is 1 if anything is rejected.",
     (("doit diagnose asr", "the model of models/asr.py"),),
     run="pipeline.features.exporters.diagnose:run",
     builds=True,

@@ -25,19 +25,25 @@ DIAGNOSIS = {
     "format": Literal[1],
     "models": [
         {
-            "model": (str, "with its parameters"),
+            "model": (str, "the model, with its parameters"),
             "exports": (
                 [
                     {
-                        "module": (str, "the class of what is exported"),
-                        "place": (str, 'of the call of torch.export; "" if unknown'),
-                        "error": (str, '"" where torch.export takes it'),
-                        "draft_error": (str, "why not even a draft could be made"),
+                        "module": (str, "the class of the exported module"),
+                        "place": (
+                            str,
+                            'file and line of the torch.export call; "" if unknown',
+                        ),
+                        "error": (
+                            str,
+                            'the error of torch.export; "" if there is none',
+                        ),
+                        "draft_error": (str, "why the draft export failed too"),
                         "findings": [
                             {
-                                "kind": (str, "as torch calls it"),
+                                "kind": (str, "torch's name for it"),
                                 "place": (str, 'file and line; "" if unknown'),
-                                "code": (str, "of that line"),
+                                "code": (str, "the source of that line"),
                                 "what": str,
                             }
                         ],
@@ -45,7 +51,7 @@ DIAGNOSIS = {
                 ],
                 "the calls of torch.export, in their order",
             ),
-            "error": (str, "what ended the exporter, if anything did"),
+            "error": (str, "the exporter's exception, if it raised one"),
         }
     ],
 }
@@ -113,8 +119,9 @@ def _has_failed(model: Mapping[str, Any]) -> bool:
 def _describe(model: Mapping[str, Any]) -> Iterator[str]:
     calls = model["exports"]
     refused = [call for call in calls if call["error"]]
-    counts = f"{len(refused)} of {plural(len(calls), 'export')} refused"
-    yield f"{model['model']}: {counts if refused else 'torch.export takes all that it exports'}"
+    counts = f"{len(refused)} of {plural(len(calls), 'export')} rejected"
+    summary = counts if refused else "torch.export accepts everything that it exports"
+    yield f"{model['model']}: {summary}"
     for call in refused:
         yield f"  {call['module']}, exported at {call['place'] or 'an unknown line'}:"
         for finding in call["findings"]:

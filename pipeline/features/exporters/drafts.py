@@ -149,7 +149,7 @@ def _name_operator(name: str) -> str:
 def _describe_missing(data: Mapping[str, Any]) -> str:
     name = _name_operator(data["op"])
     return (
-        f"operator {name} has no fake kernel, which says what shape it gives; register one with "
+        f"operator {name} has no fake kernel, which gives the output's shape; register one with "
         f'@torch.library.register_fake("{name}")'
     )
 

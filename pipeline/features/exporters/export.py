@@ -164,9 +164,7 @@ def _explain(root: Path, model: str, error: BaseException) -> str:
     make one."""
     text = explain_error(error, root=root)
     if "draft_export" in str(error):
-        return (
-            f"{text}; `doit diagnose {model}` lists all that torch.export refuses of it"
-        )
+        return f"{text}; `doit diagnose {model}` lists everything in it that torch.export rejects"
     return text
 
 

@@ -64,7 +64,7 @@ def check_names(module: ModuleType, names: Iterable[Any]) -> None:
     if wrong := [repr(name) for name in names if not METHOD_NAME.fullmatch(str(name))]:
         mistake = f"method names {', '.join(wrong)}; {METHOD_RULE}"
     elif not are_distinct(names):
-        mistake = f"method names {', '.join(sorted(names))}: two of them differ by case alone; "
+        mistake = f"method names {', '.join(sorted(names))}: two of them differ only in case; "
         mistake += "rename one, since archives and some file systems take both for one"
     else:
         return
@@ -135,7 +135,7 @@ def check_eager(module: ModuleType, references: Mapping[str, Reference]) -> None
         if isinstance(owner, ExportedProgram) or _is_unlifted(owner):
             mistake = (
                 f"the reference of {method!r} is an exported program, which would be "
-                "compared with itself; give the eager module, or none"
+                "compared with itself; pass the eager module, or no reference"
             )
             raise SourceError(f"{name_file(module)}: {mistake}")
 
@@ -189,7 +189,7 @@ def _check_parameters(
     except TypeError as error:
         names = ", ".join(inspect.signature(function).parameters) or "none"
         mistake = (
-            f"{FUNCTION}() can't be called with what `export` gives: {error}; it takes "
+            f"{FUNCTION}() can't be called with the arguments in `export`: {error}; it takes "
             f"{names}"
         )
         raise SourceError(f"{name_file(module)}: {mistake}") from error

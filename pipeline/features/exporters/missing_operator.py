@@ -29,7 +29,7 @@ def explain_missing(error: AttributeError) -> str:
     if library:
         example = f", as {library},"
     return (
-        f"calls the operator {name[:_MOST_CHARACTERS]}, which nothing here registers; import the "
-        f"module that does{example} in the exporter, or name it in `operators` of "
+        f"calls the operator {name[:_MOST_CHARACTERS]}, which no imported module registers; "
+        f"import the module that does{example} in the exporter, or name it in `operators` of "
         "[tool.pte-pipeline]"
     )

@@ -26,14 +26,14 @@ class Family(Options):
     Example: assistant
     """
     base: Name | None = None
-    """The package of the family whose weights are shared, those and no others, so that a further
-    package changes no file of those that are there. By default all that two packages hold is.
+    """The package of the family whose weights, and only these, are shared, so that another package
+    changes no existing file. By default all weights that two packages have in common are shared.
 
     Example: assistant-base
     """
     share: Weights = Field(default={WEIGHTS_FILE: ("*",)})
-    """The weights that are shared: all by default, in <name>.ptd; a list of modules or patterns of
-    qualified names; or such lists by the name of the file.
+    """The shared weights: all by default, in <name>.ptd; a list of modules or patterns of qualified
+    names; or such lists by file name.
 
     Example: {foundation: [base]}
     """
@@ -58,8 +58,8 @@ class Family(Options):
 def add_fields() -> dict[str, tuple[Any, Any]]:
     """Return the field of packages."""
     text = (
-        "The packages that share their weights with this one: the family's name, or {name, base, "
-        "share}."
+        "The packages that share weights with this one: the family's name, or "
+        "{name, base, share}."
     )
     return {"family": (Family | None, Field(default=None, description=text))}
 

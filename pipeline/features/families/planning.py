@@ -89,9 +89,13 @@ class FamilyPlanning(Planning):
         assert settings is not None
         for variant, first_package in self._find_variants(settings["name"]):
             if variant != settings:
-                mistake = f"shares otherwise than the package '{first_package}' of this family"
+                mistake = (
+                    f"has other sharing options than '{first_package}' of this family"
+                )
                 yield document.problem(
-                    "family", mistake, "give all the same `base` and `share`"
+                    "family",
+                    mistake,
+                    "give all packages of the family the same `base` and `share`",
                 )
                 return
         base = settings["base"]
@@ -104,7 +108,7 @@ class FamilyPlanning(Planning):
             )
         elif self.plan.problems(base):
             mistake = f"the package '{base}', whose weights are shared, has mistakes"
-            yield document.problem("family.base", mistake, "mend those first")
+            yield document.problem("family.base", mistake, "fix those first")
         elif base not in self.members(package):
             mistake = f"the package '{base}' is not of this family"
             remedy = f"give it `family: {settings['name']}` too"
@@ -233,7 +237,7 @@ def describe_difference(difference: Difference) -> str | None:
     """Describe a difference of two keys in what a family shares; None for any other."""
     match difference.path:
         case ("family", "objects"):
-            return "what its family shares is chosen among other weights"
+            return "the weights that its family shares are chosen from other weights"
         case ("held_to", "family"):
             return "files of its family changed"
     return None

@@ -117,7 +117,9 @@ def _describe(packages: Packages, base: str | None) -> str:
         f"together: sharing saves {saved}."
     )
     if base:
-        sentence += f" What {base} holds is shared, so a further package changes no shared file."
+        sentence += (
+            f" Only files of {base} are shared, so another package changes none."
+        )
     return sentence
 
 
@@ -164,7 +166,7 @@ def make_chart(packages: Packages, pages: Mapping[str, str], family: str = "") -
         page = pages.get(package)
         if page:
             links |= {words: page for _, _, words in pieces}
-    about = "A shared file has one colour, and an app has it once; grey is what only one has."
+    about = "An app stores each shared file (one colour each) once; grey is one package's own."
     if len(largest) < len(splits):
         about += f" The {len(largest)} of {len(splits)} that add most."
     apart, together = map(human_size, _sizes(packages))

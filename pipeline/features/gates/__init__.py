@@ -12,34 +12,32 @@ DIFF = Command(
     "compare the build with its baseline, a revision or another build",
     "[revision | path] [package ...]",
     {
-        "markdown": "write Markdown, for a pull request",
-        "fail-on CHANGE": "exit with status 1 where packages or methods were `removed`, `renamed`, "
-        "`new` or `changed`; several are joined by commas",
-        "json": "write one line of JSON; docs/reference/json.md describes it",
+        "markdown": "print Markdown, for a pull request",
+        "fail-on CHANGE": "exit with status 1 if packages or methods were `removed`, `renamed`, "
+        "`new` or `changed`; separate several with commas",
+        "json": "print one line of JSON (docs/reference/json.md)",
     },
-    "A revision's objects are read from git: the index and the work tree stay as they are. "
-    "Packages that are new, removed or renamed since are part of what is shown.",
+    "The revision is read from git's objects; the index and the work tree are not touched. New, "
+    "removed and renamed packages are shown too.",
     (
-        ("doit diff", "with the accepted baselines"),
+        ("doit diff", "against the accepted baselines"),
         ("doit diff main --markdown", "with a branch"),
         (
             "doit diff main --fail-on removed",
-            "fails where a package or a method is gone",
+            "fail if a package or a method is gone",
         ),
-        ("doit diff ../other/build vision", "with another build"),
+        ("doit diff ../other/build vision", "against another build"),
     ),
     run="pipeline.features.gates.diff:run",
     record="pipeline.features.gates.diff:DIFFERENCES",
 )
 AFFECTED = Command(
     "affected",
-    "list the packages and methods that a change since a revision touches",
+    "list the packages and methods affected by changes since a revision",
     "<revision> [package ...]",
-    {
-        "json": "write one line of JSON, for a CI's matrix; docs/reference/json.md describes it"
-    },
-    "Keys of actions are compared; nothing is exported or built. A model that this store has no "
-    "export of is taken for changed.",
+    {"json": "print one line of JSON, for a CI matrix (docs/reference/json.md)"},
+    "The keys of actions are compared; nothing is exported or built. A model without an export "
+    "in this store counts as changed.",
     (
         ("doit affected main", "since a branch"),
         ("doit affected main --json", "since, packages (package, state, lower, ...)"),
@@ -51,12 +49,12 @@ BASELINE = Command(
     "baseline",
     "record the current figures as the baseline that gates compare with",
     "[package ...]",
-    examples=(("doit baseline vision", "writes baselines/vision.yaml"),),
+    examples=(("doit baseline vision", "write baselines/vision.yaml"),),
     run="pipeline.features.gates.accept:run",
 )
 FEATURE = Feature(
     "gates",
-    "hold packages to limits and accepted baselines, and compare builds",
+    "check packages against limits and accepted baselines, and compare builds",
     verbs=(DIFF, AFFECTED, BASELINE),
     config={
         "validate.gates": "pipeline.features.gates.kinds:add_package_fields",

@@ -48,7 +48,9 @@ def _accept(plan: Plan, package: str) -> str:
     now = _present(plan, package)
     path = plan.workspace.baseline(package)
     if not path.parent.resolve().is_relative_to(plan.workspace.root.resolve()):
-        raise PipelineError(f"{package}: {BASELINES}/ is a link out of the workspace")
+        raise PipelineError(
+            f"{package}: {BASELINES}/ is a link that leads out of the workspace"
+        )
     before = None
     with suppress(ConfigErrors):  # one that can't be read is replaced
         before = read_baseline(path)
@@ -83,23 +85,23 @@ def _present(plan: Plan, package: str) -> Mapping[str, Any]:
     lowered = link_status(plan, package)
     if not lowered.current:
         raise PipelineError(
-            f"{package}: not built as it is asked for ({lowered.reason}); {first}"
+            f"{package}: its build is out of date ({lowered.reason}); {first}"
         )
     action = plan.validate(package)
     recorded = plan.workspace.state(package).get("validate", {})
     if action is None or recorded.get("measured") != hash_json(action.key["measured"]):
-        raise PipelineError(f"{package}: not validated as it is now; {first}")
+        raise PipelineError(f"{package}: its current build is not validated; {first}")
     if damage := find_damage(plan, package, recorded):
         raise PipelineError(f"{package}: {damage}; {first}")
     folder = plan.workspace.package(package)
     if not recorded["sound"]:
         report = read_fitting(folder / REPORT) or {}
         failures = "".join(f": {each}" for each in report.get("failures", ())[:1])
-        raise PipelineError(f"{package}: is not what its source is{failures}")
+        raise PipelineError(f"{package}: differs from its source{failures}")
     if not recorded.get("complete", True):
         raise PipelineError(
-            f"{package}: the last validation left out what it had no time for, so its figures may "
-            f"be too good; raise validate.budget and {first}"
+            f"{package}: the last validation ran out of time and left some inputs out, so its "
+            f"figures may be too good; raise validate.budget and {first}"
         )
     if (build := read_build(folder / MANIFEST)) is None:
         raise PipelineError(f"{package}: its manifest can't be read; {first}")

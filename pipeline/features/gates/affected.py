@@ -28,15 +28,14 @@ AFFECTED = {
         {
             "package": str,
             "state": State,
-            "lower": (bool, "whether it is lowered anew"),
-            "validate": (bool, "whether it is validated anew"),
+            "lower": (bool, "whether it is lowered again"),
+            "validate": (bool, "whether it is validated again"),
             "methods": (
                 [str],
                 None,
-                "those that are compiled anew; null for all of them, also where which ones can't "
-                "be known before the model is exported",
+                "the methods that are compiled again; null for all, or if only an export can tell",
             ),
-            "reasons": ([str], "to the file, config key, tensor or library"),
+            "reasons": ([str], "each names the file, config key, tensor or library"),
         }
     ],
 }
@@ -90,7 +89,7 @@ def run(plan: Plan, words: Sequence[str], json: bool = False) -> Iterator[Any]:
     with ExitStack() as stack:
         reference = open_reference(plan, revision, stack)
         if reference is None or (reference.packages and reference.plan is None):
-            raise PipelineError(f"'{revision}' is no revision of git's; {_USAGE}")
+            raise PipelineError(f"'{revision}' is not a git revision; {_USAGE}")
         plan.trust_last_exports()
         packages = _select(plan, reference, names)
         comparisons = [_compare(plan, reference, package) for package in packages]
@@ -112,7 +111,9 @@ def _select(plan: Plan, reference: Reference, names: Sequence[str]) -> list[str]
     for name in names:
         fitting = fit_names(known, name)
         if not fitting:
-            raise PipelineError(f"'{name}' is no package; {did_you_mean(name, known)}")
+            raise PipelineError(
+                f"'{name}' is not a package; {did_you_mean(name, known)}"
+            )
         packages |= dict.fromkeys(fitting)
     return list(packages)
 

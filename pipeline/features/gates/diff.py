@@ -33,25 +33,25 @@ Json = Mapping[str, Any]
 # What `doit diff --json` prints (`moments.Command.record`).
 DIFFERENCES = {
     "format": Literal[1],
-    "against": (str, "what all packages are compared with"),
+    "against": (str, "the build that packages are compared with"),
     "packages": [
         {
             "package": str,
             "same": (bool, "whether nothing differs"),
-            "change": (Change, "of the package"),
-            "previous": (str, None, "the name that a renamed one had"),
-            "against": (str, "the build that this one is compared with"),
+            "change": (Change, "how the package changed"),
+            "previous": (str, None, "the previous name of a renamed package"),
+            "against": (str, "the build that this package is compared with"),
             "methods": (
                 {str: Change},
-                "those that are not in both builds, or were renamed",
+                "methods that are in only one build, or were renamed",
             ),
             "sections": [
                 {
-                    "title": (str, "a method, or what the rows are about"),
+                    "title": (str, "a method, or the subject of the rows"),
                     "rows": [
                         {
                             "what": str,
-                            "before": (str, '"" where there is none'),
+                            "before": (str, '"" if there is none'),
                             "after": str,
                             "change": str,
                         }
@@ -63,8 +63,8 @@ DIFFERENCES = {
     ],
     "failures": (
         [str],
-        "packages that can't be compared, and what --fail-on is about; the exit status is 1 with "
-        "any",
+        "packages that can't be compared, and changes that --fail-on names; any entry makes the "
+        "exit status 1",
     ),
 }
 
@@ -204,8 +204,8 @@ def _describe_unknown(plan: Plan, words: Sequence[str]) -> str:
         return describe_no_packages(plan.workspace)
     hint = did_you_mean(words[-1], plan.packages)
     if len(words) == 1:
-        return f"'{words[0]}' is no package, file or revision of git's; {hint}"
-    return f"'{words[0]}' and '{words[1]}' are no packages; {hint}"
+        return f"'{words[0]}' is not a package, a file or a git revision; {hint}"
+    return f"'{words[0]}' and '{words[1]}' are not packages; {hint}"
 
 
 def _select(
@@ -305,7 +305,7 @@ def _describe_staleness(
     status = link_status(plan, package)
     if status.current:
         return ()
-    return (f"build/{package} is not what its sources ask for: {status.reason}",)
+    return (f"build/{package} is out of date: {status.reason}",)
 
 
 def _unknown_numerics(plan: Plan, package: str, build: Json) -> str:
@@ -316,7 +316,7 @@ def _unknown_numerics(plan: Plan, package: str, build: Json) -> str:
     built = build["manifest"]["files"]
     files = {name: file["digest"] for name, file in built.items()}
     if unknown and report.get("files") != files:
-        return f"numerics are left out: build/{package} has not been validated as it is"
+        return f"numerics are left out: the current build/{package} is not validated"
     if unknown:
         return f"numerics are left out of what did not run: {', '.join(unknown)}"
     return ""

@@ -22,7 +22,7 @@ def find_estimates(method: GateSubject, gate: str) -> tuple[Sequence[Json], str]
     if not estimates:
         backends = ", ".join(sorted(partitions)) or "no backend"
         sentence = (
-            f"{gate} limits an estimate, and no compiler of its delegates made one"
+            f"{gate} limits an estimate, but no compiler of its delegates made one"
         )
         return (
             (),

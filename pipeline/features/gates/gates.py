@@ -205,7 +205,7 @@ def _why_unmeasured(
         return sentence, "not run" if is_left_alone else None
     on_purpose = gate.needs_partitioners and not setting.of_method
     if on_purpose and not subject.facts["lowering"].get("partitioners"):
-        sentence = f"{method}: no partitioners, said on purpose (`partitioners: []`)"
+        sentence = f"{method}: no partitioners, by choice (`partitioners: []`)"
         return sentence, "no partitioners"
     required = setting.requires_baseline
     if gate.needs_baseline and (
@@ -221,7 +221,7 @@ def _why_not_run(gate: Gate, run: Json) -> str:
     if run.get("not_run"):
         return f"did not run: {run['not_run']}"
     if ALL in left_out or (LATENCY in left_out and gate.is_timed):
-        return "was left out: validate.budget was spent"
+        return "was left out: validate.budget was exhausted"
     if UNASKED in left_out:
         return f"was {UNASKED}"
     return ""

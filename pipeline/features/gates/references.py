@@ -121,7 +121,9 @@ def _find_accepted(plan: Plan, package: str) -> ReferenceBuild:
             # Their numerics may be of another machine.
             merged = {**build["figures"], "methods": figures["methods"]}
             return {**build, "figures": merged}, name, ()
-    note = "the build that was accepted is not in the store, so options are left out"
+    note = (
+        "the build that was accepted is not in the store, so its options are left out"
+    )
     return _make_accepted(figures), name, (note,)
 
 
@@ -160,7 +162,7 @@ def _open_path(path: Path, word: str) -> Reference:
 
 def _read(path: Path, name: str) -> ReferenceBuild:
     if (build := read_build(path)) is None:
-        raise PipelineError(f"{name}: {path.name} is no manifest that can be read")
+        raise PipelineError(f"{name}: {path.name} is not a readable manifest")
     return build, name, ()
 
 
@@ -198,11 +200,11 @@ def _find_stored(
         return None, f"its model can't be read ({error})", False
     if link is None or methods is None:
         model = revision.model(package)
-        return None, f"its model {model} is not exported in this store", True
+        return None, f"this store has no export of its model {model}", True
     entry = store.get(link.digest)
     build = _load_build(store, link.digest)
     if entry is None or build is None:
-        reason = "it is not in this store as the present tools would build it"
+        reason = "this store has no build of it with the current tools"
         return None, reason, True
     files = {}
     for name, blob in entry.result["files"].items():

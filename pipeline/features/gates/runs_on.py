@@ -178,14 +178,14 @@ def find_package_misfits(contract: Json, runtime: Runtime) -> Iterator[str]:
         if limits["executorch"] and _minor(release) > _minor(limits["executorch"]):
             yield (
                 f"is of executorch {limits['executorch']}, and {release} made the package, which "
-                f"may hold what that does not know; {_OLDER}"
+                f"may contain features that it does not know; {_OLDER}"
             )
     for part, needed in limits["alignment"].items():
         alignment = contract["alignment"][part]
         if alignment is not None and alignment < needed:
             yield (
-                f"needs {part.replace('_', ' ')} aligned to {needed} bytes, and the package's are "
-                f"to {alignment}; say `{_ALIGNED_BY[part]}: {needed}`"
+                f"needs {part.replace('_', ' ')} aligned to {needed} bytes, but the package's "
+                f"are aligned to {alignment}; set `{_ALIGNED_BY[part]}: {needed}`"
             )
 
 
@@ -205,7 +205,7 @@ def find_method_misfits(method: Method, runtime: Runtime) -> Iterator[str]:
             calls = method.facts["delegation"]["partitions"].get(backend, 0)
             yield (
                 f"lacks {backend}, which runs {calls} of its partitions; take {name} out of "
-                f"`partitioners`, or link the backend: `doit contract {method.package}` says how"
+                f"`partitioners`, or link the backend (`doit contract {method.package}` shows how)"
             )
     yield from _lacking_memory(method, runtime)
 
@@ -273,7 +273,7 @@ def _advise(method: Method, runtime: Runtime, operator: str, reason: str) -> str
     options = islice(
         _find_options(method.facts["lowering"], runtime, operator), _MOST_OPTIONS
     )
-    link = f"build the runtime with it: `doit contract {method.package}` says how"
+    link = f"build the runtime with it (`doit contract {method.package}` shows how)"
     if _find_library(operator) is None:
         link = "link a kernel of your own, since ExecuTorch has none"
     return why + ", or ".join([*options, link])
@@ -289,15 +289,15 @@ def _find_options(lowering: Json, runtime: Runtime, operator: str) -> Iterator[s
         if _base(name) == base:
             yield f"leave {name} out of `edge.preserve_ops`, so that it is decomposed"
     if namespace == "dim_order_ops":
-        yield "say `edge: {skip_dim_order: true}`, and ATen's copies stand in its place"
+        yield "set `edge: {skip_dim_order: true}`, so that ATen's copies replace it"
     if namespace == "et_copy":
-        yield "say `emit: {propagate_device: ...}`, so that values stay on the device"
+        yield "set `emit: {propagate_device: ...}`, so that values stay on the device"
     if namespace == "quantized_decomposed" and lowering.get("quantize"):
         yield "delegate what is on both sides of it, or leave `quantize` out"
     partitioners = lowering.get("partitioners") or ()
     used = {partitioner["name"] for partitioner in partitioners}
     if lowering.get("modules") or any(p.get("modules") for p in partitioners):
-        yield "let `modules` name where it stands, so that it can be delegated"
+        yield "add its module to `modules`, so that it can be delegated"
     if namespace == "aten":
         offered = _find_offered(runtime, used)
         if offered:

@@ -127,6 +127,6 @@ def measure_delegated(method: GateSubject, noun: str, limit: float) -> Measured:
     kernels = name_kernels(method.now["left"])
     newly = describe_newly_left(method, "since the baseline", reasons=False)
     return share, (
-        f"{percent(share)} of {noun} delegated, at least {percent(limit)} wanted; left to "
+        f"{percent(share)} of {noun} delegated, at least {percent(limit)} required; left to "
         f"{kernels}: {undelegated or 'none'}{newly}"
     )

@@ -56,9 +56,9 @@ def refuse_held_state(lowered: Mapping[str, ExportedProgram]) -> None:
 def _describe(method: str, backend: str, buffers: list[str]) -> str:
     names = listed(buffers, 3)
     return (
-        f"{method}: {backend} keeps {names} inside its delegate, where no other method sees it, "
-        "though `share_mutable_buffers` is true; leave it to the package's memory (Core "
-        "ML: `take_over_mutable_buffer: false, take_over_constant_data: false`), or say "
+        f"{method}: {backend} keeps {names} inside its delegate, hidden from other methods, "
+        "although `share_mutable_buffers` is true; keep it in the package's memory (Core "
+        "ML: `take_over_mutable_buffer: false, take_over_constant_data: false`), or set "
         "`share_mutable_buffers: false`"
     )
 

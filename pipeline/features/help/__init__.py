@@ -16,7 +16,7 @@ COMPLETION = Command(
     "print the script that lets a shell complete `pte` commands",
     "bash | zsh | fish",
     more="Commands, options, packages, methods, models and, after `pte help`, config keys are "
-    "completed. Each line belongs in the file that the shell reads at its start.",
+    "completed. Add the line for your shell to its startup file.",
     examples=(
         ('eval "$(pte completion bash)"', "in ~/.bashrc"),
         ('eval "$(pte completion zsh)"', "in ~/.zshrc, after compinit"),

@@ -39,14 +39,14 @@ DOIT_COMMANDS = {
             "remove the files that builds left in build/",
             "[package | task ...]",
             {
-                "orphans": "remove what is left of packages that no config makes",
+                "orphans": "remove the output of packages that no longer have a config",
                 "dry-run": "print what would be removed",
             },
             examples=(("doit clean vision", "the files of one package"),),
         ),
         Command(
             "forget",
-            "let doit forget when other tasks of dodo.py last ran",
+            "make doit forget when other tasks of dodo.py last ran",
             "[task ...]",
         ),
         Command(
@@ -63,7 +63,7 @@ DOIT_COMMANDS = {
 }
 _RUN_OPTIONS = {
     "-n NUMBER": "worker processes; by default one for each core",
-    "-a": "run the actions again, whatever the store holds",
+    "-a": "run the actions again and ignore the store",
     "-v": "a line for each method in the table",
     "--allow VERDICTS": "count these verdicts as success: not-judged,not-run",
 }
@@ -129,7 +129,7 @@ def _overview() -> Iterator[str]:
             yield f"  doit {command.name:<15} {command.summary}"
     yield ""
     yield "`doit COMMAND --help` shows its options and examples. A name is a package, or one of its"
-    yield "methods (vision/classify), or a pattern ('vision*'). Other tasks of dodo.py run as ever."
+    yield "methods (vision/classify), or a pattern ('vision*'). Other tasks of dodo.py run too."
 
 
 def _describe(command: Command) -> Iterator[str]:

@@ -12,7 +12,7 @@ FEATURE = Feature(
             "init",
             "create a workspace: a minimal exporter, a config, dodo.py",
             "[folder]",
-            more="Existing files stay as they are; each is reported.",
+            more="Existing files are kept and reported.",
             examples=(("doit init shop && cd shop && doit", "a first package"),),
             run="pipeline.features.init.workspace:run",
             anywhere=True,

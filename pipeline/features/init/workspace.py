@@ -91,7 +91,7 @@ def run(words: Sequence[str], root: Path) -> int:
     is_below = folder != root and folder.is_relative_to(root)
     if is_below and (root / "dodo.py").is_file():
         raise PipelineError(
-            f"{root} is a workspace already, and this is a folder in it"
+            f"{root} is already a workspace, and this folder is inside it"
         )
     for line in make_workspace(folder):
         print(line)
@@ -107,7 +107,7 @@ def make_workspace(folder: Path) -> Iterator[str]:
             path = folder / name
             example = name.startswith(("models/", "partition_configs/"))
             if path.exists():
-                yield f"{name}: is there already"
+                yield f"{name}: already exists"
             elif not (
                 example and has_packages
             ):  # a workspace with packages needs no example

@@ -38,7 +38,7 @@ def _check_zip(path: Path) -> str:
         for member in members:
             with archive.open(member) as file:
                 if file.read(len(_ARRAY)) != _ARRAY:
-                    return f"'{member.filename}' is no array"
+                    return f"'{member.filename}' is not an array"
     return "" if members else "holds no arrays"
 
 
@@ -54,7 +54,7 @@ def _check_header(path: Path) -> str:
         ends = [tensor["data_offsets"][1] for tensor in header.values()]
         missing = _LENGTH + length + max(ends, default=0) - size
     except (KeyError, IndexError, TypeError):
-        return "its header has another form"
+        return "its header has an unknown form"
     if missing > 0:
         return f"it lacks {missing} bytes"
     return "" if ends else "holds no tensors"

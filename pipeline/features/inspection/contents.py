@@ -76,7 +76,8 @@ def _segments(view: PackageView, file: PackageFile) -> Iterator[dict[str, Any]]:
     for span, claim in sorted(claims.items()):
         if span.offset < end:
             raise PipelineError(
-                f"{file.name}: is corrupt: what is at {span.offset} overlaps what ends at {end}"
+                f"{file.name}: is corrupt: the data at {span.offset} overlaps the data before "
+                f"it, which ends at {end}"
             )
         yield from _fill_gap(view, file, Span(end, span.offset - end))
         yield _segment(view, file, span, claim)

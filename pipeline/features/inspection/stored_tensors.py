@@ -215,14 +215,14 @@ def _advice(places: Sequence[StoredTensor]) -> str:
     backends = sorted({tensor.backend for tensor in places if tensor.backend})
     if len({tensor.portable for tensor in places}) > 1:
         return (
-            "portable operators and a delegate keep one each; it is stored once where all that "
-            "uses it is lowered to the same backend"
+            "portable operators and a delegate each keep a copy; lower all operators that use it "
+            "to the same backend to store it once"
         )
     if backends:
         return (
-            f"each delegate of {' and '.join(backends)} keeps weights of its own; delegates share "
-            "those that their backend stores as named data, as XNNPACK does"
+            f"each delegate of {' and '.join(backends)} keeps its own weights; delegates share "
+            "only weights that their backend stores as named data, as XNNPACK does"
         )
     if len({tensor.record["file"] for tensor in places}) > 1:
-        return "two files hold it; `emit.external_files` can send it to one file in every method"
-    return "it is kept in two layouts; what wants the same one shares it"
+        return "two files contain it; `emit.external_files` can send it to one file in every method"
+    return "it is stored in two layouts; operators that need the same layout share it"

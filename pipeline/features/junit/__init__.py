@@ -6,6 +6,6 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "junit",
-    "leave junit.xml beside each package and in build/, for CI servers",
+    "write junit.xml next to each package and in build/, for CI servers",
     report_formats={"junit.xml": "pipeline.features.junit.junit:junit"},
 )

@@ -149,7 +149,7 @@ def _describe_unseen(method: Json) -> str:
     if UNASKED in left_out:
         return UNASKED
     if ALL in left_out:
-        return "validate.budget was spent"
+        return "validate.budget was exhausted"
     return ""
 
 

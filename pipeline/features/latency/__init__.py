@@ -6,7 +6,7 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "latency",
-    "time methods on this machine, and hold them to max_latency_ratio",
+    "time methods on this machine, and check them against max_latency_ratio",
     report_fields={"methods.latency": "pipeline.features.latency.outline:LATENCY"},
     measuring="pipeline.features.latency.measuring:LatencyMeasuring",
     sections={110: "pipeline.features.latency.section:section"},

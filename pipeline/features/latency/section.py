@@ -42,9 +42,9 @@ def section(report: Json) -> ReportSection:
         more = f" The {_MOST_BARS} slowest of {len(timed)} methods."
     chart = Chart(
         "Further calls.",
-        "Median and quartiles of the package, whose delegates take as many threads as they like, "
-        "and of its source in eager mode, on one thread, on the machine that validated; a device "
-        f"is another matter.{more}",
+        "Median and quartiles of the package, whose delegates use as many threads as they like, "
+        "and of its source in eager mode on one thread, on the machine that validated. Times on "
+        f"a device differ.{more}",
         [("package", "var(--c0)"), ("source program", "var(--soft)")],
         "Latency of the package and of its source program",
         "latency",

@@ -7,16 +7,15 @@ from pipeline.moments import Command, Feature
 
 FEATURE = Feature(
     "listing",
-    "list packages with their models, targets and methods; `doit list` lists tasks without",
+    "list packages with their models, targets and methods; without it, `doit list` lists tasks "
+    "only",
     verbs=(
         Command(
             "packages",
             "list the packages of the workspace, with their models, targets and methods",
             "[package ...]",
-            {
-                "json": "write one line of JSON instead; docs/reference/json.md describes it"
-            },
-            "`doit list --json` prints the same JSON of all packages.",
+            {"json": "print one line of JSON instead (docs/reference/json.md)"},
+            "`doit list --json` prints the same JSON for all packages.",
             (
                 ("doit packages", "a line for each"),
                 ("doit list --json", "for programs, of all toolchains"),

@@ -20,14 +20,18 @@ PACKAGES = {
     "packages": [
         {
             "package": str,
-            "configs": ([str], "its config, and those that it extends"),
-            "model": (str, None, "null where the config has mistakes"),
-            "source": (str, None, "the file or folder of the model; null if not there"),
-            "target": (str, None, "the label that the config gives it"),
-            "methods": ([str], "in the order of the config"),
-            "units": ([[str]], "the methods that are compiled together"),
+            "configs": ([str], "its config and the configs that it extends"),
+            "model": (str, None, "null if the config has mistakes"),
+            "source": (
+                str,
+                None,
+                "the file or folder of the model; null if it doesn't exist",
+            ),
+            "target": (str, None, "the config's `target`"),
+            "methods": ([str], "in config order"),
+            "units": ([[str]], "groups of methods that are compiled together"),
             "quantized": ([str], "the methods that are quantized"),
-            "mistakes": ([str], "of its config, each in a line"),
+            "mistakes": ([str], "mistakes in its config, one line each"),
         }
     ],
 }

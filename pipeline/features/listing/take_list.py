@@ -18,7 +18,7 @@ def take_list(
     names = [word for word in words[1:] if word != "--json"]
     for word in names:
         if word.startswith("-"):
-            raise PipelineError(f"list: --json goes without {word}")
+            raise PipelineError(f"list: --json can't be combined with {word}")
 
     def print_packages() -> int:
         from pipeline.features.listing.packages import (

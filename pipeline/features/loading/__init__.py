@@ -6,7 +6,7 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "loading",
-    "call the methods of packages from Python by pte_pipeline.load_package",
+    "call the methods of packages from Python with pte_pipeline.load_package",
     public=("pipeline.features.loading.load_package",),
     read_signature="pipeline.features.loading.method_spec:read_signature",
 )

@@ -71,8 +71,9 @@ def load_package(
     manifest = read_manifest(pte, content)
     if not manifest["files"] and not trust:
         raise PipelineError(
-            f"{pte.name}: no {MANIFEST} next to it vouches for its bytes, and a damaged file can "
-            "end this process; put its manifest there, or load it with `trust=True`"
+            f"{pte.name}: there is no {MANIFEST} next to it to check its bytes against, and a "
+            "damaged file can crash this process; put its manifest there, or load it with "
+            "`trust=True`"
         )
     ptd_paths = [Path(ptd) for ptd in ptds] or find_ptds(pte, manifest)
     ptd_contents = PackageFiles.of(pte, ptd_paths).data()
@@ -115,7 +116,7 @@ class LoadedPackage:
         self._shares_state = shares_state
         self._together = find_sharing(files.plans) if shares_state else ()
         if self._together and device and not devices().get(device).shares_state:
-            self._stop_sharing(f"device '{device}' gives each method memory of its own")
+            self._stop_sharing(f"device '{device}' gives each method its own memory")
         self._open()
         # Names of arguments are in the manifest, or else in the package itself.
         self._signed_by = MANIFEST if signatures is not None else METADATA
@@ -132,7 +133,7 @@ class LoadedPackage:
         methods = listed(self._together)
         self._together = ()
         message = (
-            f"{self.name}: methods {methods} share state in this package, but not here: "
+            f"{self.name}: methods {methods} share state in this package, but not on this device: "
             f"{reason}"
         )
         if self._device not in ("", INTERPRETER):
@@ -199,7 +200,7 @@ class LoadedPackage:
         if "reset" in self._methods:
             raise PipelineError(
                 f"{self.name}: has a method 'reset': package['reset'](...) calls it, and "
-                "copy.copy(package) is the same package with its initial state"
+                "copy.copy(package) returns the package in its initial state"
             )
         self._open()
 

@@ -39,8 +39,9 @@ def read_manifest(pte: Path, content: bytes) -> dict[str, Any]:
     digests = {name: file["digest"] for name, file in manifest["files"].items()}
     if hash_bytes(content) not in digests.values():
         raise PipelineError(
-            f"{pte.name}: {MANIFEST} beside it is not its own: it describes {', '.join(digests)} "
-            "with other contents; build the package again, or take the manifest away"
+            f"{pte.name}: {MANIFEST} next to it belongs to another file: it describes "
+            f"{', '.join(digests)} "
+            "with other contents; build the package again, or remove the manifest"
         )
     return manifest
 
@@ -64,8 +65,8 @@ def find_ptds(pte: Path, manifest: Mapping[str, Any]) -> list[Path]:
     missing = [path.name for path in paths if not path.exists()]
     if missing:
         raise PipelineError(
-            f"{pte.name}: needs {listed(missing)}, which is not beside it; put it there, or give "
-            "it as `ptds`"
+            f"{pte.name}: needs {listed(missing)}, which is not next to it; put it there, or "
+            "pass it as `ptds`"
         )
     return paths
 
@@ -93,7 +94,7 @@ def check_ptds(
     missing = [name for name, file in files.items() if file["digest"] not in digests]
     if missing:
         raise PipelineError(
-            f"{pte.name}: needs {', '.join(missing)} too; give all its .ptd files"
+            f"{pte.name}: needs {', '.join(missing)} too; pass all its .ptd files"
         )
 
 
@@ -108,7 +109,7 @@ def _refuse(
             f"it needs the {names} that it was built with" if files else "it needs none"
         )
         raise PipelineError(
-            f"{pte.name}: {ptd.name} is no file of this package; {needs}"
+            f"{pte.name}: {ptd.name} is not a file of this package; {needs}"
         )
     actual_text, expected_text = f"{size:,} bytes", f"{expected.get('size', 0):,} bytes"
     # Files of one size differ by their digests alone.
@@ -118,6 +119,6 @@ def _refuse(
             str(expected["digest"])[:12],
         )
     raise PipelineError(
-        f"{pte.name}: {ptd.name} is damaged, or of another build: {actual_text}, not "
-        f"{expected_text}; take the one that it was built with"
+        f"{pte.name}: {ptd.name} is damaged, or from another build: {actual_text}, not "
+        f"{expected_text}; use the file that it was built with"
     )

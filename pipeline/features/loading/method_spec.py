@@ -115,7 +115,7 @@ class MethodSpec:
         expected = pytree.tree_leaves(self.outputs)
         if len(outputs) != len(expected):
             raise PipelineError(
-                f"gives {len(outputs)} outputs, must give {len(expected)}"
+                f"returns {len(outputs)} outputs, must return {len(expected)}"
             )
         bound = specs.bind_sizes(zip(self._arguments, leaves, strict=True))
         mistakes = []

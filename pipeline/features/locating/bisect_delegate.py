@@ -64,7 +64,7 @@ def bisect_delegate(
     source = NodeValues(program)
     source.call(inputs)
     if source.left_out:
-        return None, None, "its values are too much to hold"
+        return None, None, "its values are too large to keep"
     values = {
         source.nodes[place].name: visits[0] for place, visits in source.values.items()
     }
@@ -85,9 +85,9 @@ def bisect_delegate(
     deadline = time.monotonic() + seconds
     low, high = 0, len(cuts) - 1  # the first diverging one is among these
     if run(high) == "refused":
-        return None, None, "the partition can't be preprocessed and run by itself"
+        return None, None, "the partition can't be preprocessed and run on its own"
     if run(high) == "agrees":
-        return None, None, "lowered again by itself, the partition agrees"
+        return None, None, "lowered again on its own, the partition agrees"
     while low < high:
         if run.cache_info().misses >= MOST_COMPILES or time.monotonic() > deadline:
             names = f"{cuts[low][-1].name} to {cuts[high][-1].name}"

@@ -50,18 +50,18 @@ def locate_in_runtime(case: FailureCase) -> Iterator[Culprit]:
         return
     if len(case.sequence) > 1:
         case.note(
-            f"{finding}; where ExecuTorch's runtime departs in a sequence is not looked for"
+            f"{finding}; the place where ExecuTorch's runtime departs in a sequence is not searched"
         )
         return
     try:
         result = _bisect(case)
     except Exception as refused:  # by the serializer or the runtime
         case.note(
-            f"{finding}; ExecuTorch's runtime could not be looked at ({reason(refused)})"
+            f"{finding}; ExecuTorch's runtime could not be examined ({reason(refused)})"
         )
         return
     if result is None:
-        case.note(f"{finding}, and so does ExecuTorch's runtime, run by itself")
+        case.note(f"{finding}, and so does ExecuTorch's runtime on its own")
         return
     index, error, runs = result
     spot = case.find(index)

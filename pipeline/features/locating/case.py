@@ -267,7 +267,7 @@ class FailureCase:
             parts.append(
                 f"{'in ' if parts else ''}{spot.backend}'s delegate {spot.delegate}"
             )
-        return ", ".join(parts) or "an instruction that lowering made"
+        return ", ".join(parts) or "an instruction that lowering added"
 
     def culprit(
         self,
@@ -344,8 +344,6 @@ def describe_error(error: OutputError) -> str:
         return error.mismatch
     if error.disagreeing:
         values = "value" if error.disagreeing == 1 else "values"
-        return (
-            f"{error.disagreeing} {values} NaN or infinite, and not alike on both sides"
-        )
+        return f"{error.disagreeing} {values} NaN or infinite, but not on both sides"
     ratio = "" if error.sqnr_db is None else f", SQNR {error.sqnr_db:.1f} dB"
     return f"error {error.max_abs:.3g}{ratio}"

@@ -55,7 +55,7 @@ def locate_divergence(case: FailureCase) -> Iterator[Culprit]:
     for name in case.methods:
         view = case.view(name)
         if buffers := _differing_state(view, loaded[name], sources[name]):
-            sentence = f"the package's method '{name}' begins with other values of {buffers} than"
+            sentence = f"the package's method '{name}' starts with other values of {buffers} than"
             yield view.culprit(Spot(), "state", f"{sentence} its source")
             return
     for number, (name, inputs) in enumerate(case.sequence):
@@ -81,7 +81,7 @@ def _check_call(
     if source.left_out:
         held = f"{human_size(MOST_BYTES)}, and {MOST_VISITS} passes through a loop"
         case.note(
-            f"{len(source.left_out)} values were not all compared: {held} are held"
+            f"{len(source.left_out)} values were not all compared: {held} are kept"
         )
     if walked.stopped:
         spot = case.find(walked.stopped_at or 0)
@@ -108,7 +108,9 @@ def _check_call(
             f"the difference is rounding (within {units}); the limits are tighter than that"
         )
     elif wrong:
-        case.note("its outputs depart, and no value before them that could be compared")
+        case.note(
+            "its outputs depart, but no earlier value that could be compared does"
+        )
     return [] if wrong else None
 
 
@@ -138,9 +140,9 @@ def _describe_divergence(
     inputs_agree: bool,
 ) -> Culprit:
     case.first[call] = compared
-    note = "all that it is given agrees"
+    note = "all its inputs agree"
     if not inputs_agree:
-        note = "what it is given could not all be compared"
+        note = "not all its inputs could be compared"
     place = compared.place
     error = compared.error
     spot = case.find(compared.index)
@@ -197,7 +199,7 @@ def lower_delegate(case: FailureCase, number: int) -> LoweredBackendModule:
     """
     if case.budget.spent:
         raise PipelineError(
-            "validate.budget was spent before its delegate could be cut into parts"
+            "validate.budget was exhausted before its delegate could be split"
         )
     try:
         delegates = case.evidence.lower_again(case.method)
@@ -209,5 +211,5 @@ def lower_delegate(case: FailureCase, number: int) -> LoweredBackendModule:
     module = delegates[number]
     plan = case.data.plans[case.method]
     if bytes(module.processed_bytes) != read_payload(case.data, plan.delegates[number]):
-        raise PipelineError("its payload is not what lowering gives now")
+        raise PipelineError("its payload differs from what lowering produces now")
     return module

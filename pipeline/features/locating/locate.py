@@ -39,7 +39,7 @@ from pipeline.validate.results import Validation
 # Where quantization loses next to nothing, roundings of ranges that are computed as they come leave
 # 40.3 dB between XNNPACK and the quantized program, measured on two linear layers.
 _MOST_DB = 38.0
-_SPENT = "validate.budget was spent before its turn"
+_SPENT = "validate.budget was exhausted before its turn"
 _log = logging.getLogger(__name__)
 
 
@@ -64,7 +64,7 @@ def locate_failures(
         if not reason and budget.spent:
             reason = _SPENT
         if reason:
-            located[name] = Located(notes=(f"{name}: not looked into: {reason}",))
+            located[name] = Located(notes=(f"{name}: not examined: {reason}",))
             continue
         method_examples = examples.get(name, ())
         located[name] = locate(evidence, name, result.failing, method_examples, budget)
@@ -105,7 +105,7 @@ def _why_no_look(evidence: Evidence, failed: MethodValidation) -> str:
     if about == "lacking":
         return "the package lacks it"
     if about == "source":
-        return "its source is no measure of it"
+        return "its source can't be compared with it"
     if failed.method not in evidence.sources:
         is_constant = failed.kind == "constant"
         return (
@@ -150,13 +150,13 @@ def locate(
         if not culprits and not case.notes:
             case.note("nothing that could be compared departs")
     except OutOfTimeError as error:
-        case.note(f"{error} before it was found where it goes wrong")
+        case.note(f"{error} before the faulty operator was found")
     except (
         Exception
     ) as error:  # a failure here must not hide the one that is looked into
         _log.debug("locating %s", method, exc_info=True)
         sentence = f"{type(error).__name__}: {reason(error)}"
-        case.note(f"where it goes wrong could not be found: {sentence}")
+        case.note(f"the faulty operator could not be found: {sentence}")
     return Located(tuple(culprits), tuple(case.notes), tuple(case.failing), case.first)
 
 

@@ -19,7 +19,7 @@ def diff_named_data(
         if now.get(key) != content:
             name = name_constant(content, program)
             changed = _describe_change(now.get(key), content)
-            sentence = f"has another weight {name or repr(key)} than its build gives it ({changed})"
+            sentence = f"has a weight {name or repr(key)} that differs from its build ({changed})"
             return sentence, name
     return "", ""
 

@@ -97,18 +97,18 @@ def locate_departure(
         with torch.no_grad():
             culprits += _locate(case, failure)
     except OutOfTimeError as error:
-        case.note(f"{prefix}{error} before it was found where it departs")
+        case.note(f"{prefix}{error} before the departing operator was found")
     except Exception as error:  # it must not hide the failure that is looked into
         _log.debug("locating %s on %s", failure.method, failure.device, exc_info=True)
         sentence = f"{type(error).__name__}: {reason(error)}"
-        case.note(f"{prefix}where it departs could not be found: {sentence}")
+        case.note(f"{prefix}the departing operator could not be found: {sentence}")
     return culprits, case.notes
 
 
 def _locate(case: FailureCase, failure: Failure) -> Iterator[Culprit]:
     recorded = failure.record(case.budget)
     if recorded is None:
-        case.note(f"on {failure.device}: called again, it gives what it must give")
+        case.note(f"on {failure.device}: called again, it returns the expected values")
         return
     outputs, executions = recorded
     expected = _run_here(case)
@@ -120,8 +120,8 @@ def _locate(case: FailureCase, failure: Failure) -> Iterator[Culprit]:
         case.note(f"on {failure.device}: no room was left to record {values}")
     if own_error is None:
         case.note(
-            f"on {failure.device}: each instruction gives what it gives here on the same inputs, "
-            "as far as its values were recorded"
+            f"on {failure.device}: every instruction whose values were recorded returns the same "
+            "values as here on the same inputs"
         )
         return
     share = _find_share(case, own_error, outputs, expected)
@@ -194,11 +194,11 @@ def _describe(
     spot = view.find(own_error.index)
     error = own_error.error
     prefix = ""
-    facts = ["from what this machine gives on the same inputs"]
+    facts = ["from the values on this machine for the same inputs"]
     if len(case.sequence) > 1:
         facts.append(f"in call {own_error.call + 1} of the sequence")
     if share is not None:
-        facts.append(f"{share * 100:.0f} % of the output's error comes of it")
+        facts.append(f"{share * 100:.0f} % of the output's error comes from it")
     if more:
         verb = "departs" if more == 1 else "depart"
         facts.append(f"{plural(more, 'more value')} {verb} likewise")

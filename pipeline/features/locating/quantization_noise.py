@@ -50,7 +50,7 @@ def locate_quantization(
         operator = node_label(source.nodes[place])
         where = case.describe(spot, operator)
         error = describe_error(added_error)
-        context = f"{describe_error(total)} with what comes before it"
+        context = f"{describe_error(total)} with everything before it"
         sentence = f"{lead} {where}: {error} by itself, {context}"
         yield {
             **case.culprit(spot, "operator", sentence, added_error),

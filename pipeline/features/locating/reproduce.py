@@ -42,7 +42,7 @@ _INPUTS, _EXPECTED, _VALUE = (
 _SCRIPT = '''"""Shows how the method '{method}' of '{package}' fails, and where it departs first.
 
 Run it with the project installed: python {place}/reproduce.py
-It ends with 1 while the method fails, with 0 when it is mended, with 2 where it can't run.
+It exits with 1 while the method fails, with 0 once it is fixed, and with 2 if it can't run.
 """
 
 import sys
@@ -186,7 +186,8 @@ def _run(
             return
         if len(actual) != len(expected_outputs):
             yield (
-                f"call {number}: gives {len(actual)} outputs, must give {len(expected_outputs)}",
+                f"call {number}: returns {len(actual)} outputs, must return "
+                f"{len(expected_outputs)}",
                 True,
             )
         for place, (a, e) in enumerate(zip(actual, expected_outputs, strict=False)):
@@ -217,6 +218,6 @@ def _divergence(
                 expected.shape
             )
             error = describe_error(compare(actual, expected))
-            yield f"instruction {number}: {error} from what it must give"
+            yield f"instruction {number}: {error} from the expected values"
     except Exception as error:  # a damaged package may not run at all
-        yield f"instruction {number} could not be looked at: {error}"
+        yield f"instruction {number} could not be examined: {error}"

@@ -11,7 +11,7 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "lost_results",
-    "warn of results of torch.cond that a package overwrites before it reads them",
+    "warn about results of torch.cond that a package overwrites before it reads them",
     warn_of_emitted="pipeline.features.lost_results.warnings:warn_of_lost_conds",
     find_lost_results="pipeline.features.lost_results.warnings:find_placed_losses",
 )

@@ -298,12 +298,12 @@ def describe_loss(loss: LostResult) -> str:
     """Describe how a result is lost and how to fix it, to follow the name of its `torch.cond`."""
     if loss.lost_at is None:
         return (
-            "its result is read through a view of the memory that was planned for it, which "
-            "nothing fills; `.clone()` it, or set `emit: {remove_view_copy: false}`"
+            "its result is read through a view of memory that nothing fills; `.clone()` it, or "
+            "set `emit: {remove_view_copy: false}`"
         )
     return (
         "its result is overwritten by the control flow that runs before it is read, since "
         "ExecuTorch plans the bodies of both in the same memory; `.clone()` it "
         "(`torch.cond(...).clone()`), or, in a method with partitioners, which may run the copy "
-        "too late, use torch.where for one of the two"
+        "too late, replace one of the two with torch.where"
     )

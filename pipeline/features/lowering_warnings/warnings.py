@@ -68,8 +68,8 @@ def _describe_undelegated(facts: Mapping[str, Any]) -> str:
         return ""
     return (
         f"quantized without a partitioner: portable kernels run {facts['conversions']} quantize "
-        "and dequantize calls and compute in floating point between them, slower and, where "
-        "weights are few, in a larger file; name a partitioner, or leave `quantize` out"
+        "and dequantize calls and compute in floating point between them, slower and, with few "
+        "weights, in a larger file; name a partitioner, or leave out `quantize`"
     )
 
 
@@ -84,7 +84,8 @@ def _describe_unused_quantization(delegation: Mapping[str, Any]) -> str:
         return ""
     calls = sum(delegation["undelegated"][name] for name in undelegated)
     return (
-        f"quantized, and no delegate runs what was quantized: portable kernels run {calls} quantize"
-        " and dequantize calls, and compute in floating point between them; name a partitioner that"
-        " takes it, or leave `quantize` out"
+        f"quantized, but no delegate runs the quantized operators: portable kernels run {calls} "
+        "quantize"
+        " and dequantize calls, and compute in floating point between them; name a partitioner "
+        "that supports them, or leave out `quantize`"
     )

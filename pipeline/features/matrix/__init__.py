@@ -6,6 +6,6 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "matrix",
-    "make several packages of one config, by `matrix`",
+    "make several packages from one config (`matrix`)",
     expand_matrix="pipeline.features.matrix.matrix:expand_matrix",
 )

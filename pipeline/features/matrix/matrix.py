@@ -96,9 +96,11 @@ class Matrix:
                 variables.wrong(place, fault_text, "name every axis in it")
             elif name.casefold() in folded_names:
                 fault_text = (
-                    f"'{name}' differs from the name of another package in case alone"
+                    f"'{name}' differs from the name of another package only in case"
                 )
-                hint = "spell them apart: they are one folder on macOS and Windows"
+                hint = (
+                    "use distinct names: on macOS and Windows they are the same folder"
+                )
                 variables.wrong(place, fault_text, hint)
             else:
                 named[name] = axes, parts
@@ -115,7 +117,7 @@ class Matrix:
                 f"${{{name}}}",
             )  # the second is a mistake of its own
             if is_text and not any(use in texts for use in uses):
-                fault = "is an axis that the config doesn't use, so its packages would be alike"
+                fault = "is an axis that the config doesn't use, so its packages would be identical"
                 remedy = f"write ${{matrix.{name}}} where its values belong"
                 self._variables.wrong(self._node.value[name], fault, remedy)
 
@@ -132,7 +134,7 @@ class Matrix:
         number = math.prod(map(len, axes.values()))
         if number > _MOST:
             fault = f"makes {number} packages, more than {_MOST}"
-            variables.wrong(self._node, fault, "take axes apart into files")
+            variables.wrong(self._node, fault, "split the axes between several configs")
             return []
         return [self._combine(members) for members in itertools.product(*axes.values())]
 
@@ -154,7 +156,7 @@ class Matrix:
             for value, part in axis:
                 self._check_part(part)
                 if not _is_value(value):
-                    wrong(node, f"{shown(value)} is no value of an axis")
+                    wrong(node, f"{shown(value)} is not a value of an axis")
         elif isinstance(node.value, list) and node.value:
             for item in node.value:
                 value = self._value(item)
@@ -186,8 +188,10 @@ class Matrix:
             )
         elif part is not None:
             for key in part.value.keys() & _NOT_IN_PARTS:
-                fault = f"'{key}' cannot stand in a part of a config"
-                self._variables.wrong(part.value[key], fault, "write it at the top")
+                fault = f"'{key}' is not allowed in a part of a config"
+                self._variables.wrong(
+                    part.value[key], fault, "move it to the top level"
+                )
 
 
 def _iter_texts(nodes: Iterable[Node]) -> Iterator[str]:

@@ -9,7 +9,7 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "metrics",
-    "hold packages to the metrics of metrics/, on data of their own",
+    "check packages against the metrics in metrics/, on your data",
     config={"validate": "pipeline.features.metrics.config:add_fields"},
     summarize="pipeline.features.metrics.planning:summarize",
     planning="pipeline.features.metrics.planning:MetricPlanning",

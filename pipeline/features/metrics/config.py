@@ -35,40 +35,42 @@ class MetricLimits(Options):
     """One value of a metric, and what it is held to. Without a limit it is reported only."""
 
     min: _Figure | None = None
-    """The least value of the package. `71%` is 0.71.
+    """The minimum value of the package. `71%` is 0.71.
 
     Example: 0.71
     """
     max: _Figure | None = None
-    """The greatest value of the package, of a metric where less is better, such as a word error
+    """The maximum value of the package, for a metric where lower is better, such as a word error
     rate.
 
     Example: 0.08
     """
     max_drop: Portion | None = None
-    """By how much the package's value may be less than the source's, on the same samples, in the
-    metric's own unit: `0.5%` is 0.005, and of an accuracy half a percentage point.
+    """The maximum drop of the package's value below the source's, on the same samples and in the
+    metric's own unit: `0.5%` is 0.005, which is half a percentage point of an accuracy.
 
     Example: 0.5%
     """
     max_rise: Portion | None = None
-    """By how much the package's value may exceed the source's, of a metric where less is better.
+    """The maximum rise of the package's value above the source's, for a metric where lower is
+    better.
 
     Example: 0.02
     """
     samples: int = Field(default=1000, ge=1, le=10_000_000)
-    """The most samples that are run; `data` may yield more, or never end.
+    """The maximum number of samples to run; `data` may yield more, or never end.
 
     Example: 5000
     """
     method: MethodName | None = None
-    """The method that runs the inputs, where the package has several and the metric's file has no
+    """The method that runs the inputs, if the package has several and the metric's file has no
     `predict`.
 
     Example: classify
     """
     device: Annotated[str, Field(pattern=r"^[\w:.,=+-]{1,100}$")] | None = None
-    """The device of `validate.devices` that runs the package; by default this machine's bindings.
+    """The device from `validate.devices` that runs the package; by default this machine's Python
+    bindings.
 
     Example: native
     """
@@ -77,10 +79,10 @@ class MetricLimits(Options):
 def add_fields() -> dict[str, tuple[Any, Any]]:
     """Return the field of `validate`."""
     text = (
-        "Metrics by name, each with its limits: `top1` is that of `metrics/top1.py`, and "
-        "`quality.wer` the value `wer` of the dict that `metrics/quality.py` returns. A limit "
-        "holds or fails where a 95 % confidence interval is on one side of it; else the package is "
-        "not judged."
+        "Metrics by name, each with its limits: `top1` is the metric in `metrics/top1.py`, and "
+        "`quality.wer` is the value `wer` of the dict that `metrics/quality.py` returns. A limit "
+        "is met or broken only if the whole 95 % confidence interval is on one side of it; "
+        "otherwise the package is not judged."
     )
     # What is run is in keys by `planning`, and limits are held to without running anything.
     field: Any = Field(

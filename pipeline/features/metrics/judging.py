@@ -21,12 +21,6 @@ from pipeline.store.workspace import Workspace
 
 Json = Mapping[str, Any]
 _MOST_SAMPLES = 10_000_000  # above, no number of them is named
-_WORDS = {
-    "min": "at least",
-    "max": "at most",
-    "max_drop": "at most",
-    "max_rise": "at most",
-}
 _AGAINST_SOURCE = ("max_drop", "max_rise")
 
 
@@ -61,7 +55,9 @@ def _judge_all(measured: Json, limits: Json, places: Json) -> Iterator[dict[str,
             set_limits = limits.get(facts["entry"], {})
             if name != facts["entry"] and set_limits:
                 where = f"validate.metrics.{facts['entry']}"
-                sentence = f"{where}: its metric has several values; limit {name}"
+                sentence = (
+                    f"{where}: its metric has several values; set the limit on {name}"
+                )
                 yield {**row, "limit": None, "verdict": "failed", "sentence": sentence}
                 continue
             if not set_limits:
@@ -83,7 +79,10 @@ def judge_limit(name: str, facts: Json, kind: str, limit: float) -> dict[str, st
     least = kind == "min"
     sign = -1 if least else 1
     figure = _describe_figure(kind, value, interval, facts["samples"])
-    subject = f"metric {name}: {figure}, {_WORDS[kind]} {short(limit)} required"
+    bound = f"at most {short(limit)} allowed"
+    if least:
+        bound = f"at least {short(limit)} required"
+    subject = f"metric {name}: {figure}, {bound}"
     if interval is None:
         needed = f"an interval needs at least {facts['least_samples']} samples"
         return {"verdict": "not judged", "sentence": f"{subject}; {needed}"}
@@ -127,14 +126,14 @@ def round_figure(value: float) -> str:
 def _describe_remedy(
     value: float, interval: tuple[float, float], limit: float, facts: Json
 ) -> str:
-    """Say how many samples would tell, if the value stays what it is."""
+    """Return how many samples would settle the verdict, if the value stays the same."""
     number = count_needed(value, interval, limit, facts["samples"])
     if number is None:
-        return "the value is too near to the limit for any number of samples to tell"
-    need = f"about {number:,} samples would tell"
+        return "the value is too close to the limit for more samples to settle it"
+    need = f"about {number:,} samples would settle it"
     if facts["more"]:
         return f"{need}: set `samples: {number}` in validate.metrics.{facts['entry']}"
-    return f"{need}, and its data has no more"
+    return f"{need}, but the data has no more"
 
 
 def count_needed(

@@ -125,8 +125,8 @@ class MetricMeasuring(Measuring):
         package = run("package", fields, use_side)
         where = f"{FOLDER}/{file}.py"
         if package["data"] != source["data"] or package["samples"] != source["samples"]:
-            fault = "data yields other inputs each time, so nothing can be compared"
-            raise SourceError(f"{where}: {fault}; draw them with a fixed seed")
+            fault = "data yields different inputs each time, so nothing can be compared"
+            raise SourceError(f"{where}: {fault}; seed its random numbers")
         names = package["values"]
         if chosen and chosen not in names:
             remedy = did_you_mean(chosen, [*names])
@@ -148,7 +148,7 @@ class MetricMeasuring(Measuring):
         name, digest = export
         action = Plan(self.subject.workspace).models.export(name)
         if action.digest != digest:
-            fault = "what the exporter looks at changed while the build ran; run again"
+            fault = "the exporter's inputs changed while the build ran; run again"
             raise SourceError(f"{action.inputs.path}: {fault}")
         return action
 
@@ -236,7 +236,7 @@ class MetricMeasuring(Measuring):
         undeclared -= {*inputs}
         if undeclared:
             names = listed(sorted(undeclared), _MOST_NAMED)
-            fault = f"reads what its INPUTS do not name: {names}"
+            fault = f"reads files that its INPUTS do not name: {names}"
             raise SourceError(f"{FOLDER}/{file}.py: {fault}")
 
 
@@ -246,7 +246,7 @@ def compare(source: Json, package: Json, name: str) -> dict[str, Any]:
     before = source["values"].get(name)
     after = package["values"][name]
     if before is None:
-        raise SourceError(f"metric returns '{name}' of the package alone")
+        raise SourceError(f"metric returns '{name}' for the package only")
     return {
         "value": after["value"],
         "interval": find_interval(after["value"], after["scores"], after["resampled"]),
@@ -284,7 +284,7 @@ def _find_result(
 def _leave_out(measurement: Measurement, result: MethodValidation, entry: str) -> None:
     """Note that there was no time for a metric, by which the method has not passed."""
     result.left_out.append(f"metric {entry}")
-    facts = {"entry": entry, "not_run": "validate.budget was spent; raise it"}
+    facts = {"entry": entry, "not_run": "validate.budget was exhausted; raise it"}
     _add(measurement, result.method, entry, facts)
 
 

@@ -139,13 +139,13 @@ def describe_key(difference: Difference) -> str | None:
         case (*_, "metrics", entry, "inputs", name):
             return f"metric {entry}: {name} {difference.change()}"
         case (*_, "metrics", entry, "export") | (*_, "metrics", entry, "export", _):
-            return f"metric {entry}: what the exporter looks at changed"
+            return f"metric {entry}: the exporter's inputs changed"
         case (*_, "metrics", entry, name) if name in _RUN_SETTINGS:
             return describe_setting(find_place(entry, name), difference)
         case ("metrics", entry) | ("held_to", "metrics", entry):
             return f"metric {entry} {difference.change()}"
         case ("metrics",) | ("held_to", "metrics"):
-            return "validate.metrics names other metrics"
+            return "other metrics in validate.metrics"
         case ("held_to", "metric_limits", entry, name):
             return describe_setting(find_place(entry, name), difference)
         case ("held_to", "metric_limits", *_):

@@ -12,9 +12,9 @@ from pipeline.report.formatting import short
 
 Json = Mapping[str, Any]
 _LEAD = (
-    "What the package and its source, which is PyTorch's own module where the exporter names it, "
-    "score on data of the workspace, with 95 % confidence intervals. Drops are of the same "
-    "samples. A limit that lies within the interval is not judged."
+    "The scores of the package and of its source (PyTorch's own module, if the exporter names "
+    "it) on data of the workspace, with 95 % confidence intervals. Drops are measured on the "
+    "same samples. A limit within the interval is not judged."
 )
 
 
@@ -23,7 +23,7 @@ def section(report: Json) -> ReportSection:
     rows = [_make_row(record) for record in report.get("metrics") or ()]
     if not rows:
         return ReportSection("metrics", "Task metrics")
-    table = DataTable("metrics", "Limits that the config sets on metrics", rows)
+    table = DataTable("metrics", "Limits on metrics", rows)
     return ReportSection("metrics", "Task metrics", _LEAD, table)
 
 

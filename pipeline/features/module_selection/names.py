@@ -75,7 +75,7 @@ def _explain_unknown_module(name: str, outline: Outline) -> tuple[str, str]:
         hint = did_you_mean(name, outline.modules, _MOST_SUGGESTIONS)
         return f"no module '{name}' in the program", hint
     module = name.rpartition(".")[0]
-    hint = "it is of the whole program"
+    hint = "it belongs to the whole program"
     if module:
         hint = f"its module is '{module}'"
     return f"'{name}' is a {outline.tensors[name]}, not a module", hint
@@ -90,7 +90,7 @@ def _explain_idle_module(name: str, outline: Outline) -> tuple[str, str]:
         hint = f"it is called as {' and '.join(aliases)}"
     else:
         hint = did_you_mean(name, outline.calls, _MOST_SUGGESTIONS)
-    return f"of module '{name}' the program computes nothing", hint
+    return f"the program computes nothing in module '{name}'", hint
 
 
 def _aliases(name: str, outline: Outline) -> list[str]:
@@ -120,12 +120,12 @@ def _find_wrong_calls(
         yield f"module '{base}' has no call '@{call}'", f"known: {', '.join(calls)}"
     elif call is None and len(calls) > 1:
         yield (
-            f"module '{base}' is called {len(calls)} times, and a bare name means one call",
+            f"module '{base}' is called {len(calls)} times, but a bare name means one call",
             f"name {', '.join(calls[:-1])} or {calls[-1]}, or '{base}@*' for all",
         )
     elif call is None and unnamed_aliases:
         shown = " and ".join(f"'{alias}'" for alias in unnamed_aliases)
         yield (
-            f"module '{base}' has all of its weights in common with {shown}, called as well",
+            f"module '{base}' shares all of its weights with {shown}, which is also called",
             f"name both, or '{base}@0' for this call alone",
         )

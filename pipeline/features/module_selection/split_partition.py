@@ -22,7 +22,7 @@ def split_partition(module: GraphModule, nodes: Sequence[Node]) -> list[list[Nod
     that nothing outside reads goes with the first that reads it: the transposed weight of a layer
     with its product, wherever that stands.
 
-    Raises PipelineError where other partitions depend on each other in a circle.
+    Raises PipelineError where other partitions depend on each other in a cycle.
     """
     members = set(nodes)
 
@@ -67,7 +67,7 @@ def _sort_units(inputs: Mapping[Any, Iterable[Any]]) -> list[Any]:
         return list(TopologicalSorter(inputs).static_order())
     except CycleError as error:
         raise PipelineError(
-            "the partitioner's partitions depend on each other in a circle"
+            "the partitioner's partitions depend on each other in a cycle"
         ) from error
 
 

@@ -89,10 +89,10 @@ PROFILE = Command(
     "package/method",
     {
         "on DEVICE": "native, qemu:<cpu> or a board; by default native, or the first of "
-        "validate.devices if these leave it out",
-        "repeats N": "calls that are recorded, after one that is not; 20 by default",
+        "validate.devices if that list lacks it",
+        "repeats N": "number of recorded calls, after one warm-up call; 20 by default",
     },
-    "The ETDump and a trace for https://ui.perfetto.dev are left in build/.",
+    "The ETDump and a trace for https://ui.perfetto.dev are written to build/.",
     (
         ("doit profile vision/classify", "on this machine"),
         ("doit profile vision/classify --on qemu:cortex-a72 --repeats 3", "emulated"),
@@ -101,7 +101,8 @@ PROFILE = Command(
 )
 FEATURE = Feature(
     "native",
-    "validate and profile packages on ExecuTorch's C++ runtime: here, emulated, on boards",
+    "validate and profile packages on ExecuTorch's C++ runtime: on this machine, emulated, and "
+    "on boards",
     verbs=(PROFILE,),
     settings=SETTINGS,
     config={

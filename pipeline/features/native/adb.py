@@ -13,11 +13,11 @@ from pipeline.features.native.addresses import BoardAddress
 from pipeline.features.native.links import Link
 
 _REMEDIES = {
-    "not found": "`adb devices` lists those that there are",
-    "no devices": "`adb devices` lists those that there are",
+    "not found": "`adb devices` lists the connected devices",
+    "no devices": "`adb devices` lists the connected devices",
     "unauthorized": "accept this computer's key on its screen",
     "offline": "plug it in again, or `adb reconnect`",
-    "cannot connect to daemon": "`adb start-server` says why",
+    "cannot connect to daemon": "run `adb start-server` to see why",
 }
 
 

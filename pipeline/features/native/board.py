@@ -216,10 +216,10 @@ class Board:
                 if word == "waits":
                     timer.cancel()
                     timer = self._start_timer(_CONNECT_SECONDS + wait_seconds)
-                    print(f"{self.name}: is measured on by {rest}; waiting", flush=True)
+                    print(f"{self.name}: is in use by {rest}; waiting", flush=True)
                 elif word == "held":
                     raise self._error(
-                        f"another build measures on it: {rest}; waited {wait_seconds:g} s "
+                        f"another build is measuring on it: {rest}; waited {wait_seconds:g} s "
                         "(native_board_wait)"
                     )
                 elif word == "lacks":
@@ -381,7 +381,7 @@ def _describe_start(lines: Sequence[str], program: Path, machine: str) -> str:
         r"Exec format|[Ss]yntax error|cannot execute|not found|not executable", last
     ):
         return (
-            f"its programs are of another processor than {program.name} ({last.strip()}); "
+            f"its programs are for another processor than {program.name} ({last.strip()}); "
             f"its kernel says {machine}"
         )
     return f"the runner does not start: {last.strip()}"

@@ -36,9 +36,9 @@ _Devices = Annotated[
 def add_target_fields() -> dict[str, tuple[Any, Any]]:
     """Return the field of a target."""
     text = (
-        "Devices that stand for this target: packages with this `target` are validated on them, "
-        "besides those of `validate.devices`. They have the same names; the setting "
-        "`native_boards` says where boards are."
+        "Devices that represent this target: packages with this `target` are validated on them, "
+        "in addition to those of `validate.devices`. They use the same names; the setting "
+        "`native_boards` has the addresses of boards."
     )
     field = Field(
         default=(), description=text, examples=[["native", "qemu:cortex-a72", "pi5"]]
@@ -49,36 +49,42 @@ def add_target_fields() -> dict[str, tuple[Any, Any]]:
 def add_fields() -> dict[str, tuple[Any, Any]]:
     """Return the field of `validate`."""
     text = (
-        "Devices that each call of the validation is repeated on, beside this machine's Python "
-        "bindings, and held to the same limits: `native`, ExecuTorch's C++ runtime; `qemu:<cpu>`, "
-        "the same for aarch64 on an emulated processor; a board or phone that the setting "
-        "`native_boards` names; or a device that a plugin brings."
+        "Devices on which each call of the validation is repeated, in addition to this machine's "
+        "Python bindings, with the same limits: `native`, ExecuTorch's C++ runtime; "
+        "`qemu:<cpu>`, the same for aarch64 on an emulated processor; a board or phone that the "
+        "setting `native_boards` names; or a plugin's device."
     )
     field = Field(
         default=(), description=text, examples=[["native", "qemu:cortex-a72"]]
     )
     calls = Field(
         default=None,
-        description="Calls of each method on a device whose times count; by default up to 20 "
-        "within 0.2 seconds, but two at least.",
+        description=(
+            "The number of timed calls of each method on a device; by default up to 20 within "
+            "0.2 seconds, but at least two."
+        ),
         examples=[100],
     )
     warm_up = Field(
         default=2,
-        description="Calls of each method on a device before those whose times count.",
+        description="The number of warm-up calls of each method on a device, which are not timed.",
         examples=[5],
     )
     pause = Field(
         default=0.0,
-        description="Milliseconds of rest before each call on a device whose time counts, in which "
-        "a hot device cools.",
+        description=(
+            "Milliseconds of rest before each timed call on a device, so that a hot device can "
+            "cool."
+        ),
         examples=[50],
     )
     repeats = Field(
         default=None,
-        description="Calls of each method without state on the same inputs, on each device or on "
-        "those that are named, besides those whose times count. The report says how many gave "
-        "other bytes than the first; one that breaks the limits fails.",
+        description=(
+            "The number of extra calls of each method without state on the same inputs, on each "
+            "device or on the named devices. The report shows how many returned other bytes than "
+            "the first call; a call that exceeds the limits fails."
+        ),
         examples=[100],
     )
     return {

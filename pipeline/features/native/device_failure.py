@@ -102,7 +102,7 @@ class DeviceLocator:
         method = outcome.failing[-1].method
         facts = measurement.method_facts.setdefault(method, {})
         if not isinstance(device, NativeDevice):
-            reason = "where it departs on a device of a plugin can't be found"
+            reason = "the departing operator can't be found on a plugin's device"
             facts.setdefault("culprit_notes", []).append(f"{method}: {reason}")
             return ""
         failure = DeviceFailure(

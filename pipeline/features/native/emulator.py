@@ -59,7 +59,7 @@ def find_remarks(plan: Plan) -> Iterator[Problem]:
         for device in find_planned_devices(plan, package):
             fault = _explain_sme(device)
             if fault:
-                remedy = f"take a newer one, or {device},{_NO_SME}"
+                remedy = f"use a newer one, or {device},{_NO_SME}"
                 yield Problem(package, "validate.devices", fault, remedy)
 
 
@@ -72,6 +72,6 @@ def _explain_sme(device: str) -> str:
     if match is None or int(match[1]) >= _RIGHT_VERSION:
         return ""
     return (
-        f"QEMU {match[0].removeprefix('version ')} emulates SME, which int8 methods use on "
-        f"{device}, with wrong values"
+        f"QEMU {match[0].removeprefix('version ')} emulates SME incorrectly, and int8 methods "
+        f"use SME on {device}"
     )

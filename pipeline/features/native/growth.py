@@ -86,7 +86,9 @@ def measure_growth(
                 break
         memory = {name: _measure_memory(device, loaded[name]) for name in packages}
     except DeviceError as error:
-        return {"reason": f"running it in turns with the baseline's: {error.reason}"}
+        return {
+            "reason": f"alternating calls with the baseline's package: {error.reason}"
+        }
     pairs = zip(times["now"], times["then"], strict=True)
     low, high = bound_median([after / before - 1 for after, before in pairs])
     return {

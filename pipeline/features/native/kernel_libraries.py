@@ -82,7 +82,7 @@ def explain_missing(setup: Setup, operators: Sequence[str], problem: str = "") -
     if problem:
         return f"{fault}; {problem}"
     if setup.address:
-        return f"{fault}; native and qemu:<cpu> load such kernels, boards don't yet"
+        return f"{fault}; native and qemu:<cpu> load such kernels; boards don't yet"
     if setup.sdk and has_kernels(setup.sdk / _IN_SDK, operators):
         return f"{fault}; unpack PyTorch's wheel to {setup.sdk.parent}, whose kernels need it"
     return f"{fault}; set {SETTING} to a library that registers it"

@@ -231,7 +231,7 @@ def _fail(
     and where in the method, if that is known."""
     place = f"on {name}"
     if result.ok:
-        place = f"on {name}, and not on this machine"
+        place = f"on {name}, but not on this machine"
     if where:
         place += f", at {where}"
     for inputs, output, fault, ratio in outcome.faults:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-DEVICES = (dict[str, dict[str, Any]], "What the validation on each device gave.")
+DEVICES = (dict[str, dict[str, Any]], "The results of the validation on each device.")
 PROFILES = (
     dict[str, dict[str, Any]],
-    "By method, where the time of a call went on a device.",
+    "By method, how the time of a call on a device was spent.",
 )

@@ -203,7 +203,7 @@ def describe_key(difference: Difference) -> str | None:
     """Describe a difference of the devices that a package is run on; None for any other."""
     match difference.path:
         case (*_, "devices", _, "baseline") | (*_, "devices", _, "baseline", _):
-            return "the baseline that devices are compared with has other files"
+            return "the baseline for devices has other files"
         case (*_, "devices", device, "problem"):
             return f"device {device}: what it needs to run {difference.change()}"
         case (*_, "devices", device, name):
@@ -213,5 +213,5 @@ def describe_key(difference: Difference) -> str | None:
         case (*_, "devices", device):
             return f"device {device} {difference.change()}"
         case (*_, "devices"):
-            return "validate.devices or the target names other devices"
+            return "other devices in validate.devices or the target"
     return None

@@ -26,9 +26,9 @@ from pipeline.store.workspace import Workspace
 Json = Mapping[str, Any]
 _TITLE = "Profile"
 _LEAD = (
-    "Where the time of a call went on the device that `doit profile` ran these very bytes on. A "
-    "row is an operator or an instruction of a delegate. Times of emulated processors say nothing "
-    "of real ones."
+    "How the time of a call was spent on the device on which `doit profile` ran exactly these "
+    "bytes. A row is an operator or an instruction of a delegate. Times on emulated processors "
+    "don't predict those of real ones."
 )
 _MOST_ROWS = 100  # that the record keeps; the trace in build/ has all
 _FOLDER, _SUFFIX = "profile", ".profile.json"

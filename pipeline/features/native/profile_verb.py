@@ -52,7 +52,7 @@ def run(
     action = plan.validate(package) if status.current else None
     if action is None:
         raise PipelineError(
-            f"{package}: not built as it is asked for ({status.reason}); run `doit lower "
+            f"{package}: its build is out of date ({status.reason}); run `doit lower "
             f"{package}` first"
         )
     root = plan.workspace.root
@@ -137,7 +137,7 @@ def describe_rows(rows: Sequence[ProfileRow]) -> Iterator[str]:
     others = rows[len(shown) :]
     if others:
         share = _format_share(sum(row.share for row in others))
-        yield f"and {len(others)} more rows, {share} in all"
+        yield f"and {len(others)} more rows, {share} in total"
 
 
 def _format_share(share: float) -> str:

@@ -142,7 +142,7 @@ def _find_native(settings: SettingsReader) -> Setup:
     if setup.runner:
         if not setup.runner.is_file():
             setup.problem = (
-                f"{settings.place_of('native_runner')}: {setup.runner} is no file"
+                f"{settings.place_of('native_runner')}: {setup.runner} is not a file"
             )
         return setup
     setup.sdk = settings.get("native_sdk")
@@ -150,7 +150,8 @@ def _find_native(settings: SettingsReader) -> Setup:
         setup.sdk = next(_iter_sdks(settings), None)
     if setup.sdk is None:
         setup.problem = (
-            "no C++ SDK of ExecuTorch here, which its wheels have since 1.5; set native_sdk in "
+            "there is no C++ SDK of ExecuTorch here, which wheels include since 1.5; set "
+            "native_sdk in "
             f'[{TABLE}] of pyproject.toml, such as native_sdk = ".venv-et15/lib/python3.11/'
             'site-packages/executorch"'
         )
@@ -206,9 +207,8 @@ def _find_board(device: str, settings: SettingsReader) -> Setup:
             "with the NDK; wheels of ExecuTorch have no libraries for Android"
         )
     elif not setup.runner.is_file():
-        setup.problem = (
-            f"{settings.place_of('native_runner_android')}: {setup.runner} is no file"
-        )
+        place = settings.place_of("native_runner_android")
+        setup.problem = f"{place}: {setup.runner} is not a file"
     return setup
 
 
@@ -216,7 +216,7 @@ def _add_kernels(setup: Setup, machine: str, settings: SettingsReader) -> None:
     """Add the libraries of the setting that were built for a processor, and say which are none."""
     for path in settings.get(SETTING, ()):
         if not path.is_file():
-            setup.problem = f"{settings.place_of(SETTING)}: {path} is no file"
+            setup.problem = f"{settings.place_of(SETTING)}: {path} is not a file"
         if is_for_machine(path, machine):
             setup.kernels.append(path)
 

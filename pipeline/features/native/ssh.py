@@ -30,7 +30,7 @@ _REMEDIES = {
     "Connection refused": "is its ssh server running, on that port?",
     "Permission denied": "add this user's public key to ~/.ssh/authorized_keys there, or set "
     "IdentityFile for the host in ~/.ssh/config here",
-    "Host key verification failed": "connect once by hand, and compare the fingerprint",
+    "Host key verification failed": "connect once manually, and compare the fingerprint",
     "Could not resolve": "correct its name in native_boards",
     "timed out": "is it on, and on this network?",
     "No route to host": "is it on, and on this network?",

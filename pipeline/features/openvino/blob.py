@@ -40,10 +40,10 @@ def without_counters(blob: bytes) -> bytes:
         raise UnknownBlobError("it is too short")
     *offsets, start, size = _HEADER.unpack_from(blob)
     if start + size != len(blob):
-        raise UnknownBlobError("its header does not tell where the model is")
+        raise UnknownBlobError("its header does not contain the model's offset")
     model = _code(blob[start:])
     if not model.startswith(_XML):
-        raise UnknownBlobError("its model is no XML")
+        raise UnknownBlobError("its model is not XML")
     renamed = _code(_renumber(model.decode()).encode())
     return (
         _HEADER.pack(*offsets, start, len(renamed))

@@ -44,8 +44,8 @@ class OpenvinoOptions(Options):
     """Options of `OpenvinoPartitioner` and of its compile specs."""
 
     device: Literal["CPU", "GPU", "NPU"] = "CPU"
-    """What the package runs on. OpenVINO compiles for it on the machine that builds, which must
-    have one."""
+    """The processor that runs the package. OpenVINO compiles for it on the build machine, which
+    must have such a device."""
     op_types_to_skip: Distinct[str] | None = None
     """Operators of the edge program that stay outside the delegate, such as aten.relu.default."""
     op_names_to_skip: Distinct[str] | None = None
@@ -60,8 +60,8 @@ def _openvino_partitioner(options: OpenvinoOptions) -> Partitioner:
     devices = Core().available_devices
     if options.device not in devices:
         raise PipelineError(
-            f"openvino: device {options.device} is not on this machine, and OpenVINO compiles "
-            f"where the device is; found: {', '.join(devices)}"
+            f"openvino: device {options.device} is not on this machine, but OpenVINO compiles on "
+            f"the machine with the device; found: {', '.join(devices)}"
         )
     types, names = (
         set(options.op_types_to_skip or ()),
@@ -93,8 +93,8 @@ def _warn_of_scalars(partition: Any) -> None:
         shape = getattr(node.meta.get("val"), "shape", None)
         if shape is not None and len(shape) == 0:
             _log.warning(
-                "openvino: a partition gives a tensor without dimensions, %s%s, which ExecuTorch's "
-                "runtime for it can't run; give it one (keepdim=True), or say "
+                "openvino: a partition returns a tensor without dimensions, %s%s, which "
+                "ExecuTorch's OpenVINO runtime can't run; add one (keepdim=True), or set "
                 "`op_names_to_skip: [%s]`",
                 node.name,
                 describe_place(node),
@@ -118,8 +118,8 @@ def _around_preprocess() -> AbstractContextManager[None]:
                 raise
             raise PipelineError(
                 "openvino: a partition has a dynamic size among its inputs, which ExecuTorch's "
-                "backend for it does not take; export the method with fixed sizes, "
-                "or confine openvino with `modules` to parts that take tensors only"
+                "OpenVINO backend does not accept; export the method with fixed sizes, or use "
+                "`modules` to limit openvino to parts that take only tensors"
             ) from error
         if (kwargs.get("options") or {}).get("device", "CPU") == "CPU":
             blob = without_counters(blob)

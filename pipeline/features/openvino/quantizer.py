@@ -61,18 +61,18 @@ class OpenvinoQuantize(MixedQuantize):
     smooth_quant: Annotated[bool, _OBSERVING] = False
     """Move the spread of activations into weights (SmoothQuant)."""
     fast_bias_correction: Annotated[bool, _OBSERVING] = True
-    """Correct biases by a quick estimate. If false, by running the model again for every layer:
-    slower and more accurate."""
+    """Correct biases with a quick estimate. If false, the model is run again for every layer, which
+    is slower and more accurate."""
     subset_size: Annotated[int, _OBSERVING] = Field(300, ge=1)
-    """How many calibration inputs are observed at most."""
+    """The maximum number of observed calibration inputs."""
     group_size: Annotated[int, _WEIGHT_ONLY_INT4] = Field(128, ge=-1)
-    """How many weights of a channel share a scale; -1: the whole channel."""
+    """The number of weights of a channel that share a scale; -1 means all."""
     all_layers: Annotated[bool, _WEIGHT_ONLY_INT4] = False
-    """Give embeddings and the last layer int4 as well, instead of int8."""
+    """Quantize embeddings and the last layer to int4 too, instead of int8."""
     awq: Annotated[bool, _WEIGHT_ONLY_INT4] = False
     """Scale weights by their activations first (AWQ)."""
     scale_estimation: Annotated[bool, _WEIGHT_ONLY_INT4] = False
-    """Choose scales by the outputs on calibration inputs."""
+    """Choose scales that fit the outputs on calibration inputs."""
 
     modules: dict[ModuleName, LeftAlone] = Field({})
     """`none` leaves the operators of a module, by its qualified name, as they are."""
@@ -86,7 +86,7 @@ class OpenvinoQuantize(MixedQuantize):
     ) -> dict[str, Any]:
         if overrides and info.data.get("smooth_quant"):
             raise rule(
-                "can't stand beside smooth_quant, which changes what they leave as well"
+                "can't be combined with smooth_quant, which also changes what they leave out"
             )
         return overrides
 
@@ -182,7 +182,7 @@ def _explain_control_flow(module: GraphModule) -> Iterator[None]:
             raise
         raise PipelineError(
             f"openvino: NNCF quantizes no method with control flow, and it has {calls[0]}; leave "
-            "out `quantize` for it, or take another quantizer"
+            "out `quantize` for it, or use another quantizer"
         ) from error
 
 
@@ -195,6 +195,6 @@ def _observing_tensors_only() -> Iterator[None]:
         if "isempty" not in str(error):
             raise
         raise PipelineError(
-            "openvino: NNCF can't observe a method that computes with its dynamic sizes; export it "
-            "with fixed sizes, or take a weight-only mode such as int8wo_sym"
+            "openvino: NNCF can't observe a method that computes with its dynamic sizes; export "
+            "it with fixed sizes, or use a weight-only mode such as int8wo_sym"
         ) from error

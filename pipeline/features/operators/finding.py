@@ -41,7 +41,7 @@ def remedy(workspace: Workspace) -> str:
         return (
             f"put it into {FOLDER}/, or list it in `operators` of [tool.pte-pipeline]"
         )
-    return "this build is untrusted: only PTE_PIPELINE_OPERATORS of its environment lists them"
+    return "this build is untrusted: only PTE_PIPELINE_OPERATORS in its environment can list them"
 
 
 def source_files(reference: str, root: Path) -> dict[str, Path]:

@@ -36,7 +36,7 @@ class LibraryInputs(UserCode):
             if reference in self.workspace.operators:
                 who = ", which the workspace's settings list,"
             raise SourceError(
-                f"operators: {reference}{who} is no module or library here"
+                f"operators: {reference}{who} is not a module or library here"
             )
         files = source_files(reference, root)
         inputs = self.hash_files(files)

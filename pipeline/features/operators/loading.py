@@ -50,8 +50,8 @@ def load_libraries(references: Sequence[str], root: Path) -> None:
             except Exception as error:  # whatever the code of others raises
                 fault = describe_load_error(error, root / FOLDER)
                 if not is_there(reference, root):
-                    fault = "is no module or library here; "
-                    fault += f"it is looked for in {FOLDER}/ and beside, "
+                    fault = "is not a module or library here; "
+                    fault += f"it is looked up in {FOLDER}/ and next to it, "
                     fault += "and among what is installed"
                 raise PipelineError(f"operators: {reference}: {fault}") from error
 

@@ -6,7 +6,8 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "other_tasks",
-    "run tasks of the user's that make what is built first, and look again at what they changed",
+    "run the user's own tasks that make inputs of a build first, then check which inputs they "
+    "changed",
     other_tasks="pipeline.features.other_tasks.phases:OtherTasks",
     pending_tasks="pipeline.features.other_tasks.pending:find_pending",
 )

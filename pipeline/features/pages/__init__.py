@@ -6,14 +6,17 @@ from pipeline.moments import Command, Feature
 
 FEATURE = Feature(
     "pages",
-    "render reports as HTML and Markdown; report.json holds all that they show",
+    "render reports as HTML and Markdown; without it, report.json has the same figures",
     verbs=(
         Command(
             "report",
             "render the reports of the last validation again",
             "[package ...]",
             examples=(
-                ("doit report vision", "build/vision/report.html and the others"),
+                (
+                    "doit report vision",
+                    "write build/vision/report.html and the other formats",
+                ),
             ),
             run="pipeline.features.pages.report:run",
         ),

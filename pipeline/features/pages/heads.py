@@ -211,7 +211,7 @@ def _describe_quantization(methods: Sequence[Json]) -> Iterator[str]:
         yield f"{subject} {word}: {reason}."
     if already_quantized:
         sources = f"The source of {listed(already_quantized, _MOST_NAMED)}"
-        yield f"{sources} is quantized already: nothing compares it with a float one."
+        yield f"{sources} is already quantized, so there is no float source to compare it with."
 
 
 def _describe_unrun(unrun: Sequence[Json], total: int, none: bool) -> str:
@@ -222,10 +222,10 @@ def _describe_unrun(unrun: Sequence[Json], total: int, none: bool) -> str:
     sentence = f"{subject} could not be run on this machine ({listed(reasons, _MOST_REASONS)})."
     if not none:
         return sentence
-    declare = "it declares is what its source declares"
+    declare = "Its declared inputs and outputs match its source's"
     if len(unrun) > 1:
-        declare = "they declare is what their sources declare"
-    return f"Nothing was run: {sentence} What {declare}."
+        declare = "Their declared inputs and outputs match their sources'"
+    return f"Nothing was run: {sentence} {declare}."
 
 
 def about(report: Json) -> str:

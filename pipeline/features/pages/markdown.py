@@ -99,7 +99,7 @@ def _fold(sections: Iterable[ReportSection], room: int) -> Iterator[str]:
         room -= len(folded)
         yield folded
     if left_out:
-        yield f"In report.html, for lack of room: {', '.join(left_out)}."
+        yield f"Left out here, see report.html: {', '.join(left_out)}."
 
 
 def markdown_summary(

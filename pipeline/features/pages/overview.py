@@ -18,7 +18,7 @@ _MOST_METHODS = 4  # named in a cell
 # Of what was left out of a method.
 _UNSEEN = {
     UNASKED: UNASKED,
-    ALL: "validate.budget was spent",
+    ALL: "validate.budget was exhausted",
 }
 
 
@@ -133,7 +133,7 @@ def _make_drop_rows(drops: Drops) -> list[Row]:
 
 def _make_drops_section(rows: list[Row]) -> ReportSection:
     table = DataTable("drops", "Methods without a baseline", rows)
-    return ReportSection("drops", "What is delegated less than before", table)
+    return ReportSection("drops", "Delegated less than before", table)
 
 
 def sums_section(entries: Sequence[Entry]) -> ReportSection:
@@ -141,7 +141,7 @@ def sums_section(entries: Sequence[Entry]) -> ReportSection:
     return ReportSection(
         "sums",
         "By backend and target",
-        DataTable("backends", "Nodes by who runs them", list(_by_backend(entries))),
+        DataTable("backends", "Nodes by what runs them", list(_by_backend(entries))),
         DataTable("targets", "Targets", list(_by_target(entries))),
     )
 

@@ -29,7 +29,7 @@ def describe_referenced(methods: Sequence[Json]) -> Iterator[str]:
         if verdict in ("not judged", "not run"):
             yield f"The export of {name} is {verdict}: {reference['reason']}."
         elif verdict == PASSED and (limits := describe_limits(reference)):
-            yield f"The export of {name} is held to {limits} of its reference."
+            yield f"The export of {name} must be within {limits} of its reference."
 
 
 def _describe_passed(passed: Sequence[Json]) -> str:

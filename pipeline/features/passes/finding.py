@@ -23,7 +23,7 @@ from pipeline.plan.user_code import list_files
 FOLDER = "passes"
 GROUP = "pte_pipeline.passes"
 NOT_OFFERED = (
-    f"is not in {FOLDER}/, and no installed distribution offers it by an entry point"
+    f"is not in {FOLDER}/, and no installed distribution provides it as an entry point"
 )
 EXECUTORCH = "executorch"
 # ExecuTorch's modules of passes: those in such a folder, or with such an end of their name.

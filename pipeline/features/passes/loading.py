@@ -98,9 +98,9 @@ def _load(spec: PassSpec, root: Path) -> list[Pass]:
         if not fault:
             passes = _make(spec, value)
             if not passes or not all(map(callable, passes)):
-                fault = "is not a pass; it can't be called with a graph"
+                fault = "is not a pass: it can't be called with a graph module"
                 if spec.factory:
-                    fault = "makes no pass, nor a list of passes"
+                    fault = "makes neither a pass nor a list of passes"
     except Exception as error:  # whatever the user's code raises
         fault = describe_load_error(error, root / FOLDER)
         # Its traceback would quote a secret.
@@ -119,7 +119,7 @@ def _forbidden(spec: PassSpec) -> str:
         return f"downloads an SDK when it is imported; set {_SDK} to one"
     for name, value in spec.options.items():
         if _FILE_OPTION.search(name) and not isinstance(value, bool):
-            return f"has the option {name!r}, and no config names files to ExecuTorch's passes"
+            return f"has the option {name!r}, but configs can't name files for ExecuTorch's passes"
     return ""
 
 
@@ -153,7 +153,7 @@ def _foreign(
     if not is_workspace and is_of_executorch(name):
         if _is_pass_of_executorch(value):
             return ""
-        return "is no class of passes that ExecuTorch defines"
+        return "is not a pass class of ExecuTorch"
     if attribute in getattr(module, "__all__", ()):
         return ""
     if not is_workspace and f"{name}:{attribute}" in find_offered():
@@ -162,7 +162,7 @@ def _foreign(
     defines = module is not None and f"{home}.".startswith(f"{module.__name__}.")
     if isinstance(value, type | FunctionType) and defines:
         return ""
-    return "is no class or function that the module defines, or lists in `__all__`"
+    return "is not a class or function that the module defines or lists in `__all__`"
 
 
 def _is_pass_of_executorch(value: object) -> bool:

@@ -13,7 +13,8 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "preprocess_cache",
-    "reuse what backends made of a partition; the methods around it are lowered again anyway",
+    "reuse a backend's output for an unchanged partition when the method around it is lowered "
+    "again",
     around_lowering="pipeline.features.preprocess_cache.shared_passes:sharing_passes",
     find_preprocessed="pipeline.features.preprocess_cache.stored_results:locate_results",
 )

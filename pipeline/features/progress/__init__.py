@@ -6,6 +6,6 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "progress",
-    "draw on a terminal which actions run, and how much time is left",
+    "show running actions and the remaining time on a terminal",
     live_view="pipeline.features.progress.live:show_live",
 )

@@ -6,27 +6,33 @@ from pipeline.moments import Command, Feature
 
 ATTEST = Command(
     "attest",
-    "write what packages were made from, signed, with their bills of materials",
+    "write signed provenance of packages, with bills of materials",
     "[package ...]",
-    more="Of packages that are lowered and validated as they are asked for; signing_key of "
-    "the settings signs. The files stand beside the package: provenance of SLSA in "
-    "*.intoto.jsonl, a CycloneDX ML-BOM in *.cdx.json.",
-    examples=(("doit attest vision", "writes build/vision/vision.pte.intoto.jsonl"),),
+    more=(
+        "Packages must be lowered and validated as their configs say; the setting signing_key "
+        "signs. The files are written next to the package: SLSA provenance in *.intoto.jsonl, "
+        "and a CycloneDX ML-BOM in *.cdx.json."
+    ),
+    examples=(("doit attest vision", "write build/vision/vision.pte.intoto.jsonl"),),
     run="pipeline.features.provenance.attest:run",
 )
 VERIFY = Command(
     "verify",
-    "check a folder against the attestations in it, anywhere, without a workspace",
+    "check a folder against the attestations in it; needs no workspace",
     "folder [public key ...]",
-    options={"commit <id>": "the commit of git that all must be built from, in full"},
-    more="Keys are Ed25519 public keys in PEM, by default those that the settings trust "
-    "(PTE_PIPELINE_TRUSTED_KEYS). All files that an attestation names must be there, reports "
-    "aside, beside it, and no others. The exit status is 1 where something is wrong.",
+    options={
+        "commit <id>": "the full git commit from which all packages must be built"
+    },
+    more=(
+        "Keys are Ed25519 public keys in PEM, by default those of the setting trusted_keys "
+        "(PTE_PIPELINE_TRUSTED_KEYS). The folder of an attestation must have all files that it "
+        "names, except reports, and no others. The exit status is 1 if something is wrong."
+    ),
     examples=(
-        ("doit verify release key.pub", "whether a release is what was built"),
+        ("doit verify release key.pub", "check that a release is what was built"),
         (
             "doit verify --commit $(git rev-parse v2) release key.pub",
-            "and is no older one",
+            "and that it is not an older one",
         ),
     ),
     run="pipeline.features.provenance.verify:run",
@@ -34,6 +40,6 @@ VERIFY = Command(
 )
 FEATURE = Feature(
     "provenance",
-    "attest what packages were made from, and verify that",
+    "attest how packages were made, and verify attestations",
     verbs=(ATTEST, VERIFY),
 )

@@ -111,13 +111,13 @@ def _find_build(plan: Plan, package: str) -> tuple[dict[str, Any], list[str]]:
     lowered = link_status(plan, package)
     if not lowered.current:
         raise PipelineError(
-            f"{package}: not built as it is asked for ({lowered.reason}); {first}"
+            f"{package}: its build is out of date ({lowered.reason}); {first}"
         )
     state = plan.workspace.state(package)
     validated = validate_status(plan, package)
     if not validated.current:
         raise PipelineError(
-            f"{package}: not validated as it is now ({validated.reason}); {first}"
+            f"{package}: its current build is not validated ({validated.reason}); {first}"
         )
     vouchers = [
         voucher
@@ -125,7 +125,7 @@ def _find_build(plan: Plan, package: str) -> tuple[dict[str, Any], list[str]]:
         for voucher in state[section].get("vouchers", ())
     ]
     if ANYONE in vouchers:
-        what = "was built while unsigned results of a remote were believed"
+        what = "was built while unsigned results of a remote were trusted"
         raise PipelineError(f"{package}: {what}; build it with trusted_keys instead")
     manifest = read_manifest(plan.workspace, package)
     if manifest is None or "action" not in manifest:
@@ -156,7 +156,7 @@ def _read_figures(folder: Path) -> dict[str, dict[str, str]]:
     for name, method in (build["figures"]["methods"] if build else {}).items():
         known = [each for each in method["sqnr_db"] or () if each is not None]
         figures: Mapping[str, Any] = {
-            "least SQNR in dB, at most 120": min(known, default=None),
+            "lowest SQNR in dB, at most 120": min(known, default=None),
             "greatest absolute error": method["max_abs"],
             "share of nodes on delegates": _measure_share(method),
         }

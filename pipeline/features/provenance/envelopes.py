@@ -65,22 +65,22 @@ def _open(line: bytes, keys: Any) -> tuple[Any, str]:
 
     found = read_json(line)
     if not check_of(_ENVELOPE, open_fields=True)(found):
-        raise ValueError("is no DSSE envelope")
+        raise ValueError("is not a DSSE envelope")
     if found["payloadType"] != _PAYLOAD_TYPE:
-        raise ValueError("is no statement of in-toto's")
+        raise ValueError("is not an in-toto statement")
     if not found["signatures"]:
         raise ValueError("is not signed")
     names = [each["keyid"] for each in found["signatures"]]
     trusted = [SSlibKey.from_crypto(key) for key in keys.trusted.values()]
     if not {key.keyid for key in trusted} & set(names):
         raise ValueError(
-            f"is signed by {shown(names[0][:16])}, which is no trusted key"
+            f"is signed by {shown(names[0][:16])}, which is not a trusted key"
         )
     try:
         envelope = Envelope.from_dict(found)
         (signer,) = envelope.verify(trusted, 1)
     except (VerificationError, ValueError) as error:
-        raise ValueError("is not what its signature was made of") from error
+        raise ValueError("does not match its signature") from error
     return read_json(envelope.payload), signer
 
 
@@ -97,4 +97,4 @@ def read_json(data: bytes) -> Any:
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise ValueError("is no JSON") from error
+        raise ValueError("is not JSON") from error

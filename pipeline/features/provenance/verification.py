@@ -83,7 +83,7 @@ def verify_folder(
         problems.append(f"no attestation: no file in it is called *{BUNDLE_SUFFIX}")
     elif all_read:  # or it is not known what the others name
         problems += [
-            f"{name}: is in no attestation" for name in files if name not in named
+            f"{name}: is not in any attestation" for name in files if name not in named
         ]
     return findings, problems
 
@@ -118,7 +118,7 @@ def _read_bundle(folder: Path, bundle: str, keys: Any) -> list[_Attested]:
     path, where = folder / bundle, bundle[: bundle.rfind("/") + 1]
     try:
         if not is_plain(path):
-            raise ValueError("is no file")
+            raise ValueError("is not a file")
         found, reasons = open_bundle(read_text_file(path, MOST_BYTES), keys)
     except OSError as error:
         raise ValueError(f"cannot be read: {error.strerror}") from error
@@ -129,7 +129,7 @@ def _read_bundle(folder: Path, bundle: str, keys: Any) -> list[_Attested]:
         if isinstance(each[0], dict) and kinds.items() <= each[0].items()
     ]
     if not own:
-        raise ValueError(reasons[0] if reasons else "holds no provenance")
+        raise ValueError(reasons[0] if reasons else "contains no provenance")
     return [_parse(statement, signer, where) for statement, signer in own]
 
 
@@ -144,7 +144,7 @@ def _parse(statement: Mapping[str, Any], signer: str, where: str) -> _Attested:
         for side in (statement["subject"], byproducts)
     )
     if wrong := [name for name in (*subjects, *reports) if not is_file_path(name)]:
-        raise ValueError(f"names {shown(wrong[0])}, which is no file in a folder")
+        raise ValueError(f"names {shown(wrong[0])}, which is not a file name")
     definition = statement["predicate"].get("buildDefinition", {})
     made_from = definition.get("resolvedDependencies", ())
     sources = list(filter(check_of(_SOURCE, open_fields=True), made_from))
@@ -163,7 +163,7 @@ def _find_wrong_commit(attested: _Attested, commit: str) -> str:
     if not commit:
         return ""
     if not attested.commit:
-        return f"names no commit, must be of {commit[:12]}"
+        return f"names no commit, must name {commit[:12]}"
     if attested.commit != commit:
         return f"is of commit {shown(attested.commit[:12])}, not of {commit[:12]}"
     return f"is of commit {commit[:12]} with changes" if attested.changed else ""
@@ -195,10 +195,10 @@ def _compare(
 def _find_wrong(path: Path, digest: str) -> str:
     """Return what is wrong with a file of this SHA-256, or ""."""
     if not is_plain(path):
-        return "is no file"
+        return "is not a file"
     try:
         with open(path, "rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         return f"cannot be read: {error.strerror}"
-    return "" if found == digest else "has another content than is attested"
+    return "" if found == digest else "differs from its attestation"

@@ -34,11 +34,13 @@ def run(words: Sequence[str], root: Path) -> int:
         raise PipelineError(f"usage: {usage(VERIFY)}")
     folder, *given = map(Path, words)
     if not folder.is_dir():
-        raise PipelineError(f"verify: {folder}: is no folder; usage: {usage(VERIFY)}")
+        raise PipelineError(
+            f"verify: {folder}: is not a folder; usage: {usage(VERIFY)}"
+        )
     check_library()
     keys = load_keys(None, given) if given else read_keys(root)
     if not keys.trusted:
-        hint = f"name the file of one after the folder, or in {variable_of('trusted_keys')}"
+        hint = f"name a key file after the folder, or in {variable_of('trusted_keys')}"
         raise PipelineError(f"verify: no public key to verify with; {hint}")
     findings, problems = verify_folder(folder, keys, commit)
     for line in findings:
@@ -59,7 +61,5 @@ def _take_commit(words: Sequence[str]) -> tuple[Sequence[str], str]:
     place = words.index(COMMIT)
     commit = "".join(words[place + 1 : place + 2]).lower()
     if not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", commit):
-        raise PipelineError(
-            f"verify: {COMMIT} {commit}: must be the whole id of a commit of git's"
-        )
+        raise PipelineError(f"verify: {COMMIT} {commit}: must be a full git commit id")
     return [*words[:place], *words[place + 2 :]], commit

@@ -13,21 +13,21 @@ from pipeline.moments import Command, Feature
 
 PUBLISH = Command(
     "publish",
-    "upload proven packages with model cards, and list them in an index",
+    "upload validated packages with model cards, and list them in an index",
     "[package ...]",
     {
-        "to ADDRESS": "any address of fsspec, such as s3://bucket/models, file:///srv/models or "
+        "to ADDRESS": "any fsspec address, such as s3://bucket/models, file:///srv/models or "
         "hf://org/model",
-        "dry-run": "say what would be sent, and send nothing",
+        "dry-run": "print what would be uploaded, without uploading",
     },
-    "A package must be built and validated as its config says now, and have passed; `--allow "
-    "not-judged` publishes others too. Files go to <address>/<package>/<digest>/, never over "
-    "another content; <address>/packages.json names them when all are there.",
+    "A package must be built and validated as its config says now, and must have passed; "
+    "`--allow not-judged` accepts others too. Files go to <address>/<package>/<digest>/ and "
+    "never replace other content; once all are there, <address>/packages.json lists them.",
     (
         ("doit publish vision --to s3://bucket/models", "one package"),
         (
             "doit publish --to file:///srv/models --dry-run",
-            "what would be sent of all packages",
+            "list what would be uploaded for all packages",
         ),
     ),
     run="pipeline.features.publish.verb:run",
@@ -36,8 +36,10 @@ FETCH = Command(
     "fetch",
     "download the best published package for a target, and check it",
     "address target [model] [folder]",
-    more="Files go to <folder>/<package>/<digest>/, by default below the current folder; those "
-    "that are there already are not downloaded. It prints the path of the .pte.",
+    more=(
+        "Files go to <folder>/<package>/<digest>/, by default below the current folder; files "
+        "that already exist are not downloaded. The command prints the path of the .pte."
+    ),
     examples=(
         ("doit fetch s3://bucket/models android-arm64", "an index of one model"),
         (
@@ -50,7 +52,7 @@ FETCH = Command(
 )
 FEATURE = Feature(
     "publish",
-    "publish packages with model cards and an index for apps, and fetch them by it",
+    "publish packages with model cards and an index for apps, and fetch them through the index",
     verbs=(PUBLISH, FETCH),
     config={"package": "pipeline.features.publish.config:add_fields"},
 )

@@ -49,7 +49,7 @@ def make_card(
         _describe_files(manifest),
         "## Methods",
         *_describe_methods(manifest),
-        "Sizes of one name, such as `d0`, are equal in a call."
+        "Sizes with the same name, such as `d0`, are equal in a call."
         if _has_names(manifest)
         else "",
         *_describe_constants(manifest),
@@ -150,7 +150,7 @@ def _describe_constants(manifest: Json) -> Iterator[str]:
     if not constants:
         return
     yield "### Constants"
-    yield "Methods without inputs, which give what preprocessing and calls go by."
+    yield "Methods without inputs, which return parameters for preprocessing and calls."
     rows = [
         [f"`{name}`", f"`{json.dumps(value)}`"]
         for name, value in sorted(constants.items())
@@ -212,7 +212,7 @@ def _describe_performance(report: Json, inside: Json) -> Iterator[str]:
     yield "## Memory and latency"
     yield (
         "Medians. Planned memory is what the runtime reserves for tensors; the peak is that of the "
-        "whole process. Times of emulated processors (`qemu:`) say nothing of real ones."
+        "whole process. Times on emulated processors (`qemu:`) don't predict those of real ones."
     )
     for row in rows:
         row[4:] = [
@@ -245,8 +245,8 @@ def _describe_accuracy(report: Json) -> Iterator[str]:
                     f"- {name}, {title}: {verdict['verdict']}; {_escape(reason)}"
                 )
     yield (
-        "The package against the program that it was made from: the worst of all calls on examples "
-        "of the model, or on generated inputs where it has none."
+        "The package compared with the program that it was made from: the worst of all calls on "
+        "the model's examples, or on generated inputs if it has none."
     )
     head = [
         "method",
@@ -265,8 +265,8 @@ def _describe_metrics(report: Json) -> Iterator[str]:
     if rows:
         yield "## Task metrics"
         yield (
-            "What the package and its source score on the same samples. A drop is what the source "
-            "scores more than the package."
+            "The scores of the package and its source on the same samples. A drop is the "
+            "source's score minus the package's."
         )
         yield _table(HEAD, [[_escape(text) for text in row] for row in rows])
 

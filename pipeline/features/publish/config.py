@@ -25,7 +25,7 @@ class Publish(Options):
     Example: https://example.com/models/vision
     """
     description: _Text | None = None
-    """The purpose of the model, and the uses that it must not be put to.
+    """The purpose of the model, and uses to avoid.
 
     Example: Classifies photographs of plants.
     """
@@ -34,7 +34,7 @@ class Publish(Options):
 def add_fields() -> dict[str, tuple[Any, Any]]:
     """Return the field of packages."""
     text = (
-        "What the model card of `doit publish` says beside what the build knows: {licence, "
-        "source_url, description}. Changing it lowers nothing."
+        "Text for the model card of `doit publish` that the build can't know: "
+        "{licence, source_url, description}. A change of it lowers nothing."
     )
     return {"publish": (Publish | None, Field(default=None, description=text))}

@@ -115,6 +115,6 @@ def _download(files: Any, release: Json, file: Json, path: Path) -> None:
                 raise
         if digest.hexdigest() != file["blake3"]:
             raise PipelineError(
-                f"{files.shown}: {name} is not what {INDEX} names: it has another digest; remove "
+                f"{files.shown}: {name} does not match {INDEX}: its digest differs; remove "
                 f"{release['path']} there, and publish the package again"
             )

@@ -66,8 +66,8 @@ def read_index(files: Any) -> dict[str, Any]:
     record = _read(files, INDEX)
     if not _is_index(record) or not all(map(_is_in_place, record["releases"])):
         raise PipelineError(
-            f"{files.shown}: {INDEX} is no index that this version reads; publish to another "
-            "address, or move it away"
+            f"{files.shown}: {INDEX} is not an index that this version can read; publish to "
+            "another address, or move it away"
         )
     return dict(record)
 
@@ -84,7 +84,7 @@ def write_index(files: Any, published: Iterable[Json]) -> None:
         files.write(INDEX, [record_bytes(index)])
         latest = []  # others may have published since
     raise PipelineError(
-        f"{files.shown}: {INDEX} changes all the time; run the same command again"
+        f"{files.shown}: {INDEX} keeps changing; run the same command again"
     )
 
 

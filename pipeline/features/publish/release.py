@@ -65,18 +65,18 @@ def _check(plan: Plan, package: str) -> None:
     lowered = link_status(plan, package)
     if not lowered.current:
         raise PipelineError(
-            f"{package}: not built as it is asked for ({lowered.reason}); {first}"
+            f"{package}: its build is out of date ({lowered.reason}); {first}"
         )
     validated = validate_status(plan, package)
     if not validated.current:
         raise PipelineError(
-            f"{package}: not validated as it is now ({validated.reason}); {first}"
+            f"{package}: its current build is not validated ({validated.reason}); {first}"
         )
     state = plan.workspace.state(package)["validate"]
     verdict: Verdict = state.get("verdict", "not run")
     if is_accepted(verdict, (*state.get("allow", ()), *plan.workspace.allow)):
         return
-    hint = f"build/{package}/report.md says why"
+    hint = f"see build/{package}/report.md"
     if verdict != "failed":
         hint += f"; `--allow {verdict.replace(' ', '-')}` publishes it"
     raise PipelineError(f"{package}: is not published: {verdict}; {hint}")

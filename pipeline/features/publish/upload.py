@@ -25,13 +25,13 @@ def open_address(address: str, root: Any) -> Any:
     for files in call_all("remote_files", address, root):
         return files
     raise PipelineError(
-        "this installation has no feature that reaches addresses (remote)"
+        "this installation has no feature that accesses addresses (remote)"
     )
 
 
 @contextmanager
 def explaining(
-    files: Any, at: str = "", state: str = f"{INDEX} names nothing new"
+    files: Any, at: str = "", state: str = f"{INDEX} has nothing new"
 ) -> Iterator[None]:
     """Raise PipelineError with a line of its own for what an address refuses in this block.
 
@@ -45,14 +45,14 @@ def explaining(
         where = f"{files.shown}: {at}".rstrip(": ")
         if error.denied:
             raise PipelineError(
-                f"{where} may not be written ({error}); check the credentials and their rights"
+                f"{where} can't be written ({error}); check the credentials and their permissions"
             ) from error
         if error.count == "misses":
             raise PipelineError(
                 f"{files.shown} is not there ({error}); create the bucket or repository first"
             ) from error
         raise PipelineError(
-            f"{where} can't be reached ({error}); {state}; run the same command again to go on"
+            f"{where} can't be reached ({error}); {state}; run the same command again to continue"
         ) from error
 
 
@@ -73,7 +73,7 @@ def find_missing(files: Any, release: Json) -> list[str]:
             missing.append(file["name"])
         elif size != file["size"] or not (complete or _holds(files, name, file)):
             raise PipelineError(
-                f"{files.shown}: {name} holds another content, which is never overwritten; remove "
+                f"{files.shown}: {name} has other content, which is never overwritten; remove "
                 "it, or publish to another address"
             )
     return missing

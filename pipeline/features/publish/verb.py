@@ -102,4 +102,4 @@ def _publish(
 
 
 def _unchanged(release: Json) -> str:
-    return f"{release['path']}: is there; nothing to send"
+    return f"{release['path']}: already uploaded"

@@ -15,7 +15,7 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "quantization",
-    "quantize methods before they are lowered, by `quantize`",
+    "quantize methods before they are lowered (`quantize`)",
     kinds={"quantize": "pipeline.features.quantization.kind:describe_kind"},
     perform={"quantize": "pipeline.features.quantization.perform:quantize_method"},
     outlines={"quantize": "pipeline.features.quantization.records:QUANTIZE"},

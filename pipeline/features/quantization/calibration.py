@@ -49,10 +49,10 @@ def calibration_remedy(spec: QuantizeConfig, source: MethodSource) -> str:
     if (
         type(spec).model_fields["dynamic"].annotation is bool
     ):  # else it is false for good
-        remedies.append("say `dynamic: true`")
+        remedies.append("set `dynamic: true`")
     but = ""
     if source.examples:
-        but = "; the arguments that it was exported with don't count"
+        but = "; the arguments of the export don't count"
     return (
         f"{', '.join(remedies)}, or, for random inputs, `calibration: generated`{but}"
     )

@@ -291,7 +291,7 @@ class _Reasons:
             return "returned as it is"
         name = control_flow_name(reader)
         if name:
-            return f"read in the body of {name}, into which no quantizer looks"
+            return f"read in the body of {name}, which no quantizer examines"
         why = self._excluded(reader)
         if why:
             return why

@@ -113,7 +113,7 @@ def find_mistakes(
         return
     if lacks_calibration(spec, source):
         yield (
-            "static quantization observes calibration inputs, and the model gives none",
+            "static quantization observes calibration inputs, but the model provides none",
             calibration_remedy(spec, source),
         )
 

@@ -30,7 +30,7 @@ class Noise:
 
     @property
     def sqnr(self) -> float:
-        """The signal to noise ratio in dB; infinite where nothing differs."""
+        """The signal to noise ratio in dB; infinite if nothing differs."""
         if not self.noise:
             return math.inf
         if not self.signal or math.isinf(self.noise):

@@ -129,8 +129,8 @@ def _calibration(
         return "calibration_inputs", Batches(loads, spec.batches)
     if lacks_calibration(spec, source):
         raise PipelineError(
-            f"{action.method}: static quantization observes calibration inputs, and the model "
-            f"gives none; {calibration_remedy(spec, source)}"
+            f"{action.method}: static quantization observes calibration inputs, but the model "
+            f"provides none; {calibration_remedy(spec, source)}"
         )
     return "examples", load_examples(source, store)[: spec.batches]
 

@@ -204,7 +204,7 @@ def _warn_of_quantized(program: ExportedProgram) -> None:
     if operator is not None:
         _log.warning(
             "it is quantized already, in part or whole (it holds %s); leave out `quantize` to "
-            "lower it as it is",
+            "lower it unchanged",
             operator,
         )
 
@@ -247,7 +247,8 @@ def _check_annotated(module: GraphModule, spec: Any) -> None:
         ):
             kinds = ", ".join(sorted({operator_name(node) for node in inside} - {""}))
             raise PipelineError(
-                f"module '{name}' has nothing that {spec.quantizer} quantizes so; it has {kinds}"
+                f"module '{name}' has no operators that {spec.quantizer} quantizes with these "
+                f"options; it has {kinds}"
             )
 
 
@@ -270,7 +271,7 @@ def _apply_pt2e(
     if spec.quantizes_as_it_comes:
         # Each user of a tensor gets a quantization of its own, as in ExecuTorch's own LLM export.
         # Otherwise partitions that read one tensor in turns, as the layers of a decoder read the
-        # encoder's memory, depend on each other in a circle, and lowering ends in "found dependency
+        # encoder's memory, depend on each other in a cycle, and lowering ends in "found dependency
         # cycles" (https://github.com/pytorch/executorch/pull/18397).
         DuplicateDynamicQuantChainPass()(converted)
     return converted
@@ -350,7 +351,7 @@ def _explain_nonfinite(ranges: ObserverRanges) -> Iterator[None]:
             raise
         raise PipelineError(
             f"{value} is infinite or NaN on the calibration inputs, so no range can be observed; "
-            "remove such inputs, or mend the method"
+            "remove such inputs, or fix the method"
         ) from error
 
 

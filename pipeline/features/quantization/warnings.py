@@ -29,7 +29,7 @@ def find_warnings(
     if not facts["weights"]["quantized"] and not facts["compute"]["quantized"]:
         yield (
             f"{facts['quantizer']} quantized none of its weights and none of its compute; leave "
-            "`quantize` out, or name a quantizer that takes its operators"
+            "out `quantize`, or choose a quantizer that supports its operators"
         )
     if float_operators:
         yield (
@@ -44,7 +44,7 @@ def describe_departure(prepared: Mapping[str, Any]) -> str:
     worst = prepared["outputs"][0]
     text = (
         f"{worst['output']} departs from the float program before anything is rounded, by more "
-        "than float arithmetic explains"
+        "than float arithmetic can explain"
     )
     departure = prepared["departure"]
     if departure is None:
@@ -83,6 +83,6 @@ def _describe_observers(observers: Mapping[str, Any] | None) -> Iterator[str]:
                 more = f" and {len(values) - _SHOWN} more"
             yield (
                 f"{plural(len(values), 'observer')} {words}: {', '.join(values[:_SHOWN])}{more}; "
-                "their scales fit no other values; calibrate on real inputs, or leave these in "
-                "floating point by `modules`"
+                "their scales fit no other values; calibrate on real inputs, or keep these "
+                "modules in floating point with `modules`"
             )

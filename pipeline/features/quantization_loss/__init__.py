@@ -6,6 +6,7 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "quantization_loss",
-    "judge what quantization costs; packages are held to their quantized programs without",
+    "judge what quantization costs; without it, packages are only compared with their quantized "
+    "programs",
     judge_quantization="pipeline.features.quantization_loss.calls:FloatComparison",
 )

@@ -21,7 +21,7 @@ from pipeline.validate.limits import OutputLimits
 from pipeline.validate.metrics import OutputError
 from pipeline.validate.runs import JudgedCall
 
-_OF_FLOAT = ", against the float program: quantization loses it"
+_OF_FLOAT = ", against the float program: lost in quantization"
 
 
 class FloatComparison:

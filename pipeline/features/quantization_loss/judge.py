@@ -200,7 +200,7 @@ class QuantizationJudge:
         if random and verdict != "failed":
             verdict, reason = (
                 "not judged",
-                "it samples: no value can be compared with another",
+                "it samples, so values can't be compared",
             )
         return {
             "verdict": verdict,
@@ -215,19 +215,22 @@ class QuantizationJudge:
         if failed:
             return "failed", "the quantized program departs too far from the float one"
         if not self.examples and not self.generated:
-            return "not run", "the quantized program was not run beside the float one"
+            return (
+                "not run",
+                "the quantized program was not run against the float program",
+            )
         if not self.examples:
             return "not judged", (
-                "no examples: generated inputs, and the arguments of an export, say nothing of "
-                "accuracy; give "
-                "`example_inputs(method)` in the exporter, or `validate: {methods: {...: "
+                "no examples: generated inputs, and the arguments of an export, say nothing "
+                "about accuracy; define `example_inputs(method)` in the exporter, or `validate: "
+                "{methods: {...: "
                 "{examples: [...]}}}`"
             )
         calls = max(pool.calls for pool in self.examples.values())
         on = f"on examples ({plural(calls, 'call')}): {self._figures()}"
         if left_out:
             return "not judged", (
-                f"validate.budget was spent before {plural(left_out, 'example')} ran; raise it "
+                f"validate.budget was exhausted before {plural(left_out, 'example')} ran; raise it "
                 f"({on})"
             )
         if not self.limit_names:
@@ -238,8 +241,8 @@ class QuantizationJudge:
             )
         if uncovered := self._find_uncovered():
             return "not judged", (
-                f"no limit says anything of {listed(uncovered, _MOST_NAMED)}: `min_agreement` is "
-                f"about rows and integers, the others about values that are not all zero ({on})"
+                f"no limit applies to {listed(uncovered, _MOST_NAMED)}: `min_agreement` applies "
+                f"to rows and integers, the others to values that are not all zero ({on})"
             )
         limits = ", ".join(
             f"{name} {getattr(self.limits, name):g}" for name in self.limit_names
@@ -281,8 +284,8 @@ def _check_noise(pool: PooledOutput) -> str:
             f"over {pool.values:,} values of {plural(pool.calls, 'call')} on examples"
         )
         return (
-            f"quantized, SQNR {pool.sqnr_db:.1f} dB {over} is below {LEAST_SQNR:g} dB: half as "
-            "much noise as signal"
+            f"quantized, SQNR {pool.sqnr_db:.1f} dB {over} is below {LEAST_SQNR:g} dB: noise at "
+            "half the level of the signal"
         )
     return ""
 

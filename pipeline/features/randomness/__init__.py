@@ -6,6 +6,6 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "randomness",
-    "judge methods that sample, `random: true`, by how outputs of repeated calls are distributed",
+    "judge methods that sample (`random: true`) by the distribution of outputs over repeated calls",
     judge_random="pipeline.features.randomness.judge:judge_random",
 )

@@ -7,7 +7,7 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "ranges",
-    "name the dynamic sizes that lowering narrows, and those that no package can hold",
+    "report dynamic sizes that lowering narrows, and sizes too large for a package",
     compile_facts="pipeline.features.ranges.facts:RangeFacts",
     judge_narrowed="pipeline.features.ranges.narrowed:NarrowedSizes",
     sections={40: "pipeline.features.ranges.section:section"},

@@ -48,7 +48,7 @@ def find_large_sizes(program: ExportedProgram) -> Iterator[str]:
             name for size, name in names.items() if symbol in size.free_symbols
         )
         if node.op == "call_function":
-            fault = f"can make {node_label(node)} give a size over {GREATEST}"
+            fault = f"can make {node_label(node)} return a size over {GREATEST}"
         else:
             fault = f"may be larger than {GREATEST}"
         if dimensions:

@@ -48,7 +48,7 @@ class NarrowedSizes:
                 words = f"{least} to {greatest}"
                 is_outside = not least <= size <= greatest
             if is_outside:
-                yield f"{name} is {size}, and it is lowered for {words}; {remedy}"
+                yield f"{name} is {size}, but it is lowered for {words}; {remedy}"
 
 
 def _sizes_of(program: ExportedProgram, inputs: InputSet) -> dict[str, int]:

@@ -14,7 +14,7 @@ def section(report: Json) -> ReportSection:
             "method": name(method),
             "size": code(size["size"]),
             "lowered for": size_range(size["lowered"]),
-            "the source takes": size_range(size["source"]),
+            "the source accepts": size_range(size["source"]),
             "narrowed by": code(
                 size["operator"], note=f"in {size['module']}" if size["module"] else ""
             ),
@@ -27,6 +27,8 @@ def section(report: Json) -> ReportSection:
         "ranges",
         "Ranges of sizes",
         DataTable(
-            "ranges", "Sizes that are lowered for less than the source takes", rows
+            "ranges",
+            "Sizes that are lowered for a smaller range than the source accepts",
+            rows,
         ),
     )

@@ -11,6 +11,7 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "reasons",
-    "say why partitioners leave operators, and which names in their options fit none",
+    "explain why partitioners leave operators, and report names in their options that match "
+    "nothing",
     follow_partition="pipeline.features.reasons.partitions:follow_partition",
 )

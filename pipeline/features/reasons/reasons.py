@@ -28,7 +28,7 @@ _OPERATOR = re.compile(
 _FUNCTION = re.compile(r"<function (\w+)>")
 _TRACE = "Traceback (most recent call last)"  # holds paths of the machine
 _SYMBOL = re.compile(r"\b[su]\d+\b")
-_NOT_LOOKED_AT = "it stands in control flow, which its partitioner does not look into"
+_NOT_LOOKED_AT = "it is in control flow, which its partitioner does not examine"
 
 
 def record_reasons(

@@ -12,17 +12,19 @@ FEATURE = Feature(
             "rebuild",
             "compile again without any cache, and compare every byte",
             "[package ...]",
-            more="All of it runs on this machine, whatever the executor: the stores of a cluster's "
-            "workers would answer for it.",
+            more=(
+                "It always runs on this machine, since a cluster's workers would answer from "
+                "their stores."
+            ),
             options={
-                "exports": "only run the exporters again, and print digests of what they give, to "
-                "compare with those of another machine",
+                "exports": "only run the exporters again, and print digests of their programs, "
+                "to compare with another machine's",
             },
             examples=(
-                ("doit rebuild vision", "says where bytes differ"),
+                ("doit rebuild vision", "show where bytes differ"),
                 (
                     "doit rebuild --exports",
-                    "says which exporters depend on what no key holds",
+                    "find exporters that depend on something in no key",
                 ),
             ),
             run="pipeline.features.rebuild.rebuild:run",

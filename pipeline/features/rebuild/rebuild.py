@@ -67,18 +67,16 @@ def run(plan: Plan, words: Sequence[str], exports: bool = False) -> Iterator[str
             )
             if lines:
                 differing.append(package)
-                yield f"{package}: built again, it is another package"
+                yield f"{package}: the rebuild is a different package"
                 yield from (f"  {line}" for line in lines)
             else:
-                yield f"{package}: built again, the same bytes in {len(names)} files"
+                yield f"{package}: the rebuild has the same bytes in {len(names)} files"
     wrong = [
         f"{package}: {failed[package]}" for package in packages if package in failed
     ]
     if differing:
         number = f"{len(differing)} of {len(packages)} packages"
-        wrong.append(
-            f"{number} can't be built again as they are: {', '.join(differing)}"
-        )
+        wrong.append(f"{number} can't be reproduced: {', '.join(differing)}")
     if wrong:
         raise PipelineError(*"\n".join(wrong).split("\n"))
 
@@ -182,7 +180,7 @@ def _compare_exports(plan: Plan, packages: Sequence[str]) -> Iterator[str]:
             if not is_same:
                 differing.append(model)
     if differing:
-        problem = "its exporter depends on what no key holds"
+        problem = "its exporter depends on something that is in no key"
         raise PipelineError(*(f"{model}: {problem}" for model in differing))
 
 
@@ -231,7 +229,7 @@ def compare_folders(ours: Path, theirs: Path, names: Sequence[str]) -> Iterator[
     manifests = [read_record(folder / MANIFEST) or {} for folder in (ours, theirs)]
     for name in sorted({*names, *rebuilt}):
         if name not in rebuilt or not (ours / name).is_file():
-            yield f"{name} is {'made no more' if name not in rebuilt else 'new'}"
+            yield f"{name} is {'no longer made' if name not in rebuilt else 'new'}"
         elif hash_file(ours / name) != hash_file(theirs / name):
             sizes = [(folder / name).stat().st_size for folder in (ours, theirs)]
             place = first_difference(ours / name, theirs / name)
@@ -260,7 +258,7 @@ def _objects(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Iterator[str
             yield f"{unit}: only one of the builds compiles it"
         elif before["object"] != after["object"]:
             parts = list(_parts(before["parts"], after["parts"]))
-            yield f"{unit}: compiled to another object: {', '.join(parts)}"
+            yield f"{unit}: compiled to a different object: {', '.join(parts)}"
 
 
 def _parts(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Iterator[str]:

@@ -116,7 +116,7 @@ def _count_steps(
             f"'{first}' holds {shape[0]} sequences of {shape[1]} calls, "
             f"{listed(misshapen, 3)} not"
         )
-        remedy = "all tensors have the same two dimensions in front, or all have one"
+        remedy = "all tensors must have the same two leading dimensions, or all must have one"
         raise PipelineError(f"{path}: {what}; {remedy}")
     return shape[1]
 
@@ -168,7 +168,8 @@ def _check_outputs(
     ambiguous = sorted({*names} & {*arguments})
     if ambiguous:
         mistakes.append(
-            f"{listed(ambiguous, 3)}: an argument has the name of an output; rename it"
+            f"{listed(ambiguous, 3)}: an argument and an output have the same name; rename one "
+            "of them"
         )
     if mistakes:
         raise PipelineError(*(f"{path}: {mistake}" for mistake in mistakes))

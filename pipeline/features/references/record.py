@@ -86,9 +86,7 @@ def _save_failed(
 ) -> bytes:
     """Return the recording of a reference that could not be run at all."""
     inputs = examples[method][0] if examples[method] else InputSet((), {}, "any inputs")
-    call = RecordedCall(
-        method, inputs, {}, f"no error that is known: {error}; the log says more"
-    )
+    call = RecordedCall(method, inputs, {}, f"unknown error: {error}; see the log")
     return save_recording(Recording(name_origin(method), [[call]]))
 
 

@@ -36,8 +36,8 @@ def describe_structure(actual: Outputs, recorded: Outputs) -> str:
     if changed := [name for name in extra if name.startswith("input ")]:
         names = listed((name.removesuffix(AFTER_CALL) for name in changed), _MOST_NAMED)
         return (
-            f"the reference changes {names} in place, and the exported program does not; clone it "
-            "in the reference if nobody reads it after the call"
+            f"the reference changes {names} in place, and the exported program does not; clone "
+            "it in the reference if nothing reads it after the call"
         )
     if not extra:
         which = " (None in the exported program)" if _are_none(missing, actual) else ""
@@ -49,7 +49,7 @@ def describe_structure(actual: Outputs, recorded: Outputs) -> str:
         )
     names = listed(missing, _MOST_NAMED)
     other_names = listed(extra, _MOST_NAMED)
-    return f"the exported program gives {names}, the reference {other_names}"
+    return f"the exported program returns {names}, the reference {other_names}"
 
 
 def _are_none(names: Sequence[str], outputs: Outputs) -> bool:

@@ -158,9 +158,7 @@ class KeptState:
 
 def refuse_changed_parameter() -> SourceError:
     """Return the error of a process that goes on after a reference changed what isn't restored."""
-    return SourceError(
-        "a reference changes a parameter in place; let it change buffers alone"
-    )
+    return SourceError("a reference changes a parameter in place; change only buffers")
 
 
 def keep_state(references: Sequence[Any]) -> Callable[[], None]:
@@ -266,7 +264,7 @@ def _restore_tensor(tensor: Tensor, content: _TensorContent) -> None:
     _, values = content
     if values is None:
         raise ChangedParameterError(
-            "no error, but changes a parameter in place; let it change buffers alone"
+            "no error, but changes a parameter in place; change only buffers"
         )
     with torch.no_grad():
         if tensor.shape == values.shape and tensor.dtype == values.dtype:

@@ -30,7 +30,9 @@ from pipeline.validate.references import Lane, OpenLane
 _MOST_NAMED = 3
 # Up to this share of the outputs, a difference from recorded outputs may be another kernel's.
 _SMALL = 0.1
-_SPLIT = "each method has state of its own: `emit.memory_planning.share_mutable_buffers` is off"
+_SPLIT = (
+    "each method has its own state: `emit.memory_planning.share_mutable_buffers` is off"
+)
 
 
 class ReferenceJudge:
@@ -172,7 +174,7 @@ class ReferenceJudge:
             self._result.fail(fault, about="reference")
             return
         if not recording.repeats:
-            fault = "its outputs are random, and those of the exported program are not"
+            fault = "its outputs are random, but those of the exported program are not"
             if cause := recording.random.partition("; ")[2]:
                 fault += f"; {cause}"
             self._fail(recording, fault, recording.sequences[0][0].inputs.origin)
@@ -190,7 +192,7 @@ class ReferenceJudge:
         if len(names) != len(expected[0]):
             self._fail(
                 recording,
-                "the exported program gives other outputs",
+                "the exported program returns other outputs",
                 call.inputs.origin,
             )
             return
@@ -245,6 +247,6 @@ class ReferenceJudge:
             )
             return (
                 "not run",
-                f"no call of the reference counts: {reasons or 'none was made'}",
+                f"no call of the reference could be compared: {reasons or 'none was made'}",
             )
         return "passed", ""

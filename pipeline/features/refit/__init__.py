@@ -10,7 +10,7 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "refit",
-    "put new weights into compiled methods and packages, instead of building these again",
+    "put new weights into compiled methods and packages instead of rebuilding them",
     instead_of_compile="pipeline.features.refit.refit:refit_unit",
     instead_of_link="pipeline.features.refit.relink:relink_package",
     listen_to_link="pipeline.features.refit.relink:keep_pieces",

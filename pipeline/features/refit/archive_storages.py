@@ -79,7 +79,9 @@ class ArchiveStorages:
             self._places[entry, kind] = self._find_places(entry, kind)
         places = self._places[entry, kind]
         if name not in places:
-            raise ValueError(f"the {kind} of '{entry}' hold no plain tensor '{name}'")
+            raise ValueError(
+                f"the {kind} of '{entry}' contain no plain tensor '{name}'"
+            )
         begin, size = places[name]
         return FileStorage(self._file, begin, size)
 

@@ -197,9 +197,11 @@ class _Mode(TorchDispatchMode):
         watch = self._watch
         plain_tensors: list[torch.Tensor] = []
         if _gather(args, plain_tensors) or _gather(keywords.values(), plain_tensors):
-            watch.note_gap(f"{func} takes a tensor of a class of its own")
+            watch.note_gap(f"{func} takes a tensor of a custom class")
         if any(t.is_neg() or t.is_conj() for t in plain_tensors):
-            watch.note_gap(f"{func} takes a tensor with other values than its storage")
+            watch.note_gap(
+                f"{func} takes a tensor whose values differ from its storage"
+            )
         known_tensors = [t for t in plain_tensors if watch.find(t) is not None]
         if not known_tensors:
             if isinstance(func, torch._ops.OpOverload):
@@ -244,7 +246,7 @@ def _hooked(owner: Any, name: str, watch: Watch) -> Any:
         function = name_function(frame)
         if not isinstance(self, torch.Tensor) and function in SERIALIZERS:
             if not has_known_text(function):
-                watch.note_gap(f"{function} has another text than the one known")
+                watch.note_gap(f"{function} has unknown source code")
             watch.note_stored(self)
         elif (
             caller not in OBSERVERS

@@ -28,8 +28,8 @@ from pipeline.store.digest import Digest, hash_json, hash_pieces
 from pipeline.store.releases import describe_unknown, installed_versions
 
 _DIFFERENT = (
-    "the objects of the last two weights differ in more than weights, as they do where constants "
-    "are equal by chance"
+    "the last two objects differ in more than weights, for example because some constants are "
+    "equal by chance"
 )
 
 
@@ -70,9 +70,7 @@ def _check_blobs(
         else:
             alike = old == new or None not in recipe.blobs.get(new, (None,))
         if not alike:
-            raise CannotRefitError(
-                "bytes differ of which it is not known how they come about"
-            )
+            raise CannotRefitError("differing bytes have an unknown origin")
 
 
 def _check_facts(before: Json, after: Json, recipe: Recipe) -> None:
@@ -146,7 +144,7 @@ def find_gap(
             return "a blob was written by an unknown serializer"
     for facts in result["methods"].values():
         if not facts["constants"]["tensors"].keys() <= described.keys():
-            return "a constant was described unseen"
+            return "a constant was described before it was recorded"
     return ""
 
 

@@ -166,7 +166,7 @@ class Evaluation:
         self._sources = sources
         for number, step in enumerate(steps):
             if any(not 0 <= taken < number for taken in taken_steps(step)):
-                raise UnknownValueError("a step that takes a later one")
+                raise UnknownValueError("a step that uses a later one")
 
     def values(self, view: View) -> Array:
         """Return the values of a view."""
@@ -205,7 +205,7 @@ class Evaluation:
             values = np.asarray((_COMPUTING.get(op) or _COMPARING[op])(*args), dtype)
         _refuse_nan(values)
         if op in _CHOOSING and dtype in _FLOATS and values == 0:
-            raise UnknownValueError("the sign of a zero that is the least or the most")
+            raise UnknownValueError("the sign of a zero that is the minimum or maximum")
         return values
 
     def _arguments(self, step: Json, dtype: str) -> Iterator[Any]:

@@ -54,9 +54,7 @@ def why_never(action: Action[CompileInputs]) -> str:
     """Return why a unit is compiled whenever its weights change; "" where it need not be."""
     inputs = action.inputs
     if inputs.emit.holds_lines:
-        return (
-            "its bytes hold lines of its source (emit.emit_stacktrace or emit.etrecord)"
-        )
+        return "its bytes contain source lines (emit.emit_stacktrace or emit.etrecord)"
     if action.key.get("passes"):
         return "it has passes of the config, which may depend on values"
     if action.libraries:
@@ -65,7 +63,7 @@ def why_never(action: Action[CompileInputs]) -> str:
         {s.name for config in inputs.configs.values() for s in config.partitioners}
     ):
         if name not in BACKENDS or not BACKENDS[name].preprocessing.weights_apart:
-            return f"payloads of {name} hold weights, in a form that is not known"
+            return f"payloads of {name} contain weights in an unknown format"
     quantizers = {
         config.quantize.quantizer
         for config in inputs.configs.values()
@@ -73,7 +71,7 @@ def why_never(action: Action[CompileInputs]) -> str:
     }
     for name in sorted(quantizers):
         if name in BACKENDS and BACKENDS[name].plugin:
-            return f"the quantizer {name} is of a plugin"
+            return f"the quantizer {name} comes from a plugin"
     return ""
 
 
@@ -161,16 +159,17 @@ def explain_refit(action: Action[CompileInputs], workspace: Workspace) -> str:
         record = None if why_never(action) else find_record(action, store)
         if record is None:
             return (
-                why_never(action) and f"new weights mean lowering: {why_never(action)}"
+                why_never(action)
+                and f"new weights require lowering: {why_never(action)}"
             )
         if not record.result["proven"]:
-            why = record.result["why"] or "it is the first change of weights alone"
+            why = record.result["why"] or "it is the first change of only weights"
             return f"is lowered, to learn how its weights are stored: {why}"
         try:
             make_refit(action, record, workspace, hash_again)
         except CannotRefitError as reason:
             return f"is lowered, since {reason}"
-        return "only weights changed: they are exchanged without lowering"
+        return "only weights changed: they are replaced without lowering"
     return ""
 
 
@@ -222,7 +221,9 @@ def _open_sources(
 
     def find(step: Json) -> Storage:
         if step["method"] not in places:
-            raise CannotRefitError(f"its recipe is of another method, {step['method']}")
+            raise CannotRefitError(
+                f"its recipe belongs to another method, {step['method']}"
+            )
         path, entry = places[step["method"]]
         try:
             return opened[path].find(entry, step["kind"], step["name"])
@@ -355,7 +356,9 @@ class Lesson(CompileListener):
             )
             repeated = refit(recipe, result, sources, store.read, hash_again)
             if hash_json(repeated) != hash_json(result):
-                raise CannotRefitError("repeating what was seen gives another object")
+                raise CannotRefitError(
+                    "repeating the recorded steps gives a different object"
+                )
         gap = find_gap(watch.gaps, watch.stored, watch.described, result)
         if gap and self.earlier is None:
             raise CannotRefitError(gap)

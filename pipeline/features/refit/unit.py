@@ -83,7 +83,7 @@ class _Changes:
         program hold each once."""
         if len({*parts.values()}) < len(parts):
             raise CannotRefitError(
-                f"two {plural_noun} that differed are equal now, by chance or by design"
+                f"two {plural_noun} that used to differ are now equal"
             )
 
 
@@ -113,11 +113,9 @@ def refit(
         tensors = _describe_tensors(recipe, evaluation, base, changes)
         return exchange(base, changes.blobs, changes.keys, tensors)
     except UnknownValueError as error:
-        raise CannotRefitError(f"numpy does not repeat {error}") from error
+        raise CannotRefitError(f"numpy can't reproduce {error}") from error
     except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError) as error:
-        raise CannotRefitError(
-            "its recipe, of a store or a remote, is no good"
-        ) from error
+        raise CannotRefitError("the stored recipe is invalid") from error
 
 
 def hash_again(pieces: Callable[[], Iterable[memoryview]]) -> Digest:
@@ -173,7 +171,7 @@ def _make_blobs(
                 recipe.name_constants(m) for m in makers if m is not None
             )
             raise CannotRefitError(
-                f"{constants} were equal, and were stored once; they differ now"
+                f"{constants} used to be equal and were stored once; now they differ"
             )
         changes.blobs.setdefault(old, old)
     for entry in iter_named(unit_object):
@@ -246,7 +244,9 @@ def _describe_tensors(
                     )
             if len(news) > 1:
                 names = ", ".join(tensor["names"])
-                raise CannotRefitError(f"constants that were equal differ now: {names}")
+                raise CannotRefitError(
+                    f"constants that used to be equal now differ: {names}"
+                )
             ((new, forms),) = news.items()
             described[old] = new, forms
     changes.check({old: new for old, (new, _) in described.items()}, "constants")

@@ -85,7 +85,7 @@ class Watch:
     ) -> None:
         """Note that a tensor's storage holds a constant of a method's source."""
         if type(tensor) not in PLAIN or tensor.layout is not torch.strided:
-            self.note_gap(f"{name} is no plain tensor")
+            self.note_gap(f"{name} is not a plain tensor")
         elif self.find(tensor) is None:
             self._note(
                 tensor, {"op": SOURCE, "method": method, "kind": kind, "name": name}
@@ -177,7 +177,7 @@ class Watch:
         ]
         for tensor in new_tensors:
             if type(tensor) not in PLAIN or tensor.layout is not torch.strided:
-                self.note_gap(f"{name} makes a tensor of a class of its own")
+                self.note_gap(f"{name} makes a tensor of a custom class")
                 continue
             if name in _FACTORIES:
                 self.note_free(tensor)

@@ -11,7 +11,7 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "remedies",
-    "name the line of the model at which an action failed, and what to do about known errors",
+    "name the model line at which an action failed, and remedies for known errors",
     explain_error="pipeline.features.remedies.explain_error:explain_error",
     add_remedy="pipeline.features.remedies.remedies:add_remedy",
 )

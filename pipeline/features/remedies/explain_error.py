@@ -57,7 +57,7 @@ def explain_error(error: BaseException, root: Path) -> str:
     message = ": ".join(filter(None, (place, *map(one_line, steps), message)))
     if further:
         more = (one_line(f"{operator} ({_where(line)})") for line, operator in further)
-        message = f"{message.rstrip('.')}; the same goes for {', '.join(more)}"
+        message = f"{message.rstrip('.')}; the same applies to {', '.join(more)}"
     return add_remedy(message, [operator for _, operator in further], error)
 
 

@@ -76,7 +76,7 @@ MACHINE = (
     _remedy(
         "permission",
         r"Permission denied|Read-only file system|Operation not permitted",
-        "give the user who builds access to it, or use another file or folder",
+        "give the building user access to it, or use another file or folder",
         errno.EACCES,
         errno.EROFS,
         errno.EPERM,
@@ -139,7 +139,7 @@ REMEDIES = (
         "torch.func",
         r"storage of TensorWrapper|view functorch tensor"
         r"|'Tensor' object has no attribute 'constant'",
-        "torch.export doesn't trace what torch.func differentiates: compute the gradient by "
+        "torch.export doesn't trace torch.func transforms: compute the gradient by "
         "torch.autograd.grad under torch.enable_grad(), or write it out",
     ),
     _remedy(
@@ -200,13 +200,13 @@ REMEDIES = (
         r"No module named '(?P<module>\w+)\."
         r"|cannot import name '\w+' from '(?P<package>\w+)[\w.]*' \(.*(?:site|dist)-packages",
         "the installed {library} lacks it: install the release that the model needs, or import "
-        "what this one has",
+        "something that this release has",
         fits=lambda error: not is_of_this_package(error),
     ),
     _remedy(
         "numpy",
         r"\.numpy\(\) is not supported for tensor subclasses|Cannot call numpy\(\) on",
-        "use torch operators instead: an export traces the method with tensors that hold no values",
+        "use torch operators instead: an export traces the method with tensors that have no values",
     ),
     _remedy(
         "dimension order",

@@ -50,7 +50,7 @@ SETTINGS = {
 }
 FEATURE = Feature(
     "remote",
-    "share a store with a team and its CI, by any address of fsspec",
+    "share a store with a team and its CI through any fsspec address",
     settings=SETTINGS,
     prefetch_exports="pipeline.features.remote.prefetch:prefetch_exports",
     prefetch_packages="pipeline.features.remote.prefetch:prefetch_packages",

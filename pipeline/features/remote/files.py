@@ -76,7 +76,8 @@ class RemoteFiles:
 
         if "://" not in self._url:
             raise PipelineError(
-                f"remote '{self._url}': is no URL; such as file:///srv/cache or s3://bucket/prefix"
+                f"remote '{self._url}': is not a URL such as file:///srv/cache or "
+                "s3://bucket/prefix"
             )
         where = f"remote {self.shown}: {self._protocol}://"
         try:
@@ -85,7 +86,7 @@ class RemoteFiles:
             schemes = (
                 "such as file://, s3://, gs://, abfs://, https://, webdav+https://"
             )
-            raise PipelineError(f"{where} is not known; {schemes}") from None
+            raise PipelineError(f"{where} is unknown; {schemes}") from None
         except ImportError as error:
             needs = f"a package: {error}"
             if self._protocol in ("s3", "s3a"):
@@ -167,7 +168,7 @@ class RemoteFiles:
 
     @property
     def right_to_list(self) -> str:
-        return _RIGHTS_TO_LIST.get(self._protocol, "the right to list")
+        return _RIGHTS_TO_LIST.get(self._protocol, "the permission to list")
 
     def probe(self, may_write: bool) -> bool:
         """Tell whether a file can be read that is there, and was put there now where that may be

@@ -340,7 +340,8 @@ class Remote:
             if self._can_read:
                 right = self._files.right_to_list
                 self.problem = self.problem or (
-                    f"{shown}: forbids what is absent, taken as absent; {right} is missing"
+                    f"{shown}: answers 'forbidden' for missing files, which counts as missing; "
+                    f"{right} is not granted"
                 )
                 return True
             self._denied_in_a_row += 1
@@ -350,7 +351,7 @@ class Remote:
     @property
     def _missing_rights(self) -> str:
         right = self._files.right_to_list
-        return f"all that was asked for is forbidden: the right to read is missing, or {right}"
+        return f"every request was forbidden: grant the permission to read, or {right}"
 
     def _count_miss(self, count: str, name: str) -> None:
         setattr(self.counts, count, getattr(self.counts, count) + 1)

@@ -47,9 +47,9 @@ def _check_trust(remote: RemoteSettings) -> None:
     """Raise PipelineError where it is not said, or said twice, whose results are believed."""
     both = "trusted_keys (Ed25519 public keys) or remote_trust = 'unsigned'"
     if remote.signed and remote.unsigned:
-        raise PipelineError(f"{TABLE}: has keys and remote_trust; keep {both}")
+        raise PipelineError(f"{TABLE}: has both keys and remote_trust; keep {both}")
     if not (remote.signed or remote.unsigned):
         raise PipelineError(
-            f"{TABLE}.remote: nothing says whose results are believed; set {both}, which believes "
-            "all who can write there (docs/concepts/cache.md)"
+            f"{TABLE}.remote: no trust setting for the remote; set {both}, which trusts everyone "
+            "who can write there (docs/concepts/cache.md)"
         )

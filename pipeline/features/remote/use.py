@@ -23,7 +23,7 @@ def describe_use(use: Mapping[str, Any]) -> str:
         return ""
     facts = []
     if use["believes_all"]:
-        facts.append("believed without signatures (remote_trust)")
+        facts.append("trusted without signatures (remote_trust)")
     facts.append(f"{use['hits']} fetched ({human_size(use['bytes_fetched'])})")
     facts.append(f"{use['pushed']} pushed ({human_size(use['bytes_pushed'])})")
     facts.append(f"{use['misses']} not there")

@@ -10,6 +10,7 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "rounding",
-    "derive limits from what rounding does to a program; they are of its dtypes alone without",
+    "derive limits from the effect of rounding on a program; without it, limits depend only on "
+    "dtypes",
     round_sources="pipeline.features.rounding.source:round_sources",
 )

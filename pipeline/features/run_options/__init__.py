@@ -10,18 +10,18 @@ from __future__ import annotations
 from pipeline.moments import Feature
 
 SELECTING = {
-    "-k EXPRESSION": "only packages and methods whose `package/method` contains a text, or matches "
-    "a pattern: -k 'enc* and not int8'",
-    "--last-failed": "only the packages that failed in the last run; all if none did",
+    "-k EXPRESSION": "only packages and methods whose `package/method` contains a text or "
+    "matches a pattern: -k 'enc* and not int8'",
+    "--last-failed": "only packages that failed in the last run; all packages if none failed",
 }
 RUNNING = {
     "-j, --jobs NUMBER": "the same as -n",
-    "-x, --fail-fast": "start nothing more after the first failure",
+    "-x, --fail-fast": "start no more actions after the first failure",
     "-q, --quiet": "print only failures, warnings and verdicts",
 }
 FEATURE = Feature(
     "run_options",
-    "take -j, -k, -q, --fail-fast and --last-failed, and patterns in every command",
+    "accept -j, -k, -q, --fail-fast and --last-failed, and patterns in every command",
     rewrite_words="pipeline.features.run_options.words:rewrite",
     option_help={**SELECTING, **RUNNING},
     reporters={"quiet": "pipeline.features.run_options.quiet:QuietReporter"},

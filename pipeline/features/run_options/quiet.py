@@ -17,7 +17,7 @@ from pipeline.run.batch import Outlook, Show
 class QuietReporter(Reporter):
     """A console that shows neither progress nor the table."""
 
-    desc = "packages: failures and verdicts alone"
+    desc = "packages: only failures and verdicts"
 
     def progress(
         self, actions: Sequence[Action], outlook: Outlook

@@ -100,7 +100,7 @@ class Selector:
         if self._failed is not None:
             options.append("--last-failed")
         known = listed([target.package for target in targets], 10)
-        return f"nothing fits {' '.join(options)} in these packages: {known}"
+        return f"nothing matches {' '.join(options)} in these packages: {known}"
 
     def _names_of(self, target: Target, takes_methods: bool) -> list[str]:
         """Return the words for what is left of a target."""

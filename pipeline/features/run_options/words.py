@@ -185,7 +185,7 @@ def _run_options(line: CommandLine) -> list[str]:
     options = []
     if line.jobs:
         if not line.jobs[-1].isdecimal():
-            raise PipelineError(f"-j: '{line.jobs[-1]}' is no number")
+            raise PipelineError(f"-j: '{line.jobs[-1]}' is not a number")
         options += ["-n", line.jobs[-1]]
     if "fail_fast" in line.flags:
         options.append("--no-continue")
@@ -220,7 +220,7 @@ def _make_selector(plan: Plan, line: CommandLine) -> Selector:
     if "last_failed" in line.flags:
         failed = read_failed(plan)
         if not failed:
-            print("nothing failed in the last run: all packages are meant")
+            print("nothing failed in the last run: all packages are selected")
     return Selector(plan, line.expressions, failed or None)
 
 

@@ -44,7 +44,7 @@ Variable.:
   type: string
   pattern: \$\{{
 Unset.:
-  description: A variable, or an empty value, which takes away what another file says.
+  description: A variable, or an empty value, which removes the value from another file.
   type: [string, "null"]
   pattern: \$\{{
 Given.:
@@ -90,18 +90,18 @@ File.:
   additionalProperties: false
   properties:
     extends:
-      description: The configs that this one stands on, by their names without .yaml; later ones
-        stand on earlier ones. Mappings are merged, anything else is replaced, and an empty value
-        takes away.
+      description: The configs that this one extends, by name without .yaml; later ones override
+        earlier ones. Mappings are merged, other values are replaced, and an empty value removes a
+        key.
       anyOf: [{{type: string}}, {{type: array, items: {{type: string}}, minItems: 1}}]
     defaults:
-      description: What holds for every method that is named in `methods`.
+      description: Settings for every method in `methods`.
       $ref: "#/$defs/Method."
     matrix:
-      description: Makes a package of every combination of the values of its axes.
+      description: Makes a package for every combination of the values of its axes.
       $ref: "#/$defs/Matrix."
     package:
-      description: How the packages of a matrix are named, such as asr-${{matrix.target}}; by
+      description: The name of each package of a matrix, such as asr-${{matrix.target}}; by
         default <file>-<value>-<value>.
       type: string
 """
@@ -158,8 +158,7 @@ class ConfigSchemaGenerator(SchemaGenerator):
                 "enum": [
                     name for name, recipe in RECIPES.items() if "refused" not in recipe
                 ],
-                "description": "A recipe of ExecuTorch's, instead of `quantize` and "
-                "`partitioners`.",
+                "description": "An ExecuTorch recipe, instead of `quantize` and `partitioners`.",
             }
         return generated
 

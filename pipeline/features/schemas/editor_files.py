@@ -34,7 +34,7 @@ def main(words: list[str]) -> int:
         try:
             path.write_text(json.dumps(make(), indent=2) + "\n", encoding="utf-8")
         except OSError as error:
-            remedy = "run it in a workspace, or name a file in a folder that is there"
+            remedy = "run it in a workspace, or name a file in an existing folder"
             print(f"{path}: {error.strerror}; {remedy}", file=sys.stderr)
             return 1
         print(f"wrote {path}")

@@ -89,8 +89,8 @@ EVENTS: Mapping[str, Mapping[str, Any]] = {
 MEANINGS: Mapping[str, str] = {
     "run-started": """The first line of a run: its machine and process, how many actions run at a
         time, and the `executor` of the settings, "" for this machine.""",
-    "action-queued": """An action is to be performed: `action` is the digest of its key, which two
-        packages may share; `reason` says why it is not current.""",
+    "action-queued": """An action is queued: `action` is the digest of its key, which two
+        packages may share; `reason` explains why it is not current.""",
     "action-started": """An action was handed to the executor, for the first time or again, and what
         it is expected to take.""",
     "action-progress": """How far an action is, a second after it changed at the latest; `total` is

@@ -34,42 +34,45 @@ from pipeline.moments import Command, Feature
 
 FEATURE = Feature(
     "sensitivity",
-    "say what quantizing each module costs, and propose which of them stay in float",
+    "measure the cost of quantizing each module, and propose modules to keep in float",
     verbs=(
         Command(
             "sensitivity",
-            "measure what quantizing each module costs, and find those to keep in float",
+            "measure the cost of quantizing each module, and find modules to keep in float",
             "package ...",
             options={
-                "floor DB": "the least SQNR of an output on an example, by default the method's "
-                "`min_sqnr`",
-                "budget SECONDS": "for the probes of a package, by default 300; what it leaves "
-                "out is said",
+                "floor DB": "the minimum SQNR of an output on an example, by default the "
+                "method's `min_sqnr`",
+                "budget SECONDS": "time for the probes of a package, by default 300; skipped "
+                "probes are reported",
                 "variants N": "build the package with each of the N noisiest modules in float in "
-                "turn, and say what that takes in bytes and milliseconds here",
-                "metric NAME": "propose what meets the limits of this value of `validate.metrics` "
-                "in place of a floor, and show it with `--variants`",
-                "against BACKEND": "say what it takes to leave modules to another backend instead: "
+                "turn, and report the cost in bytes and in milliseconds on this machine",
+                "metric NAME": "propose modules that meet the limits of this value of "
+                "`validate.metrics` instead of a floor, and show it with `--variants`",
+                "against BACKEND": "report the effect of leaving modules to another backend: "
                 "`portable` kernels, or an item of `partitioners` such as vulkan; in at most "
                 "`--variants` builds of a method, by default 8, and as many for kinds of operators",
-                "write": "put the proposal into the config, whose comments and layout stay",
-                "json": "print what the sensitivity.json of all packages hold",
+                "write": "write the proposal to the config, and keep its comments and layout",
+                "json": "print the sensitivity.json of all packages",
             },
-            more="It builds what is stale, and leaves build/<package>/sensitivity.json. A proposal "
-            "is built and measured before it is printed.",
+            more=(
+                "Stale packages are built first; the result is written to "
+                "build/<package>/sensitivity.json. A proposal is built and measured before it is "
+                "printed."
+            ),
             examples=(
                 ("doit sensitivity vision-int8", "a table of modules and operators"),
                 (
                     "doit sensitivity vision-int8 --floor 30 --write",
-                    "keeps in float what 30 dB needs",
+                    "keep enough in float for 30 dB",
                 ),
                 (
                     "doit sensitivity vision-int8 --metric top1 --write",
-                    "keeps in float what the limits of top1 need",
+                    "keep enough in float for the limits of top1",
                 ),
                 (
                     "doit sensitivity vision --against portable",
-                    "what each part of it gains from its delegate",
+                    "show what each part gains from its delegate",
                 ),
             ),
             run="pipeline.features.sensitivity.verb:run",

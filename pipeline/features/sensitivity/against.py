@@ -107,7 +107,7 @@ def compare_backends(
             if backends.name != PORTABLE or (settings or {}).get("partitioners"):
                 actions[method] = action
     if not actions:
-        raise PipelineError(f"{package}: portable kernels have all of it already")
+        raise PipelineError(f"{package}: it is already left to portable kernels")
     methods = {}
     for method, action in actions.items():
         comparison = _Comparison(plan, package, method, action, backends, metric)

@@ -40,7 +40,7 @@ def edit_configs(
             if edited is None:
                 raise PipelineError(
                     f"{package}/{method}: {plan.document(package).file} has no place for "
-                    f"`{kind}` of it alone; write them by hand: {members}"
+                    f"`{kind}` of this method alone; edit it yourself: {members}"
                 )
             texts = edited
     return texts
@@ -70,7 +70,7 @@ def edit_methods(
         if edited is None:
             raise PipelineError(
                 f"{package}/{method}: {plan.document(package).file} has no place for settings of "
-                f"it alone; write them by hand: {dict(settings)}"
+                f"this method alone; edit it yourself: {dict(settings)}"
             )
         texts = edited
     return texts

@@ -11,90 +11,93 @@ from pipeline.store.forms import Count, FileName, Size
 _DECIBELS = (float, "SQNR of the worst output on the worst example, at most 120")
 _SPREAD = {"median": float, "low": float, "high": float}
 _IN_FLOAT = {
-    "bytes": (int, "more of the files that a device loads"),
-    "metric?": (float, "more of the value on the metric that was asked for"),
+    "bytes": (int, "additional bytes of the files that a device loads"),
+    "metric?": (float, "change of the requested metric's value"),
     "ms": (
         _SPREAD,
         None,
-        "that a call takes longer on this machine: median and quartiles over rounds in which "
-        "packages took turns; null where it can't run them",
+        "additional time of a call on this machine: median and quartiles over rounds in which "
+        "packages took turns; null if it can't run them",
     ),
 }
 _MODULE = {
     "module": (
         str,
-        'the path of a module; `operator add` for a kind of operator that stands in none; "" for '
+        'the path of a module; `operator add` for a kind of operator outside of modules; "" for '
         "what can't be kept in float",
     ),
-    "sqnr_db": (float, "where it alone is quantized"),
-    "measured": (bool, "otherwise estimated from gradients"),
-    "share": (float, "of the noise"),
-    "saved_bytes": (Count, "of its weights, that quantizing saves"),
+    "sqnr_db": (float, "with only this module quantized"),
+    "measured": (bool, "false: estimated from gradients"),
+    "share": (float, "share of the noise"),
+    "saved_bytes": (Count, "bytes that quantizing its weights saves"),
     "chosen": bool,
     "in_float?": (
         _IN_FLOAT,
-        "of a package with it alone in float, where `--variants` built one",
+        "the package with only this module in float, if `--variants` built it",
     ),
 }
 _METHOD = {
-    "floor_db": (float, None, "to be reached; null where none is asked for"),
-    "calls": (Count, "examples of a run"),
+    "floor_db": (float, None, "the floor to reach; null if none is set"),
+    "calls": (Count, "number of examples in a run"),
     "sqnr_db": _DECIBELS,
-    "float_sqnr_db": (float, "with all its operators switched back to float"),
+    "float_sqnr_db": (float, "with all operators switched back to float"),
     "kept": ([str], "modules and operators that the proposal keeps in float"),
     "reached": (bool, "whether the runs reach the floor"),
     "complete": (bool, "whether the budget sufficed"),
-    "expected_db": (float, "what the runs promise of the proposal"),
+    "expected_db": (float, "the SQNR that the runs predict for the proposal"),
     "modules": ([_MODULE], "the noisiest first"),
     "operators": [
         {
             "operator": str,
             "count": Count,
-            "sqnr_db": (float, "where this kind alone is quantized"),
+            "sqnr_db": (float, "with only this kind quantized"),
             "saved_bytes": Count,
         }
     ],
-    "base_ms?": (float, None, "of a call on this machine, all quantized"),
-    "metric?": (str, "the metric that was asked for"),
-    "metric_value?": (float, "on it, all quantized"),
+    "base_ms?": (float, None, "time of a call on this machine, fully quantized"),
+    "metric?": (str, "the requested metric"),
+    "metric_value?": (float, "its value, fully quantized"),
     "runs": Count,
     "gradients": Count,
-    "one_by_one": (Count, "runs that measuring each module alone would take"),
+    "one_by_one": (Count, "runs needed to measure each module alone"),
     "overrides": (
         {str: {str: Any}},
-        "of `quantize` in the config: `modules` and `operators`, by name",
+        "overrides for `quantize` in the config: `modules` and `operators`, by name",
     ),
 }
 _KEPT = {str: [str]}
 _METRIC = {
-    "name": (str, "of `validate.metrics`"),
-    "value": (float, "of the package, all quantized"),
-    "verdict": (str, "on its limits; empty without any"),
+    "name": (str, "its name in `validate.metrics`"),
+    "value": (float, "the value of the package, fully quantized"),
+    "verdict": (str, "the verdict on its limits; empty without limits"),
     "sentence": str,
-    "kept": (_KEPT, "in float by the proposal: modules and operators by method"),
-    "reached": (bool, "whether a package passes, with the proposal or as it is"),
+    "kept": (
+        _KEPT,
+        "modules and operators that the proposal keeps in float, by method",
+    ),
+    "reached": (bool, "whether a package passes, with or without the proposal"),
     "complete": (bool, "whether the budget sufficed"),
     "builds": Count,
-    "one_by_one": (Count, "builds that each module alone would take"),
+    "one_by_one": (Count, "builds needed to try each module alone"),
     "tried": [
         {
             "kept": _KEPT,
-            "bytes": (int, "more of the files that a device loads"),
+            "bytes": (int, "additional bytes of the files that a device loads"),
             "value": float,
             "verdict": str,
         }
     ],
 }
 _BUILD = {
-    "bytes": (int, "more of the files that a device loads"),
-    "ms": (_SPREAD, None, "as of `in_float`"),
+    "bytes": (int, "additional bytes of the files that a device loads"),
+    "ms": (_SPREAD, None, "as in `in_float`"),
     "sqnr_db": (
         float,
         None,
-        "of the package against the float program; null where it can't run here",
+        "SQNR of the package against the float program; null if it can't run here",
     ),
-    "metric?": (float, "more of the value on the metric that was asked for"),
-    "verdict?": (str, "on the limits of that metric"),
+    "metric?": (float, "change of the requested metric's value"),
+    "verdict?": (str, "the verdict on the metric's limits"),
 }
 _GROUP = {"modules": ([str], "on the other backend"), **_BUILD}
 _KIND = {
@@ -104,23 +107,27 @@ _KIND = {
 }
 _AGAINST = {
     "backend": (str, "`portable`, or the name of a partitioner"),
-    "metric": (str, "that was asked for; empty without one"),
+    "metric": (str, "the requested metric; empty without one"),
     "methods": {
         str: {
-            "base_ms": (float, None, "of a call on this machine, as it is"),
-            "sqnr_db": (float, None, "of the package as it is"),
-            "calls": (Count, "examples of an SQNR"),
-            "metric_value": (float, None, "of the package as it is"),
-            "groups": ([_GROUP], "a build each, in their order"),
-            "operators": ([_KIND], "a build each, the most frequent kinds first"),
-            "untried": ([str], "delegated kinds of operators that no build leaves"),
-            "complete": (bool, "whether no group with an effect was left whole"),
+            "base_ms": (
+                float,
+                None,
+                "time of a call of the unchanged package on this machine",
+            ),
+            "sqnr_db": (float, None, "of the unchanged package"),
+            "calls": (Count, "number of examples for an SQNR"),
+            "metric_value": (float, None, "of the unchanged package"),
+            "groups": ([_GROUP], "one build each, in order"),
+            "operators": ([_KIND], "one build each, the most frequent kinds first"),
+            "untried": ([str], "delegated kinds of operators that no build left out"),
+            "complete": (bool, "whether every group with an effect was split"),
             "builds": (Count, "of groups"),
-            "one_by_one": (Count, "builds that each module alone would take"),
+            "one_by_one": (Count, "builds needed to try each module alone"),
             "proposed": ([str], "modules that are better on the other backend"),
             "settings": (
                 {str: Any},
-                "of the method in the config, that leave it those",
+                "settings of the method in the config that do so",
             ),
         }
     },
@@ -128,20 +135,23 @@ _AGAINST = {
 _PACKAGE = {
     "format": Literal[1],
     "package": str,
-    "files": ({FileName: Digest}, "that were measured"),
-    "bytes": (Size, "of the files that a device loads"),
+    "files": ({FileName: Digest}, "the measured files"),
+    "bytes": (Size, "size of the files that a device loads"),
     "verified": (
         {
             "bytes": Size,
             "methods": {str: {"sqnr_db": _DECIBELS, "calls": Count}},
-            "attempts": (Count, "at a proposal that reaches the floor"),
+            "attempts": (
+                Count,
+                "number of attempts to find a proposal that reaches the floor",
+            ),
         },
         None,
-        "of the package that was built with the proposal; null without one",
+        "the package built with the proposal; null without one",
     ),
     "methods": {str: _METHOD},
-    "metric?": (_METRIC, "the search by `--metric`"),
-    "against?": (_AGAINST, "of `--against`; `methods` is empty then"),
+    "metric?": (_METRIC, "results of the search with `--metric`"),
+    "against?": (_AGAINST, "results of `--against`; `methods` is then empty"),
 }
 SENSITIVITY = {
     "format": Literal[1],

@@ -81,13 +81,13 @@ def measure_method(
     units = _name_units(switches, find_operator_kinds(spec))
     members = _group(units)
     if not members:
-        raise PipelineError(f"{action.method}: nothing of it is quantized")
+        raise PipelineError(f"{action.method}: nothing in it is quantized")
     in_float = to_decibels(max(probe(frozenset())))
     if in_float < max(_FAITHFUL, floor or 0.0):
         raise PipelineError(
             f"{action.method}: with all operators switched back to float it has {in_float:.0f} dB "
-            f"against its float program: {action.inputs.spec.quantizer} changes more than it "
-            "rounds, so its modules can't be measured one by one"
+            f"against its float program: {action.inputs.spec.quantizer} changes more than "
+            "rounding explains, so its modules can't be measured one by one"
         )
 
     def probe_units(names: Group) -> Noise:

@@ -15,8 +15,9 @@ from pipeline.store.sizes import human_size
 
 Json = Mapping[str, Any]
 _LEAD = (
-    "What `doit sensitivity` measured of these files: the SQNR of the worst output on the worst "
-    "example with a module alone quantized, and what the package takes with it alone in float."
+    "Measured by `doit sensitivity` for these files: the SQNR of the worst output on the worst "
+    "example with only this module quantized, and the cost of the package with only this module "
+    "in float."
 )
 _AGAINST_LEAD = (
     "What `doit sensitivity --against` measured of these files: builds in which the other backend "
@@ -34,7 +35,7 @@ def section(report: Json) -> ReportSection:
         rows += _make_rows(method, facts)
     parts: list[DataTable | str] = []
     if rows:
-        parts += [_LEAD, DataTable(FIELD, "What quantizing each module costs", rows)]
+        parts += [_LEAD, DataTable(FIELD, "Cost of quantizing each module", rows)]
     if against := record.get("against"):
         title = f"What {against['backend']} would change"
         rows = _compare_groups(against)

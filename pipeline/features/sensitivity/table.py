@@ -136,13 +136,13 @@ def _conclude_metric(search: Mapping[str, Any]) -> str:
         spent = (
             ""
             if search["complete"]
-            else "; the budget was spent, so there may be fewer"
+            else "; the budget was exhausted, so the list may be longer than needed"
         )
         return f"keep in float for {name}: {_name_kept(search['kept'])}{spent}"
     if search["reached"]:
-        return "passes as it is: nothing to keep in float"
+        return "already passes: nothing to keep in float"
     if not search["complete"]:
-        return "the budget was spent: no proposal; raise it with --budget SECONDS"
+        return "the budget was exhausted: no proposal; raise it with --budget SECONDS"
     return f"can't be reached by `modules`: {search['sentence']}"
 
 
@@ -150,17 +150,17 @@ def _conclude(method: Mapping[str, Any]) -> str:
     """Say what follows from the probes, which is no more than an expectation."""
     floor = method["floor_db"]
     if not method["complete"]:
-        return "the budget was spent: no proposal; raise it with --budget SECONDS"
+        return "the budget was exhausted: no proposal; raise it with --budget SECONDS"
     if floor is None and method["overrides"]:
         return "proposed by the metric, below"
     if floor is None:
         return "no floor to reach: give --floor DB, or `min_sqnr` in the config"
     if method["sqnr_db"] >= floor:
-        return f"reaches {floor:g} dB as it is: nothing to keep in float"
+        return f"reaches {floor:g} dB already: nothing to keep in float"
     if not method["reached"]:
         return (
-            f"can't reach {floor:g} dB by `modules`: what stands in no module of its own carries "
-            "the noise; see `operators` of `quantize`"
+            f"can't reach {floor:g} dB by `modules`: the noise comes from operators outside of "
+            "modules; see `operators` of `quantize`"
         )
     names = listed(method["kept"])
     return f"keep in float for {floor:g} dB: {names}; expected {method['expected_db']:.1f} dB"

@@ -63,7 +63,7 @@ def run(
     most = _parse_count(variants)
     if floor and (metric or against):
         other = "metric" if metric else "against"
-        fault = f"--floor and --{other}: give one; a proposal goes by either"
+        fault = f"--floor and --{other}: choose one"
         raise PipelineError(fault)
     backends = Backends(against) if against else None
     records: list[dict[str, Any]] = []
@@ -96,7 +96,7 @@ def run(
         if not json:
             yield from _describe(record)
         if is_kept and not json:
-            yield f"{package}: as measured before; nothing was run"
+            yield f"{package}: already measured; nothing was run"
         if write and not _has_proposal(record) and not json:
             yield f"{package}: nothing to write"
         for name in _write(plan, record) if write else ():
@@ -153,7 +153,7 @@ def _write(plan: Plan, record: Mapping[str, Any]) -> Iterator[str]:
     if lacking:
         names = ", ".join(sorted(lacking))
         raise PipelineError(
-            f"{package}: the proposal does not reach the floor of {names}, so nothing is written"
+            f"{package}: the proposal does not reach the floor for {names}, so nothing is written"
         )
     texts: Mapping[str, str] = {}
     if "against" in record:

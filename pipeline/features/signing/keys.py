@@ -95,7 +95,7 @@ def _load(path: Path, parse: Callable[[bytes], Any], kind: type, expected: str) 
     except Exception:  # cryptography's, of many kinds
         key = None
     if not isinstance(key, kind):
-        raise PipelineError(f"{path}: is no Ed25519 {expected}")
+        raise PipelineError(f"{path}: is not an Ed25519 {expected}")
     return key
 
 
@@ -120,5 +120,5 @@ def _check_outside(name: str, key: Path, root: Path) -> None:
         if place.is_relative_to(root):
             raise PipelineError(
                 f"{variable_of(name)}: {place.relative_to(root)} is in the workspace, which an "
-                "untrusted build does not believe; name a file outside"
+                "untrusted build does not trust; name a file outside"
             )

@@ -6,7 +6,7 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "source_calls",
-    "go on where a validation ended, and share what a model gives among its packages",
+    "resume interrupted validations, and share a model's outputs among its packages",
     measuring="pipeline.features.source_calls.measuring:SourceCallMeasuring",
     outlines={"source-call": "pipeline.features.source_calls.key:SOURCE_CALL"},
 )

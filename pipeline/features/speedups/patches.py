@@ -76,7 +76,7 @@ def _find_usable(kind: str) -> tuple[Patch, ...]:
     for patch in patches:
         if patch not in usable:
             _log.warning(
-                "%s is another than was known, and is left as it is", patch.target
+                "%s has unknown source code, and is not replaced", patch.target
             )
     return usable
 

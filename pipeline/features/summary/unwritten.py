@@ -8,7 +8,7 @@ from typing import Any
 from pipeline.config.patterns import WEIGHT_PATTERNS
 from pipeline.store.errors import listed
 
-_TAKEN = "delegates took its constants; `external_weights` moves those too"
+_TAKEN = "its constants went to delegates; `external_weights` moves these too"
 
 
 def find_unwritten(
@@ -39,15 +39,15 @@ def _explain_unwritten(
         return ""
     constants = [tensor for tensor in tensors if tensor["where"] != "mutable"]
     if not constants:
-        return "the package has no constants; leave it out"
+        return "the package has no constants; leave out the option"
     fits = WEIGHT_PATTERNS[option]
     fitting = [
         t for t in constants if any(fits(t["name"], pattern) for pattern in patterns)
     ]
     if not fitting:
-        return "its patterns fit no constant that the package still has"
+        return "its patterns match no constant that is still in the package"
     if all(tensor["where"] == "named_data" and _is_apart(tensor) for tensor in fitting):
-        return "other files take all that its patterns fit"
+        return "other files take all constants that its patterns match"
     if any(tensor["where"] == "delegate" for tensor in fitting):
         reason = "its weights are in payloads of backends that take no tags"
         if option == "external_weights":
@@ -55,7 +55,7 @@ def _explain_unwritten(
         return _TAKEN
     if option == "external_files" and any(t["where"] == "named_data" for t in fitting):
         return _TAKEN
-    return "what its patterns fit are literals of the model's code, which stay in the program"
+    return "its patterns match literals in the model's code, which stay in the program"
 
 
 def _is_apart(tensor: Mapping[str, Any]) -> bool:
@@ -87,4 +87,4 @@ def find_unknown_names(methods: Mapping[str, Mapping[str, Any]]) -> Iterator[str
     for option, hints in unknown.items():
         names = listed(repr(name) for name in hints)
         hint = next(iter(hints.values()))
-        yield f"{option} names {names}, which the package has not; {hint}"
+        yield f"{option} names {names}, which the package does not have; {hint}"

@@ -11,7 +11,7 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "timeline",
-    "leave timeline.json for Perfetto, and say which chain of actions bounded a run",
+    "write timeline.json for Perfetto, and name the chain of actions that bounded a run",
     record_run="pipeline.features.timeline.trace:write_timeline",
     find_schedule="pipeline.features.timeline.words:find_schedule",
 )

@@ -54,8 +54,8 @@ def describe_schedule(schedule: Mapping[str, Any]) -> Iterator[str]:
         links.append(words)
     worked = sum(action["seconds"] for action in chain)
     yield (
-        f"Longest chain: {', '.join(links)}: {duration(worked)} of {duration(whole)}, which more "
-        "workers would not shorten"
+        f"Longest chain: {', '.join(links)}: {duration(worked)} of {duration(whole)}, more "
+        "workers would not shorten it"
     )
     workers = schedule["workers"]
     total = whole * workers

@@ -7,7 +7,7 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "to_backend",
-    "lower edge programs from Python by pte_pipeline.to_backend and to_backend_multiple",
+    "lower edge programs from Python with pte_pipeline.to_backend and to_backend_multiple",
     public=(
         "pipeline.features.to_backend.registration",
         "pipeline.features.to_backend.to_backend",

@@ -43,7 +43,7 @@ def register_preprocess(backend_id: str, function: Preprocess) -> Preprocess:
     """
     if not isinstance(backend_id, str) or not backend_id:
         raise TypeError(
-            f"a backend's name must be a text that is not empty, not {backend_id!r}"
+            f"a backend's name must be a non-empty string, not {backend_id!r}"
         )
     if not callable(function):
         raise TypeError(

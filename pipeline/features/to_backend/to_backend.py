@@ -79,7 +79,7 @@ def _(
 ) -> LoweredBackendModule | ExportedProgram | dict[str, LoweredBackendModule]:
     if isinstance(edge_program, Mapping):
         if modules_to_lower is not None:
-            raise TypeError("modules_to_lower goes with one program")
+            raise TypeError("modules_to_lower requires a single program")
         return _whole_methods(backend_id, edge_program, compile_specs, store)
     if not isinstance(edge_program, ExportedProgram):
         raise TypeError(

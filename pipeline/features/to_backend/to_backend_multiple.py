@@ -106,7 +106,7 @@ def filter_partitioners(
         if not module_names:
             raise PipelineError(
                 f"{f'{name}: ' if name else ''}modules_to_lower names nothing; leave it out to "
-                "lower all, and give no partitioner to lower none"
+                "lower everything, and pass no partitioner to lower nothing"
             )
     filtered = {
         name: tuple(

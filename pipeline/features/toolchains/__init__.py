@@ -10,11 +10,13 @@ from pipeline.store.setting_table import checked, parse_text
 
 UPGRADE = Command(
     "upgrade",
-    "build with another toolchain next to the current one, and report what changes",
+    "build with another toolchain next to the current one, and report the changes",
     "toolchain [package ...]",
-    more="The other builds go to build/.toolchains/<toolchain>, the report to "
-    "build/upgrade-<toolchain>.md. What gets worse is at its top. The exit status is 1 where a "
-    "package no longer lowers, or no longer passes.",
+    more=(
+        "The other builds go to build/.toolchains/<toolchain>, the report to "
+        "build/upgrade-<toolchain>.md. Regressions come first in it. The exit status is 1 if a "
+        "package no longer lowers or no longer passes."
+    ),
     examples=(
         ("doit upgrade et15", "all packages"),
         ("doit upgrade et15 vision", "one package"),
@@ -25,9 +27,9 @@ UPGRADE = Command(
 
 RUNTIMES = Command(
     "runtimes",
-    "run built packages on every toolchain's runtime, and report what each lacks",
+    "run built packages on every toolchain's runtime, and report failures",
     "[package ...]",
-    more="Inputs have the declared shapes. The table is kept in build/runtimes.json.",
+    more="Inputs have the declared shapes. The table is written to build/runtimes.json.",
     examples=(("doit runtimes vision", "of one package"),),
     run="pipeline.features.toolchains.runtimes_verb:run",
 )

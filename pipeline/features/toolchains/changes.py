@@ -72,7 +72,7 @@ def find_changes(package: str, old: Json, new: Json) -> PackageChanges:
     for name, before in old["build"]["figures"]["methods"].items():
         after = new["build"]["figures"]["methods"].get(name)
         if after is None:
-            lines.append((BROKEN, f"{name}: the method is gone"))
+            lines.append((BROKEN, f"{name}: the method no longer exists"))
             continue
         delegation = new["build"]["manifest"]["methods"][name]["delegation"]
         for rank, sentence in _compare_methods(before, after, delegation):
@@ -94,7 +94,7 @@ def _compare_outcomes(old: Json, new: Json) -> Iterator[tuple[int, str]]:
     elif new["build"] is None:
         yield BROKEN, f"no longer builds: {_describe_errors(new)}"
     elif old["build"] is None:
-        yield TOLD, f"builds now; before: {_describe_errors(old)}"
+        yield TOLD, f"builds now; previously: {_describe_errors(old)}"
     else:
         yield from _compare_verdicts(old, new)
 

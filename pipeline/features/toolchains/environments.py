@@ -71,7 +71,7 @@ def locate(root: Path, name: str, texts: tuple[str, ...]) -> Path:
     if not python.exists():
         remedy = f"`python -m venv {texts[0]}` makes one"
         raise PipelineError(
-            f"toolchain {name}: {texts[0]} has no bin/python, so it is no environment; {remedy}"
+            f"toolchain {name}: {texts[0]} has no bin/python, so it is not an environment; {remedy}"
         )
     return python
 
@@ -112,7 +112,7 @@ def find_problems(name: str, python: Path, facts: Mapping[str, Any]) -> Iterator
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     if not facts["python"].startswith(f"{version}."):
         yield (
-            f"toolchain {name}: has Python {facts['python']}, and doit runs in {version}; make an "
+            f"toolchain {name}: has Python {facts['python']}, but doit runs in {version}; make an "
             f"environment of Python {version}"
         )
         return
@@ -124,7 +124,7 @@ def find_problems(name: str, python: Path, facts: Mapping[str, Any]) -> Iterator
         names = " and ".join(missing)
         yield (
             f"toolchain {name}: no {names} in it; "
-            f"`{python} -m pip install {' '.join(missing)}`, in the release that you mean"
+            f"`{python} -m pip install {' '.join(missing)}`, with the release that you want"
         )
     unmet = _find_unmet(facts["distributions"])
     if unmet:

@@ -25,7 +25,7 @@ FIELD = "runs_in"
 _TITLE = "Runs in"
 _LEAD = (
     "Each runtime loaded the package and ran its methods once, on inputs of the declared shapes. "
-    "Outputs were compared with those of the runtime that it was validated on."
+    "Outputs were compared with those of the runtime that validated the package."
 )
 
 

@@ -54,7 +54,7 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
         PipelineError: there is no such toolchain, or a package no longer lowers or passes with it.
     """
     if not words:
-        raise PipelineError("which toolchain? `doit upgrade et15`, say")
+        raise PipelineError("name a toolchain, as in `doit upgrade et15`")
     name, *patterns = words
     packages = known_packages(plan, patterns)
     workspace = plan.workspace
@@ -84,9 +84,9 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
 def _build_both(
     plan: Plan, name: str, python: Path, folder: Path, packages: Sequence[str]
 ) -> Iterator[str]:
-    """Build and validate packages with the present toolchain, and then with the other."""
+    """Build and validate packages with the current toolchain, and then with the other."""
     tasks = [f"validate:{quoted(package)}" for package in packages]
-    yield f"building {plural(len(packages), 'package')} with the present toolchain"
+    yield f"building {plural(len(packages), 'package')} with the current toolchain"
     _run_doit(make_command(Path(sys.executable), tasks), None, plan.workspace.root)
     folder.mkdir(parents=True, exist_ok=True)
     environment = make_environment(name, python)

@@ -6,6 +6,6 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "torchao",
-    "quantize weights of language models by torchao's schemes",
+    "quantize weights of language models with torchao's schemes",
     entries="pipeline.features.torchao.entries",
 )

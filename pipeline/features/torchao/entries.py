@@ -49,15 +49,15 @@ class TorchaoQuantize(QuantizeConfig):
     dynamic: Literal[False] = False
     """Must be false: the scheme says what is quantized as it comes."""
     scheme: Scheme | None = None
-    """How linears are quantized; by default not at all."""
+    """The quantization of linears; by default none."""
     group_size: GroupSize = 32
-    """How many weights of a channel share a scale; 0 is all of them."""
+    """The number of weights of a channel that share a scale; 0 means all."""
     algorithm: Literal["affine", "hqq_scale_only"] = "affine"
-    """How the scales of weights are chosen."""
+    """The algorithm that chooses the scales of weights."""
     embedding: EmbeddingOptions | None = None
-    """How embeddings are quantized; by default not at all."""
+    """The quantization of embeddings; by default none."""
     modules: dict[ModuleName, LeftAlone] = Field({})
-    """`none` leaves the linears and embeddings of a module, by its qualified name, as they are."""
+    """`none` leaves the linears and embeddings of a module, by its qualified name, unquantized."""
 
     @model_validator(mode="after")
     def _quantizes_something(self) -> Self:

@@ -44,8 +44,8 @@ def quantize_weights(
         )
     if not number_quantized:
         _log.warning(
-            "torchao quantizes nothing in it: there is no linear or embedding with a constant "
-            "weight whose row is a whole number of groups"
+            "torchao quantizes nothing in it: no linear or embedding has a constant weight whose "
+            "rows consist of whole groups"
         )
     unwrap_tensor_subclass(module)
     module.graph.eliminate_dead_code()

@@ -7,7 +7,7 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "tracing",
-    "follow what exporters and passes read, and reuse an export that names no INPUTS",
+    "track the files that exporters and passes read, and reuse exports without INPUTS",
     watch_exporter="pipeline.features.tracing.export_reads:TracedReads",
     watch_passes="pipeline.features.tracing.pass_reads:PassReads",
 )

@@ -273,7 +273,9 @@ class TracedReads(DeclaredReads):
         allowed = {*self._inputs.declared.environment, *NEUTRAL, "HOME"}
         undeclared += [f"env:{name}" for name in sorted(read - allowed)]
         if undeclared:
-            mistake = f"reads what INPUTS does not name: {list_undeclared(undeclared)}"
+            mistake = (
+                f"reads files that INPUTS does not name: {list_undeclared(undeclared)}"
+            )
             raise SourceError(f"{self._inputs.path}: {mistake}")
 
     def _is_beside(self, kind: Kind, name: str, value: str | None) -> bool:

@@ -72,7 +72,8 @@ def _check_reads(
         ", ".join(f"{f}/" for _, f in named),
     )
     if undeclared:
-        mistake = f"{subject} read what no INPUTS of theirs names: {list_undeclared(undeclared)}"
+        names = list_undeclared(undeclared)
+        mistake = f"{subject} read files that their INPUTS do not name: {names}"
         raise SourceError(f"{where}: {mistake}")
     causes = [
         line
@@ -80,7 +81,9 @@ def _check_reads(
         for line in find_nondeterminism(path, places.spell(str(path)))
     ]
     if causes and not declared:
-        raise SourceError(f"{causes[0]}; declare INPUTS to say that it does not count")
+        raise SourceError(
+            f"{causes[0]}; declare INPUTS if it doesn't affect the result"
+        )
     if watch.view == "kernel" and watch.unfollowed:
         raise SourceError(f"{where}: {subject} depend on {', '.join(watch.unfollowed)}")
 

@@ -18,16 +18,17 @@ from pipeline.moments import Command, Feature
 
 PRETRAINED = Command(
     "pretrained",
-    "write packages as folders that transformers' ExportedModel reads",
+    "write packages as folders for transformers' ExportedModel",
     "[package ...]",
     more="The packages must be current, and their models exported by transformers' exporters. "
     "The folder is build/<package>/pretrained; nothing is compiled again.",
-    examples=(("doit pretrained smol", "writes build/smol/pretrained/export.json"),),
+    examples=(("doit pretrained smol", "write build/smol/pretrained/export.json"),),
     run="pipeline.features.transformers.pretrained_folder:run",
 )
 FEATURE = Feature(
     "transformers",
-    "export models of transformers, lower them as it does, and write folders that it runs",
+    "export transformers models, lower them as transformers does, and write folders that it can "
+    "run",
     verbs=(PRETRAINED,),
     public=(
         "pipeline.features.transformers.exported",

@@ -155,7 +155,7 @@ def _check_content(
         path.unlink()
         blob.unlink(missing_ok=True)
         raise SourceError(
-            f"{name}: {file} has the digest {content}, the hub says {expected}; it is removed: "
+            f"{name}: {file} has the digest {content}, the hub lists {expected}; it was removed: "
             "run again to download it"
         )
 
@@ -187,8 +187,8 @@ def _explaining(name: str, revision: str) -> Iterator[None]:
         ) from error
     except errors.RevisionNotFoundError as error:
         raise SourceError(
-            f"{name}: the hub has no revision {revision} of it; with `revision: main` the message "
-            "names a commit"
+            f"{name}: the hub has no revision {revision} of this model; with `revision: main`, "
+            "the error names a commit"
         ) from error
     except errors.RepositoryNotFoundError as error:
         raise SourceError(
@@ -209,7 +209,7 @@ def _explaining(name: str, revision: str) -> Iterator[None]:
             raise SourceError(_describe_unreachable(name, revision)) from error
         raise SourceError(
             f"{name}: the connection to {_endpoint()} ended early ({error}), and nothing of that "
-            "file is kept; run again"
+            "file was kept; run again"
         ) from error
 
 
@@ -220,7 +220,7 @@ def _describe_unreachable(name: str, revision: str) -> str:
     if constants.is_offline_mode():
         why = "HF_HUB_OFFLINE is set"
     return (
-        f"{name}: not whole in {constants.HF_HUB_CACHE}, and {why}; connect, or copy what "
+        f"{name}: incomplete in {constants.HF_HUB_CACHE}, and {why}; connect, or copy what "
         f"`hf download {name} --revision {revision}` makes there on another machine"
     )
 

@@ -57,7 +57,8 @@ class HuggingFaceModel:
         if not (folder / "config.json").is_file():
             raise SourceError(
                 f"{folder}: no folder with a config.json; `hf download NAME --local-dir {folder}` "
-                "makes one, and `revision: COMMIT` in models/<model>.yaml asks a hub for this name"
+                "makes one, and `revision: COMMIT` in models/<model>.yaml loads this name from a "
+                "hub"
             )
         auto_class = getattr(import_transformers(), self._auto_class)
         try:
@@ -74,7 +75,7 @@ class HuggingFaceModel:
             raise SourceError(
                 f"{folder}: its config.json names code of its own, which would run in the build; "
                 "`Exported(..., trust_remote_code=True)`, or `trust_remote_code: true` in a YAML "
-                "source, lets it"
+                "source, allows it"
             ) from error
         return model.requires_grad_(False).eval()
 

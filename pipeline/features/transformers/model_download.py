@@ -52,7 +52,7 @@ def _fetch(store: Store, file: str, options: Mapping[str, Any]) -> None:
     if not is_commit(revision):
         commit = run_isolated(partial(resolve_commit, name, revision))
         raise SourceError(
-            f"{file}: revision: {revision} of {name} can move; name the commit that it is now: "
+            f"{file}: revision: {revision} of {name} can change; use its current commit: "
             f"`revision: {commit}`"
         )
     key = {"kind": "hub-files", "version": 1, "name": name, "commit": revision}

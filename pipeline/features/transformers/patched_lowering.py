@@ -61,7 +61,8 @@ def _check_version(method: str, exported: str) -> None:
     if installed != exported:
         raise SourceError(
             f"{method}: lowering it needs the patches of transformers {exported}, which exported "
-            f"it; here it is {installed}: `pip install transformers=={exported}`, or export it "
+            f"it; but {installed} is installed: `pip install transformers=={exported}`, or "
+            "export it "
             "again"
         )
 

@@ -48,7 +48,7 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
         status = link_status(plan, package)
         if not status.current:
             raise PipelineError(
-                f"{package}: not built as it is asked for ({status.reason}); run `doit lower "
+                f"{package}: its build is out of date ({status.reason}); run `doit lower "
                 f"{package}` first"
             )
         yield f"written: {write_folder(plan, package).relative_to(plan.workspace.root)}/"
@@ -91,7 +91,7 @@ def _read_record(package: str, method: str, source: MethodSource) -> Json:
     record = read_record(method, {"custom": custom})
     if record is None or "component" not in record:
         raise PipelineError(
-            f"{package}/{method}: its model was not exported by transformers' exporters; say "
+            f"{package}/{method}: its model was not exported by transformers' exporters; use "
             "`Exported(...)` in its source, or models/<model>.yaml"
         )
     return record
@@ -123,8 +123,9 @@ def _link(
     program = files.pop("")
     if files:
         raise PipelineError(
-            f"{package}/{method}: {', '.join(sorted(files))}.ptd holds weights, and "
-            "transformers' runner loads none; leave `emit.external_weights` and its like out"
+            f"{package}/{method}: {', '.join(sorted(files))}.ptd contains weights, but "
+            "transformers' runner loads no .ptd; leave out `emit.external_weights` and similar "
+            "options"
         )
     content, _ = join_pieces(program, store)
     return store.verified_path(content)

@@ -49,8 +49,8 @@ def _check_revision(folder: Path, revision: str) -> None:
     download = f"`hf download NAME --revision {revision} --local-dir {folder}`"
     if not commits:
         raise SourceError(
-            f"{folder}: revision {revision}: nothing says at which revision it was downloaded; "
-            f"{download} notes it"
+            f"{folder}: revision {revision}: the downloaded revision is unknown; {download} "
+            "records it"
         )
     for name, commit in commits.items():
         if commit != revision:

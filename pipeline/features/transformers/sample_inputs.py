@@ -33,7 +33,7 @@ def make_sample_inputs(model: Any) -> dict[str, Tensor]:
         inputs = _make_plain_inputs(model, generator)
     if inputs is None:
         raise SourceError(
-            f"{type(model).__name__}: no inputs can be made up for it; give them: "
+            f"{type(model).__name__}: no inputs can be generated for it; pass them: "
             "Exported(..., inputs=...), as its processor returns them"
         )
     return inputs

@@ -59,7 +59,7 @@ def read_options(file: Path) -> Mapping[str, Any]:
     node = load_nodes(file.read_bytes(), name)
     if node is None or not isinstance(node.value, dict) or SOURCE not in node.value:
         raise SourceError(
-            f"{name}: names no folder; say `{SOURCE}: checkpoints/...`, and `task: ...`"
+            f"{name}: names no folder; set `{SOURCE}: checkpoints/...` and `task: ...`"
         )
     members: Mapping[str, Node] = node.value
     lines = {key: member.line for key, member in members.items()}

@@ -11,7 +11,7 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "trends",
-    "show how size, accuracy and latency went over the revisions that were built or accepted",
+    "show size, accuracy and latency over the revisions that were built or accepted",
     record_run="pipeline.features.trends.history:record_figures",
     find_histories="pipeline.features.trends.history:find_histories",
     overview_sections={50: "pipeline.features.trends.section:section"},

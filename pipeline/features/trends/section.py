@@ -27,7 +27,7 @@ def section(entries: Sequence[Entry]) -> ReportSection:
         if len(entry.history) > 1:
             package = name(entry.package, href=entry.page)
             rows.append({"package": package, **dict(_describe(entry.history))})
-    table = DataTable("trends", "From revision to revision, now the last", rows)
+    table = DataTable("trends", "Revisions in order, the current one last", rows)
     return ReportSection("trends", "Trends", table)
 
 

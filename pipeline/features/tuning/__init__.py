@@ -30,18 +30,18 @@ TUNE = Command(
     "[package ...]",
     {
         "trials NUMBER": "how many variants to try, instead of `tune.trials`",
-        "all": "try all variants, instead of those that predictions ask for",
-        "write TRIAL": "put a trial into the config: its number, or `best`",
-        "max-size SIZE": "choose trials of all named packages whose sizes have at most this sum",
-        "max-memory SIZE": "the same for their memory, as planned or as its peak on a device",
-        "target LABEL": "packages of this target; those without alternatives count as built",
+        "all": "try all variants, not only the ones that predictions select",
+        "write TRIAL": "write a trial to the config: its number, or `best`",
+        "max-size SIZE": "choose trials for all named packages with at most this total size",
+        "max-memory SIZE": "the same for memory, either planned or the peak on a device",
+        "target LABEL": "packages of this target; packages without alternatives count as built",
     },
-    "The section `tune` of a config names the alternatives. Variants are built in build/.tune, by "
-    "the same workers and from the same store as packages; a run that was interrupted goes on, "
-    "and a second one builds nothing. The page is build/tune-<package>.html.",
+    "The section `tune` of a config names the alternatives. Variants are built in build/.tune, "
+    "with the same workers and store as packages. An interrupted run continues where it stopped, "
+    "and a second run builds nothing. The page is build/tune-<package>.html.",
     (
         ("doit tune vision", "a table, and a page with the trade-offs"),
-        ("doit tune vision --write best", "puts the best variant into its config"),
+        ("doit tune vision --write best", "write the best variant to its config"),
         ("doit tune vision asr --max-size 10MB", "both together within 10 MB"),
         ("doit tune --target phone --max-memory 4MB", "all packages of a target"),
     ),
@@ -50,7 +50,7 @@ TUNE = Command(
 )
 FEATURE = Feature(
     "tuning",
-    "try alternatives of a config, and write the best into it",
+    "try alternatives of a config, and write the best to it",
     verbs=(TUNE,),
     config={"package": "pipeline.features.tuning.config:add_fields"},
     summarize="pipeline.features.tuning.config:summarize",

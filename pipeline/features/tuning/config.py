@@ -57,7 +57,7 @@ class TuneConfig(Options):
     space: dict[
         SettingPath, Annotated[tuple[Any, ...], Field(strict=False, min_length=1)]
     ] = Field(min_length=1)
-    """Alternative values by the path of a setting in this config, below `methods`, `defaults` or
+    """Alternative values for settings of this config, by path below `methods`, `defaults` or
     `emit`; `null` leaves the setting out.
 
     Example: {methods.classify.quantize: [null, {quantizer: xnnpack, per_channel: true}]}
@@ -65,21 +65,22 @@ class TuneConfig(Options):
     objectives: dict[FigureName, Literal["min", "max"]] = Field(
         default={"size": "min", "sqnr": "max"}, min_length=1
     )
-    """The figures that are traded off, each with its better direction: size, delegated_nodes,
-    delegated_ops, planned_memory, sqnr, max_abs, latency; latency_p95.<device> and the like for a
-    device of `validate.devices`; any other with its path in report.json. The first one decides
-    which trial is best.
+    """The figures to trade off, each with its better direction: size, delegated_nodes,
+    delegated_ops, planned_memory, sqnr, max_abs, latency; latency_p95.<device> and similar figures
+    for a device of `validate.devices`; any other figure by its path in report.json. The first one
+    decides which trial is best.
 
     Example: {size: min, sqnr: max}
     """
     limits: dict[LimitName, Limit] = Field(default={})
-    """Limits on figures, `min_<figure>` or `max_<figure>`: what breaks one is never the best.
+    """Limits on figures, `min_<figure>` or `max_<figure>`; a trial that breaks one is never the
+    best.
 
     Example: {min_sqnr: 20, max_size: 10MB}
     """
     trials: int = Field(default=20, ge=1, le=10_000)
-    """How many variants to try at most. A space that has no more is tried as a whole; from a larger
-    one a sampler of Optuna's chooses.
+    """The maximum number of variants to try. A smaller space is tried completely; from a larger
+    one, an Optuna sampler chooses.
 
     Example: 40
     """
@@ -93,8 +94,8 @@ class TuneConfig(Options):
 def add_fields() -> dict[str, tuple[Any, Any]]:
     """Return the field of packages, which no key holds."""
     text = (
-        "The alternatives that `doit tune` tries, and what it judges them by. No key holds this "
-        "section: a change of it builds nothing again."
+        "The alternatives that `doit tune` tries, and the figures that it ranks them by. This "
+        "section is in no key, so a change of it rebuilds nothing."
     )
     field = Field(default=None, description=text, exclude=True)
     return {"tune": (TuneConfig | None, field)}

@@ -32,7 +32,7 @@ def write_choice(space: Space, trial: Trial) -> str:
     """
     file = f"{space.path.parent.name}/{space.path.name}"
     if trial.choice is None:
-        return f"{file}: it is as in trial {trial.number}; nothing is written"
+        return f"{file}: it already matches trial {trial.number}; nothing is written"
     before = read_text_file(space.path)
     aim = make_trial_data(compose_choice(space, trial.choice))
     for text in _list_edits(before.decode(), space.select(trial.choice)):
@@ -43,7 +43,9 @@ def write_choice(space: Space, trial: Trial) -> str:
     lines = [
         f"  {name}: {words}" for name, words in space.describe(trial.choice).items()
     ]
-    fault = "can't be edited without changing other values; write these into it:"
+    fault = (
+        "can't be edited without changing other values; make these changes yourself:"
+    )
     raise PipelineError(f"{file}: {fault}", *lines)
 
 

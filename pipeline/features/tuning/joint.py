@@ -99,7 +99,7 @@ def choose_within(
     if not fitting:
         least = _describe_least(limits, list(reached))
         raise PipelineError(
-            f"no trials hold the limits together; the least are {least}"
+            f"no combination of trials meets the limits; the minimum is {least}"
         )
     sums = min(fitting, key=lambda sums: (fitting[sums][0], sums))
     by_package = dict(fitting[sums][1])
@@ -144,7 +144,7 @@ def _list_options(
         package = search.space.package
         front = _find_joint_front(search, limits)
         if not front:
-            raise PipelineError(f"{package}: no trial holds all limits")
+            raise PipelineError(f"{package}: no trial meets all limits")
         candidates = front
         if weights is not None:
             candidates = [

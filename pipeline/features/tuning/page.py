@@ -148,10 +148,10 @@ def _make_chart(search: Search) -> Chart | None:
     legend = [
         ("best", _COLOURS["best"]),
         ("on the front", _COLOURS["front"]),
-        ("another one is better", _COLOURS[""]),
+        ("another trial is better", _COLOURS[""]),
         ("breaks a limit or fails", _COLOURS["no"]),
     ]
-    about = "The large dot is the present config. Point at a dot for its alternatives."
+    about = "The large dot is the current config. Point at a dot for its alternatives."
     words = f"{names[1]} by {names[0]} of {len(trials)} trials"
     return Chart(f"{names[1]} by {names[0]}", about, legend, words, "scatter", data)
 

@@ -53,7 +53,7 @@ def describe_violations(
         value = figures.get(figure)
         bound = f"{name} {format_figure(figure, limit)}"
         if value is None:
-            yield f"no figure {figure} to hold to {bound}"
+            yield f"no figure {figure} for the limit {bound}"
         elif measure_violations(figures, {name: limit}, names)[0] > 0:
             yield f"{figure} {format_figure(figure, value)} breaks {bound}"
 

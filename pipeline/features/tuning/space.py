@@ -205,7 +205,7 @@ def find_space_problems(
         for number, node in enumerate(alternatives):
             values = [plain(earlier) for earlier in alternatives[:number]]
             if plain(node) in values:
-                yield node.problem("is there twice", "keep one")
+                yield node.problem("occurs twice", "keep one")
             else:
                 yield from _find_alternative_problems(space, name, number)
 
@@ -221,7 +221,7 @@ def find_figure_problems(
             figure = split_limit(name)[1] if key == "limits" else name
             kind, _, device = figure.partition(".")
             if kind == "energy":
-                hint = "take latency_p95.<device> or peak_memory.<device>"
+                hint = "use latency_p95.<device> or peak_memory.<device>"
                 yield member.problem("no device measures energy", hint)
             elif kind in ON_DEVICE and device and device not in devices:
                 hint = f"write `validate: {{devices: [{device}]}}`"
@@ -237,14 +237,17 @@ def _find_path_fault(
     root, *keys = name.split(".")
     if root not in _ROOTS or not all(keys) or not keys:
         hint = "write methods.<method>.<key>, defaults.<key> or emit.<key>"
-        return "is no path of a setting that can be tuned", hint
+        return "is not the path of a tunable setting", hint
     if root == "methods" and keys[0] not in methods:
         return f"there is no method '{keys[0]}'", did_you_mean(keys[0], methods)
     if root == "methods" and len(keys) == 1:
         return "is a whole method", f"write {name}.quantize or another key of it"
     for other in names:
         if other.startswith(f"{name}."):
-            return f"holds '{other}', which has alternatives too", "keep one of them"
+            return (
+                f"contains '{other}', which also has alternatives",
+                "keep one of them",
+            )
     return None
 
 

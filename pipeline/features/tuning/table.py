@@ -28,7 +28,7 @@ def list_lines(search: Search) -> Iterator[str]:
     yield from _list_reasons(search.trials)
     front = find_front(search.trials, search.objectives)
     if not front:
-        yield "no trial holds all limits"
+        yield "no trial meets all limits"
     else:
         yield from _describe_gap(search, front[0])
     yield from describe_screening(search)
@@ -55,7 +55,7 @@ def _describe_gap(search: Search, best: Trial) -> Iterator[str]:
         chosen = format_figure(name, best.figures.get(name))
         held_out = format_figure(name, value)
         words.append(
-            f"{name} {chosen} on the inputs that chose it, {held_out} on the others"
+            f"{name} {chosen} on the inputs used for the choice, {held_out} on the others"
         )
     yield "; ".join(words)
 

@@ -92,7 +92,7 @@ class TrialFolder:
             with FileLock(self._folder / _LOCK, timeout=0):
                 yield
         except Timeout as error:
-            fault = "another `doit tune` builds its trials"
+            fault = "another `doit tune` is building its trials"
             raise PipelineError(f"{self._package}: {fault}; wait for it") from error
 
     def find(self, name: str) -> Path:
@@ -158,7 +158,7 @@ class TrialFolder:
         status = _run_logged(command, environment, self._workspace.root, log)
         if status not in (0, 1):
             shown_log = os.path.relpath(log, self._workspace.root)
-            raise PipelineError(f"nothing could be built; {shown_log} says why")
+            raise PipelineError(f"nothing could be built; see {shown_log}")
         actions = (read_record(record) or {}).get("actions", ())
         counts = Counter((action["kind"], action["outcome"]) for action in actions)
         self.compiled += counts["compile", "built"]

@@ -62,7 +62,10 @@ def run(
             for built, whole in search.run():
                 yield f"{package}: {built} of {plural(whole, 'trial')}"
         except KeyboardInterrupt:
-            yield "interrupted; what was built is in the store, and the same command goes on"
+            yield (
+                "interrupted; finished builds are in the store; run the same command again to "
+                "continue"
+            )
             raise
         seconds = time.monotonic() - started
         yield from list_lines(search)
@@ -100,7 +103,7 @@ def _find_packages(
             raise PipelineError(f"{package}: its config has no section `tune`; {hint}")
     if not tuned:
         place = f"no config of target '{target}'" if target else "no config"
-        raise PipelineError(f"{place} has a section `tune`; `doit help tune` says more")
+        raise PipelineError(f"{place} has a section `tune`; see `doit help tune`")
     for package in tuned:
         plan.check(package)
     return tuned, fixed
@@ -128,13 +131,14 @@ def _find_trial(search: Search, write: str) -> Any:
         front = find_front(search.trials, search.objectives)
         if not front:
             raise PipelineError(
-                f"{package}: no trial holds all limits; nothing is written"
+                f"{package}: no trial meets all limits; nothing is written"
             )
         return front[0]
     numbers = {str(trial.number): trial for trial in search.trials}
     if write not in numbers:
         raise PipelineError(
-            f"{package}: no trial {write}; known: {listed(numbers, 40)}"
+            f"{package}: there is there is there is there is no trial {write}; known: "
+            f"{listed(numbers, 40)}"
         )
     trial = numbers[write]
     if not trial.name:

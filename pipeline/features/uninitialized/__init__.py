@@ -6,6 +6,6 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "uninitialized",
-    "say that a source reads uninitialized memory, whose runs may agree by chance",
+    "detect sources that read uninitialized memory, whose runs may agree by chance",
     describe_unwritten="pipeline.features.uninitialized.reads:describe_unwritten",
 )

@@ -110,8 +110,8 @@ def _describe_unwritten(
         if name:
             operator_names = ", ".join(map(str, operators))
             return (
-                f"the source reads uninitialized memory: {name} holds what torch fills new memory "
-                f"with; look at {operator_names}; write a tensor before it is read"
+                f"the source reads uninitialized memory: {name} contains torch's fill value for "
+                f"new memory; look at {operator_names}; write a tensor before it is read"
             )
     return ""
 

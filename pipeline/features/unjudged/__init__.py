@@ -14,7 +14,7 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "unjudged",
-    "judge nothing by outputs that no inputs move, and name the operator where a source loses them",
+    "ignore outputs that don't depend on inputs, and name the operator where the dependence ends",
     explain_conditioning="pipeline.features.unjudged.conditioning:describe_conditioning",
     judge_movement="pipeline.features.unjudged.judge:MovementJudge",
 )

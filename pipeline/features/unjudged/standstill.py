@@ -37,15 +37,15 @@ from pipeline.validate.node_values import NodeValues
 
 _REDRAWN = 6  # input sets that the source alone is run on, where all calls were on one
 _SEED = 0x7ED5EED  # which nobody draws examples with; torch takes 32 bits of it
-_REMEDY = f"examples that change it would judge it; {ACCEPT}"
+_REMEDY = f"add examples that change it; {ACCEPT}"
 _REMEDY_WITHIN = (
-    f"examples that change it would judge it, or a limit below its movement; {ACCEPT}"
+    f"add examples that change it, or set a limit below its movement; {ACCEPT}"
 )
-_REMEDY_NAN = f"examples on which the source gives numbers would judge it; {ACCEPT}"
-_REMEDY_EMPTY = f"examples on which it has elements would judge it; {ACCEPT}"
+_REMEDY_NAN = f"add examples on which the source returns numbers; {ACCEPT}"
+_REMEDY_EMPTY = f"add examples on which it has elements; {ACCEPT}"
 CONSTANT = (
-    "no input reaches any output: the exported program has them as constants, as where tracing "
-    f"froze what they depend on; {ACCEPT}"
+    "no output depends on any input: they are constants in the exported program, perhaps frozen "
+    f"by tracing; {ACCEPT}"
 )
 
 
@@ -159,7 +159,7 @@ class StandstillJudge:
             whatever = "" if output.moves_if_large else ", whatever the inputs"
             return f"{name} is the same {on}{whatever}{where}; {_REMEDY}"
         return (
-            f"{name} moves by at most {output.largest:.3g} {on}, within its limits, so that none "
+            f"{name} moves by at most {output.largest:.3g} {on}, within its limits, so no value "
             f"could fail{where}; {_REMEDY_WITHIN}"
         )
 

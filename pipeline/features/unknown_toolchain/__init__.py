@@ -7,13 +7,13 @@ from pipeline.store.setting_table import checked
 
 FEATURE = Feature(
     "unknown_toolchain",
-    "warn about releases of torch and ExecuTorch that were not tested, and refuse them in CI",
+    "warn about untested releases of torch and ExecuTorch, and reject them in CI",
     settings={
         "unknown_toolchain": Setting(
             lambda value, _: checked(value, value in ("allow", "refuse")),
             "allow or refuse",
-            "Whether to build packages if this release was not tested with the installed torch, "
-            "executorch or torchao. In both cases, a line names the difference.",
+            "Whether to build with a torch, executorch or torchao that this release was not "
+            "tested with. In both cases, a line names the difference.",
             "allow; refuse if CI=true",
         ),
     },

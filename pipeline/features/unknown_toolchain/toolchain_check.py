@@ -33,7 +33,7 @@ def check_toolchain(workspace: Workspace, builds: bool) -> None:
         remedy = (
             f'`{_SETTING} = "allow"` of [{TABLE}], or {variable_of(_SETTING)}=allow'
         )
-        raise PipelineError(f"{problem}; {remedy}, builds with it anyway")
+        raise PipelineError(f"{problem}; {remedy} builds with it anyway")
     if builds:
         _refuse_missing_names(problem)
     warning = show_error(one_line(f"warning: {problem}"), "warning")

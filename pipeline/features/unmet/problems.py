@@ -32,7 +32,7 @@ def find_unmet(
         if lowering[name].get("allow_none"):
             continue
         path = join("methods", name)
-        accepts = f"or say `allow_none: true` in {path}"
+        accepts = f"or set `allow_none: true` in {path}"
         uptakes = method["delegation"]["partitioners"]
         for number, uptake in _find_idle(uptakes):
             where = join(join(path, "partitioners"), number)
@@ -42,14 +42,14 @@ def find_unmet(
             )
             reasons = _describe_reasons(uptake)
             mistake = (
-                f"{uptake['partitioner']} takes none of its operators{kind}{reasons}"
+                f"{uptake['partitioner']} supports none of its operators{kind}{reasons}"
             )
             remedy = "leave it out" if len(uptakes) > 1 else _PORTABLE
             if any(
                 refusal["reason"] == NOT_QUANTIZED for refusal in uptake["refusals"]
             ):
                 remedy = (
-                    f"say `quantize: {{quantizer: {uptake['partitioner']}}}` in {path}"
+                    f"set `quantize: {{quantizer: {uptake['partitioner']}}}` in {path}"
                 )
             yield Problem("", where, mistake, f"{remedy}, {accepts}")
         facts = method.get("quantization")

@@ -6,7 +6,7 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "unused",
-    "name files in passes/ and operators/ that nothing uses, or that are no Python",
+    "report files in passes/ and operators/ that are unused or not valid Python",
     remarks="pipeline.features.unused.code_files:find_remarks",
     check_files="pipeline.features.unused.code_files:find_broken_files",
 )

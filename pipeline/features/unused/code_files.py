@@ -24,7 +24,7 @@ from pipeline.store.toolchain import code
 _SHARED = (".so", ".dylib", ".dll")
 _TEXT_OF_MODULE = re.compile(r"(passes|operators)[./][\w./-]+")
 _NAMED_BY = {
-    "passes": "no config names a pass of it",
+    "passes": "no config names a pass from it",
     "operators": "no config or setting names it in `operators`",
 }
 _FOLDERS = tuple(_NAMED_BY)
@@ -55,7 +55,7 @@ class CodeFiles:
                 yield Problem(
                     self._name(path),
                     "",
-                    f"is no Python: {message}",
+                    f"is not valid Python: {message}",
                     "",
                     line,
                 )

@@ -46,7 +46,7 @@ VulkanStorage = Literal["buffer", "texture_3d", "texture_2d", "default_storage"]
 
 def _check_type(name: str) -> str:
     if not name:
-        raise rule("must not be empty, which would be part of every name")
+        raise rule("must not be empty, since every name contains it")
     return name
 
 
@@ -60,15 +60,15 @@ Extent = Annotated[int, Field(ge=1, le=2**31 - 1)]
 ModuleAllowlist = Annotated[
     Distinct[ModuleType] | None,
     Field(
-        description="Delegate only what comes from modules whose type's qualified name holds one "
-        "of these, such as Linear."
+        description="Delegate only operators from modules whose qualified type name contains one "
+        "of these texts, such as Linear."
     ),
 ]
 ModuleBlocklist = Annotated[
     Distinct[ModuleType] | None,
     Field(
-        description="Leave what comes from modules whose type's qualified name holds one of these "
-        "to others."
+        description="Don't delegate operators from modules whose qualified type name contains one "
+        "of these texts."
     ),
 ]
 
@@ -86,40 +86,41 @@ class VulkanOptions(Options):
     force_fp16: bool = False
     """Compute in float16 and store weights as float16."""
     skip_bool_tensors: bool = False
-    """Leave operators on bool tensors to others: some GPUs lack int8 buffers."""
+    """Don't delegate operators on bool tensors: some GPUs lack int8 buffers."""
     downcast_64_bit: bool = True
-    """Store 64-bit numbers in 32 bits, which every GPU has."""
+    """Store 64-bit numbers in 32 bits, which every GPU supports."""
     texture_limits: tuple[Extent, Extent, Extent] | None = Field(None, strict=False)
-    """The GPU's greatest 3D texture: width, height, depth. By default 16384, 16384, 2048."""
+    """The GPU's maximum 3D texture: width, height, depth. By default 16384, 16384, 2048."""
     small_texture_limits: bool = False
-    """Keep to textures of 2048 each way, which every GPU has; not beside texture_limits."""
+    """Limit textures to 2048 in each dimension, which every GPU supports; excludes
+    texture_limits."""
     buffer_limit: int = Field(128 * 1024 * 1024, ge=1)
-    """The GPU's greatest buffer, in elements. The installed partitioner takes it and does not look
-    at it yet."""
+    """The GPU's maximum buffer, in elements. The installed partitioner accepts this option but
+    ignores it."""
     require_dynamic_shapes: bool = False
-    """Delegate only operators whose kernels follow dynamic sizes, and tell the runtime to expect
-    them."""
+    """Delegate only operators whose kernels support dynamic sizes, and make the runtime expect such
+    sizes."""
     storage_type_override: VulkanStorage | None = None
-    """Where tensors are kept when nothing else decides it."""
+    """The storage of tensors if nothing else determines it."""
     memory_layout_override: Annotated[str, OneOf("vulkan_layouts")] | None = None
-    """How tensors are laid out when nothing else decides it."""
+    """The layout of tensors if nothing else determines it."""
     skip_tag_memory_metadata: bool = False
     """Insert no transitions of storage and layout; for debugging the backend."""
     skip_memory_planning: bool = False
     """Let no two tensors share memory; for debugging the backend."""
     warmup_execute_after_compile: bool = False
-    """Have the runtime run each graph once when it is loaded."""
+    """Run each graph once when it is loaded."""
     operator_blocklist: Distinct[OperatorName] | None = None
-    """Operators to leave to others, such as aten.add.Tensor."""
+    """Operators not to delegate, such as aten.add.Tensor."""
     operator_allowlist: Distinct[OperatorName] | None = None
     """Delegate only these operators, such as aten.add.Tensor; patterns that are fused into one
-    operator are delegated in any case."""
+    operator are always delegated."""
 
     @field_validator("small_texture_limits")
     @classmethod
     def _one_limit(cls, small: bool, info: ValidationInfo) -> bool:
         if small and info.data.get("texture_limits") is not None:
-            raise rule("can't stand beside texture_limits")
+            raise rule("can't be combined with texture_limits")
         return small
 
 
@@ -129,8 +130,8 @@ class WebGpuOptions(Options):
     nn_module_allowlist: ModuleAllowlist = None
     nn_module_blocklist: ModuleBlocklist = None
     operators: Distinct[OperatorName] = tuple(NAMES["webgpu_operators"])
-    """What the runtime implements, and so what is delegated; by default what ExecuTorch's own tests
-    delegate."""
+    """The operators that the runtime implements, which are delegated; by default the ones in
+    ExecuTorch's own tests."""
 
 
 class VulkanScheme(Options):
@@ -138,17 +139,17 @@ class VulkanScheme(Options):
     a scale for each output channel."""
 
     dynamic: bool = False
-    """Quantize activations as they come, to int8. If false, only weights are quantized."""
+    """Quantize activations dynamically to int8. If false, only weights are quantized."""
     weight_bits: Literal[4, 8] = 8
     """Bits of a weight: 4 or 8."""
     weight_qmin: Least | None = None
-    """The least quantized weight; by default the least of these bits."""
+    """The minimum quantized weight; by default the minimum for these bits."""
     weight_qmax: Greatest | None = None
-    """The greatest quantized weight; by default the greatest of these bits."""
+    """The maximum quantized weight; by default the maximum for these bits."""
     act_qmin: Least | None = None
-    """The least quantized activation, if dynamic."""
+    """The minimum quantized activation, if dynamic."""
     act_qmax: Greatest | None = None
-    """The greatest quantized activation, if dynamic."""
+    """The maximum quantized activation, if dynamic."""
 
 
 class VulkanQuantize(VulkanScheme, MixedQuantize):
@@ -271,7 +272,7 @@ def _cannot_run() -> str:
     if lacking:
         return lacking
     if not (has_loader() and has_driver()):
-        return "it takes the Vulkan loader (libvulkan.so.1) and a driver, such as mesa's lavapipe"
+        return "it needs the Vulkan loader (libvulkan.so.1) and a driver, such as mesa's lavapipe"
     return ""
 
 
@@ -301,7 +302,7 @@ ENTRIES = (
     Backend(
         name="webgpu",
         backend_id="VulkanBackend",  # its runtime registers under this name and reads its payload
-        summary="GPUs in browsers, for the few operators that its runtime has",
+        summary="GPUs in browsers, for the few operators that its runtime supports",
         options=WebGpuOptions,
         lowering=Lowering(
             _webgpu_partitioner,

@@ -43,13 +43,13 @@ class XnnpackOptions(Options):
     """Options of `XnnpackPartitioner`."""
 
     per_op_mode: bool = False
-    """Give every operator a partition of its own, instead of merging them."""
+    """Give every operator its own partition instead of merging them."""
     config_precisions: Distinct[XnnpackPrecision] | None = None
-    """Delegate only operators that compute in one of these; by default in any."""
+    """Delegate only operators with one of these precisions; by default any."""
     configs: Distinct[Annotated[str, OneOf("xnnpack_configs")]] | None = None
     """Delegate only what these partitioner configs match; by default all of them."""
     force_non_static_weights_for_f32_linear: bool = False
-    """Leave the weights of float32 linears outside the delegate, as its inputs."""
+    """Keep the weights of float32 linears outside the delegate, as inputs."""
 
 
 class XnnpackScheme(Options):
@@ -57,26 +57,26 @@ class XnnpackScheme(Options):
     and symmetric int8 weights."""
 
     dynamic: bool = False
-    """Quantize activations as they come. If false, their ranges are observed on calibration
+    """Quantize activations dynamically. If false, their ranges are observed on calibration
     inputs."""
     per_channel: bool = True
-    """Give each output channel of a weight a scale of its own."""
+    """Give each output channel of a weight its own scale."""
     weight_qmin: Least = -127
-    """The least quantized weight."""
+    """The minimum quantized weight."""
     weight_qmax: Greatest = 127
-    """The greatest quantized weight."""
+    """The maximum quantized weight."""
     act_qmin: Least = -128
-    """The least quantized activation."""
+    """The minimum quantized activation."""
     act_qmax: Greatest = 127
-    """The greatest quantized activation."""
+    """The maximum quantized activation."""
 
     @model_validator(mode="after")
     def _ranges_are_of_static_activations(self) -> Self:
         ranges = sorted({"act_qmin", "act_qmax"} & self.model_fields_set)
         if self.dynamic and ranges:
             raise rule(
-                f"must not hold `{ranges[0]}`: XNNPACK itself chooses the range of activations "
-                "that are quantized as they come"
+                f"must not contain `{ranges[0]}`: XNNPACK itself chooses the range of "
+                "dynamically quantized activations"
             )
         return self
 
@@ -163,7 +163,7 @@ def _reasons(partitioner: Partitioner, program: ExportedProgram) -> Iterator[Why
             why[node] += _list_dtypes(node) if why[node] == "invalid dtype" else ""
         elif name in used_configs:
             why[node] = (
-                "its partitioner takes such operators, but not this one, and does not say why"
+                "its partitioner supports such operators, but rejected this one without a reason"
             )
         elif name in all_names:
             why[node] = "`configs` leaves its config out"

@@ -84,7 +84,7 @@ def known_digest() -> str:
 def _is_known() -> bool:
     is_known = digest_source(*SOURCES) == known_digest()
     if not is_known:
-        _log.warning("XNNPACK's passes are others than were known, and run as they are")
+        _log.warning("XNNPACK's passes are unknown versions, and run unchanged")
     return is_known
 
 

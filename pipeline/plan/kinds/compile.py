@@ -154,7 +154,9 @@ def describe_compile(difference: Difference, file: str) -> str | None:
     """Describe a difference of a field that only keys of compilations have; None for others."""
     match difference.path:
         case (place,) if place.startswith("file_order"):
-            return "the order of the files in emit.external_weights or external_files changed"
+            return (
+                "the order of files in emit.external_weights or external_files changed"
+            )
         case ("delegates_beside",):
             return "whether only other methods have partitioners changed"
     return None

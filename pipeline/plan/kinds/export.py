@@ -160,7 +160,7 @@ def _describe_read(kind: str, name: str, difference: Difference) -> str:
         case "environment" if name.endswith(WHOLE_ENVIRONMENT):
             return _describe_variables(name, difference.old, difference.new)
         case "environment":
-            change = difference.change("is set", "is not set any more")
+            change = difference.change("is set", "is no longer set")
             return f"environment variable {name} {change}"
         case "modules":
             if isinstance(difference.new, list):

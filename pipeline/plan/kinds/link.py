@@ -187,11 +187,11 @@ def describe_link(difference: Difference, file: str) -> str | None:
         case ("compiles", unit):
             return f"the object of {unit} {difference.change()}"
         case ("metadata", "revision") if difference.old and difference.new:
-            return f"the commit that metadata name: {difference.values}"
+            return f"the commit in metadata: {difference.values}"
         case ("metadata", "revision"):
             return describe_setting("emit.metadata_revision", difference)
         case ("metadata", "config"):
-            return "the config, whose digest metadata name, changed"
+            return "the config, whose digest is in metadata, changed"
         case ("metadata", *_):
             return describe_setting("emit.metadata", difference)
         case ("etrecord",):

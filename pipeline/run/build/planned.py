@@ -35,8 +35,8 @@ def identify_source(source: MethodSource, store: Store) -> tuple[Path, Digest]:
     if (program, names) != (source.program, source.names):
         correct_record(source, archive, store)
         raise MissingBlobError(
-            f"{archive.name}: {source.entry}: the store or its remote said that another program "
-            "stands here; its record was dropped"
+            f"{archive.name}: {source.entry}: the record in the store or its remote names "
+            "another program; the record was dropped"
         )
     return archive, structure
 
@@ -71,9 +71,7 @@ def guard_sources(
             inode,
         ) in places.items():  # whose times change when somebody else uses it
             if not inode or inode != _find_inode(store.verified_path(blob)):
-                raise MissingBlobError(
-                    f"the exported program {blob} is another file by now"
-                )
+                raise MissingBlobError(f"the exported program {blob} was replaced")
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from pipeline.store.workspace import Workspace
 OWN = "pte-pipeline"  # counts in every key as `code`
 _WITH_TORCH = ("mpmath", "sympy")  # compute sizes in all programs
 _ALWAYS = ("pipeline", "pte_pipeline", "dodo", "__main__", "__mp_main__")
-_UNFOLLOWED = "nothing follows what {} reads, without the feature tracing"
+_UNFOLLOWED = "without the feature tracing, the files that {} reads are unknown"
 Seen = dict[tuple[Kind, str], str | None]
 
 

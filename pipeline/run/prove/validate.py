@@ -151,9 +151,9 @@ def check_integrity(
         if name not in named:
             yield f"{name}: the manifest lacks this method of the source"
         elif name not in programs:
-            yield f"{name}: the manifest has this method, the source has not"
+            yield f"{name}: the manifest has this method, but the source does not"
         elif named[name] != programs[name]:
-            yield f"{name}: the manifest names another program than the source's"
+            yield f"{name}: the manifest names a program other than the source's"
     constants = manifest["constant_methods"]
     for name in sorted(constants.keys() | constant_methods.keys()):
         ours = constant_methods.get(name)
@@ -165,12 +165,12 @@ def _check_file(path: Path, facts: Json, file_digests: FileDigests) -> Iterator[
     try:
         size, content = path.stat().st_size, file_digests.hash(path)
     except OSError as error:
-        yield f"{path.name}: {error.strerror}, and the manifest names it"
+        yield f"{path.name}: {error.strerror}, but the manifest names it"
         return
     if size != facts["size"]:
         yield f"{path.name} has {size} bytes, {facts['size']} in the manifest"
     elif content != facts["digest"]:
-        yield f"{path.name} has another content than the manifest says"
+        yield f"{path.name} does not match the manifest's digest"
 
 
 def _make_record(

@@ -110,7 +110,11 @@ def test_an_unknown_name_is_told_with_those_that_are_known():
 
 @pytest.mark.parametrize(
     ("name", "function", "words"),
-    [("", len, "must be a text"), (3, len, "must be a text"), ("X", "len", "must be callable")],
+    [
+        ("", len, "must be a non-empty string"),
+        (3, len, "must be a non-empty string"),
+        ("X", "len", "must be callable"),
+    ],
 )
 def test_what_can_be_registered(name, function, words):
     with pytest.raises(TypeError, match=words):
@@ -193,7 +197,7 @@ def test_a_function_wins_over_a_class_and_it_is_said(edge, caplog):
     register_preprocess("XnnpackBackend", functions.preprocess)
     lowered = to_backend(edge, XnnpackPartitioner())
     assert b"aten" in payloads(lowered)[0]
-    said = f"XnnpackBackend is preprocessed by {PREPROCESS}, and not by executorch."
+    said = f"XnnpackBackend is preprocessed by {PREPROCESS}, not by executorch."
     assert said in caplog.text
     register_preprocess("FirstBackendWithPreprocessAll", functions.preprocess)
     assert not preprocess.sees_all_methods("FirstBackendWithPreprocessAll")
@@ -287,7 +291,7 @@ def test_an_entry_with_both_says_which_is_called():
     assert entry().overridden == ""
     both = entry(details="acme.backend:TextBackend")
     assert both.overridden == (
-        f"text is preprocessed by {PREPROCESS}, and not by acme.backend:TextBackend"
+        f"text is preprocessed by {PREPROCESS}, not by acme.backend:TextBackend"
     )
 
 

@@ -143,13 +143,13 @@ def test_a_partition_becomes_this_text(golden):
 )
 def test_a_damaged_line_is_named(change):
     lines = [*GOLDEN[:6], GOLDEN[6] | change, *GOLDEN[7:]]
-    with pytest.raises(DelegateError, match="line 7 is no instruction there"):
+    with pytest.raises(DelegateError, match="line 7 is not a valid instruction"):
         AddSubRuntime().init(payload_of(lines), (), DATA)
 
 
 @pytest.mark.parametrize("end", range(1, len(GOLDEN)))
 def test_a_payload_that_was_cut_is_refused(end):
-    with pytest.raises(DelegateError, match=f"line {end} is no instruction there"):
+    with pytest.raises(DelegateError, match=f"line {end} is not a valid instruction"):
         AddSubRuntime().init(payload_of(GOLDEN[:end]), (), DATA)
 
 

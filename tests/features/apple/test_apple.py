@@ -432,7 +432,7 @@ def test_unknown_names_are_told():
         ({"lower_full_graph": True, "take_over_constant_data": False}, "needs take_over_constant"),
         (
             {"lower_full_graph": True, "skip_ops_for_coreml_delegation": ["aten.add.Tensor"]},
-            "can't stand beside",
+            "can't be combined with",
         ),
     ],
 )
@@ -458,7 +458,7 @@ def preprocess(methods):
 
 def test_methods_that_cannot_be_joined_are_told():
     message = (
-        "these differ in how many they have: encode 1, decode 2; set "
+        "the numbers of partitions differ: encode 1, decode 2; set "
         "`multimethod_weight_sharing_strategy: disabled` in every method"
     )
     with pytest.raises(PipelineError, match=re.escape(message)):
@@ -470,7 +470,8 @@ def test_methods_that_cannot_be_joined_are_told():
     [
         (
             {"multimethod_weight_sharing_strategy": "disabled"},
-            "of the first method counts for all, and they differ: encode positional, decode",
+            "of the first method applies to all methods, but they differ: encode positional, "
+            "decode",
         ),
         ({"minimum_deployment_target": "ios16"}, "need ios18 or later, which they get: decode"),
     ],
@@ -562,7 +563,7 @@ def test_mlx_names_constants_without_paths():
     assert preprocess.hashlib.sha256(listings[0]) != preprocess.hashlib.sha256(listings[1])
 
 
-OF_NO_TYPE = "its partitioner takes no operators of this type"
+OF_NO_TYPE = "its partitioner doesn't support operators of this type"
 
 
 def test_what_core_ml_leaves_has_its_reason():

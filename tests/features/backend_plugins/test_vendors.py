@@ -105,7 +105,7 @@ def test_a_use_is_one_line_that_says_what_is_missing_and_where_to_get_it(tmp_pat
     what, remedy = NEEDS[name]
     assert problems(bench) == [
         f"partition_configs/vendor.yaml:8: methods.{first}.partitioners[0]: {name} needs {what}"
-        f"a plugin that lowers to it; {remedy}write one as docs/guides/writing-a-backend.md says"
+        f"a plugin that lowers to it; {remedy}write one (docs/guides/writing-a-backend.md)"
     ]
 
 
@@ -123,14 +123,16 @@ def test_a_quantizer_that_nothing_here_calls_is_told(tmp_path):
     bench, _ = bench_with(tmp_path / "used", **{first: {"quantize": quantize, "partitioners": []}})
     line, needs = problems(bench)
     assert f"methods.{first}.quantize: mediatek needs mtk_converter and mtk_neuron" in needs
-    what = "is mediatek, whose quantizer nothing here calls: a plugin would; known: "
+    what = "is mediatek, whose quantizer needs a plugin that is not installed; known: "
     assert f"methods.{first}.quantize.quantizer: {what}" in line
 
 
 @pytest.mark.parametrize("name", NEEDS)
 def test_the_catalogue_says_that_nobody_lowered_to_it_and_where_upstream_describes_it(name):
     lines = [line.strip() for line in describe_backend(name)]
-    assert lines[-1] == "Nothing here lowers to it, and nobody here has tried: it has no options."
+    assert lines[-1] == (
+        "Nothing on this machine lowers to it, and it was not tried: it has no options."
+    )
     (upstream,) = (line for line in lines if line.startswith("upstream:"))
     assert "executorch" in upstream
     assert not [line for line in lines if line.startswith(("partitioners:", "quantize:"))]

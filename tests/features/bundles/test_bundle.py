@@ -235,7 +235,7 @@ def test_what_cannot_be_expressed_is_left_out_and_told():
     rows = {0: torch.export.Dim("rows", min=1, max=6)}
     data, suites = one(Counts(), torch.ones(3), shapes=(rows,))
     assert suites.left_out == {
-        "run": [("", "output 1 is no tensor; a bundled program compares tensors only")]
+        "run": [("", "output 1 is not a tensor; a bundled program compares only tensors")]
     }
     assert not suites.cases["run"]
     open_bundle(data)

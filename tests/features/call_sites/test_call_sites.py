@@ -123,7 +123,7 @@ REFUSED = [
     (
         make_manifest(emit={"memory_planning": {"share_mutable_buffers": True}}),
         ("kotlin", "swift", "typescript"),
-        r"my-model in \w+: its library gives each method a state of its own; C\+\+ can share it",
+        r"my-model in \w+: its library gives each method its own state; C\+\+ can share it",
     ),
     (
         make_manifest([], [tensor("y", {"size": None, "min": 0, "max": 9})]),

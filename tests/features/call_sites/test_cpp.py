@@ -132,7 +132,7 @@ def test_a_header_is_compiled_and_gives_what_python_gives(bench):
     for words in ("right: size 4, must be from 2 to 2", "right: size 2, must be 3 as another one"):
         assert f"forward: {words}" in done.stderr
     assert "left: size 9, must be from 2 to 8" in done.stderr
-    assert "right: has another dtype or rank" in done.stderr
+    assert "right: has the wrong dtype or rank" in done.stderr
 
 
 def test_the_program_of_the_guide_compiles(tmp_path):

@@ -247,7 +247,7 @@ def test_what_is_missing_or_leads_out_is_one_line(workspace, there, monkeypatch)
     outside = json.loads(text)
     outside["files"]["../stolen"] = outside["files"].pop("data/a.npz")
     (line,) = answer_of(json.dumps(outside), there / "a" / "b")["refused"]["differences"]
-    assert line == "../stolen: is no path in a workspace"
+    assert line == "../stolen: is not a path in a workspace"
     assert not (there / "a" / "stolen").exists()
     assert "form" in answer_of(json.dumps({"kind": "compile"}), there / "c")["missing"]
     monkeypatch.setenv("PTE_PIPELINE_STORE", str(there / "empty"))
@@ -268,7 +268,7 @@ def test_a_package_is_validated_in_the_folder_of_its_builds(workspace, there):
     assert (other.package("one") / "one.pte").read_bytes() == b"no real one"
     outside = json.dumps({**parcel, "build": "../stolen"})
     (line,) = answer_of(outside, there / "b")["refused"]["differences"]
-    assert line == "../stolen: is no path in a workspace"
+    assert line == "../stolen: is not a path in a workspace"
 
 
 def test_what_a_parcel_needs_is_pushed_once(workspace, tmp_path):

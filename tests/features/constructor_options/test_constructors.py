@@ -231,11 +231,14 @@ def test_an_option_that_the_described_library_lacks_is_a_problem(config, monkeyp
     described_otherwise(monkeypatch, renamed)
     quantizer, partitioner = (str(p).partition("/")[2] for p in check_options(*config))
     assert partitioner == (
-        "pair.yaml:6: methods.run.partitioners[0].xnnpack.per_op_mode: is no option of xnnpack in "
+        "pair.yaml:6: methods.run.partitioners[0].xnnpack.per_op_mode: is not an option of "
+        "xnnpack in "
         "the installed executorch; did you mean 'op_mode'? known: configs, config_precisions, "
         "op_mode, force_non_static_weights_for_f32_linear"
     )
-    assert quantizer.startswith("pair.yaml:5: methods.run.quantize.per_channel: is no option of ")
+    assert quantizer.startswith(
+        "pair.yaml:5: methods.run.quantize.per_channel: is not an option of "
+    )
 
 
 @pytest.mark.slow
@@ -249,8 +252,8 @@ def test_another_executorch_is_told_in_one_line_and_nothing_is_held_against_it(
     told = constructors.outdated()
     installed = version("executorch")
     assert told == (
-        f"options were checked against executorch 1.3.0, and {installed} is installed; "
-        "run `python -m tools.describe_constructors`"
+        f"options were checked against executorch 1.3.0, and {installed} is installed; run "
+        "`python -m tools.describe_constructors`"
     )
     from pipeline.cli.grammar import Target
     from pipeline.features.explain.plan import preview

@@ -87,7 +87,10 @@ def test_a_missing_operator_fails_with_its_line_and_measures_nothing_again(built
 
 def test_the_runtime_of_this_machine_holds_it(built):
     assert built.doit("contract", "--of-runtime", "phone") == 1
-    assert "targets/phone.yaml is there, and was written by hand; name another" in built.output
+    assert (
+        "targets/phone.yaml already exists and was written by hand; choose another name"
+        in built.output
+    )
     (built.root / "targets" / "phone.yaml").unlink()
     assert built.doit("contract", "--of-runtime", "phone") == 0, built.output
     assert "targets/phone.yaml: " in built.output and " operators and " in built.output

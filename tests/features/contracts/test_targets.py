@@ -130,7 +130,7 @@ def test_a_size_is_of_all_arenas_and_a_number_of_all_data(tmp_path):
         ("operators: [aten.add.Tensor]", "must be an operator such as aten::add.out"),
         ("operators: [{aten::add.out: float32}]", "must name dtypes"),
         ("operators: [{aten::add.out: [float31]}]", "did you mean 'float32'?"),
-        ("operators: [team::a, team::a]", "must name each only once"),
+        ("operators: [team::a, team::a]", "must not contain duplicates"),
         ("operators: 3", "must be a list"),
         ("operators: [[aten::add.out, float32]]", "must be an operator such as aten::add.out"),
         ("operators: [{aten::add.out: [[float32]]}]", "must name dtypes"),
@@ -149,7 +149,7 @@ def test_a_size_is_of_all_arenas_and_a_number_of_all_data(tmp_path):
         ("alignment: 24", "must be a power of two"),
         ("alignment: {weights: 16}", "must be a power of two, or several by segments, constants"),
         ("alignment:", "alignment: is empty"),
-        ("memory: 1MB\nmemory: 2MB", "is there twice"),
+        ("memory: 1MB\nmemory: 2MB", "occurs twice"),
     ],
 )
 def test_mistakes_are_told(tmp_path, text, told):

@@ -91,7 +91,7 @@ def test_every_kind_of_fault_is_told(bench, monkeypatch):
         "can't be read: JSONDecodeError": {**call, "payload": call["payload"][:-100]},
         "has no function other; it has features, classify": {**joint, "method": "other"},
         "can't be read: KeyError": {**joint, "named": {}},
-        "and its metadata says ['y']": with_metadata(call, lambda m: m.replace(b'["x"]', b'["y"]')),
+        "metadata lists ['y']": with_metadata(call, lambda m: m.replace(b'["x"]', b'["y"]')),
     }
     for told, faulty in faults.items():
         (fault,) = check_payload(**faulty)

@@ -159,7 +159,7 @@ def test_methods_that_can_have_none_are_told():
         (pair(), "all", False, "x, y have dynamic sizes, .*minimum_deployment_target: ios18"),
         (export(Pair(), (torch.ones(3), torch.ones(3))), "all", True, "no input .* dynamic size"),
         (tokens(Dim("n", min=2, max=500)), "all", True, "are 499 shapes, .* takes 2 to 128"),
-        (tokens(Dim("n", min=2)), "all", True, r"tokens.shape\[1\] has no greatest value"),
+        (tokens(Dim("n", min=2)), "all", True, r"tokens.shape\[1\] has no maximum"),
         (tokens(4 * BLOCKS, torch.int64), "all", True, "tokens is of int64; .*int32"),
         (tokens(4 * BLOCKS), {"tokens": [[1, 8], [1, 10]]}, True, "size 10 at dimension 1"),
     ]:

@@ -149,10 +149,10 @@ def test_a_method_without_quantization_stays_float_where_that_is_allowed(tmp_pat
     bench = cortex_m_bench(tmp_path / "float", {"allowed": allowed, "float": floating})
     assert bench.doit("lower:allowed") == 0, bench.output
     assert bench.doit("lower:float") == 1
-    assert "cortex_m takes none of its operators" in bench.output
-    assert "say `quantize: {quantizer: cortex_m}` in methods." in bench.output
+    assert "cortex_m supports none of its operators" in bench.output
+    assert "set `quantize: {quantizer: cortex_m}` in methods." in bench.output
     log = bench.root / "build" / ".logs" / "allowed" / "compile-features.log"
-    words = "cortex_m takes quantized operators, and the method has none; say `quantize: {quantizer"
+    words = "cortex_m takes quantized operators, but the method has none; set `quantize: {quantizer"
     assert words in log.read_text()
 
 
@@ -171,8 +171,8 @@ def told(tmp_path, **method):
 
 def test_what_passes_cannot_keep_to_is_told_when_planned(tmp_path):
     beside = told(tmp_path / "beside", partitioners=["cortex_m", "xnnpack"])
-    assert "methods.features: must have no partitioner beside cortex_m" in beside
+    assert "methods.features: must have no other partitioner next to cortex_m" in beside
     modules = told(tmp_path / "modules", partitioners=["cortex_m"], modules=["first"])
-    assert "methods.features: must not hold `modules`: cortex_m lowers whole methods" in modules
+    assert "methods.features: must not contain `modules`: cortex_m lowers whole methods" in modules
     isa = told(tmp_path / "isa", partitioners=[{"cortex_m": {"cpu": "M0", "isa": "MVE"}}])
     assert "cortex_m.isa: is 'MVE'" in isa and "must be one of those that M0 has: SCALAR" in isa

@@ -49,7 +49,10 @@ def test_all_refusals_have_a_line_and_a_remedy(bench):
     (workspace.root / "models" / "refused.py").write_text(REFUSED)
     (workspace.root / "partition_configs" / "refused.yaml").write_text(CONFIG)
     assert workspace.doit("export", "refused") == 1
-    assert "`doit diagnose refused` lists all that torch.export refuses of it" in workspace.output
+    assert (
+        "`doit diagnose refused` lists everything in it that torch.export rejects"
+        in workspace.output
+    )
     assert workspace.doit("diagnose", "refused", "--json") == 1
     line, error = workspace.output.splitlines()
     record = json.loads(line)
@@ -72,7 +75,7 @@ def test_all_refusals_have_a_line_and_a_remedy(bench):
 def test_a_sound_model_and_one_that_is_not_there(bench):
     workspace = bench("pair")
     assert workspace.doit("diagnose", "pair") == 0
-    assert workspace.output == "pair: torch.export takes all that it exports\n"
+    assert workspace.output == "pair: torch.export accepts everything that it exports\n"
     assert workspace.doit("diagnose", "pear") == 1
     assert "no model with an exporter 'pear'; did you mean 'pair'?" in workspace.output
 

@@ -197,7 +197,7 @@ def test_each_set_of_parameters_is_an_export_of_its_own(bench):
     assert names(8) in built and names(4) not in built
     write(bench, export={"size": "${matrix.size}", "sizes": 4})
     assert bench.doit() != 0
-    line = "export.sizes: is no parameter of export_methods() in models/sized.py; did you mean"
+    line = "export.sizes: is not a parameter of export_methods() in models/sized.py; did you mean"
     assert line in bench.output and "Traceback" not in bench.output
 
 

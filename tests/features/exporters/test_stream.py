@@ -114,8 +114,8 @@ def test_an_archive_that_the_exporter_writes_meanwhile_is_whole(tmp_path):
         (["one"], "yielded str"),
         ([("one", 3)], r"yielded \(str, int\)"),
         ([("a b", "program")], "method names 'a b'"),
-        ([("one", "program"), ("One", "program")], "differ by case alone"),
-        ([("one", "program"), ("one", "program")], "two of them differ by case alone"),
+        ([("one", "program"), ("One", "program")], "differ only in case"),
+        ([("one", "program"), ("one", "program")], "two of them differ only in case"),
     ],
 )
 def test_what_is_no_method_is_refused(values, mistake, tmp_path):

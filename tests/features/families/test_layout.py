@@ -134,7 +134,7 @@ def test_a_base_alone_decides(made):
     first = own.named[0]
     other = replace(base, keys={first.key: (store.put(b"other"), "chat")})
     with pytest.raises(
-        PipelineError, match=r"is something else in chat\.ptd, of the family's base"
+        PipelineError, match=r"differs from the data of that name in chat\.ptd of the family's base"
     ):
         link([own], {}, store, shared=other)
 
@@ -197,7 +197,7 @@ def test_a_file_may_not_be_called_as_one_of_the_package(made):
         own.program, own.constants, (), own.delegates, (), {}, (), {"chat": own.named}
     )
     first = own.named[0]
-    with pytest.raises(PipelineError, match=r"chat\.ptd is a file of the package, and one"):
+    with pytest.raises(PipelineError, match=r"chat\.ptd is a file of the package and also"):
         shared = Shared({first.key: (first.blob.digest, "chat")}, files={"chat": []})
         link([tagged], {}, store, shared=shared)
 

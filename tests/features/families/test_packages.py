@@ -67,7 +67,7 @@ def test_another_file_is_refused(adapters, tmp_path):
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
-    line = r"^assistant-chat\.pte: assistant\.ptd is damaged, or of another build: digest "
+    line = r"^assistant-chat\.pte: assistant\.ptd is damaged, or from another build: digest "
     with pytest.raises(PipelineError, match=line):
         load_package(tmp_path / "copy" / "assistant-chat.pte")
 
@@ -176,7 +176,7 @@ def test_a_further_package_is_linked_without_torch(tiny):
     results = [load_package(pte(tiny, f"tiny-{n}"), ptds=[ptd]).forward(words) for n in (1, 3)]
     assert not results[0].equal(results[1])
     with pytest.raises(
-        PipelineError, match=r"^tiny-3\.pte: tiny-1\.pte is no file of this package"
+        PipelineError, match=r"^tiny-3\.pte: tiny-1\.pte is not a file of this package"
     ):
         load_package(pte(tiny, "tiny-3"), ptds=[pte(tiny, "tiny-1")])
 

@@ -87,16 +87,16 @@ def test_what_a_family_has_now_counts_for_each(archives):
     ("families", "package", "problem"),
     [
         ({"a": "x", "b": "{name: x, share: [words]}"}, "b",
-         "family: shares otherwise than the package 'a' of this family; give all the same `base` "
-         "and `share`"),
+         "family: has other sharing options than 'a' of this family; give all packages of the "
+         "family the same `base` and `share`"),
         ({"a": "{name: x, base: b}", "b": "{name: x, base: a}"}, "a",
-         "family: shares otherwise than the package 'b' of this family"),
+         "family: has other sharing options than 'b' of this family"),
         ({"a": "{name: x, base: aa}"}, "a",
          "family.base: there is no package 'aa'; did you mean 'a'?"),
         ({"a": "{name: x, base: b}", "b": "y"}, "a",
          "family.base: the package 'b' is not of this family; give it `family: x` too"),
         ({"a": "{name: x, base: b}", "b": "[]"}, "a",
-         "family.base: the package 'b', whose weights are shared, has mistakes; mend those first"),
+         "family.base: the package 'b', whose weights are shared, has mistakes; fix those first"),
     ],
 )  # fmt: skip
 def test_mistakes_of_a_family_are_a_line_each(archives, families, package, problem):

@@ -97,8 +97,8 @@ def test_mistakes_in_a_config_are_the_reason(team):
     ("words", "line"),
     [
         ((), "affected: since which revision? doit affected <revision> [package ...]"),
-        (("none",), "'none' is no revision of git's; doit affected <revision> [package ...]"),
-        (("master", "pari"), "'pari' is no package; did you mean 'pair'? known: pair, two"),
+        (("none",), "'none' is not a git revision; doit affected <revision> [package ...]"),
+        (("master", "pari"), "'pari' is not a package; did you mean 'pair'? known: pair, two"),
     ],
 )
 def test_what_is_asked_wrongly(team, words, line):

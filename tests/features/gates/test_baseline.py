@@ -172,13 +172,13 @@ def test_latencies_are_of_a_processor_and_stay_with_the_package():
         (
             text_of(("sqnr_db: [42.1, 120.0]", "sqnr_db: [yes]")),
             [
-                "baselines/asr.yaml:26: methods.decode.sqnr_db[0]: `yes` is one thing in YAML 1.1 "
-                "and another in 1.2; write true or false, or quote it if it is text"
+                "baselines/asr.yaml:26: methods.decode.sqnr_db[0]: `yes` has different meanings "
+                "in YAML 1.1 and 1.2; write true or false, or quote it if it is text"
             ],
         ),
         (
             text_of(("size: 1000", "size: 1000\nsize: 2000")),
-            ["baselines/asr.yaml:6: 'size' is there twice, first in line 5"],
+            ["baselines/asr.yaml:6: 'size' occurs twice, first in line 5"],
         ),
         (
             text_of(("    operators: 2\n", ""), ("    left:", "    lost:")),
@@ -222,7 +222,7 @@ def test_a_regression_is_refused_until_it_is_accepted(built):
 
     built.edit("partition_configs/pair.yaml", "[xnnpack]", "[]")
     assert built.doit("baseline") == 1
-    assert "pair: not built as it is asked for (decode: config" in built.output
+    assert "pair: its build is out of date (decode: config" in built.output
     assert "; run `doit validate:pair` first" in built.output
     assert path.read_text() == text
 
@@ -230,7 +230,7 @@ def test_a_regression_is_refused_until_it_is_accepted(built):
     sentence = (
         "decode: 0.0 % of nodes delegated, 100.0 % in the baseline: 100.0 % less, at most 5.0 % "
     )
-    assert sentence + "wanted; newly left to portable kernels: aten." in built.output
+    assert sentence + "allowed; newly left to portable kernels: aten." in built.output
     assert built.doit("baseline") == 0
     assert built.output.startswith("baselines/pair.yaml: changed; size ")
     assert built.doit() == 0, built.output
@@ -248,7 +248,7 @@ def test_what_is_wrong_with_baselines_is_told(built):
     assert "no package 'pear'; did you mean 'pair'?" in built.output
     built.edit("partition_configs/pair.yaml", "model:", "validate: {inputs: 1}\nmodel:")
     assert built.doit("baseline") == 1
-    assert "pair: not validated as it is now; run `doit validate:pair` first" in built.output
+    assert "pair: its current build is not validated; run `doit validate:pair`" in built.output
     assert "baselines/gone.yaml: there is no package 'gone'; remove the file" in built.output
     built.edit("partition_configs/pair.yaml", "inputs: 1", "atol: 0.1")
     assert built.doit("baseline") == 1  # the tolerances are part of the report
@@ -258,10 +258,10 @@ def test_what_is_wrong_with_baselines_is_told(built):
     built.edit("partition_configs/pair.yaml", "gates: {max_size: 1}", "seed: 5, budget: 1.0e-9")
     assert built.doit("validate") == 0, built.output
     assert built.doit("baseline") == 1
-    assert "pair: the last validation left out what it had no time for" in built.output
+    assert "pair: the last validation ran out of time and left some inputs out" in built.output
     assert built.doit("validate") == 0  # the budget is spent, and is not spent again
     assert "up to date: 1 package" in built.output
-    assert "left out: validate.budget was spent" in built.output
+    assert "left out: validate.budget was exhausted" in built.output
     built.edit("partition_configs/pair.yaml", "budget: 1.0e-9", "budget: 299")
     assert built.doit("validate") == 0
     assert "1 built" in built.output and "left out" not in built.output

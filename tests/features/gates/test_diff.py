@@ -269,7 +269,9 @@ def test_builds_are_compared_with_the_baseline_a_revision_and_a_manifest(built):
     assert outputs[0] == outputs[1] == outputs[2]  # all that the store knows of what was accepted
     told = {line.split("  ")[1]: line for line in outputs[0] if line.startswith("  ")}
     assert told["partitions of XnnpackBackend"].endswith("-1")
-    assert told["left: aten.sigmoid"].endswith("newly left (portable only: the config says so)")
+    assert told["left: aten.sigmoid"].endswith(
+        "newly left (portable kernels only, as the config says)"
+    )
     assert told["lowering.partitioners"].split() == ["lowering.partitioners", "xnnpack", "none"]
     assert built.doit("diff", "HEAD", "--markdown", "pair") == 0
     assert built.output.startswith("## 1 of 1 package changed")
@@ -282,9 +284,9 @@ def test_builds_are_compared_with_the_baseline_a_revision_and_a_manifest(built):
     shutil.rmtree(built.store)
     assert built.doit("diff", "HEAD") == 0
     assert built.output.startswith("pair: compared with the baseline of HEAD (")
-    assert "pair is not exported in this store at HEAD (" in built.output
+    assert "this store has no export of its model pair at HEAD (" in built.output
     assert built.doit("diff", "HEAD~1") == 1
-    assert "'HEAD~1' is no package, file or revision of git's; known: pair" in built.output
+    assert "'HEAD~1' is not a package, a file or a git revision; known: pair" in built.output
     (built.root / "baselines" / "pair.yaml").unlink()
     git(built.root, "commit", "-qam", "no baseline")
     assert built.doit("diff", "HEAD") == 1
@@ -300,10 +302,10 @@ def test_builds_are_compared_with_the_baseline_a_revision_and_a_manifest(built):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["build/none.json"], "'build/none.json' is no package, file or revision of git's"),
-        (["some", "thing"], "'some' and 'thing' are no packages; known: pair"),
+        (["build/none.json"], "'build/none.json' is not a package, a file or a git revision"),
+        (["some", "thing"], "'some' and 'thing' are not packages; known: pair"),
         (["models"], "models: holds no manifest.json, nor a folder of a package"),
-        (["dodo.py"], "dodo.py: dodo.py is no manifest that can be read"),
+        (["dodo.py"], "dodo.py: dodo.py is not a readable manifest"),
     ],
 )
 def test_what_there_is_nothing_to_compare_with_is_told(bench, words, told):

@@ -130,7 +130,7 @@ def remove_matrix_value(workspace):
 def test_packages_that_are_on_one_side_only_are_shown(team, edit, lines, heading):
     edit(team)
     assert diff(team, "master") == (0, lines)
-    assert "is not in this store" not in team.output
+    assert "no build of it" not in team.output
     status, markdown = diff(team, "master", "--markdown")
     assert (status, markdown) == (0, [heading, *lines])
 
@@ -182,7 +182,7 @@ def test_a_package_that_is_asked_for_and_gone(team):
     )
     assert diff(team, "master", "t*") == (0, ["two: removed since master"])
     assert diff(team, "master", "tow")[1] == [
-        "diff: 'master' and 'tow' are no packages; known: mat-16, mat-8, pair"
+        "diff: 'master' and 'tow' are not packages; known: mat-16, mat-8, pair"
     ]
     assert diff(team) == (
         0,

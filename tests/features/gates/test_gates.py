@@ -83,7 +83,7 @@ def test_a_record_for_each_gate_and_method_with_its_place():
             "figure": 0.5,
             "limit": 0.9,
             "ok": False,
-            "sentence": "decode: 50.0 % of operators delegated, at least 90.0 % wanted; left to "
+            "sentence": "decode: 50.0 % of operators delegated, at least 90.0 % required; left to "
             "portable kernels: aten.add.Tensor x1",
             "place": "asr.yaml:9",
         },
@@ -122,22 +122,23 @@ LEFT = delegation(
         (
             {"min_delegated_nodes": 0.6},
             {"build": lowered(LEFT)},
-            "encode: 50.0 % of nodes delegated, at least 60.0 % wanted; left to portable kernels: "
-            "aten.mul.Tensor x3 (in encoder.act: of int32), aten.view_copy x2; newly left since "
+            "encode: 50.0 % of nodes delegated, at least 60.0 % required; left to portable "
+            "kernels: aten.mul.Tensor x3 (in encoder.act: of int32), aten.view_copy x2; newly left "
+            "since "
             "the baseline: aten.mul.Tensor x3",
         ),
         (
             {"max_delegation_drop": "10%"},
             {"build": lowered(LEFT)},
             "encode: 50.0 % of nodes delegated, 80.0 % in the baseline: 30.0 % less, at most "
-            "10.0 % wanted; newly left to portable kernels: aten.mul.Tensor x3 (in "
+            "10.0 % allowed; newly left to portable kernels: aten.mul.Tensor x3 (in "
             "encoder.act: of int32)",
         ),
         (
             {"max_delegation_drop": 0},
             {"build": lowered(decode=delegation(9, {"aten.add.Tensor": 3}))},
             "decode: 75.0 % of nodes delegated, 90.0 % in the baseline: 15.0 % less, at most 0.0 % "
-            "wanted; newly left to portable kernels: aten.add.Tensor x3 (was x1)",
+            "allowed; newly left to portable kernels: aten.add.Tensor x3 (was x1)",
         ),
         (
             {"allow_portable_ops": ["aten.*_copy.default", "aten.add.*"]},
@@ -149,13 +150,13 @@ LEFT = delegation(
         (
             {"max_size": 1100},
             {"build": sized(1500), "inside": contents(1100)},
-            "the package has 1,500 bytes, at most 1,100 wanted; grew: constants by 500 bytes to "
+            "the package has 1,500 bytes, at most 1,100 allowed; grew: constants by 500 bytes to "
             "1,100; methods: decode by 250 bytes to 650, encode by 250 bytes to 650",
         ),
         (
             {"max_size": 1100},
             {"build": sized(1500), "inside": contents(1100), "baseline": None},
-            "the package has 1,500 bytes, at most 1,100 wanted; constants 1,100, program 300, "
+            "the package has 1,500 bytes, at most 1,100 allowed; constants 1,100, program 300, "
             "delegate 100",
         ),
         (
@@ -165,14 +166,14 @@ LEFT = delegation(
                 "inside": contents(630, **{"decoder.weight": 230, "head.weight": 800, "b": 8}),
             },
             "the package grew by 3.0 % since the baseline, from 1,000 to 1,030 bytes, at most "
-            "2.0 % wanted; grew: constants by 30 bytes to 630; methods: decode by 15 bytes to 415, "
-            "encode by 15 bytes to 415; tensors: head.weight is new, 800 bytes, decoder.weight by "
-            "30 bytes to 230",
+            "2.0 % allowed; grew: constants by 30 bytes to 630; methods: decode by 15 bytes to 415"
+            ", encode by 15 bytes to 415; tensors: head.weight is new, 800 bytes, decoder.weight "
+            "by 30 bytes to 230",
         ),
         (
             {"max_planned_memory": "2kB"},
             {"inside": contents(memory=2000)},
-            "decode: plans 2,256 bytes of memory, at most 2,000 wanted; arena 1: 2,000, arena 2: "
+            "decode: plans 2,256 bytes of memory, at most 2,000 allowed; arena 1: 2,000, arena 2: "
             "256; 2,304 in the baseline",
         ),
         (
@@ -192,13 +193,13 @@ LEFT = delegation(
                 )
             },
             "decode: takes 3.10 times as long as its source (12.1 ms against 3.9 ms), at most 2 "
-            "times wanted",
+            "times allowed",
         ),
         (
             {"max_sqnr_drop": 3},
             {"record": validation(decode=proved("decode", [45.0, 130.0], [36.04, 116.0]))},
             "decode: SQNR fell since the baseline: logits from 42.1 dB to 36 dB, 6.1 dB less, "
-            "state from 120 dB to 116 dB, 4.0 dB less; at most 3 dB wanted",
+            "state from 120 dB to 116 dB, 4.0 dB less; at most 3 dB allowed",
         ),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
@@ -325,7 +326,7 @@ def test_delegation_of_a_method_without_partitioners_is_no_gate_of_the_package(g
     assert encode["figure"] is not None and "left_alone" not in encode
     assert decode["ok"] and decode["figure"] is None
     assert decode["left_alone"] == "no partitioners"
-    assert decode["sentence"] == "decode: no partitioners, said on purpose (`partitioners: []`)"
+    assert decode["sentence"] == "decode: no partitioners, by choice (`partitioners: []`)"
 
 
 @pytest.mark.parametrize("gate", DELEGATION)
@@ -425,7 +426,7 @@ TWO = estimate(9000, sram=2000), estimate(12_000, sram=1500)
         (
             {"max_npu_cycles": 20_999},
             [
-                f"{method}: takes 21,000 cycles as vela estimates, at most 20,999 wanted; "
+                f"{method}: takes 21,000 cycles as vela estimates, at most 20,999 allowed; "
                 "delegate 1: 12,000, delegate 0: 9,000"
                 for method in ("decode", "encode")
             ],
@@ -433,7 +434,7 @@ TWO = estimate(9000, sram=2000), estimate(12_000, sram=1500)
         (
             {"max_npu_sram": "1.9kB"},
             [
-                f"{method}: uses 2,000 bytes of SRAM as vela estimates, at most 1,900 wanted; "
+                f"{method}: uses 2,000 bytes of SRAM as vela estimates, at most 1,900 allowed; "
                 "delegate 0: 2,000, delegate 1: 1,500"
                 for method in ("decode", "encode")
             ],
@@ -448,7 +449,7 @@ def test_what_fell_off_the_npu_does_not_hold_its_gates():
     gates = {"max_npu_cycles": 10**9, "max_npu_sram": "1GB"}
     told = failures(gates, lowered())
     assert told[0] == (
-        "decode: max_npu_cycles limits an estimate, and no compiler of its delegates made one: it "
+        "decode: max_npu_cycles limits an estimate, but no compiler of its delegates made one: it "
         "is lowered to XnnpackBackend; vela makes them for EthosUBackend"
     )
     assert len(told) == 4
@@ -476,7 +477,7 @@ def test_a_method_without_partitioners_on_purpose_has_no_npu():
 def test_a_method_has_gates_of_its_own():
     own = {"decode": {"min_delegated_nodes": 0.95}, "encode": {"min_delegated_nodes": 0}}
     (sentence,) = failures({"min_delegated_nodes": 1}, own=own)
-    assert sentence.startswith("decode: 90.0 % of nodes delegated, at least 95.0 % wanted")
+    assert sentence.startswith("decode: 90.0 % of nodes delegated, at least 95.0 % required")
 
 
 def test_kernels_of_a_backend_count_as_delegated():

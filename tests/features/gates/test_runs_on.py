@@ -134,7 +134,7 @@ def test_a_missing_operator_is_told_with_its_lines_and_what_avoids_it():
     assert sentence == (
         f"encode: the runtime of phone lacks aten::mul.out, for `{LINE}`, `n * 2  # "
         "models/asr.py:20`; no delegate took it (of rank 7); rewrite it in a pass of "
-        "`edge.passes`, or build the runtime with it: `doit contract asr` says how"
+        "`edge.passes`, or build the runtime with it (`doit contract asr` shows how)"
     )
 
 
@@ -158,7 +158,7 @@ def test_places_of_a_quantized_program_are_not_those_of_its_source():
     [
         ("aten::mul.out", {"edge": {"preserve_ops": ["aten.mul.Tensor"]}}, "edge.preserve_ops"),
         ("aten::mul.out", {"partitioners": []}, "delegate it: phone has xnnpack"),
-        ("aten::mul.out", {"modules": ["decoder"]}, "let `modules` name where it stands"),
+        ("aten::mul.out", {"modules": ["decoder"]}, "add its module to `modules`"),
         ("dim_order_ops::_clone_dim_order.out", {}, "`edge: {skip_dim_order: true}`"),
         ("et_copy::_h2d_copy.out", {}, "`emit: {propagate_device: ...}`"),
         (
@@ -207,7 +207,7 @@ def test_an_operator_that_is_nearly_held_is_a_spelling():
         (
             {"alignment": {"constants": 64}},
             {},
-            "needs constants aligned to 64 bytes, and the package's are to 16; say "
+            "needs constants aligned to 64 bytes, but the package's are aligned to 16; set "
             "`emit.layout.constant_tensor_alignment: 64`",
         ),
     ],

@@ -46,7 +46,7 @@ def test_help_is_an_option_of_all_commands(tmp_path):
     assert bench.doit("list", "-h") == 0 and bench.output.startswith("list: list the tasks\n")
     assert bench.doit("help", "methodz") == 3 and "no help on 'methodz'; did you" in bench.output
     assert bench.doit("--frob") == 3
-    assert bench.output.endswith(": option --frob not recognized; `doit help` says more [PTE704]\n")
+    assert bench.output.endswith(": option --frob not recognized; see `doit help` [PTE704]\n")
 
 
 def test_settings_that_are_no_toml_are_one_line(tmp_path, monkeypatch, capsys):

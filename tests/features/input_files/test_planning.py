@@ -35,7 +35,7 @@ def tensors(header, data=b""):
     [
         (tensors({**TENSOR, "__metadata__": {"a": "b"}}, bytes(8)), ""),
         (tensors(TENSOR, bytes(3)), "it lacks 5 bytes"),
-        (tensors({"x": 1}), "its header has another form"),
+        (tensors({"x": 1}), "its header has an unknown form"),
         (tensors([1]), "cannot convert dictionary update sequence"),
         (tensors({}), "holds no tensors"),
         (bytes(8), "Expecting value"),
@@ -56,7 +56,7 @@ def test_npz(tmp_path):
         path.write_bytes(content[:size])
         assert describe_damage(path) == "File is not a zip file"
     write_zip(path)
-    assert describe_damage(path) == "'x.npy' is no array"
+    assert describe_damage(path) == "'x.npy' is not an array"
     with zipfile.ZipFile(path, "w"):
         pass
     assert describe_damage(path) == "holds no arrays"

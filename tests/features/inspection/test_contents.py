@@ -241,8 +241,8 @@ def test_what_two_methods_store_apart_is_told_with_advice(package):
         "size": 256,
         "times": 2,
         "where": ["model.pte: constants (branch)", "model.pte: named data (step)"],
-        "advice": "portable operators and a delegate keep one each; it is stored once where all "
-        "that uses it is lowered to the same backend",
+        "advice": "portable operators and a delegate each keep a copy; lower all operators that "
+        "use it to the same backend to store it once",
     }
     file = package("mixed").files["model.pte"].read_bytes()
     matrix = shared_programs()["step"].state_dict["shared.second.weight"].numpy().tobytes()
@@ -306,7 +306,7 @@ def test_weights_in_two_payloads_are_stored_twice(tmp_path, monkeypatch):
     assert (twice["times"], twice["size"]) == (2, 64)
     assert twice["what"] == "first.weight float32[4, 4]"
     assert twice["where"] == ["delegate 0 of both (TextBackend)", "delegate 0 of one (TextBackend)"]
-    assert "TextBackend keeps weights of its own" in twice["advice"]
+    assert "TextBackend keeps its own weights" in twice["advice"]
 
 
 def test_weights_that_xnnpack_lays_out_anew_keep_their_names(tmp_path):
@@ -436,14 +436,18 @@ def damaged(package, tmp_path):
 PTD = "_default_external_constant.ptd"
 DAMAGE = {
     "empty": ("model.pte", lambda data: b"", "it is empty"),
-    "no program": ("model.pte", lambda data: b"not a package", "no ExecuTorch program"),
+    "no program": ("model.pte", lambda data: b"not a package", "not an ExecuTorch program"),
     "cut short": ("model.pte", lambda data: data[:-500], "a segment beyond its end"),
     "in the flatbuffer": ("model.pte", lambda data: data[:64], "header contradicts its size"),
     "offset": ("model.pte", lambda data: b"\xff\xff\xff\x7f" + data[4:], "beyond its end"),
     "empty data": (PTD, lambda data: b"", "it is empty"),
-    "no data": (PTD, lambda data: bytes(100), "no ExecuTorch data file"),
+    "no data": (PTD, lambda data: bytes(100), "not an ExecuTorch data file"),
     "data cut short": (PTD, lambda data: data[:-100], "a segment beyond its end"),
-    "header of data": (PTD, lambda data: data[:8] + bytes(40) + data[48:], "has no header"),
+    "header of data": (
+        PTD,
+        lambda data: data[:8] + bytes(40) + data[48:],
+        "has no readable header",
+    ),
 }
 
 

@@ -204,7 +204,7 @@ def test_outputs_are_checked(package):
     with pytest.raises(PipelineError, match=r"output\[0\]: size 2 at dimension 0, must be 3"):
         package.single(X)
     package._session.run = lambda method, inputs: []
-    with pytest.raises(PipelineError, match="gives 0 outputs, must give 1"):
+    with pytest.raises(PipelineError, match="returns 0 outputs, must return 1"):
         package.single(X)
 
 
@@ -285,7 +285,11 @@ def test_without_a_manifest_inputs_go_by_position():
 def test_a_manifest_of_another_package_is_refused(tmp_path, placed):
     shutil.copy(placed.parent / MANIFEST, tmp_path)
     shutil.copy(package_file(), tmp_path / "model.pte")
-    with pytest.raises(PipelineError, match=r"model.pte: manifest.json beside it is not its own"):
+    with pytest.raises(
+        PipelineError,
+        match=r"model.pte: manifest.json next to it belongs to "
+        "another file",
+    ):
         load_package(tmp_path / "model.pte")
     (tmp_path / MANIFEST).write_text("[]")
     with pytest.raises(PipelineError, match=r"the manifest.json next to it can.t be read"):
@@ -316,12 +320,16 @@ NEEDED = "it needs the first.ptd, second.ptd that it was built with"
 @pytest.mark.parametrize(
     ("change", "ptds", "line"),
     [
-        (Path.unlink, [], "needs first.ptd, which is not beside it; put it there, or give it as "),
+        (Path.unlink, [], "needs first.ptd, which is not next to it; put it there, or pass it as "),
         (Path.unlink, ["first.ptd"], "first.ptd: cannot be read: No such file or directory"),
-        (flip, [], "first.ptd is damaged, or of another build: digest "),
-        (lambda p: p.write_bytes(b""), [], "first.ptd is damaged, or of another build: 0 bytes, "),
-        (lambda p: None, ["first.ptd"], "needs second.ptd too; give all its .ptd files"),
-        (lambda p: None, ["split.pte"], f"split.pte is no file of this package; {NEEDED}"),
+        (flip, [], "first.ptd is damaged, or from another build: digest "),
+        (
+            lambda p: p.write_bytes(b""),
+            [],
+            "first.ptd is damaged, or from another build: 0 bytes, ",
+        ),
+        (lambda p: None, ["first.ptd"], "needs second.ptd too; pass all its .ptd files"),
+        (lambda p: None, ["split.pte"], f"split.pte is not a file of this package; {NEEDED}"),
     ],
 )
 def test_external_weights_that_do_not_fit_are_told_in_a_line(split, change, ptds, line):

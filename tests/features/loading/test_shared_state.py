@@ -70,7 +70,9 @@ def test_a_package_that_the_interpreter_refuses_is_loaded_without_sharing(monkey
 
     monkeypatch.setattr(InterpreterDevice, "load_together", refuse)
     loaded = load_package(package(*NAMES), trust=True)
-    with pytest.warns(UserWarning, match="share state in this package, but not here: missing op"):
+    with pytest.warns(
+        UserWarning, match=("share state in this package, but not on this device: missing op")
+    ):
         loaded["prefill"](X)
     assert loaded["decode"].device == "executorch"
     with pytest.raises(DeviceError, match="missing operator"):

@@ -249,7 +249,7 @@ def test_what_it_refuses(method, inputs, words):
         (lambda b: b"no package" * 100, "does not open: corrupt file"),
         (
             lambda b: b.replace(b"XnnpackBackend", b"OtherBackend.."),
-            "nothing here runs the delegate",
+            "nothing here can run the delegate",
         ),
     ],
 )
@@ -384,7 +384,7 @@ def test_errors_of_a_delegate_keep_their_debug_handle(demo):
 def test_a_delegate_that_gives_too_much_is_refused(demo, monkeypatch):
     monkeypatch.setattr(Demo, "execute", lambda self, handle, inputs: [*inputs, inputs[0]])
     session = Session(PackageFiles("demo.pte", demo_package()))
-    with pytest.raises(DeviceError, match="gives 3 values, must give 1"):
+    with pytest.raises(DeviceError, match="returns 3 values, must return 1"):
         session.run("run", [torch.ones(2, 2), torch.ones(2, 2)])
     monkeypatch.setattr(Demo, "execute", lambda self, handle, inputs: [inputs[0].double()])
     with pytest.raises(DeviceError, match=r"a tensor of torch\.float64, must be"):

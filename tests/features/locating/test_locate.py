@@ -131,7 +131,7 @@ def test_a_weight_that_is_not_the_programs():
     assert culprit["line"] == line_of("return self.second(torch.sigmoid(")
     assert (culprit["operator"], culprit["module"]) == ("aten.linear.default", "second")
     assert culprit["kind"] == "operator"
-    assert "all that it is given agrees" in culprit["what"]
+    assert "all its inputs agree" in culprit["what"]
     (departure,) = located.first.values()
     assert departure.expected.shape == (4, 8)
     assert located.notes == ()
@@ -161,7 +161,7 @@ def test_a_kernel_that_computes_something_else(monkeypatch):
     assert culprit["kind"] == "operator"
     assert culprit["error"]["sqnr_db"] == pytest.approx(40, abs=0.1)
     assert (culprit["kernel"], culprit["backend"]) == ("aten::sigmoid.out", None)
-    assert "all that it is given agrees" in culprit["what"]
+    assert "all its inputs agree" in culprit["what"]
 
 
 def test_a_kernel_in_a_branch(monkeypatch):
@@ -189,7 +189,7 @@ def test_a_weight_of_a_delegate():
     told = (culprit["operator"], culprit["module"], culprit["backend"], culprit["partition"])
     assert told == ("aten.linear.default", "second", "XnnpackBackend", 0)
     assert culprit["kind"] == "delegate"
-    assert "the package has another weight second.weight" in culprit["what"]
+    assert "the package has a weight second.weight" in culprit["what"]
     assert delegated().located("other", [X], pte=pte).culprits == ()
 
 
@@ -199,7 +199,7 @@ def test_delegates_that_were_swapped():
     one.index, other.index = other.index, one.index
     pte = written(file)
     culprit = only(delegated().located("run", [X], pte=pte))
-    assert culprit["partition"] == 0 and "its payload is not what lowering" in culprit["what"]
+    assert culprit["partition"] == 0 and "its payload differs from what lowering" in culprit["what"]
 
 
 def wrong_preprocess(edge_program, compile_specs):
@@ -312,15 +312,15 @@ def test_every_method_that_failed_gets_a_look_or_the_reason_why_not(monkeypatch)
     assert {*looked} == {f"m{n}" for n in range(1, 9)}
     notes = {name: each.notes for name, each in found.items() if name not in looked}
     assert notes == {
-        "m0": ("m0: not looked into: it did not run",),
-        "m9": ("m9: not looked into: it did not run",),
-        "size": ("size: not looked into: no operator computes a constant",),
-        "x": ("x: not looked into: its source has no such method",),
-        "lost": ("lost: not looked into: the package lacks it",),
+        "m0": ("m0: not examined: it did not run",),
+        "m9": ("m9: not examined: it did not run",),
+        "size": ("size: not examined: no operator computes a constant",),
+        "x": ("x: not examined: its source has no such method",),
+        "lost": ("lost: not examined: the package lacks it",),
     }
     spent = locating.locate_failures(evidence, validation, {}, Budget(0))
     assert spent.keys() == found.keys()
-    assert all("not looked into: " in note for each in spent.values() for note in each.notes)
+    assert all("not examined: " in note for each in spent.values() for note in each.notes)
     assert "validate.budget" in spent["m1"].notes[0]
 
 
@@ -380,7 +380,7 @@ def test_methods_that_were_swapped():
     pte = written(file)
     culprit = only(delegated().located("run", [X], pte=pte))
     assert culprit["kind"] == "delegate"
-    assert "its payload is not what lowering gives now" in culprit["what"]
+    assert "its payload differs from what lowering produces now" in culprit["what"]
 
 
 @cache
@@ -392,7 +392,7 @@ def test_outputs_in_another_order():
     file = opened(pair().pte)
     plan_of(file, "run").outputs.reverse()
     located = pair().located("run", [V], pte=written(file))
-    note = "run: its outputs depart, and no value before them that could be compared"
+    note = "run: its outputs depart, but no earlier value that could be compared does"
     assert (located.culprits, located.notes) == ((), (note,))
 
 
@@ -471,7 +471,7 @@ def test_what_fails_in_locating_is_told():
     assert located.culprits == ()
     (note,) = located.notes
     assert note == (
-        "run: where it goes wrong could not be found: PipelineError: the quantized program is gone"
+        "run: the faulty operator could not be found: PipelineError: the quantized program is gone"
         "; more"
     )
 

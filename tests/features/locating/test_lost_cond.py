@@ -283,4 +283,4 @@ def test_a_person_is_told_when_it_is_lowered_and_when_it_fails(tmp_path):
     facts = json.loads(bench.bytes_of("two", "manifest.json"))["methods"]["run"]
     assert [warning["operator"] for warning in facts["warnings"]] == ["cond"]
     report = bench.bytes_of("two", "report.md").decode()
-    assert "models/small.py:8, in Net.forward" in report.split("### Warnings of the lowering")[1]
+    assert "models/small.py:8, in Net.forward" in report.split("### Warnings from lowering")[1]

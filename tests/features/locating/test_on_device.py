@@ -114,7 +114,7 @@ def test_what_the_first_one_alone_does_to_the_output_is_its_share():
         return value + 1 if len(seen) == 1 else value
 
     [culprit], _ = locate(OddDevice([("run", [X])], "aten::tanh", change))
-    assert "; 100 % of the output's error comes of it" in culprit["what"]
+    assert "; 100 % of the output's error comes from it" in culprit["what"]
     assert "more value" not in culprit["what"]
 
 
@@ -133,8 +133,11 @@ def test_state_that_departs_in_an_earlier_call():
 @pytest.mark.parametrize(
     ("device", "note"),
     [
-        (OddDevice([("run", [X])], "aten::tanh", records=False), "as far as its values were reco"),
-        (OddDevice([("run", [X])], "aten::absent"), "each instruction gives what it gives here"),
+        (OddDevice([("run", [X])], "aten::tanh", records=False), "whose values were reco"),
+        (
+            OddDevice([("run", [X])], "aten::absent"),
+            "every instruction whose values were recorded returns the same values as here",
+        ),
     ],
 )
 def test_what_is_not_found_is_said(device, note):
@@ -155,10 +158,12 @@ def test_values_that_were_not_recorded_are_told():
 def test_each_reason_not_to_find_it_is_a_line(monkeypatch):
     device = OddDevice([("run", [X])], "aten::tanh")
     _, [line] = locate(device, Budget(1e-9))
-    assert line == "run: on odd: validate.budget was spent before it was found where it departs"
+    assert line == (
+        "run: on odd: validate.budget was exhausted before the departing operator was found"
+    )
     outputs, [executions] = device.record(Budget())
     monkeypatch.setattr(device, "record", lambda budget: None)
-    assert locate(device)[1] == ["run: on odd: called again, it gives what it must give"]
+    assert locate(device)[1] == ["run: on odd: called again, it returns the expected values"]
     monkeypatch.setattr(device, "record", lambda budget: (outputs, [executions[1:]]))
     assert "it did not execute instruction 0" in locate(device)[1][0]
 
@@ -167,7 +172,7 @@ def test_each_reason_not_to_find_it_is_a_line(monkeypatch):
 
     monkeypatch.setattr(device, "record", refuse)
     [line] = locate(device)[1]
-    assert line.startswith("run: on odd: where it departs could not be found: DeviceError: ")
+    assert line.startswith("run: on odd: the departing operator could not be found: DeviceError: ")
 
 
 def test_one_step_of_a_quantized_value_is_rounding_between_processors():

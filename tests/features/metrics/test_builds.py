@@ -98,7 +98,7 @@ def test_62_of_97_is_no_verdict(built):
     assert report["verdict"] == row["verdict"] == "not judged"
     assert (row["value"], row["samples"], row["source"]) == (62 / 97, 97, 62 / 97)
     assert report["methods"][0]["verdict_reason"] == row["sentence"]
-    assert "about 160 samples would tell" in row["sentence"]
+    assert "about 160 samples would settle it" in row["sentence"]
 
 
 def test_numbers_can_agree_where_the_metric_fails(built):
@@ -149,6 +149,6 @@ def test_mistakes_are_lines(built):
     metric = built.root / "metrics" / "top1.py"
     metric.write_text(TOP1.replace('INPUTS = ["right.txt"]', ""))
     assert built.doit("validate:wrong") == 1
-    undeclared = "metric top1: metrics/top1.py: reads what its INPUTS do not name: right.txt"
+    undeclared = "metric top1: metrics/top1.py: reads files that its INPUTS do not name: right.txt"
     assert undeclared in built.output
     metric.write_text(TOP1)

@@ -114,14 +114,14 @@ def test_what_is_not_judged_says_how_many_samples_would_tell():
     judged = judge_limit("top1", facts(0.639, (0.54, 0.728)), "min", 0.71)
     assert judged["sentence"] == (
         "metric top1: 0.639 (0.54 to 0.728) on 97 samples, at least 0.71 required; about 160 "
-        "samples would tell, and its data has no more"
+        "samples would settle it, but the data has no more"
     )
     more = judge_limit("top1", facts(0.639, (0.54, 0.728), more=True), "min", 0.71)
     assert more["sentence"].endswith("set `samples: 160` in validate.metrics.top1")
     few = judge_limit("top1", facts(0.639, None, samples=12), "min", 0.71)
     assert few["sentence"].endswith("required; an interval needs at least 30 samples")
     near = judge_limit("top1", facts(0.71, (0.6, 0.8)), "min", 0.71)
-    assert near["sentence"].endswith("too near to the limit for any number of samples to tell")
+    assert near["sentence"].endswith("too close to the limit for more samples to settle it")
 
 
 def test_that_many_samples_do_tell():

@@ -168,7 +168,7 @@ def make_bare_shell(folder):
     [
         ("stop", r"pi5: ssh: connect to host .* Connection refused; is its ssh server running"),
         ("key", r"pi5: .*Permission denied \(publickey\).*; add this user's public key"),
-        ("host", r"pi5: Host key verification failed.; connect once by hand"),
+        ("host", r"pi5: Host key verification failed.; connect once manually"),
         ("tool", r"pi5: it has no `flock`; install "),
         ("folder", r"pi5: mkdir: cannot create directory"),
     ],
@@ -193,7 +193,11 @@ def test_a_board_that_can_not_be_used(damage, message, serve, tmp_path):
 def test_a_board_that_another_build_holds(serve, capfd):
     server = serve()
     first = open_board(server)
-    with pytest.raises(DeviceError, match=r"another build measures on it: .*\(process \d+\) since"):
+    with pytest.raises(
+        DeviceError,
+        match=r"another build is measuring on it: .*\(process \d+\) "
+        "since",
+    ):
         open_board(server)
     assert "; waiting" in capfd.readouterr().out
     first.close()
@@ -245,7 +249,7 @@ def test_programs_of_another_processor(serve, tmp_path):
     header = b"\x7fELF\x02\x01\x01".ljust(16, b"\0") + struct.pack("<HHI", 2, 0xB7, 1)
     (tmp_path / "pte_runner").write_bytes(header.ljust(4096, b"\0"))
     board = open_board(serve())
-    with pytest.raises(PipelineError, match="pi5: its programs are of another processor than"):
+    with pytest.raises(PipelineError, match="pi5: its programs are for another processor than"):
         board.install_runner(tmp_path / "pte_runner", [])
     board.close()
 

@@ -97,7 +97,7 @@ def test_libraries_of_a_setting_are_those_of_a_processor(tmp_path, monkeypatch):
     assert native.describe(FileDigests()) != before  # so validations are repeated
     project.write_text('[tool.pte-pipeline]\nnative_kernels = ["absent.so"]\n')
     problem = find_setup("native", tmp_path).problem
-    assert "native_kernels: " in problem and problem.endswith("absent.so is no file")
+    assert "native_kernels: " in problem and problem.endswith("absent.so is not a file")
 
 
 class Cache(torch.nn.Module):

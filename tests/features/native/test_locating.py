@@ -150,7 +150,7 @@ def test_a_fault_that_few_runs_show_is_found(workspace, tmp_path, monkeypatch):
     device = methods["plain"]["devices"]["native"]
     assert (device["repeats"], device["differing"]) == (80, 1)
     [failure] = methods["plain"]["failures"]
-    place = "on native, and not on this machine, at aten.tanh.default in second"
+    place = "on native, but not on this machine, at aten.tanh.default in second"
     assert failure["what"].startswith(f"{place}: wrong in 1 of 60 calls on the same inputs: abs")
     configure(workspace, "[native]")
     methods, _ = validate(workspace)
@@ -166,7 +166,7 @@ def test_a_fault_of_one_device_is_found_in_a_kernel_and_in_a_delegate(
     monkeypatch.chdir(workspace.root)
     configure(workspace, f"['{EMULATED}', native]")
     methods, error = validate(workspace)
-    assert f": on {EMULATED}, and not on this machine, at aten.tanh.default in second: abs" in error
+    assert f": on {EMULATED}, but not on this machine, at aten.tanh.default in second: abs" in error
     for name, where in (("plain", ""), ("fused", "in XnnpackBackend's delegate 1: ")):
         method = methods[name]
         assert method["devices"]["native"]["verdict"] == "passed"
@@ -201,7 +201,7 @@ def test_a_fault_of_a_board_is_found_and_the_board_let_go(workspace, board, tmp_
     monkeypatch.chdir(workspace.root)
     configure(workspace, "[pi5]")
     methods, error = validate(workspace)
-    assert ": on pi5, and not on this machine, at aten.tanh.default in second: abs" in error
+    assert ": on pi5, but not on this machine, at aten.tanh.default in second: abs" in error
     for method in methods.values():
         [culprit] = method["culprits"]
         assert (culprit["operator"], culprit["module"]) == ("aten.tanh.default", "second")

@@ -83,7 +83,7 @@ def test_the_table_has_the_longest_rows():
     assert head.split()[:4] == ["operator", "backend", "calls", "ms"]
     assert "GEMM #1" in first and "30.0 %" in first and first.endswith("(models/small.py:8-9)")
     *_, last = describe_rows(rows * 5)
-    assert last == "and 5 more rows, 70.0 % in all"
+    assert last == "and 5 more rows, 70.0 % in total"
 
 
 def test_a_profile_stays_while_the_files_are_the_same(built):

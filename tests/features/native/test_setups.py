@@ -73,7 +73,7 @@ def test_the_sdk_of_a_toolchain_is_found(tmp_path, sdk, programs, monkeypatch):
 
 def test_the_runner_of_a_setting_needs_nothing_else(tmp_path, programs):
     root = set_up(tmp_path, native_runner="runner")
-    assert "runner is no file" in find_setup("native", root).problem
+    assert "runner is not a file" in find_setup("native", root).problem
     (tmp_path / "runner").write_bytes(b"a program")
     setup = find_setup("native", root)
     assert (setup.problem, setup.runner) == ("", tmp_path / "runner")
@@ -82,7 +82,12 @@ def test_the_runner_of_a_setting_needs_nothing_else(tmp_path, programs):
 @pytest.mark.parametrize(
     ("device", "settings", "installed", "problem"),
     [
-        ("native", {}, (), "no C++ SDK of ExecuTorch here, which its wheels have since 1.5; set "),
+        (
+            "native",
+            {},
+            (),
+            "there is no C++ SDK of ExecuTorch here, which wheels include since 1.5; set ",
+        ),
         ("native", {"native_sdk": "bin"}, (), "tool.pte-pipeline.native_sdk: "),
         ("native", {"native_sdk": "sdk"}, (), "cmake is not installed; `apt install cmake g++`"),
         ("native", {"native_sdk": "sdk"}, ("cmake",), "g++ is not installed; `apt install"),
@@ -229,7 +234,7 @@ def test_an_emulator_that_is_wrong_about_sme(tmp_path, monkeypatch, version, dev
     assert bool(remarks) == warns
     if warns:
         assert remarks[0].startswith("one: validate.devices: QEMU 7.2.22 emulates SME")
-        assert remarks[0].endswith("take a newer one, or qemu:max,sme=off")
+        assert remarks[0].endswith("use a newer one, or qemu:max,sme=off")
 
 
 def test_a_processor_that_the_emulator_does_not_know(tmp_path, monkeypatch):

@@ -83,7 +83,7 @@ def test_what_one_device_alone_gets_wrong_names_it():
     _fail(result, "qemu:max", outcome)
     [failure] = result.failures
     assert describe_failure(failure).startswith(
-        "double: example 0, [0]: on qemu:max, and not on this machine: absolute error 0.02"
+        "double: example 0, [0]: on qemu:max, but not on this machine: absolute error 0.02"
     )
     assert failure["of_limit"] == pytest.approx(2, rel=0.01)
     _fail(result, "native", outcome)

@@ -253,7 +253,7 @@ def test_control_flow(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     told = [line for line in done.stdout.splitlines() if line.startswith("TOLD")]
-    assert any("a partition gives a tensor without dimensions" in each for each in told)
+    assert any("a partition returns a tensor without dimensions" in each for each in told)
     assert told[-1] == "TOLD done"
 
 
@@ -425,4 +425,4 @@ def test_what_openvino_leaves_has_its_reason():
     told = left_by("openvino", op_types_to_skip=types, op_names_to_skip=("aten_asinh_default",))
     assert told["aten.exp"] == "`op_types_to_skip` names it"
     assert told["aten.asinh"] == "`op_names_to_skip` names it"
-    assert told["aten.trunc"] == "its partitioner takes no operators of this type"
+    assert told["aten.trunc"] == "its partitioner doesn't support operators of this type"

@@ -270,7 +270,7 @@ def test_what_an_exporter_turns_out_to_read_is_made_first(workspace, version_of)
     exporter.write_text(EXPORTER)
     assert bench.doit("lower") == 0, bench.output
     assert version_of(bench) == "1"
-    assert "warning: m: reads what fetch makes; exported again" in bench.output
+    assert "warning: m: reads files that fetch makes; exported again" in bench.output
     (bench.root / "version").write_text("2")
     exporter.write_text(EXPORTER + "\n# another text\n")
     assert bench.doit("lower") == 0, bench.output

@@ -20,7 +20,7 @@ def failing_on_a_device(devices):
     record = many(9)
     method = record["methods"][7]
     [failure] = method["failures"]
-    failure |= {"what": "on qemu:max, and not on this machine: is too large", "of_limit": 42.7}
+    failure |= {"what": "on qemu:max, but not on this machine: is too large", "of_limit": 42.7}
     method["devices"] = devices
     return record
 
@@ -56,7 +56,7 @@ def test_no_fix_is_a_script_that_only_this_machine_could_run(record):
 
 def test_the_head_says_once_where_several_limits_are_broken(record):
     failures = record["methods"][7]["failures"]
-    what = "on qemu:max, and not on this machine: SQNR 2.8 dB is below 20 dB"
+    what = "on qemu:max, but not on this machine: SQNR 2.8 dB is below 20 dB"
     failures.append(failures[0] | {"what": what})
     [failed] = [answer for answer in list_answers(record) if answer["title"] == "failed"]
     [line] = [line for line in failed["lines"] if "qemu:max" in line]

@@ -172,7 +172,7 @@ def test_each_comparison_has_its_limits():
     assert encode[-1] == "–"
     assert decode[-1] == (
         "absolute error at most 0.5 + 0.001 × \\|expected\\|; cosine at least 0.9; "
-        "greatest values at the same place in at least 99.0 % of rows"
+        "greatest values at the same position in at least 99.0 % of rows"
     )
 
 
@@ -248,7 +248,7 @@ def test_of_many_calls_the_first_are_shown():
 def test_the_bundled_program_with_its_tolerances():
     suite = {"cases": ["a", "b"], "rtol": 1e-3, "atol": 0.2, "state": ["cache"], "left_out": []}
     none = {"cases": [], "rtol": 0, "atol": 0, "state": []}
-    left_out = {**none, "left_out": [{"origin": "", "reason": "output 1 is no tensor"}]}
+    left_out = {**none, "left_out": [{"origin": "", "reason": "output 1 is not a tensor"}]}
     bundle = {"file": "m.bpte", "size": 2048, "methods": {"decode": suite, "encode": left_out}}
     text = markdown({**PASSED, "bundle": bundle})
     assert "<summary>For the device</summary>\n\nm.bpte has 2,048 bytes." in text
@@ -256,7 +256,7 @@ def test_the_bundled_program_with_its_tolerances():
         ["`decode`", "2", "0.001", "0.2", "for each case: it has state"],
         ["`encode`", "0", "0", "0", "once"],
     ]
-    assert rows(text, "Left out") == [["`encode`", "all", "output 1 is no tensor"]]
+    assert rows(text, "Left out") == [["`encode`", "all", "output 1 is not a tensor"]]
 
 
 def test_running_times_leave_no_trace():

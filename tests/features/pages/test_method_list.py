@@ -77,7 +77,7 @@ def test_what_a_sentence_quotes_is_code():
 def test_charts_of_many_methods_show_a_dozen_and_long_tables_are_folded():
     page = render(many(40))["report.html"].decode()
     assert page.count("<details id=") == 40
-    assert "The 12 of 40 methods of which least is delegated." in page
+    assert "The 12 of 40 methods with the least delegation." in page
     assert "The 12 slowest of 40 methods." in page
     assert "<summary>Delegation by method (40)</summary>" in page
     assert "<summary>Delegation by method" not in render(many(9))["report.html"].decode()

@@ -96,7 +96,7 @@ def test_the_report_of_a_package_is_a_comment_of_a_pull_request(scale):
         "### Where it goes wrong",
     ]
     assert text.count("<details>") == text.count("</details>") > 1
-    assert ("In report.html, for lack of room: " in text) == (scale > 1)
+    assert ("Left out here, see report.html: " in text) == (scale > 1)
 
 
 def test_provenance_is_on_the_page_over_all_packages_alone(tmp_path, monkeypatch):

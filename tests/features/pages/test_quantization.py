@@ -68,7 +68,7 @@ def test_inputs_and_shares_are_told_by_method():
     ]
     assert second[3] == "**8 inputs** (generated at random)"
     assert second[4] == "**0.0 %** (of 4.0 kB as floats)"
-    assert third[2:] == ["in floating point", "nothing, which it does not need", *third[4:]]
+    assert third[2:] == ["in floating point", "nothing; not needed", *third[4:]]
     assert third[5] == "–"
 
 
@@ -78,9 +78,9 @@ def test_what_stayed_float_and_what_observers_saw_is_told():
         ["`lstm.weight`", f"`{name}`", "3,000", "xnnpack quantizes no lstm"]
         for name in ("encode", "decode")
     ]
-    one, cut = rows(text, "Observed ranges that mean little")
+    one, cut = rows(text, "Unreliable observed ranges")
     assert one == ["`aten.relu in module 1`", "`decode`", "saw one value", "0", "–", "0"]
-    assert cut[2:5] == ["cuts off much of what it saw", "−1.00 to 20.0", "−1.00 to 8.00"]
+    assert cut[2:5] == ["cuts off a large part of what it saw", "−1.00 to 20.0", "−1.00 to 8.00"]
     assert rows(text, "Warnings") == [["`decode`", "xnnpack quantized none of its weights"]]
 
 

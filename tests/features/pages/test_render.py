@@ -202,7 +202,7 @@ def test_a_page_of_a_large_package_stays_below_a_megabyte():
 def test_a_method_whose_errors_have_no_bound_is_counted_and_not_drawn():
     record = copy.deepcopy(FULL)
     record["methods"][1]["runs"][0]["outputs"][0]["max_abs"] = "inf"
-    assert "1 output not drawn: no limit, or no bound to the error" in html(record)
+    assert "1 output not drawn: no limit, or an unbounded error" in html(record)
 
 
 def test_failures_stand_before_figures_and_the_verdict_before_both():
@@ -474,7 +474,7 @@ def test_a_family_is_drawn_on_the_page_of_a_package_and_of_all():
     reports = [{**FULL, "package": each, "family": family} for each in ("asr-1", "asr-30")]
     page = html(reports[1])
     assert "30 packages of 346.5 kB apart, 56.5 kB together: sharing saves 83.7 %." in page
-    assert "What asr-1 holds is shared, so a further package changes no shared file." in page
+    assert "Only files of asr-1 are shared, so another package changes none." in page
     assert "The 24 of 30 that add most." in page and "asr-7: base.ptd 10.0 kB" in page
     assert "asr-6: base.ptd" not in page and 'aria-label="Files of 30 packages: ' in page
     entries = [Entry(each["package"], each) for each in reports]

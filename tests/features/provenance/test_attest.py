@@ -29,7 +29,7 @@ def attested(tmp_path_factory):
     settings = f'[tool.pte-pipeline]\nsigning_key = "{private}"\n'
     (bench.root / "pyproject.toml").write_text(settings)
     assert bench.doit("attest") == 1
-    assert "attest: small: not built as it is asked for (" in bench.output
+    assert "attest: small: its build is out of date (" in bench.output
     assert "; run `doit small` first" in bench.output
     assert bench.doit() == 0, bench.output
     assert bench.doit("attest", "smal") == 1
@@ -87,8 +87,8 @@ def test_a_folder_is_verified_anywhere(attested, tmp_path, capsys):
     assert verify.run([str(release), str(public)], tmp_path) == 1
     said = capsys.readouterr().err.splitlines()
     assert said == [
-        "verify: small.pte: has another content than is attested",
-        "verify: more.so: is in no attestation",
+        "verify: small.pte: differs from its attestation",
+        "verify: more.so: is not in any attestation",
         f"verify: {release}: 2 things wrong",
     ]
 
@@ -101,11 +101,11 @@ USAGE = "usage: doit verify [--commit <id>] folder"
     [
         ([], USAGE),
         (["--key", "x"], USAGE),
-        (["nowhere"], "verify: nowhere: is no folder; " + USAGE),
-        (["."], "verify: no public key to verify with; name the file of one after the folder"),
-        ([".", "key.pem"], "key.pem: is no Ed25519 public key in PEM"),
-        ([".", "--commit"], "verify: --commit : must be the whole id of a commit of git's"),
-        (["--commit", "abc123", "."], "verify: --commit abc123: must be the whole id of a commit"),
+        (["nowhere"], "verify: nowhere: is not a folder; " + USAGE),
+        (["."], "verify: no public key to verify with; name a key file after the folder"),
+        ([".", "key.pem"], "key.pem: is not an Ed25519 public key in PEM"),
+        ([".", "--commit"], "verify: --commit : must be a full git commit id"),
+        (["--commit", "abc123", "."], "verify: --commit abc123: must be a full git commit id"),
         ([".", "none.pub"], "none.pub: cannot be read (No such file or directory)"),
     ],
 )

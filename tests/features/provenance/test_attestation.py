@@ -73,7 +73,7 @@ def provenance(**more):
 
 
 def bill():
-    figures = {"encode": {"least SQNR in dB, at most 120": "54.3"}}
+    figures = {"encode": {"lowest SQNR in dB, at most 120": "54.3"}}
     return make_bom(MANIFEST, {n: digests(d) for n, d in FILES.items()}, figures, "0.1.0")
 
 
@@ -165,21 +165,21 @@ def flip(folder, name):
 
 
 WRONG = {
-    "a flipped bit": (lambda f: flip(f, "asr.ptd"), "asr.ptd: has another content than is attest"),
-    "of a report": (lambda f: flip(f, "report.json"), "report.json: has another content than is"),
+    "a flipped bit": (lambda f: flip(f, "asr.ptd"), "asr.ptd: differs from its attest"),
+    "of a report": (lambda f: flip(f, "report.json"), "report.json: differs from its"),
     "a missing file": (lambda f: (f / "asr.ptd").unlink(), "asr.ptd: is missing, and asr.pte.into"),
-    "another file": (lambda f: (f / "x.so").touch(), "x.so: is in no attestation"),
+    "another file": (lambda f: (f / "x.so").touch(), "x.so: is not in any attestation"),
     "one in a folder": (
         lambda f: ((f / "a").mkdir(), (f / "a/.hidden").touch()),
-        "a/.hidden: is in no attestation",
+        "a/.hidden: is not in any attestation",
     ),
     "a link": (
         lambda f: ((f / "asr.ptd").rename(f.parent / "w"), (f / "asr.ptd").symlink_to("../w")),
-        "asr.ptd: is no file",
+        "asr.ptd: is not a file",
     ),
     "a pipe": (
         lambda f: ((f / "asr.ptd").unlink(), os.mkfifo(f / "asr.ptd")),
-        "asr.ptd: is no file",
+        "asr.ptd: is not a file",
     ),
     "a folder": (
         lambda f: ((f / "asr.ptd").unlink(), (f / "asr.ptd").mkdir()),
@@ -188,13 +188,13 @@ WRONG = {
     "no attestation": (lambda f: (f / BUNDLE).unlink(), "no attestation: no file in it is called "),
     "a bundle that blocks": (
         lambda f: ((f / BUNDLE).unlink(), os.mkfifo(f / BUNDLE)),
-        f"{BUNDLE}: is no file",
+        f"{BUNDLE}: is not a file",
     ),
-    "an empty one": (lambda f: (f / BUNDLE).write_bytes(b""), f"{BUNDLE}: holds no provenance"),
+    "an empty one": (lambda f: (f / BUNDLE).write_bytes(b""), f"{BUNDLE}: contains no provenance"),
     "no signature": (lambda f: edit(f, lambda e: e["signatures"].clear()), "line 1: is not signed"),
     "another key": (
         lambda f: resign(f, lambda s: None, OTHERS),
-        "which is no trusted key",
+        "which is not a trusted key",
     ),
     "the name of ours": (
         lambda f: (
@@ -202,19 +202,19 @@ WRONG = {
             resign(f, lambda s: None, OTHERS),
             edit(f, lambda e: e["signatures"][0].update(keyid=name)),
         ),
-        "line 1: is not what its signature was made of",
+        "line 1: does not match its signature",
     ),
     "another statement": (
         lambda f: edit(f, lambda e: e.update(payload=base64.b64encode(b"{}").decode())),
-        "line 1: is not what its signature was made of",
+        "line 1: does not match its signature",
     ),
     "another type": (
         lambda f: edit(f, lambda e: e.update(payloadType="text/plain")),
-        "line 1: is no statement of in-toto's",
+        "line 1: is not an in-toto statement",
     ),
-    "no envelope": (lambda f: (f / BUNDLE).write_text('{"payload": 1}'), "is no DSSE envelope"),
-    "no JSON": (lambda f: (f / BUNDLE).write_text("["), "line 1: is no JSON"),
-    "JSON without end": (lambda f: (f / BUNDLE).write_text("[" * 100_000), "line 1: is no JSON"),
+    "no envelope": (lambda f: (f / BUNDLE).write_text('{"payload": 1}'), "is not a DSSE envelope"),
+    "no JSON": (lambda f: (f / BUNDLE).write_text("["), "line 1: is not JSON"),
+    "JSON without end": (lambda f: (f / BUNDLE).write_text("[" * 100_000), "line 1: is not JSON"),
     "many lines": (lambda f: (f / BUNDLE).write_text("{}\n" * 101), "101 lines, must have at most"),
     "too large": (
         lambda f: os.truncate(f / BUNDLE, 1 << 25),
@@ -225,12 +225,12 @@ WRONG = {
         lambda f: resign(f, lambda s: s["subject"][0]["digest"].pop("sha256")),
         "names no files by SHA-256",
     ),
-    "a way out": (rename("../x"), "names '../x', which is no file in a folder"),
-    "a root": (rename("/etc/passwd"), "names '/etc/passwd', which is no file in"),
+    "a way out": (rename("../x"), "names '../x', which is not a file name"),
+    "a root": (rename("/etc/passwd"), "names '/etc/passwd', which is not a file name"),
     "a NUL": (rename("a\0b"), "names no files by SHA-256"),
     "another predicate": (
         lambda f: resign(f, lambda s: s.update(predicateType="x")),
-        f"{BUNDLE}: holds no provenance",
+        f"{BUNDLE}: contains no provenance",
     ),
 }
 
@@ -266,8 +266,8 @@ def test_packages_stand_in_folders_of_a_folder(folder):
     flip(folder, "release/asr.ptd")
     (folder / "asr.pte").touch()  # outside of the folder of its attestation
     assert verify_folder(folder, KEYS)[1] == [
-        "release/asr.ptd: has another content than is attested",
-        "asr.pte: is in no attestation",
+        "release/asr.ptd: differs from its attestation",
+        "asr.pte: is not in any attestation",
     ]
 
 
@@ -281,7 +281,7 @@ def test_files_of_another_commit_are_told(folder):
     resign(folder, lambda s: reduce(getitem, sources, s).pop("annotations"))
     assert not told("a" * 40)
     resign(folder, lambda s: reduce(getitem, sources[:-1], s).pop(0))
-    assert told("a" * 40) == [f"{BUNDLE}: names no commit, must be of aaaaaaaaaaaa"]
+    assert told("a" * 40) == [f"{BUNDLE}: names no commit, must name aaaaaaaaaaaa"]
 
 
 @pytest.fixture(scope="module")

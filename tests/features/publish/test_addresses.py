@@ -74,7 +74,7 @@ def test_an_upload_that_is_cut_goes_on(site, tmp_path, monkeypatch):
                     cuts += 1
                     (line,) = error.lines
                     assert "\n" not in line and line.startswith(RemoteFiles(cut.url, {}, 1).shown)
-                    assert line.endswith("; run the same command again to go on")
+                    assert line.endswith("; run the same command again to continue")
                 else:
                     break
             before = check_index(fresh)
@@ -92,8 +92,8 @@ def test_a_server_that_refuses(site):
     with weak_link(site, 0, 403) as refusing, pytest.raises(PipelineError) as caught:
         publish(refusing, make_release())
     (line,) = caught.value.lines
-    assert " may not be written (" in line
-    assert line.endswith("; check the credentials and their rights")
+    assert " can't be written (" in line
+    assert line.endswith("; check the credentials and their permissions")
     assert site.names() == set()
 
 
@@ -106,7 +106,7 @@ def test_a_server_that_is_not_reached(site, tmp_path, monkeypatch):
         with pytest.raises(PipelineError, match=r"^[^\n]*: can't be read \([^\n]*\)$"):
             fetch_from(lost, tmp_path / "assets", monkeypatch)
     (line,) = caught.value.lines
-    assert " can't be reached (" in line and f"; {INDEX} names nothing new; run the same" in line
+    assert " can't be reached (" in line and f"; {INDEX} has nothing new; run the same" in line
 
 
 def test_a_bucket_that_is_not_there(site):
@@ -125,12 +125,12 @@ def test_another_content_is_neither_overwritten_nor_fetched(site, tmp_path, monk
     publish(site, (release, contents))
     name = f"{release['path']}/vision.pte"
     site.write(name, b"x" * len(contents["vision.pte"]))
-    with pytest.raises(PipelineError, match=r"vision\.pte is not what packages\.json names"):
+    with pytest.raises(PipelineError, match=r"vision\.pte does not match packages\.json"):
         fetch_from(site, tmp_path / "assets", monkeypatch)
     assert not list((tmp_path / "assets").rglob("*.pte"))
     site.write(name, b"x")
     site.remove(INDEX)
-    with pytest.raises(PipelineError, match=rf"{name} holds another content, which is never"):
+    with pytest.raises(PipelineError, match=rf"{name} has other content, which is never"):
         publish(site, (release, contents))
     assert site.read(name) == b"x"
     with explaining(open_site(site)):

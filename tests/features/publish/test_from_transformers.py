@@ -64,7 +64,7 @@ def test_an_empty_folder_becomes_a_published_index(tmp_path, models):
         expected = "not judged" if path.startswith("text") else "passed"
         assert release["verdict"] == expected
         assert f"{path}: sent 4 files, " in done.stdout
-        assert f"{path}: is there; nothing to send\n" in done.stdout
+        assert f"{path}: already uploaded\n" in done.stdout
         (pte,) = (file for file in release["files"] if file["kind"] == "program")
         fetched = tmp_path / "w" / "client" / path / pte["name"]
         assert hash_file(fetched) == hash_file(published / path / pte["name"]) == pte["blake3"]

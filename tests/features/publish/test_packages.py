@@ -48,7 +48,7 @@ def test_a_package_is_published_and_fetched(bench, tmp_path):
     hub = tmp_path / "hub"
     words = ("publish", "--to", hub.as_uri())
     assert bench.doit(*words) == 1
-    assert "publish: scale: not built as it is asked for (" in bench.output
+    assert "publish: scale: its build is out of date (" in bench.output
     assert bench.doit() == 0, bench.output
     private, public = write_keys(tmp_path / "keys")
     assert bench.doit("attest", PTE_PIPELINE_SIGNING_KEY=str(private)) == 0, bench.output
@@ -72,7 +72,7 @@ def test_a_package_is_published_and_fetched(bench, tmp_path):
     assert str(bench.root) not in card
     before = {path: path.stat().st_mtime_ns for path in hub.rglob("*") if path.is_file()}
     assert bench.doit(*words) == 0
-    assert f"{release['path']}: is there; nothing to send\n" in bench.output
+    assert f"{release['path']}: already uploaded\n" in bench.output
     assert {path: path.stat().st_mtime_ns for path in hub.rglob("*") if path.is_file()} == before
 
     words = [hub.as_uri(), "android-arm64", "scale", str(tmp_path)]

@@ -95,7 +95,7 @@ def test_a_release_is_sent_once_and_fetched(address, tmp_path):
         *(f"{release['path']}/{name}" for name in (*contents, RELEASE)),
     }
     before = {name: site.read(name) for name in site.names()}
-    assert publish(files, (release, contents)) == [f"{release['path']}: is there; nothing to send"]
+    assert publish(files, (release, contents)) == [f"{release['path']}: already uploaded"]
     assert {name: site.read(name) for name in site.names()} == before
     index = json.loads(before[INDEX])
     assert index["targets"] == {"android-arm64": {"vision": release["path"]}}
@@ -131,7 +131,7 @@ def test_a_push_that_is_cut_names_nothing_and_goes_on(tmp_path, writes):
         PipelineError, match=r"can't be reached \(ConnectionError: the line"
     ) as error:
         publish(files, (release, contents))
-    assert f"{INDEX} names nothing new; run the same command again" in str(error.value)
+    assert f"{INDEX} has nothing new; run the same command again" in str(error.value)
     assert (f"({writes} of 4 files were sent)" in str(error.value)) == (writes < 4)
     CutFileSystem.left = 100
     assert files.size(INDEX) is None
@@ -148,7 +148,7 @@ def test_another_content_is_never_overwritten(tmp_path):
     name = f"{release['path']}/vision.pte"
     other = bytes(len(contents["vision.pte"]))
     files.write(name, [other])
-    with pytest.raises(PipelineError, match=rf"{name} holds another content, which is never"):
+    with pytest.raises(PipelineError, match=rf"{name} has other content, which is never"):
         _publish(files, release, contents, dry_run=False)
     assert (tmp_path / "hub" / name).read_bytes() == other
 
@@ -219,8 +219,8 @@ def test_large_files_have_parts():
 @pytest.mark.parametrize(
     ("address", "line"),
     [
-        ("models", "is no URL"),
-        ("hf2://org/model", "hf2:// is not known; such as file://, s3://"),
+        ("models", "is not a URL"),
+        ("hf2://org/model", "hf2:// is unknown; such as file://, s3://"),
     ],
 )
 def test_addresses_that_nothing_reaches(tmp_path, address, line):
@@ -237,7 +237,11 @@ def test_an_index_that_is_not_ours(tmp_path):
         {"format": 1, "releases": [{**release, "files": []}], "targets": {}},
     ):
         files.write(INDEX, [json.dumps(index).encode()])
-        with pytest.raises(PipelineError, match=r"packages\.json is no index that this version"):
+        with pytest.raises(
+            PipelineError,
+            match=r"packages\.json is not an index that this "
+            "version",
+        ):
             read_index(files)
 
 
@@ -262,10 +266,10 @@ def test_a_damaged_file_is_not_kept(tmp_path):
     publish(files, (release, contents))
     for size in (1000, 999, 1001):
         files.write(f"{release['path']}/vision.pte", [bytes(size)])
-        with pytest.raises(PipelineError, match=r"vision\.pte is not what packages\.json names"):
+        with pytest.raises(PipelineError, match=r"vision\.pte does not match packages\.json"):
             fetch_package(address, "android-arm64", "vision", tmp_path / "assets")
     assert not list((tmp_path / "assets").rglob("*.pte"))
-    with pytest.raises(PipelineError, match=r"holds another content") as error:
+    with pytest.raises(PipelineError, match=r"has other content") as error:
         find_missing(files, {**release, "files": [{**release["files"][0], "size": 1}]})
     assert release["path"] in str(error.value)
 
@@ -273,9 +277,9 @@ def test_a_damaged_file_is_not_kept(tmp_path):
 @pytest.mark.parametrize(
     ("verdict", "allowed", "line"),
     [
-        ("failed", ("not-judged",), r"is not published: failed; build/vision/report\.md says why"),
-        ("not judged", ("not-run",), r"not judged; .* why; `--allow not-judged` publishes it"),
-        ("not run", (), r"not run; .* why; `--allow not-run` publishes it"),
+        ("failed", ("not-judged",), r"is not published: failed; see build/vision/report\.md"),
+        ("not judged", ("not-run",), r"not judged; see .*; `--allow not-judged` publishes it"),
+        ("not run", (), r"not run; see .*; `--allow not-run` publishes it"),
         ("not judged", ("not-judged",), ""),
         ("passed", (), ""),
     ],
@@ -314,8 +318,8 @@ def test_an_address_that_refuses(tmp_path):
         publish(files, make_release())
     line = str(error.value)
     assert line.startswith("readable://hub: vision/")
-    assert "(0 of 4 files were sent) may not be written (PermissionError: AccessDenied: " in line
-    assert line.endswith("; check the credentials and their rights")
+    assert "(0 of 4 files were sent) can't be written (PermissionError: AccessDenied: " in line
+    assert line.endswith("; check the credentials and their permissions")
 
 
 @pytest.mark.slow
@@ -371,7 +375,7 @@ def test_a_bucket_and_those_that_are_not_there(s3, tmp_path):
     release, contents = make_release()
     files = open_address(f"{bucket}/models", tmp_path)
     publish(files, (release, contents))
-    assert publish(files, (release, contents)) == [f"{release['path']}: is there; nothing to send"]
+    assert publish(files, (release, contents)) == [f"{release['path']}: already uploaded"]
     path = fetch_package(f"{bucket}/models", "android-arm64", folder=tmp_path, root=tmp_path)
     assert path.read_bytes() == contents["vision.pte"]
 
@@ -384,7 +388,5 @@ def test_a_bucket_and_those_that_are_not_there(s3, tmp_path):
         unused.bind(("127.0.0.1", 0))
         write_settings(f"http://127.0.0.1:{unused.getsockname()[1]}")
         lost = open_address(f"{bucket}/models", tmp_path)
-        with pytest.raises(
-            PipelineError, match=r"can't be reached \(.*; packages\.json names noth"
-        ):
+        with pytest.raises(PipelineError, match=r"can't be reached \(.*; packages\.json has noth"):
             publish(lost, (release, contents))

@@ -152,7 +152,7 @@ class Branches(torch.nn.Module):
 def test_weights_of_control_flow_show_up():
     facts, _ = describe(Branches(), (torch.ones(2, 8),), **STATIC)
     (tensor,) = facts["left_float"]
-    assert tensor["why"] == "read in the body of cond, into which no quantizer looks"
+    assert tensor["why"] == "read in the body of cond, which no quantizer examines"
     assert facts["compute"] == {"multiplications": 128, "quantized": 0}
     assert "its control flow is not quantized: 2 of" in [*find_warnings(facts, None, 2)][-1]
 

@@ -199,7 +199,9 @@ def test_weight_only_on_xnnpack_which_would_store_floats_is_refused():
     for partitioners, refused in (([], False), (["xnnpack"], True)):
         data = {"model": "m", "methods": {"f": {**method, "partitioners": partitioners}}}
         if refused:
-            with pytest.raises(ConfigErrors, match="XNNPACK computes on float weights"):
+            with pytest.raises(
+                ConfigErrors, match=("XNNPACK would store and compute with float weights")
+            ):
                 parse_config("p", data, "p.yaml")
         else:
             assert parse_config("p", data, "p.yaml")
@@ -421,7 +423,10 @@ def test_an_override_that_quantizes_nothing_is_refused():
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Softmax(-1))
     program = export(model.eval().requires_grad_(False), (torch.randn(2, 8),))
     spec = make_method_spec(**XNNPACK, modules={"1": {"per_channel": False}})
-    with pytest.raises(PipelineError, match="module '1' has nothing that xnnpack quantizes so"):
+    with pytest.raises(
+        PipelineError,
+        match=("module '1' has no operators that xnnpack quantizes with these options"),
+    ):
         quantize(program, spec, [InputSet((torch.randn(2, 8),))])
 
 
@@ -536,9 +541,9 @@ RECIPE_MISTAKES = {
     "unknown": ({"recipe": "xnnpack_fp23"}, "methods.f.recipe: unknown recipe 'xnnpack_fp23'; did"),
     "beside": (
         {"recipe": "xnnpack_fp32", "partitioners": []},
-        "methods.f.partitioners: stands beside a recipe, which says it; keep one",
+        "methods.f.partitioners: can't be combined with a recipe, which already sets it; keep one",
     ),
-    "refused": ({"recipe": "qnn_fp16"}, "methods.f.recipe: 'qnn_fp16' can't be had: it means"),
+    "refused": ({"recipe": "qnn_fp16"}, "methods.f.recipe: 'qnn_fp16' is not available: it means"),
 }
 
 

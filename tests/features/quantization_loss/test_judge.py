@@ -67,13 +67,13 @@ def test_a_package_is_held_to_the_quantized_program_too(settings):
     assert record["quantized"]["limits"]["min_sqnr"] > 10
     failures = validated(Rounded(2), Rounded(4), sets(1.0), **settings).failures
     assert any(each.startswith("run: example 0, output: SQNR ") for each in failures)
-    about = ", against the quantized program that it was made of"
+    about = ", against its quantized program"
     assert any(each.endswith(about) for each in failures)
 
 
 def test_a_method_that_did_not_run_is_not_held_to_its_quantized_program():
     assert validated(Rounded(2), Rounded(4), inputs=0).failures == (
-        "run: no input set ran: give examples, or have inputs generated",
+        "run: no input set ran: provide examples, or let inputs be generated",
     )
 
 
@@ -112,7 +112,7 @@ def test_the_floor_holds_over_all_values_of_all_examples_however_few():
     validation = validated(Rounded(1), Rounded(1), few)
     assert verdicts(validation) == ("passed", "failed")
     (failure,) = validation.failures
-    assert f"below {LEAST_SQNR:g} dB: half as much noise as signal" in failure
+    assert f"below {LEAST_SQNR:g} dB: noise at half the level of the signal" in failure
     judge = QuantizationJudge(["output"], ValidateConfig().select_limits("run"))
     judge.add([torch.zeros(2)], [torch.ones(2)], generated=False)
     assert [output for output, _ in judge.find_departures()] == ["output"]
@@ -153,7 +153,7 @@ def test_examples_that_were_left_out_leave_it_without_a_verdict():
     assert judge.judge(False)["verdict"] == "passed"
     record = judge.judge(False, left_out=3)
     assert record["verdict"] == "not judged"
-    assert record["reason"].startswith("validate.budget was spent before 3 examples ran")
+    assert record["reason"].startswith("validate.budget was exhausted before 3 examples ran")
 
 
 def test_limits_hold_where_the_package_can_not_run():

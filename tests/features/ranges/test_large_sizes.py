@@ -43,9 +43,9 @@ def write(compute, most, *partitioners):
             lambda x: torch.cat([x, x, x[:1]]),
             2**31 - 1,
             [],
-            r"run: x.shape\[0\] can make aten.cat.default give a size over 2147483647.*",
+            r"run: x.shape\[0\] can make aten.cat.default return a size over 2147483647.*",
         ),
-        (torch.flatten, 2**28, [], r"run: x.shape\[0\] can make aten.flatten.* give .*"),
+        (torch.flatten, 2**28, [], r"run: x.shape\[0\] can make aten.flatten.* return .*"),
     ],
 )
 def test_a_size_that_is_too_large_is_named_with_the_bound(compute, most, partitioners, message):

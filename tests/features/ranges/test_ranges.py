@@ -158,6 +158,6 @@ def test_it_is_told_by_the_terminal_the_manifest_and_the_report(tmp_path: Path):
         in bench.output
     )
     report = bench.bytes_of("plain", "report.md").decode()
-    row = report.split("### Sizes that are lowered for less than the source takes")[1]
+    row = report.split("### Sizes that are lowered for a smaller range than the source accepts")[1]
     cells = "`x.shape[2]` | 10 to 2,560 | 10 to 4,000 | `aten.conv1d.default` (in first) |"
     assert cells in row and "models/wave.py:14" in row

@@ -52,7 +52,7 @@ def test_a_file_that_differs_is_told_with_the_place(tmp_path):
     ],
 )
 def test_the_methods_whose_objects_differ_are_told(tmp_path, parts, what):
-    assert told(tmp_path, **parts)[-1] == f"encode: compiled to another object: {what}"
+    assert told(tmp_path, **parts)[-1] == f"encode: compiled to a different object: {what}"
 
 
 def test_what_else_a_manifest_says_is_told(tmp_path):
@@ -63,7 +63,9 @@ def test_what_else_a_manifest_says_is_told(tmp_path):
 
 
 def test_files_that_come_and_go_are_told(tmp_path):
-    assert told(tmp_path, names=("asr.pte", "manifest.json", "w.ptd")) == ["w.ptd is made no more"]
+    assert told(tmp_path, names=("asr.pte", "manifest.json", "w.ptd")) == [
+        "w.ptd is no longer made"
+    ]
     ours = tmp_path / "ours"
     (ours / "asr.pte").unlink()
     assert list(compare_folders(ours, tmp_path / "theirs", ["manifest.json"])) == ["asr.pte is new"]
@@ -95,7 +97,7 @@ def test_a_package_is_built_again_from_its_sources_alone(built):
         ("built", "compile", "pair/decode"),
         ("built", "link", "pair"),
     }
-    assert lines[-1] == "pair: built again, the same bytes in 5 files"
+    assert lines[-1] == "pair: the rebuild has the same bytes in 5 files"
     ignored = {built.root / ".doit.sqlite3", built.root / "build" / ".files.json"}
     after = built.snapshot()
     assert not left.exists()
@@ -137,7 +139,7 @@ def test_exports_alone_are_run_again_and_compared(built):
     exporter.write_text(text)
     assert "pair: exported again, it differs" in built.output
     assert " (it was " in built.output
-    assert "pair: its exporter depends on what no key holds" in built.output
+    assert "pair: its exporter depends on something that is in no key" in built.output
 
 
 OTHER_WEIGHTS = """
@@ -157,9 +159,9 @@ def test_another_package_is_told_and_fails(built, tmp_path):
     changes = patched(tmp_path, "pipeline.run.build.load", OTHER_WEIGHTS)
     assert built.doit("lower", **changes | {"PATCH": ""}) == 0  # Python's start is an input
     assert built.doit("rebuild", "pair", timeout=900, **changes) == 1, built.output
-    assert "pair: built again, it is another package" in built.output
-    assert "  encode: compiled to another object: constants " in built.output
-    assert "rebuild: 1 of 1 packages can't be built again as they are: pair" in built.output
+    assert "pair: the rebuild is a different package" in built.output
+    assert "  encode: compiled to a different object: constants " in built.output
+    assert "rebuild: 1 of 1 packages can't be reproduced: pair" in built.output
     built.edit("partition_configs/pair.yaml", "[xnnpack]", "[]")
     assert built.doit("rebuild") == 1
     assert "; run `doit lower:pair` first" in built.output

@@ -38,15 +38,15 @@ class Named(torch.Tensor):
 GAPS = {
     "no dispatch": (compute_unseen, "compute_unseen computes unseen"),
     "no modes": (compute_without_modes, "compute_without_modes computes unseen"),
-    "a class of its own": (lambda w: w.as_subclass(Named) + 1, "a class of its own"),
+    "a custom class": (lambda w: w.as_subclass(Named) + 1, "a custom class"),
     "a higher order operator": (
         lambda w: torch.ops.higher_order.cond(w.sum() > 0, lambda x: x, torch.neg, (w,)),
         "cond computes unseen",
     ),
-    "sparse": (lambda w: w.to_sparse() * 2, "a class of its own"),
+    "sparse": (lambda w: w.to_sparse() * 2, "a custom class"),
     "a view with other signs": (
         lambda w: torch._neg_view(w) + 1,
-        "takes a tensor with other values than its storage",
+        "takes a tensor whose values differ from its storage",
     ),
     "a value of unknown origin": (
         lambda w: w * torch.as_tensor([w[0], w[1]]).max().item(),
@@ -126,7 +126,7 @@ def test_a_serializer_with_another_text_is_a_gap(monkeypatch):
     monkeypatch.setattr(hooks, "SERIALIZERS", (name,))
     monkeypatch.setattr(hooks, "has_known_text", lambda function: False)
     watch, _, _ = watched_call(lambda weight: write(weight.untyped_storage()))
-    assert [*watch.gaps] == [f"{name} has another text than the one known"]
+    assert [*watch.gaps] == [f"{name} has unknown source code"]
     assert not watch.guards
 
 
@@ -144,7 +144,7 @@ def test_blobs_and_constants_that_nobody_saw_are_gaps(monkeypatch):
     assert not find_gap([], {"a": [0]}, {"b": []}, result_of([blob], "b"))
     assert not find_gap([], {}, {}, result_of([{**blob, "size": 0}]))
     assert "unknown serializer" in find_gap([], {}, {}, result_of([blob]))
-    assert "described unseen" in find_gap([], {}, {}, result_of([], "b"))
+    assert "described before it was recorded" in find_gap([], {}, {}, result_of([], "b"))
     assert find_gap(["a gap"], {}, {}, result_of([])) == "a gap"
     monkeypatch.setattr(
         "pipeline.features.refit.learn.installed_versions",

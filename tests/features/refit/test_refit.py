@@ -90,7 +90,7 @@ def learnt(tmp_path_factory):
 def test_new_weights_are_exchanged_and_a_rebuild_gives_the_same(learnt):
     write(learnt, 3)
     assert learnt.doit("explain", "small") == 0
-    assert "only weights changed: they are exchanged without lowering" in learnt.output
+    assert "only weights changed: they are replaced without lowering" in learnt.output
     assert lower(learnt) == REFIT
     assert "refit" in learnt.output
     timeline = (learnt.root / "build" / "timeline.json").read_text()
@@ -211,7 +211,7 @@ CHANCE = {
 def test_chance_equality_is_a_miss_that_says_so(learnt):
     write(learnt, 4, CHANCE["two are equal now"])
     assert learnt.doit("explain", "small") == 0
-    assert "is lowered, since two stored tensors that differed are equal now" in learnt.output
+    assert "is lowered, since two stored tensors that used to differ are now equal" in learnt.output
     assert set(lower(learnt).values()) == {"built"}
     assert learnt.doit("rebuild") == 0, learnt.output
     write(learnt, 5)  # and back: they were equal, and differ now
@@ -233,8 +233,8 @@ def test_other_graph_is_no_new_weights(learnt):
 
 
 UNKNOWN = {
-    "another backend": ({"partitioners": ["vulkan"]}, {}, "payloads of vulkan hold weights"),
-    "lines": (PORTABLE, {"emit": {"emit_stacktrace": True}}, "lines of its source"),
+    "another backend": ({"partitioners": ["vulkan"]}, {}, "payloads of vulkan contain weights"),
+    "lines": (PORTABLE, {"emit": {"emit_stacktrace": True}}, "source lines"),
 }
 
 

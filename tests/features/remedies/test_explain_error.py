@@ -151,7 +151,7 @@ def test_all_operators_that_are_not_core_aten_are_named(exporter, tmp_path):
     """Each once."""
     programs = exporter("torch.cummax(y, 0)[0] + torch.linalg.qr(y)[0] + torch.cummax(y, 1)[0]")()
     text = explain(lambda: lower(programs, {"forward": []}), tmp_path)
-    first, _, others = text.partition("; the same goes for ")
+    first, _, others = text.partition("; the same applies to ")
     assert first.startswith(LINE) and "Operator torch._ops.aten.cummax.default is not in" in first
     assert others.startswith("aten.linalg_qr.default (models/model.py:18); compute it with other")
     assert "[aten.cummax.default, aten.linalg_qr.default]}`" in others

@@ -737,10 +737,10 @@ def refused(settings: RemoteSettings) -> str:
 @pytest.mark.parametrize(
     ("url", "what"),
     [
-        ("/srv/cache", "is no URL; such as file:///srv/cache or s3://bucket/prefix"),
-        ("", "is no URL"),
-        ("se://bucket", "remote se://bucket: se:// is not known; such as file://, s3://"),
-        ("s4://user:password@host/x", "remote s4://host/x: s4:// is not known"),
+        ("/srv/cache", "is not a URL such as file:///srv/cache or s3://bucket/prefix"),
+        ("", "is not a URL"),
+        ("se://bucket", "remote se://bucket: se:// is unknown; such as file://, s3://"),
+        ("s4://user:password@host/x", "remote s4://host/x: s4:// is unknown"),
     ],
 )
 def test_bad_url(url, what):
@@ -776,11 +776,11 @@ def test_bad_keys(tmp_path, ci):
     pubout = "openssl pkey -in key.pem -pubout -out key.pub"
     for name in ("rsa.pem", "locked.pem", "garbage", "empty", "ci.pub"):
         problem = refused(RemoteSettings("memory://x", signing_key=tmp_path / name))
-        assert problem.startswith(f"{tmp_path / name}: is no Ed25519 private key")
+        assert problem.startswith(f"{tmp_path / name}: is not an Ed25519 private key")
         assert problem.endswith(genpkey)
     for name in ("rsa.pub", "garbage", "empty", "ci.pem"):
         problem = refused(RemoteSettings("memory://x", trusted_keys=(ci.public, tmp_path / name)))
-        assert problem.startswith(f"{tmp_path / name}: is no Ed25519 public key")
+        assert problem.startswith(f"{tmp_path / name}: is not an Ed25519 public key")
         assert problem.endswith(pubout)
     for name in ("missing", ""):
         problem = refused(RemoteSettings("memory://x", signing_key=tmp_path / name))

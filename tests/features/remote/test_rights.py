@@ -1,4 +1,4 @@
-"""A remote that forbids: what is absent where the right to list is missing, or everything."""
+"""A remote that forbids: what is absent where the permission to list is missing, or everything."""
 
 import http.client
 import threading
@@ -84,7 +84,8 @@ def test_what_is_forbidden_is_absent_where_other_files_can_be_read(s3, endpoint,
         assert not any(ask_for_absent(writer, 5))
         assert (writer.counts.misses, writer.counts.errors) == (5, 0)
         assert writer.problem.endswith(
-            ": forbids what is absent, taken as absent; s3:ListBucket is missing"
+            ": answers 'forbidden' for missing files, which counts as missing; s3:ListBucket is "
+            "not granted"
         )
         writer.push_blob(BLOB, blob_file)
         assert writer.counts.pushed == 1
@@ -114,4 +115,4 @@ def test_a_remote_that_forbids_everything_is_given_up(s3, endpoint, blob_file):
         assert not any(ask_for_absent(reader, MAX_DENIED + 5))
         assert not reader.has_blob(BLOB)
         assert reader.counts.errors == 3
-        assert "the right to read is missing, or s3:ListBucket" in reader.problem
+        assert "grant the permission to read, or s3:ListBucket" in reader.problem

@@ -76,11 +76,11 @@ def test_doits_own_commands_take_patterns(root):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("lower -j x", "-j: 'x' is no number"),
+        ("lower -j x", "-j: 'x' is not a number"),
         ("lower -j", "-j takes a value"),
-        ("lower pair -k zzz", "nothing fits -k 'zzz' in these packages: pair"),
-        ("quantize -k pair", "nothing fits -k 'pair' in these packages: pair, twin"),
-        ("z*", "no package that fits 'z*'; known: pair, twin"),
+        ("lower pair -k zzz", "nothing matches -k 'zzz' in these packages: pair"),
+        ("quantize -k pair", "nothing matches -k 'pair' in these packages: pair, twin"),
+        ("z*", "no package that matches 'z*'; known: pair, twin"),
         (
             "lower -x --failfast",
             "no option '--failfast'; did you mean '--fail-fast'? known: --fail-fast, --quiet, "

@@ -104,7 +104,7 @@ def test_a_plan_has_actions_and_mistakes_and_the_same_exit_status(plan):
     assert {mistake["package"] for mistake in record["mistakes"]} == {"wrong"}
     assert "methods.encoder" in record["mistakes"][0]["mistake"]
     assert ask(plan, "plan", "pair/decode")[0]["actions"][-1]["methods"] == ["decode"]
-    with pytest.raises(PipelineError, match="leave out --json"):
+    with pytest.raises(PipelineError, match="can't be combined with --json"):
         list(load(VERBS["plan"].run)(plan, (), resolved=True, json=True))
 
 

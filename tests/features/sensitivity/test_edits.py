@@ -53,7 +53,7 @@ def test_defaults_of_several_methods_stay(tmp_path, text, package, old, new):
 
 
 def test_a_recipe_takes_no_overrides(tmp_path):
-    with pytest.raises(PipelineError, match="has no place for `modules` of it alone"):
+    with pytest.raises(PipelineError, match="has no place for `modules` of this method alone"):
         edited(tmp_path, RECIPE, "pair")
 
 

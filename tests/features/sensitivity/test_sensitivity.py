@@ -181,7 +181,7 @@ def test_options_are_checked(built):
 def test_the_same_question_runs_nothing(planted):
     assert "planted/forward: SQNR" in planted.text and "built" in planted.text
     assert "built" not in planted.again
-    assert "planted: as measured before; nothing was run" in planted.again
+    assert "planted: already measured; nothing was run" in planted.again
 
 
 @pytest.mark.slow
@@ -249,7 +249,7 @@ def test_modules_go_to_the_backend_that_is_faster(planted):
 
 
 def test_a_proposal_goes_by_one_thing():
-    with pytest.raises(PipelineError, match="--floor and --metric: give one"):
+    with pytest.raises(PipelineError, match="--floor and --metric: choose one"):
         next(run(None, ["pair"], floor="9", metric="top1"))
     with pytest.raises(PipelineError, match=r"--against \[vulkan\]: must be portable"):
         next(run(None, ["pair"], against="[vulkan]"))

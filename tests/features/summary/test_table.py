@@ -107,7 +107,7 @@ def test_failures_are_listed_with_the_file_to_open(plan):
     shared = "partition_configs/_base.yaml:1: is wrong"
     failed = [
         Event("compile", "small", "one", "m", "failed", error="no kernel", stage="emit", log=log),
-        Event("validate", "small", None, "m", "failed", error="gate max_size: 2 wanted", log=log),
+        Event("validate", "small", None, "m", "failed", error="gate max_size: 2 allowed", log=log),
         Event("link", "a", None, "m", "failed", error=f"{shared}\nmore"),
         Event("link", "b", None, "m", "failed", error=f"{shared}\nmore"),
     ]

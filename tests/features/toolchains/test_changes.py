@@ -142,7 +142,7 @@ def delegate_all(records):
         (become_slow, LATENCY, "encode: slower: 4 ms, was 2 ms"),
         (warn, WARNINGS, "new warning: encode: new warning"),
         (fail, BROKEN, "failed, was passed: encode: 3 times its limit"),
-        (lose_the_method, BROKEN, "encode: the method is gone"),
+        (lose_the_method, BROKEN, "encode: the method no longer exists"),
         (delegate_all, TOLD, "encode: 1 more call of aten.sum.dim_IntList delegated"),
     ],
 )

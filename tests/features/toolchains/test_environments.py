@@ -50,7 +50,7 @@ def test_an_unknown_name_is_refused_with_the_setting_that_adds_it(tmp_path):
 def test_a_folder_that_is_no_environment_is_refused(tmp_path):
     settle(tmp_path, et15=".venv")
     assert refuse(tmp_path, "et15") == (
-        "toolchain et15: .venv has no bin/python, so it is no environment; "
+        "toolchain et15: .venv has no bin/python, so it is not an environment; "
         "`python -m venv .venv` makes one",
     )
 
@@ -80,7 +80,7 @@ def test_another_python_is_refused(tmp_path):
     facts = {"python": "3.9.1", "distributions": {}}
     [line] = find_problems("old", tmp_path / "python", facts)
     assert line == (
-        f"toolchain old: has Python 3.9.1, and doit runs in {VERSION}; "
+        f"toolchain old: has Python 3.9.1, but doit runs in {VERSION}; "
         f"make an environment of Python {VERSION}"
     )
 

@@ -22,7 +22,7 @@ methods:
 def test_the_toolchain_is_named_first(tmp_path):
     bench = bench_of("archives", tmp_path)
     assert bench.doit("upgrade") == 1
-    assert "which toolchain? `doit upgrade et15`, say" in bench.output
+    assert "name a toolchain, as in `doit upgrade et15`" in bench.output
     assert bench.doit("upgrade", "et15") == 1
     assert "no toolchain 'et15': add it to `toolchains`" in bench.output
 

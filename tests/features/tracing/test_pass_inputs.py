@@ -145,7 +145,7 @@ def test_a_variable_whose_name_is_computed_is_named(workspace, monkeypatch):
     reads, made = PassReads(ACTION, workspace), {}
     exec(compile(path.read_text(), path, "exec"), made)
     run_isolated(made["read"], reads.watch)
-    with pytest.raises(SourceError, match=r"no INPUTS of theirs names: .*env:LEVEL$"):
+    with pytest.raises(SourceError, match=r"their INPUTS do not name: .*env:LEVEL$"):
         reads.check()
 
 
@@ -163,7 +163,9 @@ def test_a_pass_never_gives_stale_bytes(how, tmp_path):
     if how != "beside":
         assert bench.doit("lower") == 1
         name = {"outside": "data/n.json", "variable": "env:LEVEL", "absent": "data/flag"}[how]
-        assert f"passes read what no INPUTS of theirs names: {name}" in bench.output, bench.output
+        assert f"passes read files that their INPUTS do not name: {name}" in bench.output, (
+            bench.output
+        )
         pattern = "data/*" if how == "absent" else name
         declared = f"INPUTS = [{pattern!r}]\n"
         path.write_text(SCALE.format(header=declared + READS[how]))
@@ -210,10 +212,10 @@ def test_where_the_loader_looks_for_libraries_is_not_what_passes_read(workspace,
     tried = str(workspace.root / "lib" / "glibc-hwcaps" / "x86-64-v3" / "libc.so.6")
     reads = PassReads(ACTION, workspace)
     reads.watch.seen = {("file", tried): None}
-    with pytest.raises(SourceError, match=r"no INPUTS of theirs names: lib/glibc-hwcaps/"):
+    with pytest.raises(SourceError, match=r"their INPUTS do not name: lib/glibc-hwcaps/"):
         reads.check()
     monkeypatch.setenv("LD_LIBRARY_PATH", "lib")
     reads.check()
     reads.watch.seen = {("file", str(workspace.root / "lib" / "n.json")): None}
-    with pytest.raises(SourceError, match=r"no INPUTS of theirs names: lib/n.json"):
+    with pytest.raises(SourceError, match=r"their INPUTS do not name: lib/n.json"):
         reads.check()

@@ -94,7 +94,7 @@ def source(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("task: fill-mask", r"smol\.yaml: names no folder; say `transformers: checkpoints/"),
+        ("task: fill-mask", r"smol\.yaml: names no folder; set `transformers: checkpoints/"),
         ("", "names no folder"),
         (
             "transformers: a\nrevison: b",
@@ -123,7 +123,11 @@ def test_parameters_of_a_config_come_before_what_the_file_says(source):
 
 
 def test_a_folder_is_held_to_its_revision(tmp_path):
-    with pytest.raises(SourceError, match=r"revision abc: nothing says at which revision.*hf down"):
+    with pytest.raises(
+        SourceError,
+        match=r"revision abc: the downloaded revision is unknown.*hf "
+        "down",
+    ):
         Exported(tmp_path, revision="abc")
     note = tmp_path / ".cache/huggingface/download/config.json.metadata"
     note.parent.mkdir(parents=True)
@@ -177,7 +181,7 @@ def test_inputs_of_one_kind_are_made_up_of_the_config():
 
 @pytest.mark.parametrize("model", [Cutting(), Seeing(audio_config=None)])
 def test_inputs_that_a_processor_alone_can_make_are_asked_for(model):
-    with pytest.raises(SourceError, match=r"no inputs can be made up for it.*inputs=\.\.\.\)"):
+    with pytest.raises(SourceError, match=r"no inputs can be generated for it.*inputs=\.\.\.\)"):
         make_sample_inputs(model)
 
 

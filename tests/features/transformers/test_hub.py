@@ -85,16 +85,16 @@ def test_without_a_hub_the_cache_says_the_digests(hub, monkeypatch, tmp_path):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert download(NAME, COMMIT, None, False) == {}
     find_snapshot(NAME, COMMIT).joinpath("model.safetensors").resolve().write_bytes(b"damaged")
-    with pytest.raises(SourceError, match=r"model\.safetensors has the digest .* it is removed"):
+    with pytest.raises(SourceError, match=r"model\.safetensors has the digest .* it was removed"):
         download(NAME, COMMIT, None, False)
-    with pytest.raises(SourceError, match=r"not whole in .*cache, and HF_HUB_OFFLINE is set"):
+    with pytest.raises(SourceError, match=r"incomplete in .*cache, and HF_HUB_OFFLINE is set"):
         download(NAME, COMMIT, None, False)
 
 
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        ({"forged": {"model.safetensors"}}, r"model\.safetensors has the digest .* the hub says"),
+        ({"forged": {"model.safetensors"}}, r"model\.safetensors has the digest .* the hub lists"),
         ({"cut": {"model.safetensors"}}, r"connection to .* ended early .* nothing of that file"),
         ({"commit": "d" * 40}, rf"asked for commit {COMMIT}, the hub sent config\.json of ddd"),
     ],
@@ -134,7 +134,11 @@ def test_a_hub_that_is_not_there_is_one_line(hub, monkeypatch):
 
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(SourceError, match=r"not whole in .*, and http://127\.0\.0\.1:9 can't be r"):
+    with pytest.raises(
+        SourceError,
+        match=r"incomplete in .*, and http://127\.0\.0\.1:9 can't be "
+        "r",
+    ):
         download(NAME, COMMIT, None, False)
 
 

@@ -45,7 +45,7 @@ def test_the_front_has_what_no_other_trial_beats():
     [
         ({"size": 500, "sqnr": 30}, (-0.5, -0.5), []),
         ({"size": 1500, "sqnr": 20}, (0.5, 0.0), ["size 1.5 kB breaks max_size 1.0 kB"]),
-        ({"size": 1000}, (0.0, 1.0), ["no figure sqnr to hold to min_sqnr 20.0 dB"]),
+        ({"size": 1000}, (0.0, 1.0), ["no figure sqnr for the limit min_sqnr 20.0 dB"]),
     ],
 )
 def test_limits(figures, violations, sentences):
@@ -55,7 +55,7 @@ def test_limits(figures, violations, sentences):
 
 def test_limits_on_other_figures_are_left_out():
     assert list(describe_violations({"size": 1500}, LIMITS, ("sqnr",))) == [
-        "no figure sqnr to hold to min_sqnr 20.0 dB"
+        "no figure sqnr for the limit min_sqnr 20.0 dB"
     ]
 
 
@@ -166,6 +166,6 @@ def test_memory_is_the_peak_on_a_device_that_all_searches_name():
 
 
 def test_a_joint_limit_that_nothing_holds():
-    with pytest.raises(PipelineError, match="the least are size 200 B of at most 150 B"):
+    with pytest.raises(PipelineError, match="the minimum is size 200 B of at most 150 B"):
         searches = [search("a", [trial(1, 100, 1)]), search("b", [trial(1, 100, 1)])]
         choose_within(searches, {"size": 150}, {})

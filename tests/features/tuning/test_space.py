@@ -40,7 +40,7 @@ KNOWN = "known: partitioners, modules, edge, quantize, emit, allow_none, recipe"
         (
             "  objectives: {energy.qemu:max: min, peak_memory.qemu:max: min}",
             "tune.objectives.'energy.qemu:max': no device measures energy; "
-            "take latency_p95.<device> or peak_memory.<device>",
+            "use latency_p95.<device> or peak_memory.<device>",
         ),
     ],
 )
@@ -61,7 +61,7 @@ def test_figures_are_those_of_the_devices_of_the_validation(tmp_path, written, l
         ),
         (
             "    validate.atol: [1.0]",
-            f"{PATH}:13: tune.space.'validate.atol': is no path of a setting that can be tuned; "
+            f"{PATH}:13: tune.space.'validate.atol': is not the path of a tunable setting; "
             "write methods.<method>.<key>, defaults.<key> or emit.<key>",
         ),
         (
@@ -71,12 +71,12 @@ def test_figures_are_those_of_the_devices_of_the_validation(tmp_path, written, l
         ),
         (
             "    methods.encode.edge: [{}]\n    methods.encode.edge.keep_ranges: [true]",
-            f"{PATH}:13: tune.space.'methods.encode.edge': holds 'methods.encode.edge.keep_ranges'"
-            ", which has alternatives too; keep one of them",
+            f"{PATH}:13: tune.space.'methods.encode.edge': contains "
+            "'methods.encode.edge.keep_ranges', which also has alternatives; keep one of them",
         ),
         (
             "    methods.encode.partitioners:\n      - []\n      - []",
-            f"{PATH}:15: tune.space.'methods.encode.partitioners'[1]: is there twice; keep one",
+            f"{PATH}:15: tune.space.'methods.encode.partitioners'[1]: occurs twice; keep one",
         ),
         (
             "    methods.encode.quantise:\n      - {quantizer: xnnpack}",

@@ -87,7 +87,7 @@ def record_of(bench, package="tiny"):
         ([], {"max_size": "10"}, "--max-size is '10', must be a size such as 10MB"),
         ([], {"write": "last"}, "--write is 'last', must be a whole number"),
         (["other"], {}, "no package 'other'; known: tiny"),
-        ([], {}, "no config has a section `tune`; `doit help tune` says more"),
+        ([], {}, "no config has a section `tune`; see `doit help tune`"),
         (["tiny"], {}, "tiny: its config has no section `tune`; write `tune: {space: "),
     ],
 )
@@ -171,7 +171,7 @@ def test_memory_of_all_packages_of_a_target_holds_a_limit(tmp_path):
     assert together == f"together: planned_memory {total} B of at most 150 B"
     least = 64 + sum(int(low) for low, _ in sums.values())
     assert bench.doit(*words[:-1], f"{least - 1}B") != 0
-    assert f"the least are planned_memory {least} B of at most {least - 1} B" in bench.output
+    assert f"the minimum is planned_memory {least} B of at most {least - 1} B" in bench.output
 
 
 FAMILY = """\

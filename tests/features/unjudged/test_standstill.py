@@ -38,8 +38,8 @@ STILL = {
     "nan": (lambda m, x: torch.log(-x.abs() - 1), "NaN in every value of 4 calls", "aten.log"),
     "inf": (lambda m, x: x * 0 + math.inf, "the same in all 4 calls", "aten.mul"),
     "no constant": (lambda m, x: x * 0 + 1, "the same in all 4 calls", "aten.mul"),
-    "constant": (lambda m, x: torch.ones(3), "no input reaches any output", ""),
-    "weight": (lambda m, x: (m.weight * 2, 5), "no input reaches any output", ""),
+    "constant": (lambda m, x: torch.ones(3), "no output depends on any input", ""),
+    "weight": (lambda m, x: (m.weight * 2, 5), "no output depends on any input", ""),
     "argmax": (lambda m, x: torch.relu(x - 100).argmax(1), "the same in all", "aten.relu"),
     "mask": (lambda m, x: x > 100, "the same in all", "aten.gt"),
     "empty": (lambda m, x: (x * 2, x[:0]), "output[1] has no elements", "aten.slice"),
@@ -150,7 +150,7 @@ def test_a_method_that_returns_nothing_is_not_judged():
     config = ValidateConfig(latency={"seconds": 0})
     (method,) = validate_package(pte, (), {"run": program}, {"run": EXAMPLES}, config, {}).methods
     assert method.verdict == "not judged"
-    assert "it returns nothing that shows what it did to its state" in method.verdict_reason
+    assert "its outputs don't show its changes to state" in method.verdict_reason
 
 
 # Without packages

@@ -33,12 +33,13 @@ def facts(conversions=0, weights=NONE):
 
 def test_a_partitioner_that_takes_nothing_is_an_error():
     assert find([IDLE]) == [
-        "methods.f.partitioners[0]: coreml takes none of its operators (2 of "
+        "methods.f.partitioners[0]: coreml supports none of its operators (2 of "
         "aten.cumsum.default: no kernel); `partitioners: []` is for portable operators only, or "
-        "say `allow_none: true` in methods.f"
+        "set `allow_none: true` in methods.f"
     ]
     assert find([IDLE], delegated_nodes=2)[0].startswith(
-        "methods.f.partitioners[0]: coreml takes none of its operators that compute (2 of aten.cum"
+        "methods.f.partitioners[0]: coreml supports none of its operators that compute (2 of "
+        "aten.cum"
     )
     assert find([IDLE], allow_none=True) == []
     assert find([TAKES]) == []
@@ -61,7 +62,7 @@ def test_a_quantizer_that_quantizes_nothing_is_an_error():
     (line,) = find([TAKES], facts())
     assert line == (
         "methods.f.quantize: vulkan quantizes nothing (conv.weight: vulkan quantizes no conv2d); "
-        "leave it out, name a quantizer that takes these operators, or say `allow_none: true` in "
+        "leave it out, name a quantizer that takes these operators, or set `allow_none: true` in "
         "methods.f"
     )
     assert find([TAKES], facts(), allow_none=True) == []
@@ -88,10 +89,10 @@ def test_packages_are_refused_and_drops_told(tmp_path):
     config = "partition_configs/unmet.yaml"
     assert bench.doit() == 1
     for what in (
-        "methods.nothing.partitioners[0]: xnnpack takes none of its operators",
-        "its partitioner takes no operators of this type",
+        "methods.nothing.partitioners[0]: xnnpack supports none of its operators",
+        "its partitioner doesn't support operators of this type",
         "methods.nothing.quantize: xnnpack quantizes nothing",
-        "methods.whole.partitioners[0]: add_sub takes none of its operators",
+        "methods.whole.partitioners[0]: add_sub supports none of its operators",
     ):
         assert what in bench.output
     assert "methods.part" not in bench.output and "methods.empty" not in bench.output
@@ -115,7 +116,7 @@ def test_packages_are_refused_and_drops_told(tmp_path):
     assert warning in bench.output
     for page in ("index.html", "unmet/report.html", "unmet/report.md"):
         text = (bench.root / "build" / page).read_text()
-        assert "What is delegated less than before" in text, page
+        assert "Delegated less than before" in text, page
     assert bench.doit() == 0
     assert "up to date: 1 package" in bench.output
     assert "in the last build" not in bench.output

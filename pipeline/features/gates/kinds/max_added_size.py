@@ -16,7 +16,7 @@ def measure(package: GateSubject, limit: int) -> Measured:
     own_files = find_own_files(package.family, package.package)
     size = sum(own_files.values())
     named = ", ".join(f"{name} {n}" for name, n in own_files.items())
-    sentence = f"the package adds {size} bytes to its family, at most {limit} wanted"
+    sentence = f"the package adds {size} bytes to its family, at most {limit} allowed"
     return size, f"{sentence}; its own are {named}"
 
 
@@ -26,8 +26,8 @@ GATE = Gate(
     values=Size,
     unit="bytes",
     text=(
-        "The most that an app with the other packages of the family has to load for this one: "
-        "its files that none of them has."
+        "The maximum size of the files that only this package of the family has, which an app "
+        "with the other packages must load for it."
     ),
     example="500kB",
     measure=measure,

@@ -18,7 +18,7 @@ def measure(method: GateSubject, limit: float) -> Measured:
     sentence += f": {percent(drop)} less"
     kernels = name_kernels(method.now["left"])
     newly = describe_newly_left(method, f"to {kernels}")
-    return drop, f"{sentence}, at most {percent(limit)} wanted{newly}"
+    return drop, f"{sentence}, at most {percent(limit)} allowed{newly}"
 
 
 GATE = Gate(
@@ -27,8 +27,8 @@ GATE = Gate(
     values=Portion,
     unit="share",
     text=(
-        "By how much the share of a method's nodes that delegates run may fall below the "
-        "baseline's: 0.05 or 5% is from 90 % to 85 %."
+        "The maximum drop of a method's share of delegated nodes since the baseline: 0.05 or 5% "
+        "allows a drop from 90 % to 85 %."
     ),
     example="5%",
     measure=measure,

@@ -21,7 +21,7 @@ def measure(package: GateSubject, limit: int) -> Measured:
     sentence = (
         f"the {plural(len(package.family), 'package')} of the family have {size} bytes"
     )
-    return size, f"{sentence}, at most {limit} wanted; {describe_own_files(package)}"
+    return size, f"{sentence}, at most {limit} allowed; {describe_own_files(package)}"
 
 
 GATE = Gate(
@@ -30,7 +30,7 @@ GATE = Gate(
     values=Size,
     unit="bytes",
     text=(
-        "The greatest size of all packages of the family together, what they share counted once."
+        "The maximum total size of the family's packages, with shared files counted once."
     ),
     example="40MB",
     measure=measure,

@@ -16,8 +16,8 @@ GATE = Gate(
     values=Times,
     unit="ms",
     text=(
-        "The most milliseconds that a call may take, the median of those after the warm-up; for "
-        "all devices of `validate.devices`, or by device."
+        "The maximum median time of a call after the warm-up, in milliseconds; for all devices "
+        "of `validate.devices`, or by device."
     ),
     example="{native: 20, pi5: 35}",
     measure=measure,

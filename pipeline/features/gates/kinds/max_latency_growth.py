@@ -16,9 +16,9 @@ GATE = Gate(
     values=Portions,
     unit="share",
     text=(
-        "By which share calls may be slower than those of the baseline's package, which runs in "
-        "turns with this one on the same device: the least growth that the pairs of calls allow "
-        "with 95 % confidence."
+        "The maximum slowdown of calls since the baseline, whose package runs in turns with this "
+        "one on the same device: the lower end of the 95 % confidence interval over pairs of "
+        "calls must not exceed it."
     ),
     example="0.1",
     measure=measure,

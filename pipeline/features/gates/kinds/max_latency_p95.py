@@ -16,7 +16,7 @@ GATE = Gate(
     values=Times,
     unit="ms",
     text=(
-        "The most milliseconds that 95 % of calls may take, of those after the warm-up; for all "
+        "The maximum 95th percentile of call times after the warm-up, in milliseconds; for all "
         "devices of `validate.devices`, or by device."
     ),
     example="{native: 25}",

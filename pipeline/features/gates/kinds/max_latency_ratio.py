@@ -16,7 +16,7 @@ def measure(method: GateSubject, limit: float) -> Measured:
     ratio = latency["ratio"]
     ours, source = (latency[name]["median"] for name in ("steady_ms", "source_ms"))
     what = f"takes {ratio:.2f} times as long as its source ({ours:.3g} ms against {source:.3g} ms)"
-    return ratio, f"{what}, at most {limit:g} times wanted"
+    return ratio, f"{what}, at most {limit:g} times allowed"
 
 
 GATE = Gate(
@@ -25,8 +25,8 @@ GATE = Gate(
     values=Annotated[float, Field(gt=0, allow_inf_nan=False)],
     unit="times",
     text=(
-        "The most that a method's steady latency on this host may be, in multiples of its "
-        "source program's."
+        "The maximum steady latency of a method on this host, as a multiple of its source "
+        "program's."
     ),
     example="1.5",
     measure=measure,

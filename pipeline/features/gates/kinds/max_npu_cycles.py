@@ -21,7 +21,7 @@ def measure(method: GateSubject, limit: int) -> Measured:
     cycles = sum(estimate["cycles"] for estimate in estimates)
     sentence = (
         f"takes {cycles:,} cycles as {name_tools(estimates)} estimates, at most "
-        f"{limit:,} wanted"
+        f"{limit:,} allowed"
     )
     return cycles, sentence + describe_largest(estimates, "cycles")
 
@@ -32,8 +32,9 @@ GATE = Gate(
     values=Annotated[int, Field(ge=1)],
     unit="cycles",
     text=(
-        "The most cycles that the NPU's compiler estimates for one call of a method, over all "
-        "its delegates, waits for memory included; vela does for Ethos-U."
+        "The maximum number of cycles that the NPU's compiler estimates for one call of a "
+        "method, over all its delegates and including waits for memory; vela makes this estimate "
+        "for Ethos-U."
     ),
     example="2000000",
     measure=measure,

@@ -19,7 +19,7 @@ def measure(method: GateSubject, limit: int) -> Measured:
     sentence = f"uses {sram:,} bytes of SRAM as {name_tools(estimates)} estimates"
     return (
         sram,
-        f"{sentence}, at most {limit:,} wanted{describe_largest(estimates, 'sram')}",
+        f"{sentence}, at most {limit:,} allowed{describe_largest(estimates, 'sram')}",
     )
 
 
@@ -29,8 +29,8 @@ GATE = Gate(
     values=Size,
     unit="bytes",
     text=(
-        "The most SRAM that the NPU's compiler estimates for any delegate of a method, such as "
-        "256KiB; vela does for Ethos-U."
+        "The maximum SRAM that the NPU's compiler estimates for any delegate of a method, such "
+        "as 256KiB; vela makes this estimate for Ethos-U."
     ),
     example="256KiB",
     measure=measure,

@@ -27,8 +27,8 @@ GATE = Gate(
     values=Sizes,
     unit="bytes",
     text=(
-        "The most memory of the process that runs a method, or, on emulated processors, that the "
-        "runtime allocates for it; for all devices of `validate.devices`, or by device."
+        "The maximum peak memory of the process that runs a method or, on emulated processors, "
+        "of the runtime's allocations; for all devices of `validate.devices`, or by device."
     ),
     example="{native: 60MB}",
     measure=measure,

@@ -13,7 +13,7 @@ def measure(method: GateSubject, limit: int) -> Measured:
             "its planned memory is not known, since there is no contents.json; "
             f"`doit -a lower:{method.package}` makes it"
         )
-    sentence = f"plans {planned:,} bytes of memory, at most {limit:,} wanted"
+    sentence = f"plans {planned:,} bytes of memory, at most {limit:,} allowed"
     arenas = []
     for a in method.arenas:
         if a["size"]:
@@ -30,7 +30,7 @@ GATE = Gate(
     holds_for=("method",),
     values=Size,
     unit="bytes",
-    text="The most memory that a method plans, over all arenas, such as 2MB.",
+    text="The maximum planned memory of a method, over all arenas, such as 2MB.",
     example="2MB",
     measure=measure,
     needs_feature="inspection",

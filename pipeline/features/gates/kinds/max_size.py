@@ -14,7 +14,7 @@ def measure(package: GateSubject, limit: int) -> Measured:
     else:
         parts = sorted(package.now["segments"].items(), key=lambda pair: -pair[1])
         more = ", ".join(f"{kind} {n:,}" for kind, n in parts)
-    return size, f"the package has {size:,} bytes, at most {limit:,} wanted; {more}"
+    return size, f"the package has {size:,} bytes, at most {limit:,} allowed; {more}"
 
 
 GATE = Gate(
@@ -22,7 +22,7 @@ GATE = Gate(
     holds_for=("package",),
     values=Size,
     unit="bytes",
-    text="The greatest size of the package's files, such as 40MB or 512KiB.",
+    text="The maximum size of the package's files, such as 40MB or 512KiB.",
     example="40MB",
     measure=measure,
 )

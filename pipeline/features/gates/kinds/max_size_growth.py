@@ -15,7 +15,7 @@ def measure(package: GateSubject, limit: float) -> Measured:
     sentence = (
         f"the package grew by {percent(growth)} since the baseline, from {before:,}"
     )
-    sentence += f" to {size:,} bytes, at most {percent(limit)} wanted"
+    sentence += f" to {size:,} bytes, at most {percent(limit)} allowed"
     return growth, f"{sentence}; {describe_growth(package)}"
 
 
@@ -24,7 +24,7 @@ GATE = Gate(
     holds_for=("package",),
     values=Portion,
     unit="share",
-    text="By how much of the baseline's size the package may grow, such as 0.02 or 2%.",
+    text="The maximum growth of the package since the baseline, such as 0.02 or 2%.",
     example="2%",
     measure=measure,
     needs_baseline=True,

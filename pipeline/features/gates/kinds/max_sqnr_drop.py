@@ -35,7 +35,7 @@ def measure(method: GateSubject, limit: float) -> Measured:
             beyond.append(
                 f"{name} from {before:g} dB to {now:g} dB, {drop:.1f} dB less"
             )
-    sentence = f"SQNR fell since the baseline: {listed(beyond, MOST)}; at most {limit:g} dB wanted"
+    sentence = f"SQNR fell since the baseline: {listed(beyond, MOST)}; at most {limit:g} dB allowed"
     worst = max(drops, default=0.0)
     return (
         worst if math.isfinite(worst) else None
@@ -47,7 +47,7 @@ GATE = Gate(
     holds_for=("method",),
     values=Annotated[float, Field(ge=0, allow_inf_nan=False)],
     unit="dB",
-    text="By how many dB the SQNR of any output may fall below the baseline's.",
+    text="The maximum drop of any output's SQNR since the baseline, in dB.",
     example="3",
     measure=measure,
     needs_baseline=True,

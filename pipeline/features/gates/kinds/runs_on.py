@@ -45,8 +45,8 @@ GATE = Gate(
     values=TargetNames,
     unit="needs",
     text=(
-        "The targets whose runtimes must hold all that the package needs, by their names in "
-        "targets/; by default the config's `target`, if it has a file there, and [] is none."
+        "The targets, by their names in targets/, whose runtimes must have everything that the "
+        "package needs; by default the config's `target`, if it has a file there. [] checks none."
     ),
     example="[phone]",
     measure=measure,

@@ -109,7 +109,7 @@ def _call_delegate(
     inputs = [read_value(method, index) for index in call.args[:split]]
     outputs = list(runtime.execute(handle, inputs))
     if len(outputs) != results:
-        raise RefusalError(f"gives {len(outputs)} values, must give {results}")
+        raise RefusalError(f"returns {len(outputs)} values, must return {results}")
     for index, output in zip(call.args[split:], outputs, strict=True):
         store_value(method.values, index, output)
 

@@ -133,7 +133,7 @@ def _slot(
 ) -> Slot:
     if int(tensor.scalar_type) not in DTYPES:
         raise RefusalError(
-            f"a tensor of the dtype {tensor.scalar_type!r}, which torch has not"
+            f"a tensor of the dtype {tensor.scalar_type!r}, which torch does not have"
         )
     slot = Slot(tensor)
     allocation = tensor.allocation_info
@@ -221,7 +221,9 @@ def _find_overload(namespace: str, name: str, overload_name: str) -> OpOverload 
 def _delegate(method: InterpretedMethod, number: int, data: PackageData) -> Delegate:
     delegate = method.plan.delegates[number]
     if delegate.processed.location != schema.DataLocation.INLINE:
-        raise RefusalError(f"delegate {number}: its bytes are not where the file says")
+        raise RefusalError(
+            f"delegate {number}: its bytes are not at the place that the file names"
+        )
     processed = read_payload(data, delegate)
     specs = [(spec.key, bytes(spec.value)) for spec in delegate.compile_specs]
     arguments, results = _first_call(method, number)
@@ -257,7 +259,7 @@ def delegate_runtime(
         return runtime
     if backend_id not in registered_backends():
         raise RefusalError(
-            f"missing backend: nothing here runs the delegate {backend_id}"
+            f"missing backend: nothing here can run the delegate {backend_id}"
         )
     return ExecutorchDelegate(backend_id, values, results)
 

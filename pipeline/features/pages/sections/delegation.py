@@ -29,7 +29,7 @@ def section(report: Json) -> ReportSection:
     for counts in partitioned.values():
         undelegated += counts["undelegated"]
     left_title = f"Left to {name_kernels(undelegated)}"
-    portable_title = "Of methods without a partitioner, by choice"
+    portable_title = "Methods without a partitioner, by choice"
     rows = [_counts(method, counts) for method, counts in methods.items()]
     return ReportSection(
         "delegation",
@@ -94,10 +94,10 @@ def _shares_chart(methods: Mapping[str, Json]) -> Chart | None:
         rows[f"{method}  {amount}"] = pieces
     if not rows:
         return None
-    about = "A node is a call of an operator, in control flow too."
+    about = "A node is a call of an operator, including calls in control flow."
     if len(methods) > _MOST_BARS:
         about += (
-            f" The {_MOST_BARS} of {len(methods)} methods of which least is delegated."
+            f" The {_MOST_BARS} of {len(methods)} methods with the least delegation."
         )
     names = sorted(
         legend.items(),
@@ -105,7 +105,7 @@ def _shares_chart(methods: Mapping[str, Json]) -> Chart | None:
     )
     label = "Share of nodes delegated, by method"
     data = {"rows": rows, "percents": True}
-    return Chart("Nodes by who runs them.", about, names, label, "bars", data)
+    return Chart("Nodes by what runs them.", about, names, label, "bars", data)
 
 
 def _sort_share(counts: Json) -> float:
@@ -153,8 +153,8 @@ def _segments_chart(methods: Mapping[str, Json]) -> Chart | None:
     if not rows:
         return None
     about = (
-        "Each method from its first node to its last: what each delegate runs, and what was "
-        "left between. Hover or tap for the operators."
+        "Each method from its first node to its last: what each delegate runs, and what is left "
+        "between delegates. Hover or tap for the operators."
     )
     if len(segmented) > _MOST_BARS:
         about += f" The {_MOST_BARS} of {len(segmented)} methods with the most regions."

@@ -38,13 +38,15 @@ def errors_by_limit(report: Json) -> Chart | None:
     if not drawn:
         return None
     about = (
-        "A dot per input set: the error divided by the limit that it comes nearest to, on a "
-        "logarithmic axis. Dashed: 1, the limit. Hover or tap for figures."
+        "A dot for each input set: the error divided by its nearest limit, on a logarithmic "
+        "axis. Dashed: 1, the limit. Hover or tap for figures."
     )
     if len(rows) > _MOST_ROWS:
-        about += f" The {_MOST_ROWS} of {len(rows)} outputs that come nearest."
+        about += f" The {_MOST_ROWS} of {len(rows)} outputs closest to their limits."
     if lacking:
-        about += f" {plural(lacking, 'output')} not drawn: no limit, or no bound to the error."
+        about += (
+            f" {plural(lacking, 'output')} not drawn: no limit, or an unbounded error."
+        )
     legend: list[tuple[str, str]] = []
     if not all(dot["ok"] for dot in dots):
         legend = [("within limits", "var(--c0)"), ("failed", "var(--bad)")]

@@ -20,9 +20,9 @@ def section(report: Json) -> ReportSection:
         rows += _rows(method, estimates)
     title = f"Estimated by {' and '.join(sorted(tools))}"
     about = (
-        "One call of all the delegates of a method, one after another, as the compiler expects it "
-        "of the device; nothing was measured, and what is outside of delegates is not counted. "
-        "SRAM and DRAM are those of the delegate that uses most, flash is the sum."
+        "One call of all delegates of a method, one after another, as the compiler estimates it "
+        "for the device. Nothing was measured, and operators outside of delegates are not "
+        "counted. SRAM and DRAM are the maximum over delegates; flash is the sum."
     )
     table = DataTable("estimates", "By method", rows)
     return ReportSection("estimates", title, about if rows else None, table)

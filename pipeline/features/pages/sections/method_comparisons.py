@@ -20,7 +20,7 @@ _LIMITS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "min_sqnr": ("SQNR at least {} dB", short),
     "min_cosine": ("cosine at least {}", short),
     "min_agreement": (
-        "greatest values at the same place in at least {} of rows",
+        "greatest values at the same position in at least {} of rows",
         percent,
     ),
 }

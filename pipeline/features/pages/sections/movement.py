@@ -19,7 +19,7 @@ _FIXED = {
     "nothing": "a constant of the program",
     "sizes": "determined by the sizes of the inputs",
 }
-_REDRAWN = "moves on other inputs of the source alone"
+_REDRAWN = "moves only on other inputs of the source"
 
 
 def movement_table(methods: Sequence[Json]) -> DataTable:
@@ -28,7 +28,7 @@ def movement_table(methods: Sequence[Json]) -> DataTable:
     for method in methods:
         for record in method.get("movement", ()):
             rows.append({"method": name(method["method"]), **_row(record)})
-    return DataTable("movement", "How far outputs move over the calls", rows)
+    return DataTable("movement", "How far outputs move across calls", rows)
 
 
 def _row(record: Json) -> Row:
@@ -57,7 +57,10 @@ def describe_nonfinite(methods: Sequence[Json]) -> Iterator[str]:
         if not outputs:
             continue
         where = listed([_count_nonfinite(output) for output in outputs], _MOST_NAMED)
-        yield f"On the examples, the source of {method['method']} gives NaN or infinity in {where}."
+        yield (
+            f"On the examples, the source of {method['method']} returns NaN or infinity in "
+            f"{where}."
+        )
 
 
 def _count_nonfinite(record: Json) -> str:

@@ -98,7 +98,9 @@ def _skipped(methods: Sequence[Json]) -> Iterator[Row]:
             if inputs == UNASKED:
                 yield _skip_row(method, "all", UNASKED)
             else:
-                yield _skip_row(method, inputs, "left out: validate.budget was spent")
+                yield _skip_row(
+                    method, inputs, "left out: validate.budget was exhausted"
+                )
     for method in methods:
         for skip in method.get("reference", {}).get("skipped", ()):
             yield _skip_row(

@@ -24,6 +24,6 @@ def section(report: Json) -> ReportSection:
         for library in report.get("operators") or ()
     ]
     table = DataTable(
-        "operators", "Operators that a runtime needs beside its own", rows
+        "operators", "Operators that a runtime needs in addition to its own", rows
     )
     return ReportSection("operators", "Libraries of operators", table)

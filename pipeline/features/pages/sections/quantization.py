@@ -23,7 +23,7 @@ _SOURCES = {
 _KINDS = {
     "one value": "saw one value",
     "not finite": "saw infinities or NaN",
-    "cut off": "cuts off much of what it saw",
+    "cut off": "cuts off a large part of what it saw",
 }
 
 
@@ -49,7 +49,7 @@ def section(report: Json) -> ReportSection:
         ),
         DataTable(
             "observers",
-            "Observed ranges that mean little",
+            "Unreliable observed ranges",
             list(_remarks(methods)),
             _BRIEF,
         ),
@@ -100,7 +100,7 @@ def _row(method: str, facts: Json) -> Row:
 
 def _calibration(calibration: Json) -> Cell:
     if calibration["source"] == "none":
-        return Cell("nothing, which it does not need", kind="soft")
+        return Cell("nothing; not needed", kind="soft")
     kind = ""
     if calibration["source"] == "generated":
         kind = "bad"

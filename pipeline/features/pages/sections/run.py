@@ -106,8 +106,8 @@ def _timeline(
     kinds = dict.fromkeys(event.kind for event in events)
     return Timeline(
         "Workers.",
-        "What each did when. Framed: the longest chain. Red edges: failed. Hover or tap for "
-        "stages.",
+        "Each worker's actions over time. Framed: the longest chain. Red edges: failed. Hover or "
+        "tap for stages.",
         [(kind, colour_of(kind)) for kind in kinds],
         "Actions of the last run by worker and time",
         lanes,

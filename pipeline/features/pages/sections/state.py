@@ -7,12 +7,13 @@ from pipeline.report.elements import DataTable, Json, ReportSection, Row
 
 _SHARED = (
     "These methods share their state. An app loads the package with a `Module` whose"
-    " `share_memory_arenas` is true; a runtime that gives each method memory of its own does not"
+    " `share_memory_arenas` is true; a runtime that gives each method its own memory does not"
     " carry state from one to another."
 )
 _SPLIT = (
-    "Each method has its own copy of these buffers, as the config says: what one method writes, no"
-    " other reads. The model has them once, and only single methods are compared with it."
+    "Each method has its own copy of these buffers, as the config says: no other method reads "
+    "what a method writes. The model has a single copy, so methods are compared with it one by "
+    "one."
 )
 
 
@@ -24,7 +25,7 @@ def section(report: Json) -> ReportSection:
         {"buffer": name(buffer), "methods": names(methods)}
         for buffer, methods in common["buffers"].items()
     ]
-    title = "Buffers that each method copies"
+    title = "Buffers copied per method"
     if common["shared"]:
         title = "Buffers that methods share"
     return ReportSection(

@@ -1,4 +1,4 @@
-"""Warnings of the lowering."""
+"""Warnings from lowering."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ def section(report: Json) -> ReportSection:
         for warning in warnings
     ]
     return ReportSection(
-        "warnings", "Warnings", DataTable("warnings", "Warnings of the lowering", rows)
+        "warnings", "Warnings", DataTable("warnings", "Warnings from lowering", rows)
     )
