@@ -154,7 +154,7 @@ def _run(
         labels.append(label)
     if not outputs:
         raise SourceError(f"{where}: data({method!r}) yields no samples")
-    # Only at the limit: elsewhere the data have ended, and asking again may start them anew.
+    # One further pair is asked for, no more: `data` may never end.
     more = len(outputs) == samples and next(pairs, None) is not None
     return outputs, labels, more, hasher.hexdigest()
 

@@ -33,7 +33,7 @@ def sign_statement(statement: Mapping[str, Any], keys: Any) -> bytes:
     from securesystemslib.dsse import Envelope
     from securesystemslib.signer import CryptoSigner
 
-    # In one form only: equal statements then have equal signatures, as Ed25519 has no nonce.
+    # In one form, so that equal statements have equal signatures: Ed25519 draws no random number.
     envelope = Envelope(canonical_json(statement), _PAYLOAD_TYPE, {})
     envelope.sign(CryptoSigner(keys.signing))
     return canonical_json(envelope.to_dict()) + b"\n"
