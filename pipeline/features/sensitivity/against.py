@@ -62,6 +62,7 @@ class Backends:
             return {"modules": [*filters, *(f"!{module}" for module in modules)]}
         options = {**self._options, "modules": list(modules)}
         partitioners = list(present.get("partitioners") or ())
+        # It stands first, since partitioners take nodes in their order.
         return {"partitioners": [{self.name: options}, *partitioners]}
 
 
@@ -188,6 +189,7 @@ class _Comparison:
     def _try(self, group: Modules) -> float:
         """Build the package with a group on the other backend, and return its effect: the share of
         bytes or of milliseconds, or 1 where outputs or the metric change."""
+        # A group may be all that was delegated, and then a config must allow that nothing is.
         settings = {**self._settings(group), "allow_none": True}
         texts = edit_methods(
             self._plan, self._package, {self._method: settings}, alone=False
@@ -213,6 +215,7 @@ class _Comparison:
         row["sqnr_db"] = figures["sqnr_db"][1]
         self._rows[group] = row
         shares = [abs(row["bytes"]) / self._bytes]
+        # Quartiles on both sides of zero show no difference.
         if row["ms"] and row["ms"]["low"] * row["ms"]["high"] > 0:
             shares.append(abs(row["ms"]["median"]) / figures["base_ms"])
         if self._change_decibels(row) or row.get("metric"):

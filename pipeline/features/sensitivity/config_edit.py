@@ -40,6 +40,7 @@ def add_members(
     if rest:
         return _insert(text, node, _nest(rest, dict(members)))
     for name, value in members.items():
+        # Parsed again for each member, since each insertion moves what is behind it.
         replaced = _put_member(text, path, keys, name, value)
         if replaced is None:
             return None
@@ -129,8 +130,13 @@ def _find_end(node: Any) -> int:
 def _write_flow(value: Any) -> str:
     """Write a value on one line, as `{head: none}`."""
     text: str = yaml.safe_dump(
-        value, default_flow_style=True, sort_keys=False, width=2**30
+        # Without breaks: a second line would need the indent of its place.
+        value,
+        default_flow_style=True,
+        sort_keys=False,
+        width=2**30,
     )
+    # PyYAML ends a lone scalar with the mark of a document's end.
     return text.removesuffix("\n").removesuffix("\n...")
 
 
