@@ -43,6 +43,7 @@ def write_choice(space: Space, trial: Trial) -> str:
     before = read_text_file(space.path)
     aim = make_trial_data(compose_choice(space, trial.choice))
     for text in _list_edits(before.decode(), space.select(trial.choice)):
+        # The text of a value may stand for others too: only what composes to the trial is written.
         if _compose_text(space, text.encode()) == aim:
             if text.encode() != before:
                 write_atomically(space.path, text.encode())
@@ -112,7 +113,9 @@ def _nest(keys: Sequence[str], value: Any) -> Any:
 def _find_text(text: str, entry: Any) -> tuple[int, int]:
     """Return where the text of an entry's value begins, behind the colon, and where it ends."""
     key, member = entry
+    # Behind the key, which may have a colon in it.
     colon = text.index(":", key.end_mark.index) + 1
+    # PyYAML gives an alias the node of its anchor, whose marks are elsewhere.
     alias = _ALIAS.match(text, colon)
     if alias:
         return colon, alias.end()
@@ -148,6 +151,7 @@ def _remove(text: str, node: Any, entry: Any) -> str:
     start = entry[0].start_mark.index
     end = _find_text(text, entry)[1]
     if len(node.value) == 1 and not node.flow_style:
+        # A block mapping without entries would be null.
         return f"{text[:start]}{{}}{text[end:]}"
     if not node.flow_style:
         return (
