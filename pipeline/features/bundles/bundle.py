@@ -94,6 +94,7 @@ def bundle(pte: Path, collected: BundleCases) -> bytes:
         plan.name: plan for plan in program_from_bytes(pte.read_bytes()).execution_plan
     }
     suites = []
+    # By name, so that equal packages have equal bytes.
     for method, cases in sorted(collected.cases.items()):
         expressible = []
         plan = plans[method]
@@ -178,6 +179,7 @@ def _inexpressible(plan: ExecutionPlan, case: BundleCase) -> str:
             continue
         if name.startswith("output"):
             return f"{name} is no tensor; a bundled program compares tensors only"
+        # Exactly this type: to Python, a bool is an int too.
         if type(value) is not _NUMBERS.get(kind):
             return f"{name} is neither a tensor nor a number, which a bundled program can't hold"
     return ""
