@@ -236,7 +236,7 @@ def _join(
         methods, indices = _split_training(plans)
         owned += [(plan, owner, bool(indices)) for plan in methods]
         training += indices
-    # As ExecuTorch's emitter goes through the methods.
+    # In the order in which ExecuTorch's emitter visits the methods.
     owned.sort(key=lambda pair: pair[0].name)
     training.sort(key=lambda plan: _place_of(plan, order))
     tables = _Tables(shared=shared)

@@ -101,7 +101,7 @@ def look(storage: Array, view: View) -> Array:
     numbers = (*view.sizes, *view.strides, view.offset)
     if min(numbers) < 0 or len(view.sizes) != len(view.strides):
         raise UnknownValueError("a view with numbers below zero")
-    # It has no last element, which could lie beyond the storage.
+    # Without elements, there is no last one to check against the storage.
     if math.prod(view.sizes) == 0:
         return np.empty(view.sizes, kind)
     last = view.offset
@@ -142,7 +142,7 @@ def to_float32(values: Array, dtype: str) -> Array:
         return _float8_values(dtype)[values]
     if dtype not in ("float16", "float32", "float64"):
         raise UnknownValueError(f"{dtype} as float32")
-    # Beyond the range of float32 numbers become infinite, as in torch.
+    # Values beyond float32's range become infinite, as in torch.
     with np.errstate(over="ignore"):
         return values.astype("float32", copy=False)
 

@@ -120,7 +120,7 @@ def functions() -> dict[str, str]:
 
 def loaded_details() -> dict[str, type[BackendDetails]]:
     """Return the classes that are imported; ExecuTorch's are direct subclasses."""
-    # Not imported for this: as long as it isn't, there is no class of a backend.
+    # Not imported for this: until something else does, no backend class exists.
     module = sys.modules.get(_DETAILS)
     classes: Sequence[Any] = (
         module.BackendDetails.__subclasses__() if module is not None else ()

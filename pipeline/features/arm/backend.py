@@ -101,7 +101,7 @@ def compile_spec(options: Any) -> ArmCompileSpec:
     kind = resolve_name(_ARM + options.spec)
     arguments: dict[str, Any] = {}
     for name in signature(kind).parameters:
-        # None leaves the default to the installed release.
+        # None keeps the default of the installed release.
         value = getattr(options, name, None)
         if value is not None:
             arguments[name] = list(value) if isinstance(value, tuple) else value

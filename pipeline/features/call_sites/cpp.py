@@ -256,7 +256,7 @@ def _render_constant(name: str, method: Json) -> Iterator[str]:
     yield "    if (!result.ok()) {"
     yield "      return result.error();"
     yield "    }"
-    # Getters of `EValue` end the process where it is of another kind.
+    # `EValue`'s getters abort the process on a value of another kind.
     yield f"    if (result->size() != 1 || !result->at(0).{_TAGS[kind]}()) {{"
     yield "      return Error::InvalidProgram;"
     yield "    }"

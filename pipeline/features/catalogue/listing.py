@@ -278,7 +278,7 @@ def _properties(
     """Each option with its kind, default and help, and those of an option that is a mapping of
     options under it."""
     for name, part in schema.get("properties", {}).items():
-        # The heading has it already.
+        # The heading already names it.
         if name == "quantizer" or (only and name not in only):
             continue
         deeper = len(indent) + 4

@@ -51,7 +51,7 @@ def find_branch(path: Path, line: int, other_line: int | None) -> Branch | None:
     if source is None:
         return None
     scope = source.scope(line)
-    # A line of another function is in no arm of this one.
+    # A line of another function can't be in an arm of this one.
     if other_line is not None and source.scope(other_line) is not scope:
         other_line = None
     candidates: list[Conditional] = []
@@ -67,7 +67,7 @@ def find_branch(path: Path, line: int, other_line: int | None) -> Branch | None:
     if not candidates:
         return None
     candidates.sort(key=extent)
-    # The outermost: what is inside of it runs in one of the runs alone.
+    # The outermost one: everything inside it runs in only one of the two runs.
     return _describe(source, candidates[0] if other_line is None else candidates[-1])
 
 

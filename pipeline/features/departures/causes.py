@@ -13,7 +13,7 @@ from pipeline.features.departures.difference import RunDifference
 
 Rule = Callable[[RunDifference], Cause | None]
 RULES: tuple[Rule, ...] = (
-    # The surest first: a mode or a weight explains all that follows from it.
+    # Most certain first: a mode or a weight explains everything that follows from it.
     value_causes.find_training_mode,
     value_causes.find_weights,
     value_causes.find_attribute,

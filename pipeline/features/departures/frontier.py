@@ -46,7 +46,7 @@ class ValueIndex:
         content = trace.values[value]
         if content is None:
             return 0.0
-        # Many values have one shape and dtype, but few of them a first projection near this one.
+        # Many values share a shape and dtype; few have a first projection this close.
         entries = self._groups.get(_group(trace, value, content), [])
         reach = math.inf
         if math.isfinite(
@@ -205,7 +205,7 @@ def pair_leaves(program: Trace[Any], reference: Trace[Any]) -> list[tuple[int, i
     """Return the values of one name that both runs begin with, such as a parameter. A wrapper may
     have added a prefix to the names of one of them."""
     values_by_name = {}
-    # Backwards, so that of leaves with one name the first one counts.
+    # In reverse, so that the first of several leaves with the same name wins.
     for value, leaf in reversed(reference.leaves.items()):
         if leaf.name:
             values_by_name[leaf.name] = value
@@ -226,7 +226,7 @@ def _find_partner(name: str, values_by_name: dict[str, int]) -> int | None:
     for other_name, value in values_by_name.items():
         if _is_suffix(name, other_name):
             alike.append(value)
-    # Names that end alike and are several say nothing.
+    # Several names with the same ending are ambiguous.
     return alike[0] if len(alike) == 1 else None
 
 

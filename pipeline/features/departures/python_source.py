@@ -42,7 +42,7 @@ class SourceFile:
                 self.owners.append(child)
                 holder = child
             for target, value in _assignments(child):
-                # By its last name alone: `self.scale` and `scale` may be either.
+                # By the last part of the name: both `self.scale` and `scale` are looked up.
                 name = getattr(target, "attr", getattr(target, "id", ""))
                 self.definitions.append((name, target, value, scope, owner))
             self._index(child, inner, holder)

@@ -104,7 +104,7 @@ def _project(values: Tensor, count: int, dtype: torch.dtype) -> Sketch:
         block = values[start : start + size].to(torch.float64)
         finite = block.isfinite()
         if not finite.all():
-            # Numbered, so that NaN, inf and -inf in each other's places give another sketch.
+            # Distinct numbers, so that swapping NaN, inf and -inf changes the sketch.
             kinds = torch.where(block.isnan(), 1.0, torch.where(block > 0, 2.0, 3.0))
             kinds = torch.where(finite, 0.0, kinds.to(torch.float64))
             nonfinite += _project_block(kinds, number)

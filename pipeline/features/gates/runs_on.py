@@ -116,7 +116,7 @@ class Method:
         places = {index: place for _, index, place in (traced or {}).get("nodes", ())}
         wanted_places = {places[index] for index in instructions if index in places}
         raw = self.facts["delegation"].get("left", ())
-        # They are paired by place, which means nothing in lists of different lengths.
+        # They are paired by position, which means nothing if the lengths differ.
         if len(raw) != len(self.left):
             return []
         return [
@@ -150,7 +150,7 @@ def measure_misfits(
         )
     count = 0
     sentences = []
-    # Gates of several methods may name one target.
+    # Gates of several methods may name the same target.
     for runtime in {runtime.name: runtime for runtime in runtimes}.values():
         misfits = list(find(runtime))
         count += len(misfits)

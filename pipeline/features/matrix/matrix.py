@@ -80,7 +80,7 @@ class Matrix:
                 name = package_variables.fill(template, typed=False).value
                 if package_variables.problems:
                     variables.problems += package_variables.problems
-                    # What is wrong with the template is so in every combination.
+                    # Every combination has the same problem.
                     break
             fault = wrong_package_name(name)
             if fault:

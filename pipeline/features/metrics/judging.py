@@ -81,7 +81,7 @@ def judge_limit(name: str, facts: Json, kind: str, limit: float) -> dict[str, st
     """
     value, interval = _find_figure(facts, kind)
     least = kind == "min"
-    # With its sign turned, a minimum is a maximum, and one comparison serves both.
+    # With its sign flipped, a minimum is a maximum, so one comparison serves both.
     sign = -1 if least else 1
     figure = _describe_figure(kind, value, interval, facts["samples"])
     subject = f"metric {name}: {figure}, {_WORDS[kind]} {short(limit)} required"
@@ -105,7 +105,7 @@ def _find_figure(facts: Json, kind: str) -> tuple[float, tuple[float, float] | N
     drop, interval = facts["drop"], facts["drop_interval"]
     if kind == "max_drop" or interval is None:
         return (drop if kind == "max_drop" else -drop), interval
-    # A rise is a negative drop, so the ends of its interval change places.
+    # A rise is a negative drop, so the ends of its interval swap.
     low, high = interval
     return -drop, (-high, -low)
 
@@ -167,7 +167,7 @@ def _judge_method(method: Json, rows: list[dict[str, Any]]) -> Json:
     unjudged = [row for row in of_method if row["verdict"] in ("not judged", "not run")]
     if not unjudged:
         return _judge_quantization(method, of_method)
-    # A failure is more than an open question, and stays.
+    # A failure outranks an open question.
     if method["verdict"] != PASSED:
         return method
     verdict = worst_verdict(row["verdict"] for row in unjudged)

@@ -176,7 +176,7 @@ def _cell(cell: Cell) -> str:
             text = f"**{text}**"
     if cell.note:
         text += f" ({_escape(cell.note)})"
-    # GitHub ends a cell at this letter even within code.
+    # GitHub ends a cell at this character, even within code.
     return text.replace("|", "\\|")
 
 

@@ -49,7 +49,7 @@ def make_bom(
     bom.register_dependency(package, parts)
     made: dict[str, Any] = json.loads(JsonV1Dot6(bom).output_as_string())
     made["metadata"]["component"]["modelCard"] = _describe_model(manifest, figures)
-    # The library's are random and the present time, with which no two bills would be equal.
+    # The library's are random and the current time, so no two bills would be equal.
     for name in ("serialNumber", "timestamp"):
         (made if name in made else made["metadata"]).pop(name, None)
     made["serialNumber"] = f"urn:uuid:{uuid5(NAMESPACE_URL, PROJECT + hash_json(made))}"

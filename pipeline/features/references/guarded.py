@@ -40,7 +40,7 @@ def run_guarded(function: Callable[[Begin, Mapping[str, str]], bytes]) -> bytes:
         label, result, status = _run_fork(function, deaths)
         if result is not None:
             return result
-        # A fork that dies of what it was told to leave out would do so for ever.
+        # A fork that dies of something it was told to skip would die of it forever.
         if status >= 0 or not label or label in deaths or len(deaths) >= _MOST_DEATHS:
             raise GuardError(f"its process ended (exit status {status})")
         deaths[label] = signal.Signals(-status).name

@@ -154,7 +154,7 @@ def _watching_numpy(note: Note) -> Iterator[None]:
 
 def _noting(note: Note, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
-        # With a seed, each generator gives the same numbers.
+        # A seeded generator gives the same numbers each time.
         if name != "default_rng" or not (args or kwargs):
             note(f"numpy.random.{name}", sys._getframe(1))
         return function(*args, **kwargs)

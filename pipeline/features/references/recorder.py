@@ -286,7 +286,7 @@ class ReferenceRecorder:
             return "", []
         draws = bool(find_random_operators(self._programs[method]))
         training = _modules_in_training(self._references[method])
-        # Few draws may come out alike.
+        # After few draws, runs may agree by chance.
         runs = _RUNS_OF_RANDOM if draws or training else _RUNS
         for seed in range(1, runs):
             (repeated,) = self._run([(method, inputs)], seed)

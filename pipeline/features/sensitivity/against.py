@@ -62,7 +62,7 @@ class Backends:
             return {"modules": [*filters, *(f"!{module}" for module in modules)]}
         options = {**self._options, "modules": list(modules)}
         partitioners = list(present.get("partitioners") or ())
-        # It stands first, since partitioners take nodes in their order.
+        # It comes first: partitioners take nodes in their order.
         return {"partitioners": [{self.name: options}, *partitioners]}
 
 

@@ -60,7 +60,7 @@ def load_calls(
         program = load_method(source, workspace.store)
         examples = _load_inputs(source, method, validation, workspace, program)
         if most is not None and len(examples) > most:
-            # Evenly, since neighbours in a recording are often alike.
+            # Evenly spaced, since neighbours in a recording are often alike.
             examples = [examples[len(examples) * n // most] for n in range(most)]
         float_source = Source(program)
         expected = []

@@ -137,7 +137,7 @@ class _FloatRun(Interpreter):
         self._values: dict[str, Any] = {}
 
     def run_node(self, n: Node) -> Any:
-        # Below, the exact value and a leaf take the place of what is rounded.
+        # The exact value plus a leaf replaces the rounded one below.
         with torch.set_grad_enabled(not is_rounding(n)):
             value = super().run_node(n)
         if n.name in self._sources:

@@ -41,7 +41,7 @@ class Keys:
             return False
         from cryptography.exceptions import InvalidSignature
 
-        # Both come from strangers: whatever is wrong with them, nobody trusted signed this.
+        # Both come from strangers: anything wrong with them means no trusted signature.
         try:
             self.trusted[signer].verify(
                 base64.b64decode(signature, validate=True), message

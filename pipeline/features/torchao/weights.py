@@ -113,7 +113,7 @@ def _quantize_linears(module: GraphModule, config: TorchaoQuantize) -> int:
         weight = attrgetter(target)(module)
         if config.group_size and weight.shape[1] % config.group_size:
             continue
-        # On meta, since its weight is replaced at once.
+        # On the meta device, since its weight is replaced right away.
         holder = _Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
         holder.weight = torch.nn.Parameter(weight.detach(), requires_grad=False)
         quantize_(torch.nn.Sequential(holder), recipe)

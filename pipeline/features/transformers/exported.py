@@ -219,7 +219,7 @@ def _load_exporter() -> Any:
         module = import_transformers("transformers.exporters.exporter_executorch")
     except ModuleNotFoundError as error:
         if error.name and not error.name.startswith("transformers"):
-            # It is a library that transformers imports, and not its exporters, that is missing.
+            # A library that transformers imports is missing, not its exporters.
             raise
         raise SourceError(
             "transformers has no exporters; `pip install 'transformers>=5.24'` installs them"

@@ -45,7 +45,7 @@ def sample(
         PipelineError: the space is larger, and Optuna is not installed.
     """
     if space.size - len(excluded) <= number:
-        # All at once, since nothing is to be learned between batches.
+        # All at once, since there is nothing to learn between batches.
         yield [choice for choice in space.list_choices() if choice not in excluded]
         return
     yield from _sample_with_optuna(space, number, seed, objectives, excluded)
@@ -147,5 +147,5 @@ def _tell(study: Any, asked: Any, trial: Trial, objectives: Objectives) -> None:
     else:
         violations.append(0.0)
     asked.set_user_attr(_VIOLATIONS, violations)
-    # An unknown figure is 0 here; its violation keeps it from looking good.
+    # An unknown figure counts as 0; its violation keeps it from looking good.
     study.tell(asked, [trial.figures.get(name, 0.0) for name in objectives])

@@ -90,7 +90,7 @@ class Search:
         self.present, _ = self.folder.identify(compose_choice(self.space, None))
         batches = self._begin_batches()
         yield 0, self.number
-        # The present config takes part in the first batch, which saves a run of doit for it alone.
+        # The present config joins the first batch, which saves a doit run of its own.
         present, *trials = self._try([None, *next(batches, ())])
         self.trials = trials
         with suppress(StopIteration):
@@ -99,7 +99,7 @@ class Search:
                 yield len(self.trials), self.number
                 trials = self._try(choices)
                 self.trials += trials
-        # Unless a combination means the same as the present config.
+        # A combination may mean the same as the present config.
         if all(trial.name != self.present for trial in self.trials):
             self.trials.insert(0, present)
 

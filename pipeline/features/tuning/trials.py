@@ -158,7 +158,7 @@ class TrialFolder:
         environment[CONFIGS_VARIABLE] = str(self._folder / _CONFIGS)
         log = self._folder / _LOG
         status = _run_logged(command, environment, self._workspace.root, log)
-        # 1 says that tasks failed, which the record explains; above, that none could run.
+        # 1 means that tasks failed, which the record explains; higher, that none could run.
         if status not in (0, 1):
             shown_log = os.path.relpath(log, self._workspace.root)
             raise PipelineError(f"nothing could be built; {shown_log} says why")

@@ -118,7 +118,7 @@ class CodeFiles:
         for path in (*self._modules(_FOLDERS), *modules):
             folder = self._folder(path)
             for name in self._read(path)["imports"]:
-                # Naming itself is no use of a module.
+                # A module that names itself isn't used by that.
                 readers |= self._locate(name, folder) - {path}
         return readers
 
