@@ -95,6 +95,7 @@ def _moment(keys: str, default: Any = "") -> Any:
     """Declare a moment; `keys` says which actions' keys hold the code that takes part in it
     (`store.toolchain.code`), so that no result of other code is taken for theirs. Spaces part
     several."""
+    # A dataclass refuses a default that can't be hashed, as a mapping can't.
     if isinstance(default, Mapping):
         return field(default_factory=lambda: default, metadata={"keys": keys})
     return field(default=default, metadata={"keys": keys})
@@ -583,6 +584,7 @@ def _read_entry_points() -> Any:
 
 def call_all(moment: str, *arguments: object) -> Iterator[Any]:
     """Call the function of each feature that takes part in a moment, and yield what it returns."""
+    # One by one, so that `next` calls no more features than it takes.
     for feature in find_features():
         if reference := getattr(feature, moment):
             yield load(reference)(*arguments)

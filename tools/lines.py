@@ -1,9 +1,9 @@
-"""Print the weight of `pipeline/` by room, and fail where it passes a ceiling.
+"""Print the weight of `pipeline/` by room, and fail where it passes a ceiling or misses a floor.
 
 Lines and modules, then what a reader has to hold in mind (`tools/measures.py`): syntax nodes, nodes
-a code line, record types, the share of vague names, the share of comments. Tables and templates
-(TOML, JSON, Jinja) are counted by themselves, after the sum of the modules. The ceilings stand in
-`[tool.house]` of pyproject.toml.
+a code line, record types, the share of vague names, the share of lines with a comment. Tables and
+templates (TOML, JSON, Jinja) are counted by themselves, after the sum of the modules. The ceilings,
+and the floor of comments, are in `[tool.house]` of pyproject.toml.
 
 python tools/lines.py [REVISION]           what has grown since a revision, too
 python tools/lines.py --closure MODULE     what a module imports, and they import
@@ -125,17 +125,33 @@ def find_excesses(
     return excesses
 
 
-def read_ceilings() -> tuple[dict[str, float], dict[str, int]]:
-    """Return the ceilings of `[tool.house]`: of figures, and of modules in a closure."""
+def find_shortfalls(total: Measure, floors: Mapping[str, float]) -> list[str]:
+    """Return a line for each figure that misses its floor of `[tool.house]`."""
+    figures = {"comments": total.comment_percent}
+    shortfalls = []
+    for name, figure in figures.items():
+        if figure < floors[name]:
+            shortfalls.append(f"{name}: {figure:.2f} is less than {floors[name]:g}")
+    return shortfalls
+
+
+def read_limits() -> tuple[dict[str, float], dict[str, int]]:
+    """Return the limits of `[tool.house]`: of figures, and of modules in a closure."""
     house = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["house"]
     closures = house.pop("closures")
     return house, closures
 
 
-def print_table(files: Mapping[str, bytes], before: Counter[str] | None) -> Measure:
-    """Print a row a room, and return the sum of all."""
+def print_table(
+    files: Mapping[str, bytes], measures: Mapping[str, Measure], before: Counter[str] | None
+) -> Measure:
+    """Print a row a room, and return the sum of all.
+
+    Args:
+        measures: of the modules among the files, by their dotted name.
+    """
     rooms: dict[str, Measure] = defaultdict(Measure)
-    for module, measure in measure_modules(read_modules(files)).items():
+    for module, measure in measures.items():
         rooms[room_of(module)] += measure
     total = sum(rooms.values(), Measure())
     print("{:<10}{:>6}{:>8}{:>8}{:>9}{:>8}{:>9}{:>8}{:>10}".format(*_HEADINGS))
@@ -159,7 +175,7 @@ def _print_row(room: str, measure: Measure, lines_before: int | None) -> None:
 
 
 def main() -> int:
-    """Return 1 where a figure passes its ceiling."""
+    """Return 1 where a figure passes its ceiling or misses its floor."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -173,23 +189,27 @@ def main() -> int:
         print(*sorted(find_closure(arguments.closure, imports)), sep="\n")
         return 0
     before = count_lines(read_files(arguments.revision)) if arguments.revision else None
-    total = print_table(files, before)
-    ceilings, closure_ceilings = read_ceilings()
+    measures = measure_modules(texts)
+    total = print_table(files, measures, before)
+    house, closure_ceilings = read_limits()
     closures = {module: len(find_closure(module, imports)) for module in closure_ceilings}
     for module, number in closures.items():
         print(f"{module} imports {number} modules, of at most {closure_ceilings[module]}")
-    core = measure_core(measure_modules(texts), imports)
+    core = measure_core(measures, imports)
     print("{:,} nodes outside of features/".format(core["core-nodes"]))
     print("{} modules of them import a feature".format(core["core-importing-features"]))
     shared_names = find_shared_names(texts)
     core["shared-class-names"] = len(shared_names)
     for name, modules in sorted(shared_names.items()):
         print(f"{name} is a class of {', '.join(modules)}")
-    limits = ceilings | {f"closure.{name}": most for name, most in closure_ceilings.items()}
+    limits = house | {f"closure.{name}": most for name, most in closure_ceilings.items()}
     excesses = find_excesses(total, limits, closures, core)
     for excess in excesses:
         print(f"above its ceiling in pyproject.toml: {excess}")
-    return int(bool(excesses))
+    shortfalls = find_shortfalls(total, house)
+    for shortfall in shortfalls:
+        print(f"below its floor in pyproject.toml: {shortfall}")
+    return int(bool(excesses or shortfalls))
 
 
 if __name__ == "__main__":

@@ -68,6 +68,7 @@ _OWN: dict[str, Backend] = {}
 _OWN_QUANTIZERS: dict[str, Quantization] = {}  # those that have no backend of their own
 for _name in find_families().values():
     _module = import_module(_name)
+    # A family that is imported first leads here before its own entries are made.
     if not hasattr(_module, "ENTRIES") and not hasattr(_module, "QUANTIZERS"):
         raise ImportError(f"{_name}: import pipeline.backends before this module")
     _OWN |= {entry.name: entry for entry in getattr(_module, "ENTRIES", ())}

@@ -26,6 +26,7 @@ class DelegateError(DeviceError):
         super().__init__("", reason, debug_handle)
 
     def __reduce__(self) -> tuple[Any, ...]:
+        # Otherwise it would be unpickled with the arguments of its base class.
         return type(self), (self.reason, self.debug_handle)
 
 

@@ -45,6 +45,7 @@ def built(module: str, remedy: str) -> Requirement:
     package, *path, name = module.split(".")
 
     def is_installed() -> bool:
+        # Not by `find_spec`, which imports the packages around a module.
         for folder in package_folders(package):
             for pattern in (f"{name}.*", f"{name}/__init__.py"):
                 if any(folder.joinpath(*path).glob(pattern)):

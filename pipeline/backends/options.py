@@ -66,6 +66,7 @@ class Options(BaseModel):
         def read(data: Any, validate: Any, info: ValidationInfo) -> Any:
             return info.context(cls, data, validate) if info.context else validate(data)
 
+        # The reference moves to the wrapper, since two schemas can't have one.
         bare: Any = {key: value for key, value in model.items() if key != "ref"}
         return core_schema.with_info_wrap_validator_function(
             read, bare, ref=model["ref"]

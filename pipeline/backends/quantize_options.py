@@ -184,6 +184,7 @@ class MixedQuantize(QuantizeConfig):
         return schemes
 
     def _completed(self, override: Any) -> Any:
+        # What was not written is as for the method, and not the default.
         set_options = {
             name: getattr(override, name) for name in override.model_fields_set
         }

@@ -237,11 +237,13 @@ def _join(
         methods, indices = _split_training(plans)
         owned += [(plan, owner, bool(indices)) for plan in methods]
         training += indices
+    # In the order in which ExecuTorch's emitter visits the methods.
     owned.sort(key=lambda pair: pair[0].name)
     training.sort(key=lambda plan: _place_of(plan, order))
     tables = _Tables(shared=shared)
     for plan, owner, trains in owned:
         tables.relocate(plan, owner, trains)
+    # Constant methods come last, as `emit_program` emits them.
     getters = _Getters(tables, store).emit(constant_methods)
     reserved = Buffer(storage=b"")
     mutable = [

@@ -219,6 +219,7 @@ def _check_named_mutable_buffers(output: EmitterOutput) -> None:
         if name
     ]
     last = len(output.mutable_data or [None]) - 1
+    # From 1, since the first entry is reserved for tensors without data.
     for number, (index, name) in enumerate(stored, 1):
         if index != number or number > last:
             raise confused_with_constant(name)

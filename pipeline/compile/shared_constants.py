@@ -59,6 +59,7 @@ def separate_constants(
         name = getattr(spec.arg, "name", "")
         if name not in names or not feeds_control_flow(placeholders[name]):
             continue
+        # After the original: specs and placeholders must keep the same order.
         with module.graph.inserting_after(placeholders[name]):
             copied_placeholder = module.graph.placeholder(f"{name}_of_branches")
         copied_placeholder.meta = dict(placeholders[name].meta)

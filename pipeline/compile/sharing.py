@@ -58,6 +58,7 @@ class Shared:
             for stem, file_pieces in self.files.items()
             if stem in stems
         }
+        # On macOS and Windows, names that differ in case alone are one file.
         both = {stem.casefold() for stem in pieces} & {stem.casefold() for stem in used}
         if both:
             raise PipelineError(

@@ -241,6 +241,7 @@ class Composition:
             if name is None:
                 continue
             paths = self._folder.files.get(name, [])
+            # A missing file counts too: the config changes as soon as it appears.
             for suffix in CONFIG_SUFFIXES:
                 self.reads.setdefault(f"{name}{suffix}", None)
             if len(paths) == 1:
@@ -345,6 +346,7 @@ def _with_defaults(root: Node, variables: Variables) -> Node:
 
 def _filled(root: Node, fill: Callable[[Node], Node]) -> Node:
     """Leave out what was taken away, and fill in the variables of all texts."""
+    # By identity: a node that YAML aliases repeat is copied once.
     copies: dict[int, Any] = {}
 
     def copy(node: Node) -> Node:

@@ -53,6 +53,7 @@ def find_contradictions(
 
 
 def as_kind(kind: type[_K], value: object) -> _K:
+    # A value of another kind is a mistake that the models report.
     if isinstance(value, kind):
         return value
     return kind()

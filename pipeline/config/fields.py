@@ -118,6 +118,7 @@ def parse_bytes(value: Any) -> Any:
 
 def _portion(value: Any) -> Any:
     if isinstance(value, str) and re.fullmatch(SHARE_PATTERN, value):
+        # As a decimal: 0.7 / 100 is not 0.007 in floating point.
         value = float(Decimal(value.rstrip("% ")) / 100)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not 0 <= value < math.inf:

@@ -65,6 +65,7 @@ def collected(mistakes: Mistakes, *place: str) -> Iterator[set[int | str]]:
     except ValidationError as invalid:
         places = {mistake["loc"][:1] for mistake in mistakes}
         for error in invalid.errors(include_url=False):
+            # pydantic adds these to places in mappings and unions; nobody wrote them.
             loc = tuple(s for s in error["loc"] if s not in ("[key]", *OVERRIDE_TAGS))
             if error["type"] == "mistake":
                 context = dict(error["ctx"])
@@ -94,6 +95,7 @@ def _describe(error: ErrorDetails) -> tuple[str, str]:
     if kind == "missing":
         return "is missing", REMEDIES.get(key, "")
     if kind in ("literal_error", "unknown"):
+        # pydantic has the alternatives of a literal in its sentence alone.
         listed = re.findall(
             r"'([^']*)'|([\w-]+)", context.get("expected", "").replace(" or ", ", ")
         )

@@ -46,7 +46,9 @@ def read_environment(reader: SettingsReader) -> Environment:
     if not reader.untrusted:
         return Environment(names, secrets)
     variable = variable_of("variables")
-    remedy = f"this build is untrusted: only {variable} in its environment can list them"
+    remedy = (
+        f"this build is untrusted: only {variable} in its environment can list them"
+    )
     return Environment(names, secrets, remedy)
 
 

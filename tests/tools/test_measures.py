@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tools.lines import find_excesses, measure_core, room_of
+from tools.lines import find_excesses, find_shortfalls, measure_core, room_of
 from tools.measures import (
     Measure,
     find_closure,
@@ -84,6 +84,33 @@ def test_measures_add_up() -> None:
     assert total.nodes == sum(measure.nodes for measure in measures.values())
     assert total.records == {"Point", "Pair", "Corner"}
     assert total.comment_lines == 1
+
+
+def test_a_comment_counts_unless_it_is_a_directive() -> None:
+    lines = [
+        "# Why alone.",
+        "first = '# text'",
+        'second = """',
+        "# text",
+        '"""',
+        "third = 3  # why at the end",
+        "fourth = 4  # noqa: F821",
+        "fifth = 5  # type: ignore[misc, operator]",
+        "sixth = 6  # fmt: skip",
+        "seventh = 7  # noqa: F821 - why",
+        "eighth = 8  # type: ignore[misc]  # why",
+    ]
+    measure = measure_modules({"shop.notes": "\n".join(lines) + "\n"})["shop.notes"]
+
+    assert (measure.comment_lines, measure.lines) == (4, 11)
+    assert measure.comment_percent == pytest.approx(36.4, abs=0.1)
+
+
+def test_too_few_comments_are_reported() -> None:
+    total = Measure(lines=200, comment_lines=3)
+
+    assert find_shortfalls(total, {"comments": 1.5}) == []
+    assert find_shortfalls(total, {"comments": 2.0}) == ["comments: 1.50 is less than 2"]
 
 
 def test_a_closure_follows_imports_of_modules() -> None:

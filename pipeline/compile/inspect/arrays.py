@@ -75,6 +75,7 @@ class View:
             reversed(self.sizes), reversed(self.strides), strict=True
         ):
             if size > 1 and stride != dense:
+                # Strides say nothing of a tensor without elements.
                 return not self.nbytes
             dense *= size
         return True
@@ -100,6 +101,7 @@ def look(storage: Array, view: View) -> Array:
     numbers = (*view.sizes, *view.strides, view.offset)
     if min(numbers) < 0 or len(view.sizes) != len(view.strides):
         raise UnknownValueError("a view with numbers below zero")
+    # Without elements, there is no last one to check against the storage.
     if math.prod(view.sizes) == 0:
         return np.empty(view.sizes, kind)
     last = view.offset
@@ -134,11 +136,13 @@ def to_float32(values: Array, dtype: str) -> Array:
     Raises UnknownValueError for other dtypes.
     """
     if dtype == "bfloat16":
+        # A bfloat16 is the upper half of a float32.
         return (values.astype("uint32") << 16).view("float32")
     if dtype in _FLOAT8:
         return _float8_values(dtype)[values]
     if dtype not in ("float16", "float32", "float64"):
         raise UnknownValueError(f"{dtype} as float32")
+    # Values beyond float32's range become infinite, as in torch.
     with np.errstate(over="ignore"):
         return values.astype("float32", copy=False)
 

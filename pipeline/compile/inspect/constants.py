@@ -94,10 +94,12 @@ class _ConstantTable:
 
 def _add(tensors: dict[Digest, dict[str, Any]], tensor: torch.Tensor) -> Digest | None:
     """Add a tensor; return the digest of its logical bytes, None where it has none of its own."""
+    # Subclasses, such as torchao's, have no bytes of their own.
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         return None
     if tensor.layout != torch.strided or tensor.device.type == "meta":
         return None
+    # A pending conjugation or negation is a mark of the tensor, not in its bytes.
     tensor = tensor.detach().cpu().resolve_conj().resolve_neg()
     view = view_of(tensor)
     values = look(storage_bytes(tensor), view)

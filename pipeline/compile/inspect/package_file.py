@@ -53,6 +53,7 @@ def open_file(
     """Map a file into memory. Raises PipelineError if it is not what its name says."""
     try:
         with open(path, "rb") as file:
+            # An empty file can't be mapped.
             if not path.stat().st_size:
                 raise CorruptError("it is empty")
             data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))

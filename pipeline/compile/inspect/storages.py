@@ -21,6 +21,7 @@ _listener: ContextVar[Listener | None] = ContextVar(
 
 def storage_bytes(tensor: torch.Tensor) -> Array:
     """Return all of a tensor's storage, without a copy."""
+    # The bytes of all of it: `Tensor.numpy` refuses views and dtypes that numpy lacks.
     flat: Array = (
         torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage()).numpy()
     )

@@ -28,6 +28,7 @@ def measure_uptake(spec: PartitionerSpec, program: ExportedProgram) -> dict[str,
     for node in iter_nodes(program):
         if operator_name(node) and called_delegate(node) is None:
             calls.append(node)
+    # A method may do nothing but move values.
     calls = [node for node in calls if not only_moves(node)] or calls
     taken_calls = sum(TAG in node.meta for node in calls)
     # Why some calls were left matters to nobody as long as others were taken.

@@ -96,6 +96,7 @@ class CacheContext:
 
 def is_joint(details: type[BackendDetails]) -> bool:
     """Tell whether a class sees all methods at once instead of partition by partition."""
+    # Without `BackendDetails` itself, whose own method calls `preprocess` one by one.
     parents = details.__mro__[: details.__mro__.index(BackendDetails)]
     return any("preprocess_multimethod" in vars(parent) for parent in parents)
 

@@ -48,6 +48,7 @@ def registered() -> Mapping[str, str]:
             references[entry.backend_id] = entry.preprocessing.details
     for name, details in loaded_details().items():
         references[name] = reference(details)
+    # Last, since a function goes before a class of the same name.
     references |= functions()
     return dict(sorted(references.items()))
 
@@ -119,6 +120,7 @@ def functions() -> dict[str, str]:
 
 def loaded_details() -> dict[str, type[BackendDetails]]:
     """Return the classes that are imported; ExecuTorch's are direct subclasses."""
+    # Not imported for this: until something else does, no backend class exists.
     module = sys.modules.get(_DETAILS)
     classes: Sequence[Any] = (
         module.BackendDetails.__subclasses__() if module is not None else ()

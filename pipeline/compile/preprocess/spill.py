@@ -77,6 +77,7 @@ def spilled_constants(store: Store | None) -> Iterator[None]:
 
 
 def _spill(data: Any, store: Store) -> Any:
+    # Not `isinstance`: what stands in for a blob already is a subclass.
     large = type(data) is bytes and len(data) >= _SPILLED_FROM
     if large:
         return BlobBytes(put_blob(store, data))
@@ -86,6 +87,7 @@ def _spill(data: Any, store: Store) -> Any:
 def stand_in(blob: Blob, module: str, store: Store) -> BlobBytes | None:
     """Return what `spilled_data` has in place of a blob of a module's, None for its bytes."""
     stands_in = module and _spills.get() and blob.size >= _SPILLED_FROM
+    # A blob may have been evicted, and then its bytes are needed.
     if stands_in and store.intact([blob.digest]):
         return BlobBytes(blob)
     return None

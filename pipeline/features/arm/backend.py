@@ -51,6 +51,7 @@ def arm_backend(
     def make_partitioner(options: Any) -> Partitioner:
         from pipeline.features.arm.partitioner import make_partitioner
 
+        # The first one names the device: `target` or `tosa_spec`.
         device = quantize.partitioners_own[0]
         hint = f"quantizer: {name}, {device}: {getattr(options, device)}"
         kind = resolve_name(f"{folder}.partitioner:{stem}Partitioner")
@@ -100,6 +101,7 @@ def compile_spec(options: Any) -> ArmCompileSpec:
     kind = resolve_name(_ARM + options.spec)
     arguments: dict[str, Any] = {}
     for name in signature(kind).parameters:
+        # None keeps the default of the installed release.
         value = getattr(options, name, None)
         if value is not None:
             arguments[name] = list(value) if isinstance(value, tuple) else value
@@ -109,6 +111,7 @@ def compile_spec(options: Any) -> ArmCompileSpec:
     spec: ArmCompileSpec = kind(**arguments)
     if not options.model_dump(include=set(PASS_OPTIONS), exclude_defaults=True):
         return spec
+    # Not a plain `ArmPassPipelineConfig()`: for U55 ExecuTorch changes its default softmax.
     config = spec._create_default_pipeline_config()
     if options.softmax is not None:
         config.softmax = passes.SoftmaxDecompositionConfig[options.softmax.upper()]

@@ -37,6 +37,7 @@ def missing() -> str:
     ):
         return f"VK_INSTANCE_LAYERS lacks {' and '.join(LAYERS)}; {_SETUP}"
     layers = set()
+    # The paths are the user's: don't fail because of a damaged manifest in them.
     for path in manifests(*paths_of("VK_LAYER_PATH"), *paths_of("VK_ADD_LAYER_PATH")):
         with suppress(OSError, ValueError, KeyError, TypeError):
             layers.add(json.loads(path.read_text(encoding="utf-8"))["layer"]["name"])

@@ -62,6 +62,8 @@ class _Mixed(Quantizer):
         self._mark(model)
         annotated = self._quantizer.annotate(model)
         for node in annotated.graph.nodes:
+            # A mark is a place in the schemes of this config, and means nothing to a later
+            # quantizer.
             node.meta.pop(_MARK, None)
         return annotated
 

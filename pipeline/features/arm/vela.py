@@ -63,6 +63,7 @@ def kept_estimates() -> Iterator[None]:
 
 def _find_summary(folder: Path) -> Estimate | None:
     """Read the last summary that vela wrote into a folder; None, and a warning, without one."""
+    # A folder that a compile spec names keeps the summaries of earlier partitions.
     summaries = sorted(
         folder.glob("*_summary_*.csv"), key=lambda path: path.stat().st_mtime_ns
     )

@@ -135,6 +135,7 @@ def _guarded(make: Callable[..., Any] | None, methods: Iterable[str], who: str) 
 
     @wraps(make)
     def guarded(*args: Any) -> Any:
+        # Here, since that module imports torch, which a no-op run does without.
         from pipeline.program.kept_state import keep_state, keep_state_in
 
         product = keep_state(make, who)(*args)

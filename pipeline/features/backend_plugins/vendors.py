@@ -22,7 +22,7 @@ _SOURCE = "https://github.com/pytorch/executorch/tree/main/"
 PLUGIN = Requirement(
     "a plugin that lowers to it",
     "write one (docs/guides/writing-a-backend.md)",
-    lambda: False,
+    lambda: False,  # a plugin's entry would stand in place of the row
 )
 
 
@@ -41,6 +41,7 @@ def _row(
         summary=summary,
         options=NoOptions,
         preprocessing=Preprocessing(
+            # Which backends see all methods at once differs by release: CUDA's does since 1.5.
             joint=joint or name in installed_release().joint,
             unreproducible="not known: it could not be tried",
         ),
@@ -56,6 +57,7 @@ def _module(name: str, remedy: str) -> Requirement:
 def _cuda_torch() -> bool:
     """Return whether torch is a CUDA build: its version says so, or libraries of one are there."""
     try:
+        # PyPI's CUDA builds don't have `+cu` in their version.
         return "+cu" in version("torch") or importable("nvidia")
     except PackageNotFoundError:
         return False
@@ -91,6 +93,7 @@ _TRITON = _module("triton", "pip install triton")
 _GPU = Requirement(
     "an Nvidia GPU",
     "build on a machine that has one",
+    # Asking torch would import it.
     lambda: os.path.exists("/dev/nvidia0"),
 )
 _COREAI = _module("coreai_torch", "install Apple's coreai-torch")

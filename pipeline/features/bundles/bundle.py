@@ -89,6 +89,7 @@ def bundle(pte: Path, collected: BundleCases) -> bytes:
         plan.name: plan for plan in program_from_bytes(pte.read_bytes()).execution_plan
     }
     suites = []
+    # By name, so that equal packages have equal bytes.
     for method, cases in sorted(collected.cases.items()):
         expressible = {}
         plan = plans[method]
@@ -175,6 +176,7 @@ def _inexpressible(plan: ExecutionPlan, case: BundleCase) -> str:
             continue
         if name.startswith("output"):
             return f"{name} is not a tensor; a bundled program compares only tensors"
+        # Exactly this type: to Python, a bool is an int too.
         if type(value) is not _NUMBERS.get(kind):
             return f"{name} is neither a tensor nor a number, which a bundled program can't hold"
     return ""

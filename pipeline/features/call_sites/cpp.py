@@ -151,6 +151,7 @@ def _render_constructor(facts: Json) -> Iterator[str]:
         arguments += ", std::vector<std::string> ptds"
         passed += "std::move(ptds), "
         yield f"  // Loaded with {', '.join(facts['data_files'])}, as `ptds`."
+    # The last argument shares arenas; those before it are defaults.
     shared = ", nullptr, nullptr, nullptr, true" if facts["shares_state"] else ""
     if shared:
         yield "  // Methods share state, and so memory."
@@ -242,7 +243,7 @@ def _pass(argument: str, item: Json) -> str:
     value = item["value"]
     if value is None:
         return "EValue()"
-    if isinstance(value, bool):
+    if isinstance(value, bool):  # which is an int as well
         return f"EValue({str(value).lower()})"
     return f"EValue({_TYPES[type(value).__name__]}({value!r}))"
 
@@ -255,11 +256,13 @@ def _render_constant(name: str, method: Json) -> Iterator[str]:
     yield "    if (!result.ok()) {"
     yield "      return result.error();"
     yield "    }"
+    # `EValue`'s getters abort the process on a value of another kind.
     yield f"    if (result->size() != 1 || !result->at(0).{_TAGS[kind]}()) {{"
     yield "      return Error::InvalidProgram;"
     yield "    }"
     value = f"result->at(0).{_GETTERS[kind]}"
     if kind == "str":
+        # A view into the method's memory, which the next call may overwrite.
         yield f"    const auto text = {value};"
         yield "    return std::string(text.data(), text.size());"
     else:

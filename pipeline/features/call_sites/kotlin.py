@@ -24,7 +24,7 @@ DTYPES = {
     "int8": "INT8",
     "uint8": "UINT8",
 }
-LACKS = ("data files", "shared state")
+LACKS = ("data files", "shared state")  # of which `Module.load` takes none
 _TYPES = {
     "bool": "Boolean",
     "float": "Double",
@@ -167,5 +167,6 @@ def _pass(argument: str, item: Json) -> str:
     value = item["value"]
     if value is None:
         return "EValue.optionalNone()"
+    # Kotlin doesn't widen an Int, and `EValue.from` takes a Long.
     suffix = "L" if type(value) is int else ""
     return f"EValue.from({json.dumps(value)}{suffix})"

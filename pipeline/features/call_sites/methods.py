@@ -63,6 +63,7 @@ def _describe_leaf(leaf: Json) -> dict[str, Any]:
     if "dtype" in leaf:
         sizes = [_describe_size(size) for size in leaf["sizes"]]
         text = f"{leaf['dtype']} [{', '.join(map(_format_size, sizes))}]"
+        # Apps pass contiguous tensors, and the runtime refuses another order of dimensions.
         is_laid_out = leaf.get("order", []) == sorted(leaf.get("order", []))
         return {
             "name": name,
@@ -82,6 +83,7 @@ def _describe_leaf(leaf: Json) -> dict[str, Any]:
     if "scalar" in leaf:
         return {"name": name, "kind": leaf["scalar"], "text": leaf["scalar"]}
     if "float" in leaf or "value" in leaf:
+        # Hexadecimal is exact, and has a form for infinities and NaN, which JSON lacks.
         value = float.fromhex(leaf["float"]) if "float" in leaf else leaf["value"]
         return {
             "name": name,
@@ -147,5 +149,6 @@ def find_obstacles(
 def _can_be_passed(value: Any) -> bool:
     """Tell whether every language can write a value that an export fixed."""
     if isinstance(value, float):
+        # Not every language has a literal for infinities and NaN.
         return math.isfinite(value)
     return value is None or isinstance(value, bool | int)

@@ -26,6 +26,7 @@ def pascal(name: str) -> str:
 
 
 def _capital(word: str) -> str:
+    # Not `capitalize`, which would make `Maxlen` of `maxLen`.
     return word[0].upper() + word[1:]
 
 

@@ -99,6 +99,7 @@ def _render_method(name: str, method: Json, error: str) -> Iterator[str]:
     if method["constant"]:
         kind = _TYPES[method["outputs"][0]["kind"]]
         yield f"  public func {name}() throws -> {kind} {{"
+        # `execute` is generic: the annotation chooses its type.
         yield f"    let value: {kind} = try module.execute({label})"
         yield "    return value"
         yield "  }"

@@ -147,6 +147,7 @@ def _render_method(name: str, method: Json) -> Iterator[str]:
         yield f"        {field}: values[{place}] as {_TYPES[output['kind']]},"
     yield "      };"
     yield "    } catch (error) {"
+    # Their memory is native, and no garbage collector frees it.
     yield "      outputs.forEach((output) => output.dispose());"
     yield "      throw error;"
     yield "    }"
@@ -190,6 +191,7 @@ def translate(expression: Any, symbols: list[str]) -> str:
         return f"({signs[function].join(parts)})"
     functions = {"FloorDiv": "Math.floor({} / {})", "Max": "Math.max({}, {})"}
     functions |= {"CeilToInt": "Math.ceil({})", "Min": "Math.min({}, {})"}
+    # SymPy's Max and Min take any number of operands, these templates two.
     if function in functions and functions[function].count("{}") == len(parts):
         return functions[function].format(*parts)
     return ""

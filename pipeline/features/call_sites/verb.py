@@ -54,6 +54,7 @@ def run(
     if not out:
         yield from lines
         return
+    # doit changes to the workspace's folder, but `--out` is meant from the user's.
     path = Path(loader.initial_workdir or plan.workspace.root) / out
     try:
         write_atomically(path, ("\n".join(lines) + "\n").encode())
@@ -87,6 +88,7 @@ def render(manifest: Json, language: str, namespace: str = "") -> Iterator[str]:
             *(f"{package} in {language}: {reason}" for reason in obstacles)
         )
     for block in module.render(facts):
+        # `splitlines` gives nothing for an empty line.
         yield from block.splitlines() or [""]
 
 
@@ -98,6 +100,7 @@ def find_facts(manifest: Json, namespace: str = "") -> dict[str, Any]:
     files = {name: file["digest"] for name, file in manifest["files"].items()}
     command = "made by `doit call-sites`; don't edit"
     return {
+        # The digest tells whether a written file is of the present build.
         "title": f"Calls {package}, {hash_json(files)[:12]}: {command}.",
         "class": pascal(package),
         "namespace": namespace or snake(package),

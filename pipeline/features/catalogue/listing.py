@@ -289,6 +289,7 @@ def _properties(
     """Each option with its kind, default and help, and those of an option that is a mapping of
     options under it."""
     for name, part in schema.get("properties", {}).items():
+        # The heading already names it.
         if name == "quantizer" or (only and name not in only):
             continue
         deeper = len(indent) + 4
@@ -318,5 +319,6 @@ def _describe_default(part: Mapping[str, Any], required: bool) -> str:
 
 def _wrapped(text: str, indent: int) -> list[str]:
     wrapper = textwrap.TextWrapper(_WIDTH, subsequent_indent=" " * indent)
+    # A break would spoil words that people copy, such as paths and options.
     wrapper.break_long_words = wrapper.break_on_hyphens = False
     return wrapper.wrap(text)

@@ -67,6 +67,7 @@ def _runtime_files() -> Iterable[Path]:
 def holds(path: Path, backend_id: str) -> bool:
     """Return whether a file holds a delegate: its name, as a text that ends there."""
     try:
+        # Kept until the file changes: it may be large, and keys ask again and again.
         return _holds(path, backend_id, path.stat().st_mtime_ns)
     except OSError:
         return False

@@ -51,6 +51,7 @@ def find_branch(path: Path, line: int, other_line: int | None) -> Branch | None:
     if source is None:
         return None
     scope = source.scope(line)
+    # A line of another function can't be in an arm of this one.
     if other_line is not None and source.scope(other_line) is not scope:
         other_line = None
     candidates: list[Conditional] = []
@@ -58,6 +59,7 @@ def find_branch(path: Path, line: int, other_line: int | None) -> Branch | None:
         if isinstance(node, _CONDITIONALS):
             arm = _arm(node, line)
             if other_line is None:
+                # A `for` or `try` is around many lines without deciding whether they run.
                 if arm is not None and not isinstance(node, (ast.For, ast.Try)):
                     candidates.append(node)
             elif arm != _arm(node, other_line):
@@ -65,6 +67,7 @@ def find_branch(path: Path, line: int, other_line: int | None) -> Branch | None:
     if not candidates:
         return None
     candidates.sort(key=extent)
+    # The outermost one: everything inside it runs in only one of the two runs.
     return _describe(source, candidates[0] if other_line is None else candidates[-1])
 
 

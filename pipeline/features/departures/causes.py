@@ -13,6 +13,7 @@ from pipeline.features.departures.difference import RunDifference
 
 Rule = Callable[[RunDifference], Cause | None]
 RULES: tuple[Rule, ...] = (
+    # Most certain first: a mode or a weight explains everything that follows from it.
     value_causes.find_training_mode,
     value_causes.find_weights,
     value_causes.find_attribute,

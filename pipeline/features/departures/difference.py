@@ -155,6 +155,7 @@ def make_difference(comparison: TraceComparison, root: Path) -> RunDifference | 
         *(comparison, tolerance, program_event, reference_event),
         *(leaves, reference_leaves, root),
     )
+    # The reference's event first: a program only knows the lines of `forward`.
     if reference_event is not None and (twin := difference.find_twin(reference_event)):
         program_event = twin
     elif program_event is not None and (twin := difference.find_twin(program_event)):

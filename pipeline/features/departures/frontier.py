@@ -46,6 +46,7 @@ class ValueIndex:
         content = trace.values[value]
         if content is None:
             return 0.0
+        # Many values share a shape and dtype; few have a first projection this close.
         entries = self._groups.get(_group(trace, value, content), [])
         reach = math.inf
         if math.isfinite(
@@ -114,6 +115,7 @@ class TraceComparison:
             return False
         if type(output) is not type(expected):
             return False
+        # Both may return NaN, which is not equal to itself.
         is_nan = output != output
         return bool(is_nan or output == expected)
 
@@ -203,6 +205,7 @@ def pair_leaves(program: Trace[Any], reference: Trace[Any]) -> list[tuple[int, i
     """Return the values of one name that both runs begin with, such as a parameter. A wrapper may
     have added a prefix to the names of one of them."""
     values_by_name = {}
+    # In reverse, so that the first of several leaves with the same name wins.
     for value, leaf in reversed(reference.leaves.items()):
         if leaf.name:
             values_by_name[leaf.name] = value
@@ -223,6 +226,7 @@ def _find_partner(name: str, values_by_name: dict[str, int]) -> int | None:
     for other_name, value in values_by_name.items():
         if _is_suffix(name, other_name):
             alike.append(value)
+    # Several names with the same ending are ambiguous.
     return alike[0] if len(alike) == 1 else None
 
 
@@ -251,6 +255,7 @@ def find_tolerance(comparison: TraceComparison) -> float | None:
     for tolerance in TOLERANCES:
         if not comparison.differing_outputs(tolerance):
             break
+        # At a tolerance of 0 any rounding would be a jump.
         if _first_error(comparison, tolerance) > _JUMP * max(tolerance, 4.0) * _EPS:
             return tolerance
         first = tolerance if first is None else first

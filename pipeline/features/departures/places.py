@@ -71,6 +71,7 @@ def place_of_node(node: Node) -> Place:
     calls = []
     depth = 0
     for frame in parse_trace(node.meta.get("stack_trace") or "", tracers=True):
+        # Each `forward` in the trace is one module deeper.
         depth += frame.function == "forward"
         if is_model_file(frame.file):
             calls.append(FrameCall(frame, _at_depth(modules, depth)))
@@ -109,6 +110,7 @@ def find_eager_place(
                 innermost = innermost or around
                 calls += [FrameCall(line, around) for line in lines]
                 lines.clear()
+            # Only next to the operator: further out, torch's functions belong to calls of modules.
             elif not (lines or calls or function) and not file.endswith(_WRAPPERS):
                 function = code.co_name
         elif not file.startswith(_OUR_FILES) and is_model_file(file):

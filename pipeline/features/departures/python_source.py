@@ -42,6 +42,7 @@ class SourceFile:
                 self.owners.append(child)
                 holder = child
             for target, value in _assignments(child):
+                # By the last part of the name: both `self.scale` and `scale` are looked up.
                 name = getattr(target, "attr", getattr(target, "id", ""))
                 self.definitions.append((name, target, value, scope, owner))
             self._index(child, inner, holder)
@@ -95,6 +96,7 @@ class SourceFile:
         """Return whether a name can be an attribute of a class's objects, by what stands in the
         file: another class must be one of its bases."""
         _, target, _, scope, holder = definition
+        # A variable of a function is no attribute.
         if isinstance(target, ast.Name) and scope is not self.tree:
             return False
         if holder in (owner, self.tree) or not isinstance(owner, ast.ClassDef):

@@ -34,6 +34,7 @@ _MISSING = object()
 def find_holders(reference: Callable[..., object]) -> dict[int, tuple[str, Any]]:
     """Return what a callable has its state in, by id, with qualified names: modules, and other
     objects that it is a method of or refers to in its closure."""
+    # By id, since what holds state need not be hashable.
     holders: dict[int, tuple[str, Any]] = {}
     pending: list[tuple[str, Any]] = [("", reference)]
     while pending:
@@ -168,6 +169,7 @@ def _changed_keys(name: str, now: Any, before: Any) -> Iterator[str]:
 def _same_elements(container: Any, earlier: Any) -> bool:
     if len(container) != len(earlier):
         return False
+    # By identity: comparing tensors would compute, and an equal copy is another object.
     if isinstance(container, dict):
         return all(
             k in earlier and earlier[k] is value for k, value in container.items()
@@ -178,6 +180,7 @@ def _same_elements(container: Any, earlier: Any) -> bool:
 
 
 def _refill(container: Any, before: Any) -> None:
+    # In place, since the reference refers to this object.
     container.clear()
     if isinstance(container, (MutableMapping, MutableSet)):
         container.update(before)  # type: ignore[union-attr]
@@ -249,6 +252,7 @@ class _RandomState:
     def __init__(self) -> None:
         self._torch = torch.get_rng_state()
         self._python = random.getstate()
+        # Not imported for this: without it in the process, no reference has drawn from it.
         numpy = sys.modules.get("numpy")
         self._numpy = numpy.random.get_state() if numpy else None
 

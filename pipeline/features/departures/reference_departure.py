@@ -66,6 +66,7 @@ def locate_departure(
     """
     expected = run_reference(reference, program, inputs)
     state = find_state(program, expected.holders)
+    # The reference's present state first, which earlier calls may have changed.
     for start in (state, {}) if state else ({},):
         actual = run_program(program, inputs, start)
         comparison = TraceComparison(actual, expected)

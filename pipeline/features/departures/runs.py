@@ -189,6 +189,7 @@ def _call(
     reference: Callable[..., object],
     inputs: InputSet,
 ) -> object:
+    # A compiled module runs fused kernels, which are no operators of a program.
     with torch.no_grad(), torch.compiler.set_stance("force_eager"), recorder:
         return reference(*inputs.args, **inputs.kwargs)
 
@@ -201,6 +202,7 @@ def _preserved(
     state = PythonState(dict(holders))
     storages = StorageKeeper()
     with ExitStack() as stack:
+        # Callbacks run backwards: memory is restored first, then the attributes that hold it.
         stack.callback(torch.set_default_dtype, torch.get_default_dtype())
         stack.callback(state.restore)
         stack.callback(storages.restore)

@@ -89,6 +89,7 @@ def _flat_values(tensor: Tensor) -> Tensor:
     if tensor.is_quantized:
         tensor = tensor.int_repr()
     if tensor.is_complex():
+        # `view_as_real` refuses a tensor whose conjugation is still pending.
         tensor = torch.view_as_real(tensor.resolve_conj())
     return tensor.resolve_neg().cpu().reshape(-1)
 
@@ -99,9 +100,11 @@ def _project(values: Tensor, count: int, dtype: torch.dtype) -> Sketch:
     squares = 0.0
     size = _COLUMNS * _ROWS
     for number, start in enumerate(range(0, len(values), size)):
+        # Rounding of long sums must stay far below that of float32 values.
         block = values[start : start + size].to(torch.float64)
         finite = block.isfinite()
         if not finite.all():
+            # Distinct numbers, so that swapping NaN, inf and -inf changes the sketch.
             kinds = torch.where(block.isnan(), 1.0, torch.where(block > 0, 2.0, 3.0))
             kinds = torch.where(finite, 0.0, kinds.to(torch.float64))
             nonfinite += _project_block(kinds, number)

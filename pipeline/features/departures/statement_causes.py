@@ -85,6 +85,7 @@ def find_option(difference: RunDifference) -> Cause | None:
 def _differing_scalars(
     program: Mapping[str, Any], reference: Mapping[str, Any]
 ) -> list[str]:
+    # As texts, since NaN is not equal to itself, and 1 is equal to True.
     return [
         name
         for name in program
@@ -150,6 +151,7 @@ def _parting_calls(
     """Return the calls of one function in which two places are on different lines."""
     if program_place is None or reference_place is None:
         return None
+    # A program knows the lines of `forward` alone, so helpers can't be paired with it.
     partial = all(call.frame.function == "forward" for call in program_place.calls)
     calls = [
         c for c in reference_place.calls if not partial or c.frame.function == "forward"

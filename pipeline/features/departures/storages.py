@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 def memory_key(tensor: Tensor) -> tuple[Any, ...]:
     """Return what names a tensor's memory, equal for all views of it."""
+    # Only strided tensors have a storage.
     if tensor.layout is not torch.strided:
         return ("object", id(tensor))
     return (_address(tensor),)
@@ -67,6 +68,7 @@ class StorageKeeper:
     def restore(self) -> None:
         """Write back what was there before the run."""
         for storage, before in self._before.values():
+            # Operators such as `resize_` change the size of a storage.
             if storage.nbytes() != before.nbytes():
                 storage.resize_(before.nbytes())
             storage.copy_(before)

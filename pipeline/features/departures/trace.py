@@ -212,6 +212,7 @@ class TraceRecorder(TorchDispatchMode, Generic[Site]):
         """Run control flow; a branch is recorded as if it were called, other bodies as a whole."""
         if func.name() == "cond" and len(args) == 4:
             predicate, then, otherwise, operands = args
+            # A mode is off within its own dispatch, and must see the operators of the branch.
             with self:
                 return (then if bool(predicate) else otherwise)(*operands)
         site = self._locate()
@@ -239,6 +240,7 @@ class TraceRecorder(TorchDispatchMode, Generic[Site]):
         origin = self._origin(base_operator(name), reads)
         bases = []
         if _is_mutable(func):
+            # Writing to a view changes the tensor that it is a view of.
             bases = [t._base for t in written if t._base is not None]
         values = [self._write(tensor, origin, reads) for tensor in (*written, *bases)]
         scalars = dict(_scalars(func, args, kwargs))
@@ -249,6 +251,7 @@ class TraceRecorder(TorchDispatchMode, Generic[Site]):
         )
         self.trace.events.append(event)
         for value in values:
+            # What was there before has no producer, though an operator may return it unchanged.
             if value not in self.trace.leaves:
                 self.trace.producers.setdefault(value, event)
 
@@ -268,6 +271,7 @@ class TraceRecorder(TorchDispatchMode, Generic[Site]):
         content = sketch(tensor)
         label = self._labels.get(storage_key(tensor), ("", ""))
         value = self._labelled.get((label, content), -1)
+        # A labelled tensor that had other content before was written to: find the value by content.
         if value < 0 and (label == ("", "") or label in self._seen):
             value = self._latest.get(content, -1)
         if value < 0:

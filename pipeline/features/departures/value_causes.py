@@ -58,6 +58,7 @@ def _is_dropout(event: TraceEvent[Any]) -> bool:
     if place.module is not None:
         kind = name_class(place.module)
     node = getattr(event.site, "target", "")
+    # A `bernoulli` may be the model's own: only what is around it tells.
     return "dropout" in f"{event.base} {place.function} {kind} {node}".lower()
 
 

@@ -278,6 +278,7 @@ def _used_by_links(plan: Plan, package: str) -> set[Digest]:
     for _, key in earlier_keys(store, "link", {"model": plan.model(package)}):
         if key["package"] == package:
             used.update(key["compiles"].values())
+    # A copy, since the loop adds to the set.
     for digest in list(used):
         entry = store.get(digest)
         if entry is None:

@@ -220,6 +220,7 @@ def preview(
     """
     packages = list(dict.fromkeys(target.package for target in targets))
     whole = not any(target.methods for target in targets)
+    # All at once, since a remote tier takes a round trip for each request.
     plan.workspace.store.look(prefetch_packages(plan, packages, True, not whole))
     links = foresee_links(plan, packages)
     faulty: dict[str, Sequence[Problem]] = {}

@@ -187,6 +187,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Secret):
         return str(value)
     if isinstance(value, str):
+        # A single dollar sign would begin a variable where this is read again.
         return value.replace("$", "$$")
     return value
 

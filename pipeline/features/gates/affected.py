@@ -90,6 +90,7 @@ def run(plan: Plan, words: Sequence[str], json: bool = False) -> Iterator[Any]:
         reference = open_reference(plan, revision, stack)
         if reference is None or (reference.packages and reference.plan is None):
             raise PipelineError(f"'{revision}' is not a git revision; {_USAGE}")
+        # Nothing is exported here.
         plan.trust_last_exports()
         packages = _select(plan, reference, names)
         comparisons = [_compare(plan, reference, package) for package in packages]
@@ -190,6 +191,7 @@ def _describe_validation(plan: Plan, revision: Plan, package: str) -> list[str]:
     assert methods is not None and earlier_methods is not None
     link = plan.link_digest(package)
     entry = link and plan.workspace.store.get(link)
+    # The same files on both sides, so that only the validations themselves are compared.
     files = entry.result["files"] if entry else {}
     before = revision.make_validation(package, files, earlier_methods)
     now = plan.make_validation(package, files, methods)

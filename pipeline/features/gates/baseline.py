@@ -53,6 +53,7 @@ class _Dumper(Dumper):
     def represent_mapping(
         self, tag: str, mapping: Any, flow_style: bool | None = None
     ) -> Any:
+        # A tensor or a latency, whose values belong together.
         flat = bool({"dtype", "median"} & mapping.keys())
         return super().represent_mapping(tag, mapping, flow_style=flat)
 
@@ -67,7 +68,9 @@ def format_baseline(package: str, figures: Json) -> str:
         :MOST_TENSORS
     ]
     if largest:
+        # By name: in the order of sizes, a tensor that outgrows another would move lines.
         content["tensors"] = {name: tensors[name] for name in sorted(largest)}
+    # No line is wrapped, so that another figure changes one line.
     options: Any = {"sort_keys": False, "allow_unicode": True, "width": math.inf}
     return _COMMENT.format(package=package) + yaml.dump(
         content, None, _Dumper, **options

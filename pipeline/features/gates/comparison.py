@@ -106,6 +106,7 @@ def _find_renamed_methods(old: Json, new: Json) -> dict[str, str]:
         for previous in gone:
             if _identify(old, previous) == identity:
                 renamed[name] = previous
+                # Each former method has at most one new name.
                 gone.remove(previous)
                 break
     return renamed

@@ -59,6 +59,7 @@ class Runtime:
     def _key(self, operator: str) -> str:
         if operator in self._listed:
             return operator
+        # A target may name a whole namespace.
         return f"{operator.partition('::')[0]}::*"
 
     def describe_near(self, operator: str) -> str:
@@ -115,6 +116,7 @@ class Method:
         places = {index: place for _, index, place in (traced or {}).get("nodes", ())}
         wanted_places = {places[index] for index in instructions if index in places}
         raw = self.facts["delegation"].get("left", ())
+        # They are paired by position, which means nothing if the lengths differ.
         if len(raw) != len(self.left):
             return []
         return [
@@ -148,6 +150,7 @@ def measure_misfits(
         )
     count = 0
     sentences = []
+    # Gates of several methods may name the same target.
     for runtime in {runtime.name: runtime for runtime in runtimes}.values():
         misfits = list(find(runtime))
         count += len(misfits)
@@ -175,6 +178,7 @@ def find_package_misfits(contract: Json, runtime: Runtime) -> Iterator[str]:
                 f"{schema['version']}; {_OLDER}"
             )
     for release in contract["executorch"]:
+        # Patch releases are taken to read each other's files.
         if limits["executorch"] and _minor(release) > _minor(limits["executorch"]):
             yield (
                 f"is of executorch {limits['executorch']}, and {release} made the package, which "

@@ -207,6 +207,7 @@ def _compare_sqnr(method: str, accepted: Json, figures: Json) -> Iterator[Row]:
     ratios = [ratio for ratio in ratios if ratio is not None]
     now = figures.get("sqnr_db")
     if ratios and isinstance(now, int | float):
+        # Higher ratios mean that outputs are all but equal, and say nothing more.
         before = min(MOST_SQNR, *ratios)
         yield _change(method, "SQNR", before, min(MOST_SQNR, now), decibel)
 

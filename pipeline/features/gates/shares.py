@@ -14,6 +14,7 @@ from pipeline.config.fields import SHARE_PATTERN, Share
 def _parse_share(value: Any) -> Any:
     """Return a share that is written in percent as a number; anything else as it is."""
     if isinstance(value, str) and re.fullmatch(SHARE_PATTERN, value):
+        # As a decimal: 0.7 / 100 is not 0.007 in floating point.
         return float(Decimal(value.rstrip("% ")) / 100)
     return value
 

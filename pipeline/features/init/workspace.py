@@ -86,6 +86,7 @@ def run(words: Sequence[str], root: Path) -> int:
         PipelineError: the command line makes no sense, or the folder is in a workspace.
     """
     folder = Path.cwd() / (words[0] if words else "")
+    # A folder of this name is an option that was meant for something else.
     if len(words) > 1 or folder.name.startswith("-"):
         raise PipelineError("usage: doit init [folder]")
     is_below = folder != root and folder.is_relative_to(root)
@@ -101,6 +102,7 @@ def run(words: Sequence[str], root: Path) -> int:
 def make_workspace(folder: Path) -> Iterator[str]:
     """Write what a workspace needs into a folder, which need not be there, and yield a line for
     each file. What is there stays as it is. Raises PipelineError."""
+    # Before anything is written, or the example's own config would count.
     has_packages = any((folder / "partition_configs").glob("*.y*ml"))
     try:
         for name, text in FILES.items():

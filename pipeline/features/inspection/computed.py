@@ -25,6 +25,7 @@ def iter_computed(program: ExportedProgram) -> Iterator[tuple[str, torch.Tensor]
             continue
         norms = [user for user in node.users if base_name(user) in _NORMS]
         weight = values.get(node.args[1])
+        # Any other user needs the result before the norm, so XNNPACK doesn't fold it in.
         if norms and len(node.users) == 1:
             for name, tensor in _fold(node, norms[0], values):
                 yield name, _swap_channels(node, tensor)
@@ -48,8 +49,10 @@ def _fold(
     name, kernel = find(weight)
     bias_name, offset = find(bias)
     scale, shift, mean, variance = (find(argument)[1] for argument in norm.args[1:5])
+    # Statistics that the graph computes have no values to fold in.
     if kernel is None or mean is None or variance is None:
         return
+    # The order of torch.nn.utils.fusion: running statistics before the norm's own weight and bias.
     arguments: tuple[Any, ...] = (
         kernel,
         offset,
@@ -64,6 +67,7 @@ def _fold(
     else:
         fused = fuse_conv_bn_weights(*arguments, before.args[6])
     yield name, fused[0]
+    # A norm shifts, so its operator gets a bias even if it had none.
     if fused[1] is not None:
         yield bias_name or f"{name.removesuffix('weight')}bias", fused[1]
 

@@ -73,6 +73,7 @@ def _segments(view: PackageView, file: PackageFile) -> Iterator[dict[str, Any]]:
     """Yield the segments of a file, which cover it. Raises PipelineError where two overlap."""
     claims = _claims(view, file)
     end = 0
+    # By offset, so that comparing with the end of the last one finds every overlap.
     for span, claim in sorted(claims.items()):
         if span.offset < end:
             raise PipelineError(
@@ -96,6 +97,7 @@ def _fill_gap(
         yield _segment(view, file, Span(gap.offset, inside), _Claim("program"))
     if inside < gap.size:
         padding = Span(gap.offset + inside, gap.size - inside)
+        # Padding is zeros; other bytes would be data that nothing in the file refers to.
         unused = bytes(file.data[padding.offset : padding.end]).strip(b"\0")
         yield _segment(
             view, file, padding, _Claim("padding", {"unused"} if unused else set())
@@ -106,6 +108,7 @@ def _segment(
     view: PackageView, file: PackageFile, span: Span, claim: _Claim
 ) -> dict[str, Any]:
     tensor = None
+    # A segment of constants holds many tensors, which `stored_tensors` names one by one.
     if claim.kind == "named_data":
         tensor = view.lookup(file.digest(span), claim.methods)
     return {
@@ -142,6 +145,7 @@ def _claims(view: PackageView, file: PackageFile) -> dict[Span, _Claim]:
             for segment in segments:
                 methods = (method for _, claimed in used.values() for method in claimed)
                 claim(layout.segments[segment], kind, methods)
+            # Spans lie within segments, where there are some, and would overlap with them.
             for index, span in enumerate(() if segments else spans):
                 claim(span, kind, used[index][1] if index in used else ())
         for span, calls in view.payloads.items():
@@ -149,11 +153,13 @@ def _claims(view: PackageView, file: PackageFile) -> dict[Span, _Claim]:
             claimed.backends.update(backend for _, _, backend in calls)
     for number, span in enumerate(layout.segments):
         claims.setdefault(span, _Claim("padding", {f"unused segment {number}"}))
+    # An empty span begins where its neighbour does, which would look like an overlap.
     return {span: claimed for span, claimed in claims.items() if span.size}
 
 
 def _describe_method(view: PackageView, plan: PlanFacts) -> dict[str, Any]:
     external = {key for key, methods in view.external.items() if plan.name in methods}
+    # A set, since two delegates with equal payloads have it stored once.
     payloads = {payload for _, payload in plan.delegates if payload is not None}
     constants = sum(
         tensor_type.size if tensor_type.item else view.layout.constants[index].size

@@ -105,6 +105,7 @@ class PackageView:
     def lookup(self, digest: Digest, methods: Collection[str]) -> KnownTensor | None:
         """Find the tensor of these bytes in the programs of methods; of any if none is given."""
         tensors = []
+        # Sorted, since the dtype and shape below are those of the first method.
         for method in sorted(methods or self._forms):
             forms = self._forms.get(method, {})
             if digest in forms:
@@ -113,7 +114,7 @@ class PackageView:
             return None
         names: set[str] = set()
         for tensor in tensors:
-            names |= tensor.names
+            names |= tensor.names  # tied weights have several
         return replace(tensors[0], names=frozenset(names))
 
     def consumed(self, method: str, payload: Digest) -> list[KnownTensor]:

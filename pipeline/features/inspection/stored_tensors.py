@@ -117,6 +117,7 @@ def _stored(
     if methods:
         users = f" ({', '.join(sorted(methods))})"
     description = f"{file.name}: {where.replace('_', ' ')}{users}"
+    # The external tensors of portable operators are named data as well.
     portable = where != "named_data" or bool(external_keys)
     return StoredTensor(
         record, names, base, (file.name, span.offset), description, portable
@@ -132,6 +133,7 @@ def _in_delegates(
         consumed: dict[Digest, tuple[KnownTensor, set[str]]] = {}
         for method in sorted({method for method, _, _ in users}):
             consumed_tensors = view.consumed(method, payload)
+            # Then the payload holds keys only: XNNPACK stores its weights as named data.
             if any(
                 (method, name) in stored
                 for tensor in consumed_tensors
@@ -153,6 +155,7 @@ def _in_delegates(
                 "where": "delegate",
                 "methods": sorted(methods),
             }
+            # The offset within a payload is unknown, and a payload holds a tensor once.
             place = (payload, 0)
             yield StoredTensor(
                 record, tensor.names, tensor.base, place, where, backend=backend
@@ -170,6 +173,7 @@ def find_shared(
             "methods": t.record["methods"],
         }
         for t in tensors
+        # A shared payload is listed itself below; its tensors would count twice.
         if len(t.record["methods"]) > 1 and t.record["where"] != "delegate"
     ]
     for span, users in view.payloads.items():

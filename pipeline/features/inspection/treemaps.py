@@ -166,6 +166,7 @@ def _make_tiles(group: str, pieces: Sequence[Json], shown: float) -> Iterator[Js
             break
         shown -= piece["size"]
         large.append(piece)
+    # A tile for `1 more` would be no smaller than the piece itself.
     if len(ranked) - len(large) == 1:
         large = ranked
     for piece in large:

@@ -83,6 +83,7 @@ def load_package(
     signatures = {
         name: facts["signature"] for name, facts in methods if "signature" in facts
     }
+    # Without a manifest nothing is known of it, and the plans decide.
     shares_state = memory_planning(manifest).get("share_mutable_buffers") is not False
     return LoadedPackage(files, signatures or None, device, operators, shares_state)
 
@@ -185,6 +186,7 @@ class LoadedPackage:
             plan is None or plan.instructions or plan.input_orders
         ):  # not a constant method
             return {}
+        # The method may be another tool's, and return anything.
         with suppress(ValueError, TypeError, RecursionError):
             metadata = json.loads(self._session.run(METADATA, ())[0])
             if isinstance(metadata, dict):
@@ -298,6 +300,7 @@ class LoadedMethod:
             self.spec.changes, outputs[:number_changed], strict=True
         ):
             leaves[place].copy_(value)
+        # Without a signature nobody says whether a lone value was returned in a tuple.
         is_constant_method = (
             not self.has_names and not self.spec.args and len(result) == 1
         )

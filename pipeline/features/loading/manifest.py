@@ -37,6 +37,7 @@ def read_manifest(pte: Path, content: bytes) -> dict[str, Any]:
     if not _fits(manifest):
         raise _unreadable(pte, "it isn't the manifest of a package")
     digests = {name: file["digest"] for name, file in manifest["files"].items()}
+    # By content, not by name: an app may have renamed the file.
     if hash_bytes(content) not in digests.values():
         raise PipelineError(
             f"{pte.name}: {MANIFEST} next to it belongs to another file: it describes "

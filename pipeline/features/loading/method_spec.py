@@ -196,6 +196,7 @@ def leaf_from_json(data: Json) -> Leaf:
     """
     if "dtype" in data:
         dtype = getattr(torch, data["dtype"])
+        # A damaged manifest may name any attribute of torch.
         if not isinstance(dtype, torch.dtype):
             raise ValueError(f"no dtype {data['dtype']!r}")
         sizes = tuple(map(_extent_from_json, data["sizes"]))
@@ -229,6 +230,7 @@ def _expression_from_json(data: Json) -> sympy.Expr:
     if isinstance(data, int):
         return sympy.Integer(data)
     if isinstance(data, str):
+        # `sympify` would evaluate Python, and a manifest may come from a stranger.
         if not re.fullmatch(r"d\d+", data):
             raise ValueError(f"no size is called {data!r}")
         return specs.size_symbol(data)

@@ -80,6 +80,7 @@ class Matrix:
                 name = package_variables.fill(template, typed=False).value
                 if package_variables.problems:
                     variables.problems += package_variables.problems
+                    # Every combination has the same problem.
                     break
             fault = wrong_package_name(name)
             if fault:
@@ -131,6 +132,7 @@ class Matrix:
         if not axes:
             variables.wrong(self._node, "has no axis", "write `axis: [value, value]`")
             return []
+        # Counted before they are made, since axes multiply.
         number = math.prod(map(len, axes.values()))
         if number > _MOST:
             fault = f"makes {number} packages, more than {_MOST}"

@@ -66,6 +66,7 @@ class CallServer(ForkWatch):
         self._line = line
 
     def attend(self, child: int, line: socket.socket) -> None:
+        # A timeout of 0 would mean a socket that doesn't block, and its first read would fail.
         line.settimeout(min(self._timeout, max(self._budget.left, _LEAST_SECONDS)))
         try:
             for message in _receive(line):
@@ -94,6 +95,7 @@ class CallServer(ForkWatch):
             raise PipelineError(f"no method '{method}'; {remedy}")
         self.called.add(method)
         line = self._find_line()
+        # Containers of the workspace's own classes mean nothing to the other process.
         plain_args = tuple(make_plain(args))
         inputs = InputSet(plain_args, make_plain(dict(kwargs)), method)
         _send(line, save_inputs([inputs]))
@@ -132,6 +134,7 @@ class PackageMethods:
         return call
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
+        # Copying and pickling ask for special methods before `_calls` is set, which would recurse.
         if name.startswith("_"):
             raise AttributeError(name)
         return self[name]
@@ -164,6 +167,7 @@ def _receive_bytes(line: socket.socket, number: int) -> bytes:
     """Return as many bytes, or none where the other end closed before."""
     received = bytearray()
     while len(received) < number:
+        # `recv` allocates as much as it is asked for, and the length came from workspace code.
         part = line.recv(min(number - len(received), 1 << 20))
         if not part:
             return b""

@@ -15,7 +15,9 @@ from pipeline.config.fields import SHARE_PATTERN, MethodName, Name, Portion
 
 def _parse_figure(value: Any) -> Any:
     if isinstance(value, str) and re.fullmatch(SHARE_PATTERN, value):
+        # As a decimal: 0.7 / 100 is not 0.007 in floating point.
         value = float(Decimal(value.rstrip("% ")) / 100)
+    # Python's booleans are integers, and `max: yes` is no limit.
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not math.isfinite(value):
         raise rule("must be a number such as 0.71, or a percentage such as 71%")

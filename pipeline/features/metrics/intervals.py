@@ -85,6 +85,8 @@ def _wilson(share: float, number: int) -> Interval:
 
 
 def _bonett_price(lost: int, won: int, number: int) -> Interval:
+    # One is added to each count so that samples without a difference don't prove that there is
+    # none.
     share_lost = (lost + 1) / (number + 2)
     share_won = (won + 1) / (number + 2)
     drop = share_lost - share_won

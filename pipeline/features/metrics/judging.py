@@ -77,6 +77,7 @@ def judge_limit(name: str, facts: Json, kind: str, limit: float) -> dict[str, st
     """
     value, interval = _find_figure(facts, kind)
     least = kind == "min"
+    # With its sign flipped, a minimum is a maximum, so one comparison serves both.
     sign = -1 if least else 1
     figure = _describe_figure(kind, value, interval, facts["samples"])
     bound = f"at most {short(limit)} allowed"
@@ -103,6 +104,7 @@ def _find_figure(facts: Json, kind: str) -> tuple[float, tuple[float, float] | N
     drop, interval = facts["drop"], facts["drop_interval"]
     if kind == "max_drop" or interval is None:
         return (drop if kind == "max_drop" else -drop), interval
+    # A rise is a negative drop, so the ends of its interval swap.
     low, high = interval
     return -drop, (-high, -low)
 
@@ -151,6 +153,7 @@ def count_needed(
     number = samples * (half / gap) ** power
     if number > _MOST_SAMPLES:
         return None
+    # Two digits, rounded up: an estimate is no more precise.
     digits = max(0, int(math.log10(max(number, 1))) - 1)
     step = 10**digits
     return math.ceil(number / step) * step
@@ -163,6 +166,7 @@ def _judge_method(method: Json, rows: list[dict[str, Any]]) -> Json:
     unjudged = [row for row in of_method if row["verdict"] in ("not judged", "not run")]
     if not unjudged:
         return _judge_quantization(method, of_method)
+    # A failure outranks an open question.
     if method["verdict"] != PASSED:
         return method
     verdict = worst_verdict(row["verdict"] for row in unjudged)

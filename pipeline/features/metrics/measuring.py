@@ -48,6 +48,8 @@ class MetricMeasuring(Measuring):
         for entry, settings in (self.subject.key.get("metrics") or {}).items():
             method = self._find_method(settings)
             asked = self.subject.asked
+            # A metric without a method of its own may call any of them, also those that aren't
+            # validated now.
             if asked is not None and (method is None or method not in asked):
                 continue
             result = _find_result(measurement.validation.methods, method)
@@ -113,6 +115,7 @@ class MetricMeasuring(Measuring):
             action = self._find_export(export)
             use_side = partial(use_references, self.subject, budget, action)
             source = run("references", {"export": export}, use_side)
+            # Again: the inputs of the exporter may have changed while its references ran.
             self._find_export(export)
         else:
             export = None
@@ -124,6 +127,7 @@ class MetricMeasuring(Measuring):
         use_side = partial(use_package, self.subject, budget, measurement.files, device)
         package = run("package", fields, use_side)
         where = f"{FOLDER}/{file}.py"
+        # Differences are paired sample by sample, so both sides must have had the same samples.
         if package["data"] != source["data"] or package["samples"] != source["samples"]:
             fault = "data yields different inputs each time, so nothing can be compared"
             raise SourceError(f"{where}: {fault}; seed its random numbers")
@@ -166,6 +170,7 @@ class MetricMeasuring(Measuring):
         store = self.subject.workspace.store
         key = self._make_key(side, settings, method, fields)
         entry = None if self.subject.anew else store.get_by_key(key)
+        # The entry may outlive its blob, which may have been evicted or damaged.
         if entry is not None and store.intact([entry.result["scores"]]):
             scores: Json = json.loads(store.read(entry.result["scores"]))
             return scores
@@ -179,6 +184,7 @@ class MetricMeasuring(Measuring):
             try:
                 answer: Json = run_isolated(function, calls, self.stages, explain)
             except OutOfTimeError:
+                # It is a PipelineError too, and no fault of the metric's file.
                 raise
             except PipelineError as error:  # not that of a device or an exporter
                 raise _with_place(error, f"{FOLDER}/{file}.py") from error
@@ -186,8 +192,10 @@ class MetricMeasuring(Measuring):
 
         scores = use_side(run)
         self._check_opened(file, scores["opened"], settings["inputs"])
+        # Again: the file may have been edited while it ran, and the key holds its earlier content.
         self._check_unchanged(file, settings["inputs"])
         kept = {name: value for name, value in scores.items() if name != "opened"}
+        # Unsorted: values are reported in the order in which the metric returns them.
         blob = store.put(record_bytes(kept, sort_keys=False))
         store.put_result(key, {"scores": blob})
         return kept
@@ -201,6 +209,7 @@ class MetricMeasuring(Measuring):
         programs = []
         for name, source in inputs.sources.items():
             programs.append([name, source.program, source.names])
+        # Called in sequence, methods that share state give other values than methods that don't.
         sharing = inputs.config.emit.resolved().get("memory_planning")
         return {
             **common_fields("measure"),

@@ -60,9 +60,10 @@ def score(
     Raises:
         SourceError: the file is no metric; the message says what is missing or wrong.
     """
+    # Before anything of the workspace runs, or what it reads first would go unnoticed.
     opened = _watch_files()
     os.chdir(root)
-    torch.set_num_threads(1)
+    torch.set_num_threads(1)  # the threads of this fork's parent are not there
     sys.dont_write_bytecode = True
     sys.path.append(str(root))
     where = f"{FOLDER}/{file}.py"
@@ -99,6 +100,7 @@ def _watch_files() -> set[str]:
             opened.add(os.path.abspath(path))
 
     sys.addaudithook(note)
+    # `safetensors.torch` has imported the function by name, so it has a reference of its own.
     for module in (safetensors, safetensors.torch):
         setattr(module, "safe_open", _note_first(safetensors.safe_open, opened))  # noqa: B010
     torch.from_file = _note_first(torch.from_file, opened)
@@ -152,6 +154,7 @@ def _run(
         labels.append(label)
     if not outputs:
         raise SourceError(f"{where}: data({method!r}) yields no samples")
+    # One further pair is asked for, no more: `data` may never end.
     more = len(outputs) == samples and next(pairs, None) is not None
     return outputs, labels, more, hasher.hexdigest()
 
@@ -237,6 +240,7 @@ def _resample(
     resampled: dict[str, list[float | None]] = {name: [] for name in names}
     if number < LEAST_SAMPLES:
         return resampled
+    # By name, since numpy may give `default_rng` another generator: draws must stay the same.
     generator = numpy.random.Generator(numpy.random.PCG64(_SEED))
     scores = {name: numpy.asarray(values) for name, values in means.items()}
     for _ in range(_RESAMPLES):

@@ -123,6 +123,7 @@ def use_references(
             return references.call(method, specs[method].flat_arguments(args, kwargs))
 
         timeout = subject.settings.timeout
+        # An exporter may name references of some methods only.
         methods = sorted(specs.keys() & {*references.methods})
         return use(CallServer(methods, run, references.reset, timeout, budget))
 

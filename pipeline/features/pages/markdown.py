@@ -94,6 +94,7 @@ def _fold(sections: Iterable[ReportSection], room: int) -> Iterator[str]:
         text = "\n\n".join(parts)
         folded = f"<details><summary>{_escape(section.title)}</summary>\n\n{text}\n\n</details>"
         if len(folded) > room:
+            # A later section may be short enough.
             left_out.append(section.title)
             continue
         room -= len(folded)
@@ -175,6 +176,7 @@ def _cell(cell: Cell) -> str:
             text = f"**{text}**"
     if cell.note:
         text += f" ({_escape(cell.note)})"
+    # GitHub ends a cell at this character, even within code.
     return text.replace("|", "\\|")
 
 

@@ -70,6 +70,7 @@ def _check_library() -> None:
 def _attest(plan: Plan, package: str, keys: Any) -> str:
     """Write the attestation of a package; return what was written."""
     manifest, reports = _find_build(plan, package)
+    # The manifest has the toolchain of linking alone; exporter and backends have theirs.
     manifest["toolchain"] = find_toolchain(plan, package)
     workspace, made_by = plan.workspace, _version()
     folder, stem = workspace.package(package), Path(str(plan.file(package))).stem
@@ -80,6 +81,7 @@ def _attest(plan: Plan, package: str, keys: Any) -> str:
     ]
     bill = make_bom(manifest, subjects, _read_figures(folder), made_by)
     names = f"{stem}.pte{BUNDLE_SUFFIX}", f"{stem}{BOM_SUFFIX}"
+    # Before the provenance, which lists its digest.
     _write(workspace, package, names[1], record_bytes(bill))
     byproducts = {name: _hash(folder / name, name) for name in (*reports, names[1])}
     revision = find_revision(workspace.root)
@@ -94,6 +96,7 @@ def _attest(plan: Plan, package: str, keys: Any) -> str:
         "action": manifest["action"],
         "files": {n: hash_file(folder / n) for n in names},
     }
+    # Last, so that the state names no files that aren't written yet.
     workspace.write_state(package, {**workspace.state(package), ATTEST: record})
     made_from = plural(len(materials), "file")
     return f"{names[0]}: {plural(len(subjects), 'file')}, made from {made_from}"
@@ -138,6 +141,7 @@ def _find_build(plan: Plan, package: str) -> tuple[dict[str, Any], list[str]]:
 
 def _hash(path: Path, name: str, known: str = "") -> dict[str, str]:
     """Return the digests of a file. Raises PipelineError for one that is not as it is known."""
+    # SHA-256 is what other tools check, BLAKE3 what the build recorded.
     try:
         with open(path, "rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
@@ -169,7 +173,7 @@ def _read_figures(folder: Path) -> dict[str, dict[str, str]]:
 def _measure_share(method: Mapping[str, Any]) -> float:
     share = delegated_share([method])
     if share is None:
-        return 1.0
+        return 1.0  # without nodes nothing is left to kernels
     return round(share, 4)
 
 

@@ -90,6 +90,7 @@ def _describe_files(files: Mapping[str, Digests]) -> Iterator[dict[str, Any]]:
 def _describe_toolchain(toolchain: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     """Yield libraries by their package URLs, and what else counts by its digest."""
     for name, value in sorted(toolchain.items()):
+        # A library that was edited after its installation is `1.2, changed: <digest>` in keys.
         version, _, changes = value.partition(", changed: ")
         if name.startswith("$") or name.endswith(
             "customize"

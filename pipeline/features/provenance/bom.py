@@ -49,9 +49,11 @@ def make_bom(
     bom.register_dependency(package, parts)
     made: dict[str, Any] = json.loads(JsonV1Dot6(bom).output_as_string())
     made["metadata"]["component"]["modelCard"] = _describe_model(manifest, figures)
+    # The library's are random and the current time, so no two bills would be equal.
     for name in ("serialNumber", "timestamp"):
         (made if name in made else made["metadata"]).pop(name, None)
     made["serialNumber"] = f"urn:uuid:{uuid5(NAMESPACE_URL, PROJECT + hash_json(made))}"
+    # Eleven digits reach the year 5138; from the year 10000 on `fromtimestamp` raises.
     if (given := os.environ.get(CLOCK, "")).isdecimal():
         now = datetime.fromtimestamp(int(given[:11]), UTC)
         made["metadata"]["timestamp"] = now.isoformat().replace("+00:00", "Z")

@@ -33,6 +33,7 @@ def sign_statement(statement: Mapping[str, Any], keys: Any) -> bytes:
     from securesystemslib.dsse import Envelope
     from securesystemslib.signer import CryptoSigner
 
+    # In one form, so that equal statements have equal signatures: Ed25519 draws no random number.
     envelope = Envelope(canonical_json(statement), _PAYLOAD_TYPE, {})
     envelope.sign(CryptoSigner(keys.signing))
     return canonical_json(envelope.to_dict()) + b"\n"
@@ -72,6 +73,7 @@ def _open(line: bytes, keys: Any) -> tuple[Any, str]:
         raise ValueError("is not signed")
     names = [each["keyid"] for each in found["signatures"]]
     trusted = [SSlibKey.from_crypto(key) for key in keys.trusted.values()]
+    # The library alone would only say that no signature is valid.
     if not {key.keyid for key in trusted} & set(names):
         raise ValueError(
             f"is signed by {shown(names[0][:16])}, which is not a trusted key"

@@ -14,6 +14,7 @@ from pipeline.store.settings_reader import open_settings
 def load_keys(signing_key: Path | None, trusted_keys: Sequence[Path]) -> Any:
     """Return a `features.signing.keys.Keys`. Raises PipelineError for a key that can't be used, and
     without the feature."""
+    # Runs once, or not at all without the feature.
     for keys in call_all("load_keys", signing_key, trusted_keys):
         return keys
     raise PipelineError('this installation has no feature "signing"')

@@ -93,11 +93,13 @@ def _list_files(folder: Path) -> list[str]:
     Raises PipelineError."""
     found: list[str] = []
 
+    # `os.walk` passes over folders that it can't read, unless it is told what to call.
     def refuse(error: OSError) -> None:
         raise PipelineError(f"{folder}: cannot be read: {error.strerror}") from error
 
     try:
         for where, folders, names in os.walk(folder, onerror=refuse):
+            # `os.walk` lists a link to a folder among the folders and doesn't enter it.
             links = [
                 name for name in folders if os.path.islink(os.path.join(where, name))
             ]

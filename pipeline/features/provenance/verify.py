@@ -60,6 +60,7 @@ def _take_commit(words: Sequence[str]) -> tuple[Sequence[str], str]:
         return words, ""
     place = words.index(COMMIT)
     commit = "".join(words[place + 1 : place + 2]).lower()
+    # The whole id: a commit whose id begins like a short one can be made on purpose.
     if not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", commit):
         raise PipelineError(f"verify: {COMMIT} {commit}: must be a full git commit id")
     return [*words[:place], *words[place + 2 :]], commit

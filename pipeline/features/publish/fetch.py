@@ -100,6 +100,7 @@ def _choose(files: Any, index: Json, target: str, model: str) -> Json:
 def _download(files: Any, release: Json, file: Json, path: Path) -> None:
     """Write a file of a release to a path, unless it is there. Raises PipelineError for another
     content than the index names, and RemoteError."""
+    # A file from an earlier run, perhaps one that was cut off, counts by its content.
     if path.is_file() and hash_file(path) == file["blake3"]:
         return
     name = f"{release['path']}/{file['name']}"

@@ -121,6 +121,7 @@ def find_best(releases: Iterable[Json]) -> dict[str, dict[str, str]]:
     Of each package the latest counts. The best verdict wins, then the most devices on which it
     passed, the fewest bytes, and the first name.
     """
+    # Releases are listed in the order of publishing, so the last one of a package stays.
     latest = {release["package"]: release for release in releases}
     best: dict[str, dict[str, str]] = {}
     for release in sorted(latest.values(), key=_rank):

@@ -85,6 +85,7 @@ def _check(plan: Plan, package: str) -> None:
 def _find_attestation(plan: Plan, package: str, manifest: Json) -> Sequence[str]:
     """Return the files of the attestation of this build; none where there is none."""
     record = plan.workspace.state(package).get(_ATTEST, {})
+    # An attestation of an earlier build names other bytes.
     if record.get("action") != manifest.get("action"):
         return ()
     folder = plan.workspace.package(package)
@@ -104,6 +105,7 @@ def describe_release(plan: Plan, package: str, contents: Mapping[str, Content]) 
     assert manifest is not None and report is not None
     files = [describe_file(name, content) for name, content in contents.items()]
     for file in files:
+        # The manifest doesn't list itself, the card, the contract or an attestation.
         built = manifest["files"].get(file["name"], {"digest": file["blake3"]})
         if built["digest"] != file["blake3"]:
             raise PipelineError(

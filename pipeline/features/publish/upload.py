@@ -64,6 +64,7 @@ def find_missing(files: Any, release: Json) -> list[str]:
         PipelineError: another content has the name of one.
         RemoteError: the address can't be read.
     """
+    # The record is sent last, so where it is, all files were complete once.
     complete = files.size(f"{release['path']}/{RELEASE}") is not None
     missing = []
     for file in release["files"]:

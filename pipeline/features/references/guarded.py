@@ -40,6 +40,7 @@ def run_guarded(function: Callable[[Begin, Mapping[str, str]], bytes]) -> bytes:
         label, result, status = _run_fork(function, deaths)
         if result is not None:
             return result
+        # A fork that dies of something it was told to skip would die of it forever.
         if status >= 0 or not label or label in deaths or len(deaths) >= _MOST_DEATHS:
             raise GuardError(f"its process ended (exit status {status})")
         deaths[label] = signal.Signals(-status).name
@@ -49,18 +50,21 @@ def _run_fork(
     function: Callable[[Begin, Mapping[str, str]], bytes], deaths: Mapping[str, str]
 ) -> tuple[str, bytes | None, int]:
     """Return the last label, the result or None, and the exit status of a fork."""
+    # What is in the buffers would be written by the fork as well.
     sys.stdout.flush()
     sys.stderr.flush()
     reading, writing = os.pipe()
     if (child := os.fork()) == 0:
         os.close(reading)
         _run_child(function, deaths, writing)
+    # As long as this end is open, the pipe has no end for the reader.
     os.close(writing)
     label, result = "", None
     with open(reading, "rb") as pipe:
         while header := pipe.read(_HEADER.size):
             kind, size = _HEADER.unpack(header)
             data = pipe.read(size)
+            # A fork may die in the middle of a message.
             if kind == _RESULT and len(data) == size:
                 result = data
             elif kind == _LABEL:
@@ -94,4 +98,5 @@ def _run_child(
                 log_traceback(problem)
         sys.stdout.flush()
         sys.stderr.flush()
+    # Not `sys.exit`: handlers at exit are those of the parent.
     os._exit(code)

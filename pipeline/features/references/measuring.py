@@ -69,6 +69,7 @@ def _judge_method(
         try:
             judge.judge(read_golden(root, path, method, program, examples))
         except SourceError:
+            # It changed while the build ran, which is no verdict on the export.
             raise
         except PipelineError as error:
             judge.fail_to_read(path, error)

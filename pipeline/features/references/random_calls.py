@@ -84,6 +84,7 @@ def _watching(note: Note) -> Iterator[None]:
     def profile(frame: FrameType, event: str, function: Any) -> None:
         if event == "c_call" and (name := _name_call(function)):
             name, caller = _find_caller(name, frame)
+            # torch's own modules draw for the model; of other calls only those in its code count.
             if caller is not None and (
                 name.startswith("torch.") or _is_of_model(caller)
             ):
@@ -134,6 +135,7 @@ def _watching_numpy(note: Note) -> Iterator[None]:
     functions = {}
     for name in numpy.random.__all__:
         function = getattr(numpy.random, name)
+        # Classes, such as `Generator`, are no functions that draw.
         if (
             not callable(function)
             or isinstance(function, type)
@@ -152,6 +154,7 @@ def _watching_numpy(note: Note) -> Iterator[None]:
 
 def _noting(note: Note, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
+        # A seeded generator gives the same numbers each time.
         if name != "default_rng" or not (args or kwargs):
             note(f"numpy.random.{name}", sys._getframe(1))
         return function(*args, **kwargs)

@@ -253,6 +253,7 @@ class ReferenceRecorder:
                 recorded.append(self._call(method, inputs))
                 if recorded[-1].error:
                     break
+        # After a sequence, nobody could tell which of its references changed what.
         if len(calls) == 1:
             self._changes[calls[0][0]] |= self._state.changed()
         try:
@@ -285,6 +286,7 @@ class ReferenceRecorder:
             return "", []
         draws = bool(find_random_operators(self._programs[method]))
         training = _modules_in_training(self._references[method])
+        # After few draws, runs may agree by chance.
         runs = _RUNS_OF_RANDOM if draws or training else _RUNS
         for seed in range(1, runs):
             (repeated,) = self._run([(method, inputs)], seed)

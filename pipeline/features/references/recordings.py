@@ -131,6 +131,7 @@ def call_reference(
         Exception: whatever the reference raises.
     """
     leaves = flatten(program, inputs)
+    # A reference may change its inputs in place.
     leaves_before = [
         leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves
     ]

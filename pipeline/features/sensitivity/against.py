@@ -68,6 +68,7 @@ class Backends:
             return {"modules": [*filters, *(f"!{module}" for module in modules)]}
         options = {**self._options, "modules": list(modules)}
         partitioners = list(present.get("partitioners") or ())
+        # It comes first: partitioners take nodes in their order.
         return {"partitioners": [{self.name: options}, *partitioners]}
 
 
@@ -205,6 +206,7 @@ class _Comparison:
             self._undelegated.add(group)
         self._rows[group] = {"modules": list(group), **row}
         shares = [abs(row["bytes"]) / self._bytes]
+        # Quartiles on both sides of zero show no difference.
         if row["ms"] and row["ms"]["low"] * row["ms"]["high"] > 0:
             shares.append(abs(row["ms"]["median"]) / self._base["base_ms"])
         if self._change_decibels(row) or row.get("metric"):

@@ -60,6 +60,7 @@ def load_calls(
         program = load_method(source, workspace.store)
         examples = _load_inputs(source, method, validation, workspace, program)
         if most is not None and len(examples) > most:
+            # Evenly spaced, since neighbours in a recording are often alike.
             examples = [examples[len(examples) * n // most] for n in range(most)]
         float_source = Source(program)
         expected = []
@@ -82,6 +83,7 @@ def _load_inputs(
     if limits is not None and limits.examples:
         files = [(name, workspace.find_data(name)) for name in limits.examples]
         return read_examples(workspace.root, {method: files}, {method: program})[method]  # type: ignore[dict-item]
+    # Inputs that only served the export need have no more than the right shapes.
     examples = (
         [] if source.examples_of_export else load_examples(source, workspace.store)
     )

@@ -95,6 +95,7 @@ def _edit_place(
         if changed is None:
             continue
         edited = {**texts, name: changed}
+        # Parsed again, since an anchor, a base or a matrix may use the same text.
         with open_trial(plan, edited) as trial:
             written = _read_sound(trial)
         if {name: written.get(name) for name in data} == data:

@@ -50,6 +50,7 @@ def estimate_noise(
     calls = [
         examples[len(examples) * n // CALLS] for n in range(min(CALLS, len(examples)))
     ]
+    # One seed, so that a program has one ranking.
     generator = torch.Generator().manual_seed(0)
     worst = dict.fromkeys(units.values(), 0.0)
     count = 0
@@ -89,7 +90,12 @@ def _differentiate(
         for _ in range(VECTORS):
             vector = torch.randn(output.shape, generator=generator, dtype=output.dtype)
             gradients = torch.autograd.grad(
-                output, leaves, vector, retain_graph=True, allow_unused=True
+                # A rounding need not reach every output.
+                output,
+                leaves,
+                vector,
+                retain_graph=True,
+                allow_unused=True,
             )
             for unit, value in _sum_products(run, gradients, units).items():
                 totals[unit] += value**2 / (VECTORS * signal)
@@ -105,6 +111,7 @@ def _sum_products(
         if gradient is None:
             continue
         product = float((gradient * error).sum(dtype=torch.float64))
+        # A set: a value that is rounded for two operators of a unit adds its noise once.
         for unit in {units[name] for name in operators}:
             sums[unit] = sums.get(unit, 0.0) + product
     return sums
@@ -130,6 +137,7 @@ class _FloatRun(Interpreter):
         self._values: dict[str, Any] = {}
 
     def run_node(self, n: Node) -> Any:
+        # The exact value plus a leaf replaces the rounded one below.
         with torch.set_grad_enabled(not is_rounding(n)):
             value = super().run_node(n)
         if n.name in self._sources:

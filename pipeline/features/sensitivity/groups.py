@@ -31,6 +31,7 @@ def find_groups(
             if len(effects) < most:
                 effects[group] = measure(group)
         is_first = len(effects) == 1
+        # If the whole has an effect and there are enough builds, try each module, not halves.
         if is_first and len(modules) < most and max(effects.values()) >= least_effect:
             waiting = [(module,) for module in modules if (module,) not in effects]
             continue

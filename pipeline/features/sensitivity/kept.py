@@ -47,6 +47,7 @@ def read_kept(plan: Plan, key: Key) -> dict[str, Any] | None:
     """Return the record of a key; None where it is not known, or not whole."""
     store = plan.workspace.store
     entry = store.get_by_key(key)
+    # An entry may outlive its blob, which may have been evicted or damaged.
     if entry is None or not store.intact([entry.result["record"]]):
         return None
     record: dict[str, Any] = json.loads(store.read(entry.result["record"]))

@@ -68,10 +68,12 @@ def measure_method(
     program, quantized, examples, expected = prepared
     spec = located(action.inputs.spec, workspace.root)
     switches = _make_switches(program, quantized, spec)
+    # A module and a kind of operator may be the same operators, which then run once.
     runs: dict[Group, Noise] = {}
 
     def probe(operators: Group) -> Noise:
         if operators not in runs:
+            # The first one always runs, or there would be no figure to report.
             if runs and budget.spent:
                 raise OutOfBudgetError
             switches.switch(operators)

@@ -54,6 +54,7 @@ def search_by_metric(
     def build(kept: Sequence[Unit]) -> bool:
         key = frozenset(kept)
         if key not in scores:
+            # The first one always runs, or a small budget would find nothing at all.
             if scores and budget.spent:
                 raise OutOfBudgetError
             scores[key] = _build(plan, package, actions, methods, metric, kept)
@@ -66,6 +67,7 @@ def search_by_metric(
         except OutOfBudgetError:
             complete = False
     passing = [key for key, score in scores.items() if score["verdict"] == PASSED]
+    # The smallest of those that pass, since each module in float costs bytes.
     kept = min(passing, key=lambda k: (scores[k]["bytes"], len(k)), default=frozenset())
     tried = []
     for key, score in scores.items():
@@ -107,6 +109,7 @@ def find_smallest(
             too_few = middle
     kept = list(ranked[:enough])
     *others, _ = kept  # without the last one they were too few
+    # Rounded up and at least 1, since `range` has no step of 0.
     size = -(-len(others) // _MOST_GROUPS) or 1
     for end in range(len(others), 0, -size):  # the quietest first
         group = others[max(0, end - size) : end]

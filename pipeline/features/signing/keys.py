@@ -41,6 +41,7 @@ class Keys:
             return False
         from cryptography.exceptions import InvalidSignature
 
+        # Both come from strangers: anything wrong with them means no trusted signature.
         try:
             self.trusted[signer].verify(
                 base64.b64decode(signature, validate=True), message
@@ -116,6 +117,7 @@ def read_key_paths(reader: SettingsReader) -> tuple[Path | None, tuple[Path, ...
 
 def _check_outside(name: str, key: Path, root: Path) -> None:
     """Raise PipelineError for a key in the workspace."""
+    # A link in the workspace may lead out of it, and one outside may lead into it.
     for place in map(Path, (os.path.normpath(key), os.path.realpath(key))):
         if place.is_relative_to(root):
             raise PipelineError(

@@ -47,6 +47,7 @@ def quantize_weights(
             "torchao quantizes nothing in it: no linear or embedding has a constant weight whose "
             "rows consist of whole groups"
         )
+    # Exporting needs plain tensors: each subclass becomes its values and scales.
     unwrap_tensor_subclass(module)
     module.graph.eliminate_dead_code()
     module.delete_all_unused_submodules()
@@ -112,6 +113,7 @@ def _quantize_linears(module: GraphModule, config: TorchaoQuantize) -> int:
         weight = attrgetter(target)(module)
         if config.group_size and weight.shape[1] % config.group_size:
             continue
+        # On the meta device, since its weight is replaced right away.
         holder = _Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
         holder.weight = torch.nn.Parameter(weight.detach(), requires_grad=False)
         quantize_(torch.nn.Sequential(holder), recipe)

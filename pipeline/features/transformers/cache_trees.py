@@ -50,6 +50,7 @@ def _replace(spec: TreeSpec) -> TreeSpec:
     name = pytree.SUPPORTED_SERIALIZED_TYPES[spec.type].serialized_type_name
     context = spec.context
     if name.startswith(_PREFIX):
+        # Archives have a description as JSON in a JSON string.
         while isinstance(context, str):
             context = json.loads(context)
         if isinstance(context, dict) and _KIND in context:
@@ -86,6 +87,7 @@ def _register(stand_in: type[_Cache], name: str) -> None:
         serialized_type_name=name,
         flatten_with_keys_fn=flatten_with_keys,
     )
+    # torch.fx flattens by a registry of its own.
     fx_pytree.register_pytree_flatten_spec(stand_in, lambda value, _: flatten(value)[0])
 
 

@@ -137,9 +137,11 @@ class Exported(HuggingFaceModel):
     def _generation_config(self) -> Any:
         """The settings by which the model generates while its arguments are captured; None for a
         model that doesn't generate."""
+        # A copy, since a model in memory is the user's.
         config = copy.deepcopy(getattr(self.model, "generation_config", None))
         if config is None:
             return None
+        # Arguments are captured while it generates, which must go the same way each time.
         config.do_sample = False
         if self._max_cache_len:
             config.cache_implementation = "static"
@@ -153,6 +155,7 @@ class Exported(HuggingFaceModel):
         backend = import_transformers("transformers.exporters.exporter_executorch")
         dynamo = import_transformers("transformers.exporters.exporter_dynamo")
         utils = import_transformers("transformers.exporters.utils")
+        # Now, since the exporter moves them from the arguments into the model's config.
         flags = {name: inputs[name] for name in _FLAGS if name in inputs}
         module, inputs, _ = backend.prepare_for_xnnpack(module, inputs)
         config = exporter.config_class(
@@ -216,6 +219,7 @@ def _load_exporter() -> Any:
         module = import_transformers("transformers.exporters.exporter_executorch")
     except ModuleNotFoundError as error:
         if error.name and not error.name.startswith("transformers"):
+            # A library that transformers imports is missing, not its exporters.
             raise
         raise SourceError(
             "transformers has no exporters; `pip install 'transformers>=5.24'` installs them"
@@ -233,6 +237,7 @@ def _make_reference(
     names = in_spec.children()[1].context
 
     def call(**arguments: Tensor) -> Any:
+        # Keywords may come in another order than that of the export.
         ordered = {name: arguments[name] for name in names}
         leaves = pytree.tree_leaves(((), ordered))
         _, rebuilt = pytree.tree_unflatten(leaves, in_spec)

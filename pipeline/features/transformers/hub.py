@@ -111,6 +111,7 @@ def _list_cached(name: str, commit: str) -> Digests:
     folder = find_snapshot(name, commit)
     if folder is None:
         return {}
+    # Files of a snapshot are links to blobs, which have their digests as names.
     listing = {path.name: path.resolve().name for path in sorted(folder.iterdir())}
     return listing if _choose_weights(listing) else {}
 
@@ -151,6 +152,7 @@ def _check_content(
         )
     content = _hash(path, expected)
     if content != expected:
+        # The link and the blob that it leads to must both go.
         blob = path.resolve()
         path.unlink()
         blob.unlink(missing_ok=True)
@@ -166,6 +168,7 @@ def _hash(path: Path, like: str) -> str:
         digest = hashlib.sha256()
     else:  # of git
         digest = hashlib.sha1(usedforsecurity=False)
+        # git hashes a header with the content.
         digest.update(b"blob %d\0" % path.stat().st_size)
     with path.open("rb") as stream:
         while block := stream.read(_BLOCK):

@@ -70,6 +70,7 @@ def _make_prompt(
     special = [getattr(model.config, name, None) for name in names]
     reserved = torch.tensor([value for value in special if value is not None])
     allowed = next(value for value in range(len(reserved) + 1) if value not in special)
+    # Further tokens of an image or sound would ask for further features.
     text[torch.isin(text, reserved)] = allowed
     tokens = torch.cat([text[:, :1], torch.full((1, number), token), text[:, 1:]], 1)
     return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}

@@ -34,6 +34,7 @@ def make_features(config: Any, generator: torch.Generator) -> dict[str, Tensor]:
     may be of any number, [1, frames, bins] with an `attention_mask`, int64 [1, frames]."""
     channels = getattr(config, "input_feat_per_channel", None)
     if channels is None:
+        # The encoder of Whisper halves the number of frames by a convolution with stride 2.
         frames = 2 * getattr(config, "max_source_positions", 1500)
         shape = (1, config.num_mel_bins, frames)
         return {"input_features": torch.rand(shape, generator=generator)}

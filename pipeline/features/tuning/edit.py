@@ -36,6 +36,7 @@ def write_choice(space: Space, trial: Trial) -> str:
     before = read_text_file(space.path)
     aim = make_trial_data(compose_choice(space, trial.choice))
     for text in _list_edits(before.decode(), space.select(trial.choice)):
+        # The text of a value may stand for others too: only what composes to the trial is written.
         if _compose_text(space, text.encode()) == aim:
             if text.encode() != before:
                 write_atomically(space.path, text.encode())

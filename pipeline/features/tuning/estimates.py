@@ -41,6 +41,7 @@ class Estimates:
 
     def add(self, choice: Choice, trial: Trial) -> None:
         """Take the figures of a trial, and learn from them how far estimates can be trusted."""
+        # The first trial has no other one to be estimated from.
         if self.trials:
             for name, value in self.estimate(choice).items():
                 if name in trial.figures:
@@ -134,6 +135,7 @@ def find_hopeless(screening: Screening, limits: Limits) -> set[Choice]:
             most = limits.get(f"max_{name}", math.inf)
             least = limits.get(f"min_{name}", -math.inf)
             margin = _FAR_DECIBELS if name == _SQNR else _FAR_SHARE * abs(value)
+            # Written this way, NaN counts as hopeless too.
             if not least - margin <= value <= most + margin:
                 hopeless.add(choice)
     return hopeless

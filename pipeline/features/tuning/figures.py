@@ -157,6 +157,7 @@ def _list_outputs(method: Json, half: int) -> Iterator[Json]:
     usual = [run for run in method["runs"] if not run.get("case")]
     examples = [run for run in usual if not run.get("generated")]
     origins = list(dict.fromkeys(run["origin"] for run in examples or usual))
+    # Every other one, so that both halves have some of each part of a recording.
     chosen = set(origins[half::2])
     for run in usual:
         if run["origin"] in chosen:

@@ -43,6 +43,7 @@ def follow_estimates(
         present: the name of the trial that the present config makes.
     """
     estimates = Estimates(screening, space, limits)
+    # In the first batch, so that the search can report what it gains.
     batch = [choice for choice, name in screening.names.items() if name == present]
     while len(estimates.trials) + len(batch) < number and len(batch) < _BATCH:
         choice = _choose_next(estimates, batch, objectives)
@@ -77,6 +78,7 @@ def _choose_next(
         breaks = estimates.breaks_limits(figures[choice])
         return breaks, *measure_costs(figures[choice], objectives), choice
 
+    # Axes that predictions don't see go first: only trials show what they do.
     unseen = {choice: estimates.count_unseen(choice, batch) for choice in figures}
     most = max(unseen.values(), default=0)
     if most:
@@ -94,6 +96,7 @@ def _choose_next(
     for choice, estimate in figures.items():
         if estimates.is_doubtful(choice) and sound:
             continue
+        # A variant whose estimate matches a failed trial would fail too.
         if not all(map(partial(differs, estimate, objectives=objectives), failed)):
             continue
         if estimates.breaks_limits(estimates.improve(choice)):

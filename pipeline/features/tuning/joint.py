@@ -189,6 +189,7 @@ def _extend(reached: _Reached, options: Iterable[_Option]) -> _Reached:
         for sums, (loss, trials) in reached.items():
             total = tuple(map(sum, zip(sums, further, strict=True)))
             result = (loss + further_loss, (*trials, *further_trials))
+            # Limits can't tell equal sums apart, so only the smallest loss matters.
             if total not in extended or result[0] < extended[total][0]:
                 extended[total] = result
     return extended
@@ -197,6 +198,7 @@ def _extend(reached: _Reached, options: Iterable[_Option]) -> _Reached:
 def _drop_beaten(reached: _Reached) -> _Reached:
     """Return the sums without those that others beat: no sum is greater, and they lose no more."""
     front: _Reached = {}
+    # Sorted by sums, so that whatever beats an entry comes before it.
     for sums, result in sorted(reached.items(), key=lambda item: (item[0], item[1][0])):
         beaten = any(
             loss <= result[0] and _fits(rival, sums)

@@ -188,6 +188,7 @@ def _make_ticks(name: str, values: Sequence[float]) -> list[tuple[float, str]]:
     """Return values along an axis, as they are written."""
     low, high = min(values), max(values)
     if low == high:
+        # An axis needs a width, even for a single value.
         low, high = low - abs(low) * 0.1 - 1e-9, high + abs(high) * 0.1 + 1e-9
     step = (high - low) / (_TICKS - 1)
     ticks = [low + number * step for number in range(_TICKS - 1)]

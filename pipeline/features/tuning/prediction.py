@@ -52,6 +52,7 @@ def predict_methods(
         try:
             predictions.append(_predict(workspace=workspace, **part))
         except Exception as error:
+            # Not a failure: a variant without a prediction is lowered instead.
             predictions.append({"error": describe_error(error)})
     return predictions
 

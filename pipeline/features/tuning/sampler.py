@@ -45,6 +45,7 @@ def sample(
         PipelineError: the space is larger, and Optuna is not installed.
     """
     if space.size - len(excluded) <= number:
+        # All at once, since there is nothing to learn between batches.
         yield [choice for choice in space.list_choices() if choice not in excluded]
         return
     yield from _sample_with_optuna(space, number, seed, objectives, excluded)
@@ -98,6 +99,7 @@ def _open_study(
     study = optuna.create_study(sampler=sampler, directions=directions)
     distributions: dict[str, Any] = {}
     for name, nodes in space.axes.items():
+        # Alternatives have no order, even if they are numbers.
         numbers = range(len(nodes))
         distributions[name] = optuna.distributions.CategoricalDistribution(numbers)
     return study, distributions
@@ -120,6 +122,7 @@ def _ask(
             return asked, choice
         study.tell(asked, state=TrialState.FAIL)  # the sampler passes it over
     choice = _draw_untried(space, tried, seed)
+    # Enqueued: the study only learns from trials that it has asked for.
     study.enqueue_trial(dict(zip(space.axes, choice, strict=True)))
     return study.ask(distributions), choice
 
@@ -144,4 +147,5 @@ def _tell(study: Any, asked: Any, trial: Trial, objectives: Objectives) -> None:
     else:
         violations.append(0.0)
     asked.set_user_attr(_VIOLATIONS, violations)
+    # An unknown figure counts as 0; its violation keeps it from looking good.
     study.tell(asked, [trial.figures.get(name, 0.0) for name in objectives])

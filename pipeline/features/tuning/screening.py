@@ -85,6 +85,7 @@ class Screening:
         except ConfigErrors as errors:
             self.faults[choice] = str(errors.problems[0])
             return
+        # An alternative that writes out a default means the same as one without it.
         if name in self.names.values():
             self.duplicates.add(choice)
             return
@@ -152,6 +153,7 @@ def _make_request(plan: Plan, package: str, method: str) -> dict[str, Any] | Non
 
 
 def _make_key(request: Mapping[str, Any], libraries: Libraries) -> dict[str, Any]:
+    # The common fields of keys hold no code of features.
     code = Path(__file__).with_name("prediction.py")
     source = request["source"]
     return {
@@ -190,6 +192,7 @@ def _join(parts: Sequence[Mapping[str, Any] | None]) -> dict[str, float]:
     for part in parts:
         if part is None:
             return {}
+        # By digest, so that equal constants of methods count once, as a package has them.
         constants.update(part["constants"])
         sqnr = min(sqnr, part["errors"].get("sqnr", sqnr))
         max_abs = max(max_abs, part["errors"].get("max_abs", max_abs))

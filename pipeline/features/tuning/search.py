@@ -90,6 +90,7 @@ class Search:
         self.present, _ = self.folder.identify(compose_choice(self.space, None))
         batches = self._begin_batches()
         yield 0, self.number
+        # The present config joins the first batch, which saves a doit run of its own.
         present, *trials = self._try([None, *next(batches, ())])
         self.trials = trials
         with suppress(StopIteration):
@@ -98,6 +99,7 @@ class Search:
                 yield len(self.trials), self.number
                 trials = self._try(choices)
                 self.trials += trials
+        # A combination may mean the same as the present config.
         if all(trial.name != self.present for trial in self.trials):
             self.trials.insert(0, present)
 

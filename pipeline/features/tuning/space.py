@@ -205,6 +205,7 @@ def find_space_problems(
         for number, node in enumerate(alternatives):
             values = [plain(earlier) for earlier in alternatives[:number]]
             if plain(node) in values:
+                # The same package would be tried under two numbers.
                 yield node.problem("occurs twice", "keep one")
             else:
                 yield from _find_alternative_problems(space, name, number)

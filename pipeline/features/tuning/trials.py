@@ -149,13 +149,16 @@ class TrialFolder:
             OSError
         ):  # of an earlier run, which may have done what this one need not
             record.unlink()
+        # A database of its own, or two runs of doit would write into one.
         database = ["--db-file", str(build / _DATABASE)]
+        # `-P` keeps the workspace off the path, where a module could hide an installed one.
         command = [sys.executable, "-P", "-m", "doit", *database, *tasks]
         environment = dict(os.environ)
         environment[BUILD_VARIABLE] = str(build)
         environment[CONFIGS_VARIABLE] = str(self._folder / _CONFIGS)
         log = self._folder / _LOG
         status = _run_logged(command, environment, self._workspace.root, log)
+        # 1 means that tasks failed, which the record explains; higher, that none could run.
         if status not in (0, 1):
             shown_log = os.path.relpath(log, self._workspace.root)
             raise PipelineError(f"nothing could be built; see {shown_log}")
@@ -183,6 +186,7 @@ def _run_logged(
         try:
             return process.wait()
         except BaseException:
+            # An interruption leaves no build behind that nobody waits for.
             process.terminate()
             process.wait()
             raise

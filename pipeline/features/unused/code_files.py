@@ -118,12 +118,14 @@ class CodeFiles:
         for path in (*self._modules(_FOLDERS), *modules):
             folder = self._folder(path)
             for name in self._read(path)["imports"]:
+                # A module that names itself isn't used by that.
                 readers |= self._locate(name, folder) - {path}
         return readers
 
     def _locate(self, name: str, folder: str) -> set[Path]:
         """Return the files that a module of a folder means by a dotted name."""
         top, _, inner = name.partition(".")
+        # Modules of these folders may import each other by their bare names.
         if top not in _FOLDERS:
             if (
                 folder not in _FOLDERS
@@ -150,6 +152,7 @@ class CodeFiles:
         """Return whether a package that is used holds a file, and may import it by any name."""
         parents = path.relative_to(self._root).parents
         packages = []
+        # Neither the folder itself nor the workspace is a package.
         for folder in parents[:-2]:
             packages.append(self._root / folder / "__init__.py")
         return any(package in used and package.is_file() for package in packages)
@@ -177,6 +180,7 @@ class CodeFiles:
 
 def _read_module(path: Path, root: Path) -> dict[str, Any]:
     try:
+        # As bytes, since a file may declare its encoding.
         tree = ast.parse(path.read_bytes())
     except SyntaxError as error:
         return {"imports": [], "error": [error.lineno or 0, error.msg]}
@@ -199,6 +203,7 @@ def _imported_names(node: ast.AST, package: tuple[str, ...]) -> Iterator[str]:
         base = ".".join((*parent, *([node.module] if node.module else [])))
         yield from (f"{base}.{alias.name}".lstrip(".") for alias in node.names)
     elif isinstance(node, ast.Constant) and _TEXT_OF_MODULE.fullmatch(str(node.value)):
+        # Such as in `torch.ops.load_library("operators/fast.so")`.
         yield re.sub(r"\.(py|so|dylib|dll)$", "", str(node.value)).replace(
             "/",
             ".",
@@ -230,6 +235,7 @@ def _find_hidden_modules(root: Path) -> Iterator[Problem]:
         (root / "pipeline", "pipeline/"),
         (root / "pipeline.py", "pipeline.py"),
     ):
+        # A folder without modules hides none.
         is_module = place.is_file() or any(place.glob("*.py"))
         if is_module and place.resolve() != package:
             remark = (
