@@ -45,7 +45,7 @@ cat > partition_configs/text.yaml <<'END'
 extends: _targets
 model: text
 methods: {prefill: {}, decode: {}}
-validate: {allow: [not-judged]}   # prefill has a fixed length, so the positions it counts never differ
+validate: {allow: [not-judged]}   # prefill has a fixed length, so its position count never changes
 END
 cat > partition_configs/vision.yaml <<'END'
 extends: _targets

@@ -181,7 +181,7 @@ def _path(value: Any) -> None:
     for part in value.split(".") if value else ():
         if not _PART.fullmatch(part) or _DUNDER.fullmatch(part):
             raise _WrongError(
-                f"is {_short(value)}, must be the qualified name of a module or tensor, without "
+                f"is {_short(value)}, not a qualified name of a module or tensor; rename it, without "
                 "double quotes, a final backslash, or `__` on both sides"
             )
 

@@ -47,8 +47,8 @@ def test_a_file_stands_in_the_store_as_its_pieces(store, tmp_path):
     with open_index(store) as index:
         loose = []
         while row := index.oldest_loose(float("inf")):
-            loose.append(row.size)
-            index.forget("blobs", row.digest, is_removed=True)
+            loose.append(row[1])
+            index.forget("blobs", row[0], is_removed=True)
     assert sorted(loose) == [SMALL, SMALL]  # which are within another by now
 
 

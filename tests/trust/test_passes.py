@@ -244,7 +244,7 @@ def test_a_pass_of_executorch_is_given_no_file(root):
     victim.write_text("kept")
     options = {"log_filename": str(victim), "msg": "ssh-ed25519 AAAA"}
     reference = "executorch.exir.passes:DebugPass"
-    with pytest.raises(PipelineError, match="DebugPass: has the option 'log_filename', and no"):
+    with pytest.raises(PipelineError, match="DebugPass: has the option 'log_filename', but"):
         load_passes([PassSpec(reference=reference, options=options)], root)
     assert victim.read_text() == "kept"
     options = {"msg": "seen", "show_full_path": True, "path_filter": "models"}

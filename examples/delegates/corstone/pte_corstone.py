@@ -83,7 +83,7 @@ class Corstone(Device):
         if files.ptds:
             raise DeviceError(where, "has .ptd files, and the runner takes a single .pte")
         plan = files.plans[method]
-        if any(tensor.planned for tensor in plan.tensors):
+        if plan.mutable:
             raise DeviceError(where, "keeps state, and each run of the simulator begins anew")
         inputs = [each for each in declared.inputs if each is not None]
         outputs = [each for each in declared.outputs if each is not None]

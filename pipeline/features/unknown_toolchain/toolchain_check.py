@@ -31,9 +31,9 @@ def check_toolchain(workspace: Workspace, builds: bool) -> None:
         return
     if builds and _is_refused(workspace):
         remedy = (
-            f'`{_SETTING} = "allow"` of [{TABLE}], or {variable_of(_SETTING)}=allow'
+            f'`{_SETTING} = "allow"` in [{TABLE}], or {variable_of(_SETTING)}=allow,'
         )
-        raise PipelineError(f"{problem}; {remedy} builds with it anyway")
+        raise PipelineError(f"{problem}; set {remedy} to build with it anyway")
     if builds:
         _refuse_missing_names(problem)
     warning = show_error(one_line(f"warning: {problem}"), "warning")

@@ -295,7 +295,7 @@ def test_handles_that_are_not_the_partitions_are_not_exchanged(store, fixed, cap
     for _ in range(2):
         result, counts = through(store, partition())
         assert result is fixed and counts.misses == 1
-    assert "can't be kept" in caplog.text
+    assert "can't be stored" in caplog.text
 
 
 def test_the_debug_handle_map_is_exchanged_too(store, fixed):

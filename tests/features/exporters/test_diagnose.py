@@ -87,7 +87,7 @@ def test_a_model_of_another_form_is_told_what_to_do(bench):
         file = root / "models" / f"speech{ending}"
         file.write_bytes(b"")
         (problem,) = Plan(Workspace(root, Store(root / ".store"), 1)).problems("pair")
-        assert problem.what.startswith(f"models/speech{ending}: is ")
+        assert problem.what.startswith(f"models/speech{ending}: ")
         assert problem.what.endswith("; write models/speech.py, which exports its module")
         file.rename(root / "models" / f"checkpoint{ending}")
     (root / "models" / "checkpoint.py").write_bytes(b"")

@@ -43,13 +43,13 @@ def pair(x):
 @pytest.mark.parametrize(
     ("function", "reference", "said"),
     [
-        (pair, lambda x: x + 1, "gives output[0], output[1], the reference output"),
+        (pair, lambda x: x + 1, "returns output[0], output[1], the reference output"),
         (pair, lambda x: (x + 1, x * 2, x), "the exported program does not return output[2]"),
         (lambda x: (x, None), lambda x: (x,), "does not return output[1] (None in the exported"),
         (lambda x: (x,), lambda x: (x, None), "not return output[1] (None in the reference)"),
-        (lambda x: {"a": x}, lambda x: {"b": x}, "gives output['a'], the reference output['b']"),
-        (lambda x: {"a": x}, lambda x: (x, x), "gives output['a'], the reference output[0], outp"),
-        (lambda x: (x, (x, x)), lambda x: (x, x, x), "gives output[1][0], output[1][1], the refe"),
+        (lambda x: {"a": x}, lambda x: {"b": x}, "returns output['a'], the reference output['b']"),
+        (lambda x: {"a": x}, lambda x: (x, x), "returns output['a'], the reference output[0], outp"),
+        (lambda x: (x, (x, x)), lambda x: (x, x, x), "returns output[1][0], output[1][1], the refe"),
         (lambda x: (x, 3), lambda x: (x, torch.tensor(3)), "int 3, must be a tensor"),
         (lambda x: (x, True), lambda x: (x, 1), "bool True, must be int 1"),
         (lambda x: (x, 3.0), lambda x: (x, 3), "float 3.0, must be int 3"),

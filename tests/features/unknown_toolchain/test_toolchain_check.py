@@ -7,7 +7,7 @@ from pipeline.store.releases import RELEASES, installed_release
 from tests.support.bench import bench_of
 
 LINE = "untested toolchain: torch 2.14.1; "
-REFUSED = '`unknown_toolchain = "allow"` of [tool.pte-pipeline], or PTE_PIPELINE_UNKNOWN_TOOLCHAIN'
+REFUSED = '`unknown_toolchain = "allow"` in [tool.pte-pipeline], or PTE_PIPELINE_UNKNOWN_TOOLCHAIN'
 
 
 @pytest.fixture
