@@ -181,8 +181,8 @@ def _path(value: Any) -> None:
     for part in value.split(".") if value else ():
         if not _PART.fullmatch(part) or _DUNDER.fullmatch(part):
             raise _WrongError(
-                f"is {_short(value)}, not a qualified name of a module or tensor; rename it, without "
-                "double quotes, a final backslash, or `__` on both sides"
+                f"is {_short(value)}, not a qualified name of a module or tensor; rename it, "
+                "without double quotes, a final backslash, or `__` on both sides"
             )
 
 
