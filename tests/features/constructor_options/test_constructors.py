@@ -252,7 +252,7 @@ def test_another_executorch_is_told_in_one_line_and_nothing_is_held_against_it(
     told = constructors.outdated()
     installed = version("executorch")
     assert told == (
-        f"options were checked against executorch 1.3.0, and {installed} is installed; run "
+        f"options were checked against executorch 1.3.0, but {installed} is installed; run "
         "`python -m tools.describe_constructors`"
     )
     from pipeline.cli.grammar import Target

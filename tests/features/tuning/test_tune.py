@@ -134,7 +134,7 @@ def test_variants_are_built_once_and_the_best_is_written(tmp_path):
     faults = [trial["faults"] for trial in record_of(bench, "one")["trials"]]
     assert faults == [["planned_memory 64 B breaks max_planned_memory 40 B"], [], []]
     planning = "{alloc_graph_input: false, alloc_graph_output: false}"
-    assert path.read_text() == f"{before}emit: {{memory_planning: {planning}}}\n"
+    assert path.read_text() == f"{before}emit:\n  memory_planning: {planning}\n"
 
 
 SPACE_OF_MANY = """\
