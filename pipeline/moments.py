@@ -2,9 +2,10 @@
 
 The core builds, stores and validates packages. A feature is a folder in `pipeline/features/` that
 the core can do without: its `__init__.py` declares `FEATURE = Feature(...)`, whose fields are the
-moments listed below, each a function named as `"module:function"`. The function is imported when
-its moment comes, so a feature that is installed and not used costs the import of its declaration.
-The core imports no feature; deleting the folder leaves a build that works without it.
+moments listed below, in groups by what happens then, each a function named as `"module:function"`.
+The function is imported when its moment comes, so a feature that is installed and not used costs
+the import of its declaration. The core imports no feature; deleting the folder leaves a build that
+works without it.
 
 Another distribution brings a feature by an entry point of the group `pte_pipeline.features`, whose
 name is the feature's and whose value is its declaration (`my_distribution.feature:FEATURE`).
@@ -108,6 +109,9 @@ class Feature:
     Attributes:
         name: that of its folder.
         summary: what a build can't do without it, in one line.
+
+        Command line
+
         verbs: the commands that it brings.
         options: those with a value that any command line may have, such as `--toolchain NAME`, by
             name; each function takes the value, the words without it and the workspace's folder,
@@ -116,38 +120,313 @@ class Feature:
             option as it is written.
         rewrite_words: takes the name of doit's command (`run` for those of ours), the words after
             it, and the workspace's folder; returns the words that doit and the core know.
-        reporters: those of `doit -r`, by name.
-        help_pages: takes the words of which help is asked, and the program's name; returns lines,
-            or None for words that it doesn't know.
-        suggest_page: takes a word that `help` has no page of; returns a hint at one of a like name,
-            or "".
         split_command: takes the words of a command line and the workspace's folder; returns None
             where this process runs all of it, or the words that it runs (None for none), and a
             function that runs what is left and returns the exit status.
         before_command: takes the workspace, and whether the command builds packages, before it does
             anything; raises PipelineError to refuse the command.
+        help_pages: takes the words of which help is asked, and the program's name; returns lines,
+            or None for words that it doesn't know.
+        suggest_page: takes a word that `help` has no page of; returns a hint at one of a like name,
+            or "".
+        reporters: those of `doit -r`, by name.
+
+        Config and plan
+
+        settings: those of workspaces that it reads, by name; the name of each begins with that of
+            the feature.
+        config: functions by the section of a config to which they add keys, such as `package`, its
+            top, or `validate.gates`, and `target`, a file of `targets/`; each returns types and
+            `pydantic.Field`s by name.
+        expand_matrix: takes the `config.yaml.Node` of a config's `matrix`, its
+            `config.variables.Variables`, the name of its file, the node of its `package` or None,
+            and that of the rest of the config; returns the `config.variables.Combination` of each
+            package by name.
+        explain_key: takes the model of a config's section, and a key that it does not have; says
+            what to do about it, or returns "".
+        explain_syntax: takes the text of a config, and the `yaml.MarkedYAMLError` of reading it;
+            returns the number of a line, from 1, what is wrong there, or "", and what to do.
+        edit_config: takes the text of a config file, the path of a mapping in it as a
+            `config.yaml.Node` has it, keys that lead from there to a mapping that need not be
+            there, and members of that, `...` for one to remove; returns the text with them, or None
+            where it can't without changing anything else.
+        parse_baseline: takes the content of a baseline and its file's name; returns the figures
+            that it accepts, as JSON. Raises ConfigErrors, with every mistake.
+        check_files: takes a plan; yields mistakes in files that no config need name.
+        schemas: by a path in a workspace, what returns the JSON Schema to write there for editors;
+            takes the `pydantic.json_schema.GenerateJsonSchema` by which that of configs is made.
+        entries: a module whose `ENTRIES` are `backends.entry.Backend`s, or whose `QUANTIZERS` are
+            quantizers without a backend, for the catalogue; its folder has their data files
+            (`backends.families`). The catalogue imports it as it is made.
+        backends: takes the `backends.entry.Backend`s of this package by name; returns further ones
+            by name, and by the name of a plugin what is wrong with those that can't be used.
+        unknown_options: takes a `backends.entry.Backend` and its `backends.options.Options` of a
+            config; yields the names of those that the installed ExecuTorch does not take, each with
+            what is known instead.
+        describe_outdated: says that these are not known for what is installed, or "".
+        summarize: takes a `config.models.PackageConfig`, and whether values of variables stand in
+            it, which must not be kept as they are; returns JSON that the plan keeps of the config,
+            or None where the feature has no part in the package.
+        planning: a class like `plan.planning.Planning`, of which a plan has one object, for the
+            packages of which `summarize` says something.
+        remarks: takes a plan; yields `store.errors.Problem`s for each run to report as warnings.
+        kinds: by its name, what returns a `plan.kinds.kind.Kind`: a kind of action whose result a
+            compilation reads in place of a method's program. The core knows of one, `quantize`.
+        user_code: by the kind of code of a workspace that configs name, `passes` or `operators`, a
+            class like `plan.user_code.UserCode`, which finds what this code depends on.
+        elsewhere: takes a `plan.config_cache.ConfigCache`; returns the packages that other
+            processes build, which the plan of this one leaves out.
+        describe_key: takes a `store.json_diff.Difference` of two keys; returns words for one of a
+            field that the feature brings, and None for any other.
+        explain_compile: takes a stale compile action and the workspace; returns a sentence for
+            `doit explain`, or "".
+
+        Run
+
+        executors: the functions that open executors, by the name that the setting `executor` begins
+            with; each takes the workspace, the number of jobs, whether actions run whatever the
+            store holds, and the whole setting; returns a `run.executors.Executor`.
+        other_tasks: takes the plan, and a function that makes our doit tasks again, where a dodo
+            file has other tasks too; returns an object like
+            `features.other_tasks.phases.OtherTasks`, which says in which order tasks run.
+        pending_tasks: takes the plan, and what loads the tasks of a dodo file; returns the
+            `plan.status.Status` of actions that wait for other tasks, by package and kind.
+        expect_costs: a class like `run.admission.NoExpectations`, of which a run has one object;
+            takes the store.
+        start_process: starts a fresh process in place of a fork; takes the function to call there,
+            which ends the process, and what makes the context of the call; returns its number.
+        perform: by the name of a kind of `kinds`, what performs its actions in a worker; takes the
+            action, the workspace and `run.stages.Stages`, and puts the result into the store.
         live_view: returns a context manager that shows on a terminal what goes on, and gives the
             function to call with each `report.events.Event`; takes the stream, the actions, and a
             `run.batch.Outlook`. Its libraries are imported when it is entered.
+        explain_error: takes what ended an action and the workspace's folder; returns a line that
+            says where and why.
+        show_error: takes the text of an error, and the kind of the action that failed or "";
+            returns it as people read it.
+        find_code: takes the same; returns the code of the error.
+        add_remedy: takes the text of an error, further operators that it is about, and the error
+            itself or None; returns the text, with what to do where that is known.
         describe_run: takes the plan, the `report.events.Event`s of a run that did something, the
             packages whose methods have rows or None for all, and the columns of the terminal or
             None; yields lines to print at its end.
         record_run: takes the workspace, the `report.events.Event`s of a run that did something, and
             a `store.usage.is_caches`; writes files in `build/`, or into the store. Raises
             OSError.
-        expect_costs: a class like `run.admission.NoExpectations`, of which a run has one object;
-            takes the store.
-        evict: takes a `store.store.Store` that a run has changed, and the bytes that it may hold;
-            removes what was least recently used. Raises PipelineError, OSError.
+        find_schedule: takes the content of `timeline.json` or None; returns what it says of what
+            bounded the run, as JSON and in sentences, or None.
+
+        Export
+
+        perform_export: the same as `perform` for `export`, whose code is in the keys of exports
+            alone.
+        public: modules from which `pte_pipeline` passes on names to exporters and passes.
+        fetch_sources: takes the workspace, the `plan.kinds.export.ExportInputs` of an exporter that
+            is about to run, and `run.stages.Stages`; fetches what it reads from elsewhere, in a
+            process of its own. Raises SourceError.
+        watch_exporter: a class like `run.export.declared_reads.DeclaredReads`, of which there is
+            one while an exporter runs; the key of the export holds what it finds.
+        more_examples: takes the program of a method whose exporter names no examples; returns more
+            of them than the arguments of its export, each positional arguments and keywords.
+        record_references: takes the references of an exporter, its programs and examples by method,
+            torch's default dtype and device while it ran, the workspace's folder, and None or, for
+            a process that can't fork, a `features.exporters.announced_deaths.Announcements`;
+            returns a recording of each reference by method, as bytes for the store.
+        explain_departure: says where and why an exported program departs from its eager reference,
+            or ""; takes both, the inputs that show it, and the workspace's folder.
+
+        Compile
+
+        instead_of_compile: makes the result of a compile action in another way; takes the action,
+            the workspace, `run.stages.Stages`, and whether this process is the one that builds,
+            not a worker; returns whether it did. Imports no torch.
+        import_executorch: imports ExecuTorch, which a worker needs next, in less time. It must
+            change no byte, and `fast_lowering` switches it off.
+        around_lowering: returns a context manager, within which a worker quantizes or compiles;
+            takes whether it may patch torch and ExecuTorch, which user code would see, and the
+            action's kind. It must change no byte, and the setting `fast_lowering` switches it off.
+        load_passes: takes the `config.edge.PassSpec`s of a config, some, and the workspace's
+            folder; returns passes over graphs, in their order. They and algorithms of memory
+            planning are called like functions. Raises PipelineError.
+        load_libraries: takes the names of libraries of operators, some, and the workspace's folder;
+            loads them into this process. Raises PipelineError.
+        watch_passes: takes a compile action with passes or libraries of operators, and the
+            workspace; returns an object like `features.tracing.pass_reads.PassReads`, whose `check`
+            says whether its result may be kept.
+        find_changed_specs: takes an exported program whose operators change what they are given;
+            returns the `InputSpec`s of the buffers, parameters and inputs that it changes, in their
+            order, or None where only functionalizing it tells.
+        select_modules: takes lists of names of modules; returns a
+            `features.module_selection.selection.ModuleSelection` of the nodes that stand in one
+            module of each list.
+        explain_lowering: takes programs by method; returns a context manager, within which they are
+            lowered, that raises PipelineError in place of errors that it can explain.
+        follow_partition: takes a `compile.module_filter.FilteredPartitioner` and an edge program;
+            returns a context manager, within which it partitions the program, that gives a function
+            to call with the tagged program.
+        find_preprocessed: takes a `compile.preprocess.cached_backend.CachedBackend`, partitions
+            with their compile specs, and what makes their part of a key; returns the place of their
+            results in the store, a `ResultsPlace` of that module, or None.
+        check_shared_state: takes the lowered programs of methods whose mutable buffers are one
+            memory, by method; raises PipelineError for a delegate that keeps such a buffer.
+        measure_delegation: takes a lowered program; returns fields that only some
+            `store.compiled.DELEGATION`s have, such as `boundary`.
+        explain_emission: like `explain_lowering`, for emitting edge programs; takes these, and
+            ExecuTorch's config.
+        record_emission: returns a context manager, within which programs are emitted, that gives an
+            object like `features.instructions.emit_trace.Emission`; takes nothing.
+        warn_of_program: takes the program of a method that is lowered, and what leads from places
+            in a quantized program to those in its source, or None; returns
+            `store.compiled.LoweringWarning`s.
+        warn_of_quantization: takes what quantizing a method did, and what delegates take of it, or
+            None where it has no partitioners; returns a warning, or "".
+        warn_of_emitted: takes the execution plan of a method that was just emitted, its
+            `store.compiled.Instructions`, the program that was lowered, and what leads from places
+            in a quantized program to those in its source, or None; returns
+            warnings, as `store.compiled.LOWERING_WARNING` says.
+        find_lost_results: takes such a plan, the places of its instructions, and the program;
+            returns the results of `torch.cond` that the plan overwrites too early, as
+            `features.lost_results.warnings.find_placed_losses` does.
+        compile_facts: returns a `run.build.listening.CompileListener`, whose facts of methods the
+            result of a compile action keeps. They must be the same in each compilation.
+        listen_to_compile: takes a compile action and the workspace; returns a
+            `run.build.listening.CompileListener`, or None.
+        after_emit: takes ExecuTorch's manager of a unit that was just emitted, its
+            `plan.kinds.compile.CompileInputs`, its programs by method, and the store, which takes
+            its blobs; returns blobs by name, which the result of the compile action keeps, as JSON.
+
+        Link
+
+        check_compiled: takes the compiled methods of a package by name, as
+            `store.compiled.COMPILED_METHOD`s, and their resolved configs; yields
+            `store.errors.Problem`s for which the package is not linked.
+        share_weights: takes a link action, the store, and whether files may be laid out, which
+            needs torch; returns the `compile.sharing.Shared` of the package, or None where files
+            would have to be laid out. Raises MissingBlobError.
+        instead_of_link: makes the files of a link action in another way; takes the action, the
+            workspace, `run.stages.Stages`, and the function that is given the result with its
+            files; returns whether it did. Imports no torch.
+        listen_to_link: learns from a link; takes the action, the results of its compile actions by
+            unit, the `compile.sharing.Shared` of the package, the pieces of its own files by their
+            stems, and the store.
+        after_link: takes a `run.build.link.LinkedPackage`; returns the digests of further files of
+            the package by name, whose blobs it has put into the store.
+        link_files: the names of those of them that every package has.
+        computed_constants: takes the program of a delegate; yields the name and the value of each
+            tensor that its backend computes from constants, and stores.
+        find_kernel_library: takes the name of an operator, such as `aten::add.out`; returns that of
+            ExecuTorch's library of kernels that has it, or None.
+        kernel_namespaces: returns the namespaces of operators whose names are all known.
+        follow_install: takes the workspace and a package, before another build of it is installed;
+            returns a function that is called once it is, and returns facts for the package's state.
+
+        Measure
+
+        measuring: a class like `run.prove.measuring.Measuring`, of which there is one object while
+            a package is measured.
+        devices: by its name, what makes a device, a `devices.interface.Device`.
+        load_delegates: loads what brings further delegates into ExecuTorch's runtime in this
+            process, whose bindings were just imported. Raises PipelineError.
+        explain_missing_delegate: takes the id of a backend, and its delegate in a word; says that
+            the runtime here lacks this, or returns "".
+        find_delegate_facts: takes the id of a backend; returns what `backends.entry.Execution`
+            has as its `facts`, of what brings its delegate into the runtime here.
+        read_signature: takes the `signature` of a method in a manifest; returns a
+            `features.loading.method_spec.MethodSpec`, by which other features call the method.
+            Raises PipelineError.
+        run_cases: takes a `validate.method.MethodValidator` and kinds of inputs; calls the method
+            on `program.inputs.InputSet`s of these kinds, and returns True.
+        call_references: runs the references of an exporter in a process of its own; takes an export
+            action, the workspace's folder, the most seconds of a call, and a function; gives this
+            a `features.exporters.reference_calls.ReferenceCalls`, and returns its result.
+        keep_state: takes references; returns a function that gives what they reach its state back,
+            and raises SourceError where it can't.
+        round_sources: takes programs by method; returns by method a `program.eager.Source` that
+            rounds every value anew, from whose runs limits are derived. They share state.
+        call_together: takes a sequence of methods that share state, their
+            `validate.method.MethodValidator`s by name, and the package's
+            `devices.interface.PackageFiles`; calls them one after another, and returns True.
+        check_payloads: takes a package's `devices.interface.PackageFiles` and the name of a method
+            that this machine can't run; yields what is wrong with payloads of its delegates.
+        judge_movement: a class like `features.unjudged.judge.MovementJudge`, of which there is one
+            for what a method is compared with, and one for the float program of a quantized method;
+            takes what they give in calls, and returns the `movement` of
+            `report.method_records.METHOD_OUTLINE`.
+        judge_random: takes the names of outputs, what repeated calls of a source gave on one input
+            set, and what those of a package, or a reference, did; returns a name and a fault for
+            each output that is distributed in another way.
+        judge_quantization: a class like `features.quantization_loss.calls.FloatComparison`, of
+            which there is one for a method that was quantized on the way; takes the
+            `validate.call_judge.CallJudge` of the method, its `config.validation.Limits`, how its
+            program with observers departs from the float one, and its quantized program.
+        judge_narrowed: a class like `features.ranges.narrowed.NarrowedSizes`; takes the
+            `validate.interface.NarrowedInput`s of a method.
+        explain_conditioning: says how ill-conditioned a program is on an input set, and where that
+            begins; "" where it is not.
+        describe_unwritten: takes a `program.eager.Source`, an input set, how runs on this differ,
+            in words or "", and the workspace's folder or None; says that the source reads
+            uninitialized memory, or returns "". Raises whatever an operator raises.
+        locate_on_device: takes a `run.prove.measuring.Measurement`, calls that a device gets wrong,
+            an object like `features.native.device_failure.DeviceFailure`, and a
+            `validate.budget.Budget`; returns `features.locating.records.CulpritRecord`s, the first
+            one first, and lines on what was not found out.
+        find_quotes: takes the record of a measured package, its
+            `plan.kinds.validate.ValidateInputs` and the workspace; returns JSON by which its lines
+            of source can be quoted anew.
+        quote_anew: takes such a record, that JSON, and the inputs as they are by now, whose lines
+            moved; returns the record with the lines as they are now, or None where they can't be
+            known. Raises SourceError.
+        judge: takes a validate action and the workspace before the package is measured; returns a
+            function of its manifest and what was measured, which returns a
+            `run.prove.judgement.Judgement`.
+        run_elsewhere: takes the workspace, the name of a toolchain and a package; loads and runs it
+            on that toolchain's runtime, and returns by method what this refuses.
+        ask_device: takes the workspace, the name of a device, and the `.pte` and `.ptd` files of a
+            package; returns by method what the device's runtime lacks of it, as sentences. Raises
+            PipelineError where there is no such device, or it can't be asked.
+
+        Report
+
+        report_fields: by the field of `report.json` that it fills, such as `gates`, or
+            `methods.latency`, what that is made of.
+        sections: by rank, functions that take a package's report and return a
+            `report.elements.ReportSection` of it; the core's sections have the ranks 0, 20, 30, ...
+        overview_sections: by rank, those of the page over all packages, which take
+            `report.packages.Entry`s.
+        find_headline: takes the records of methods in a report; returns the worst verdict on them,
+            the figure and the limit by which the method that is nearest to it has this verdict, as
+            text, "" where there are none, and the ratio of the error to the limit.
+        highlights: takes a package's report; returns a `report.elements.DataTable` that stands
+            open at the top of a pull request's comment.
+        draw_chart: takes a chart's kind and data; returns a `report.elements.Drawing`, or None.
+        package_pages: renders pages of a package by file name; takes its report, texts of the files
+            that this quotes, and what is delegated less than before, as `report.render.render`.
+        page_files: the names of those of a package.
+        write_overview: takes the workspace and packages; writes the pages over all of them, which
+            `overview_pages` renders, and returns their paths. Raises OSError.
+        overview_pages: renders those over all packages; takes their `report.packages.Entry`s,
+            and the timeline and provenance of `report.render.render_all`.
+        report_formats: by the name of a file beside each package's report and in `build/`, what
+            returns its bytes; takes reports, and the errors of packages without one.
+        find_histories: takes the workspace and packages; returns the figures of each at earlier
+            commits, the oldest first, by package, as `report.packages.Entry.history` has them.
+        find_build_facts: takes the workspace and packages; returns where and when they were built,
+            by what each text is of.
+        read_build: takes the path of a manifest; returns the figures of the build, as JSON
+            `features.gates.baseline_fields`, and its manifest, by `figures` and `manifest`; None
+            where it can't be read.
+        compare_builds: takes a package's name, two builds of it, as `read_build` returns them, and
+            the name of the second; returns their comparison, whose `markdown()` yields lines.
+
+        Store
+
+        outlines: by the kind of a stored result (`store.results.OUTLINES`), or the name of a file
+            beside a package, what it is made of.
         earlier_keys: takes a store, a kind of action, and a key or None; yields the digest and the
             key of results of that kind, the latest used first; with a key, of those that can be
             compared with it.
-        find_schedule: takes the content of `timeline.json` or None; returns what it says of what
-            bounded the run, as JSON and in sentences, or None.
-        elsewhere: takes a `plan.config_cache.ConfigCache`; returns the packages that other
-            processes build, which the plan of this one leaves out.
-        settings: those of workspaces that it reads, by name; the name of each begins with that of
-            the feature.
+        evict: takes a `store.store.Store` that a run has changed, and the bytes that it may hold;
+            removes what was least recently used. Raises PipelineError, OSError.
         remote_tier: takes a `store.settings_reader.SettingsReader`, where one of its settings is
             set; returns the `store.remote_tier.RemoteTierSettings` of the store's remote tier, or
             None.
@@ -164,391 +443,165 @@ class Feature:
         prefetch_packages: takes such a plan, packages, whether they are validated, and whether the
             methods of linked packages are looked up too; fetches the entries of all actions that a
             build of them would look up, and returns the blobs that it would take from the store.
-        executors: the functions that open executors, by the name that the setting `executor` begins
-            with; each takes the workspace, the number of jobs, whether actions run whatever the
-            store holds, and the whole setting; returns a `run.executors.Executor`.
-        other_tasks: takes the plan, and a function that makes our doit tasks again, where a dodo
-            file has other tasks too; returns an object like
-            `features.other_tasks.phases.OtherTasks`, which says in which order tasks run.
-        pending_tasks: takes the plan, and what loads the tasks of a dodo file; returns the
-            `plan.status.Status` of actions that wait for other tasks, by package and kind.
-        config: functions by the section of a config to which they add keys, such as `package`, its
-            top, or `validate.gates`, and `target`, a file of `targets/`; each returns types and
-            `pydantic.Field`s by name.
-        expand_matrix: takes the `config.yaml.Node` of a config's `matrix`, its
-            `config.variables.Variables`, the name of its file, the node of its `package` or None,
-            and that of the rest of the config; returns the `config.variables.Combination` of each
-            package by name.
-        explain_key: takes the model of a config's section, and a key that it does not have; says
-            what to do about it, or returns "".
-        explain_syntax: takes the text of a config, and the `yaml.MarkedYAMLError` of reading it;
-            returns the number of a line, from 1, what is wrong there, or "", and what to do.
-        unknown_options: takes a `backends.entry.Backend` and its `backends.options.Options` of a
-            config; yields the names of those that the installed ExecuTorch does not take, each with
-            what is known instead.
-        describe_outdated: says that these are not known for what is installed, or "".
-        summarize: takes a `config.models.PackageConfig`, and whether values of variables stand in
-            it, which must not be kept as they are; returns JSON that the plan keeps of the config,
-            or None where the feature has no part in the package.
-        entries: a module whose `ENTRIES` are `backends.entry.Backend`s, or whose `QUANTIZERS` are
-            quantizers without a backend, for the catalogue; its folder has their data files
-            (`backends.families`). The catalogue imports it as it is made.
-        backends: takes the `backends.entry.Backend`s of this package by name; returns further ones
-            by name, and by the name of a plugin what is wrong with those that can't be used.
-        kinds: by its name, what returns a `plan.kinds.kind.Kind`: a kind of action whose result a
-            compilation reads in place of a method's program. The core knows of one, `quantize`.
-        user_code: by the kind of code of a workspace that configs name, `passes` or `operators`, a
-            class like `plan.user_code.UserCode`, which finds what this code depends on.
-        load_passes: takes the `config.edge.PassSpec`s of a config, some, and the workspace's
-            folder; returns passes over graphs, in their order. They and algorithms of memory
-            planning are called like functions. Raises PipelineError.
-        load_libraries: takes the names of libraries of operators, some, and the workspace's folder;
-            loads them into this process. Raises PipelineError.
-        perform: by the name of such a kind, what performs its actions in a worker; takes the
-            action, the workspace and `run.stages.Stages`, and puts the result into the store.
-        perform_export: the same for `export`, whose code is in the keys of exports alone.
-        planning: a class like `plan.planning.Planning`, of which a plan has one object, for the
-            packages of which `summarize` says something.
-        public: modules from which `pte_pipeline` passes on names to exporters and passes.
-        fetch_sources: takes the workspace, the `plan.kinds.export.ExportInputs` of an exporter that
-            is about to run, and `run.stages.Stages`; fetches what it reads from elsewhere, in a
-            process of its own. Raises SourceError.
-        watch_exporter: a class like `run.export.declared_reads.DeclaredReads`, of which there is
-            one while an exporter runs; the key of the export holds what it finds.
-        find_changed_specs: takes an exported program whose operators change what they are given;
-            returns the `InputSpec`s of the buffers, parameters and inputs that it changes, in their
-            order, or None where only functionalizing it tells.
-        more_examples: takes the program of a method whose exporter names no examples; returns more
-            of them than the arguments of its export, each positional arguments and keywords.
-        watch_passes: takes a compile action with passes or libraries of operators, and the
-            workspace; returns an object like `features.tracing.pass_reads.PassReads`, whose `check`
-            says whether its result may be kept.
-        call_references: runs the references of an exporter in a process of its own; takes an export
-            action, the workspace's folder, the most seconds of a call, and a function; gives this
-            a `features.exporters.reference_calls.ReferenceCalls`, and returns its result.
-        run_cases: takes a `validate.method.MethodValidator` and kinds of inputs; calls the method
-            on `program.inputs.InputSet`s of these kinds, and returns True.
-        round_sources: takes programs by method; returns by method a `program.eager.Source` that
-            rounds every value anew, from whose runs limits are derived. They share state.
-        explain_conditioning: says how ill-conditioned a program is on an input set, and where that
-            begins; "" where it is not.
-        describe_unwritten: takes a `program.eager.Source`, an input set, how runs on this differ,
-            in words or "", and the workspace's folder or None; says that the source reads
-            uninitialized memory, or returns "". Raises whatever an operator raises.
-        call_together: takes a sequence of methods that share state, their
-            `validate.method.MethodValidator`s by name, and the package's
-            `devices.interface.PackageFiles`; calls them one after another, and returns True.
-        check_payloads: takes a package's `devices.interface.PackageFiles` and the name of a method
-            that this machine can't run; yields what is wrong with payloads of its delegates.
-        judge_narrowed: a class like `features.ranges.narrowed.NarrowedSizes`; takes the
-            `validate.interface.NarrowedInput`s of a method.
-        judge_random: takes the names of outputs, what repeated calls of a source gave on one input
-            set, and what those of a package, or a reference, did; returns a name and a fault for
-            each output that is distributed in another way.
-        judge_quantization: a class like `features.quantization_loss.calls.FloatComparison`, of
-            which there is one for a method that was quantized on the way; takes the
-            `validate.call_judge.CallJudge` of the method, its `config.validation.Limits`, how its
-            program with observers departs from the float one, and its quantized program.
-        judge_movement: a class like `features.unjudged.judge.MovementJudge`, of which there is one
-            for what a method is compared with, and one for the float program of a quantized method;
-            takes what they give in calls, and returns the `movement` of
-            `report.method_records.METHOD_OUTLINE`.
-        record_references: takes the references of an exporter, its programs and examples by method,
-            torch's default dtype and device while it ran, the workspace's folder, and None or, for
-            a process that can't fork, a `features.exporters.announced_deaths.Announcements`;
-            returns a recording of each reference by method, as bytes for the store.
-        keep_state: takes references; returns a function that gives what they reach its state back,
-            and raises SourceError where it can't.
-        explain_departure: says where and why an exported program departs from its eager reference,
-            or ""; takes both, the inputs that show it, and the workspace's folder.
-        around_lowering: returns a context manager, within which a worker quantizes or compiles;
-            takes whether it may patch torch and ExecuTorch, which user code would see, and the
-            action's kind. It must change no byte, and the setting `fast_lowering` switches it off.
-        import_executorch: imports ExecuTorch, which a worker needs next, in less time. It must
-            change no byte, and `fast_lowering` switches it off.
-        explain_lowering: takes programs by method; returns a context manager, within which they are
-            lowered, that raises PipelineError in place of errors that it can explain.
-        explain_emission: the same for emitting edge programs; takes these, and ExecuTorch's config.
-        start_process: starts a fresh process in place of a fork; takes the function to call there,
-            which ends the process, and what makes the context of the call; returns its number.
-        instead_of_compile: makes the result of a compile action in another way; takes the action,
-            the workspace, `run.stages.Stages`, and whether this process is the one that builds,
-            not a worker; returns whether it did. Imports no torch.
-        select_modules: takes lists of names of modules; returns a
-            `features.module_selection.selection.ModuleSelection` of the nodes that stand in one
-            module of each list.
-        follow_partition: takes a `compile.module_filter.FilteredPartitioner` and an edge program;
-            returns a context manager, within which it partitions the program, that gives a function
-            to call with the tagged program.
-        instead_of_link: makes the files of a link action in another way; takes the action, the
-            workspace, `run.stages.Stages`, and the function that is given the result with its
-            files; returns whether it did. Imports no torch.
-        find_preprocessed: takes a `compile.preprocess.cached_backend.CachedBackend`, partitions
-            with their compile specs, and what makes their part of a key; returns the place of their
-            results in the store, a `ResultsPlace` of that module, or None.
-        measure_delegation: takes a lowered program; returns fields that only some
-            `store.compiled.DELEGATION`s have, such as `boundary`.
-        check_shared_state: takes the lowered programs of methods whose mutable buffers are one
-            memory, by method; raises PipelineError for a delegate that keeps such a buffer.
-        compile_facts: returns a `run.build.listening.CompileListener`, whose facts of methods the
-            result of a compile action keeps. They must be the same in each compilation.
-        listen_to_link: learns from a link; takes the action, the results of its compile actions by
-            unit, the `compile.sharing.Shared` of the package, the pieces of its own files by their
-            stems, and the store.
-        listen_to_compile: takes a compile action and the workspace; returns a
-            `run.build.listening.CompileListener`, or None.
-        computed_constants: takes the program of a delegate; yields the name and the value of each
-            tensor that its backend computes from constants, and stores.
-        record_emission: returns a context manager, within which programs are emitted, that gives an
-            object like `features.instructions.emit_trace.Emission`; takes nothing.
-        warn_of_program: takes the program of a method that is lowered, and what leads from places
-            in a quantized program to those in its source, or None; returns
-            `store.compiled.LoweringWarning`s.
-        warn_of_quantization: takes what quantizing a method did, and what delegates take of it, or
-            None where it has no partitioners; returns a warning, or "".
-        warn_of_emitted: takes the execution plan of a method that was just emitted, its
-            `store.compiled.Instructions`, the program that was lowered, and what leads from places
-            in a quantized program to those in its source, or None; returns
-            warnings, as `store.compiled.LOWERING_WARNING` says.
-        find_lost_results: takes such a plan, the places of its instructions, and the program;
-            returns the results of `torch.cond` that the plan overwrites too early, as
-            `features.lost_results.warnings.find_placed_losses` does.
-        explain_compile: takes a stale compile action and the workspace; returns a sentence for
-            `doit explain`, or "".
-        explain_error: takes what ended an action and the workspace's folder; returns a line that
-            says where and why.
-        show_error: takes the text of an error, and the kind of the action that failed or "";
-            returns it as people read it.
-        find_code: takes the same; returns the code of the error.
-        add_remedy: takes the text of an error, further operators that it is about, and the error
-            itself or None; returns the text, with what to do where that is known.
-        remarks: takes a plan; yields `store.errors.Problem`s for each run to report as warnings.
-        check_files: takes a plan; yields mistakes in files that no config need name.
-        schemas: by a path in a workspace, what returns the JSON Schema to write there for editors;
-            takes the `pydantic.json_schema.GenerateJsonSchema` by which that of configs is made.
-        describe_key: takes a `store.json_diff.Difference` of two keys; returns words for one of a
-            field that the feature brings, and None for any other.
-        check_compiled: takes the compiled methods of a package by name, as
-            `store.compiled.COMPILED_METHOD`s, and their resolved configs; yields
-            `store.errors.Problem`s for which the package is not linked.
-        share_weights: takes a link action, the store, and whether files may be laid out, which
-            needs torch; returns the `compile.sharing.Shared` of the package, or None where files
-            would have to be laid out. Raises MissingBlobError.
-        outlines: by the kind of a stored result (`store.results.OUTLINES`), or the name of a file
-            beside a package, what it is made of.
-        report_fields: by the field of `report.json` that it fills, such as `gates`, or
-            `methods.latency`, what that is made of.
-        after_emit: takes ExecuTorch's manager of a unit that was just emitted, its
-            `plan.kinds.compile.CompileInputs`, its programs by method, and the store, which takes
-            its blobs; returns blobs by name, which the result of the compile action keeps, as JSON.
-        after_link: takes a `run.build.link.LinkedPackage`; returns the digests of further files of
-            the package by name, whose blobs it has put into the store.
-        link_files: the names of those of them that every package has.
-        devices: by its name, what makes a device, a `devices.interface.Device`.
-        read_signature: takes the `signature` of a method in a manifest; returns a
-            `features.loading.method_spec.MethodSpec`, by which other features call the method.
-            Raises PipelineError.
-        explain_missing_delegate: takes the id of a backend, and its delegate in a word; says that
-            the runtime here lacks this, or returns "".
-        find_delegate_facts: takes the id of a backend; returns what `backends.entry.Execution`
-            has as its `facts`, of what brings its delegate into the runtime here.
-        load_delegates: loads what brings further delegates into ExecuTorch's runtime in this
-            process, whose bindings were just imported. Raises PipelineError.
-        measuring: a class like `run.prove.measuring.Measuring`, of which there is one object while
-            a package is measured.
-        locate_on_device: takes a `run.prove.measuring.Measurement`, calls that a device gets wrong,
-            an object like `features.native.device_failure.DeviceFailure`, and a
-            `validate.budget.Budget`; returns `features.locating.records.CulpritRecord`s, the first
-            one first, and lines on what was not found out.
-        find_quotes: takes the record of a measured package, its
-            `plan.kinds.validate.ValidateInputs` and the workspace; returns JSON by which its lines
-            of source can be quoted anew.
-        quote_anew: takes such a record, that JSON, and the inputs as they are by now, whose lines
-            moved; returns the record with the lines as they are now, or None where they can't be
-            known. Raises SourceError.
-        follow_install: takes the workspace and a package, before another build of it is installed;
-            returns a function that is called once it is, and returns facts for the package's state.
-        judge: takes a validate action and the workspace before the package is measured; returns a
-            function of its manifest and what was measured, which returns a
-            `run.prove.judgement.Judgement`.
-        run_elsewhere: takes the workspace, the name of a toolchain and a package; loads and runs it
-            on that toolchain's runtime, and returns by method what this refuses.
-        ask_device: takes the workspace, the name of a device, and the `.pte` and `.ptd` files of a
-            package; returns by method what the device's runtime lacks of it, as sentences. Raises
-            PipelineError where there is no such device, or it can't be asked.
-        find_kernel_library: takes the name of an operator, such as `aten::add.out`; returns that of
-            ExecuTorch's library of kernels that has it, or None.
-        kernel_namespaces: returns the namespaces of operators whose names are all known.
-        package_pages: renders pages of a package by file name; takes its report, texts of the files
-            that this quotes, and what is delegated less than before, as `report.render.render`.
-        page_files: the names of those of a package.
-        find_histories: takes the workspace and packages; returns the figures of each at earlier
-            commits, the oldest first, by package, as `report.packages.Entry.history` has them.
-        find_build_facts: takes the workspace and packages; returns where and when they were built,
-            by what each text is of.
-        write_overview: takes the workspace and packages; writes the pages over all of them, which
-            `overview_pages` renders, and returns their paths. Raises OSError.
-        overview_pages: renders those over all packages; takes their `report.packages.Entry`s,
-            and the timeline and provenance of `report.render.render_all`.
-        sections: by rank, functions that take a package's report and return a
-            `report.elements.ReportSection` of it; the core's sections have the ranks 0, 20, 30, ...
-        overview_sections: by rank, those of the page over all packages, which take
-            `report.packages.Entry`s.
-        find_headline: takes the records of methods in a report; returns the worst verdict on them,
-            the figure and the limit by which the method that is nearest to it has this verdict, as
-            text, "" where there are none, and the ratio of the error to the limit.
-        draw_chart: takes a chart's kind and data; returns a `report.elements.Drawing`, or None.
-        report_formats: by the name of a file beside each package's report and in `build/`, what
-            returns its bytes; takes reports, and the errors of packages without one.
-        highlights: takes a package's report; returns a `report.elements.DataTable` that stands
-            open at the top of a pull request's comment.
-        read_build: takes the path of a manifest; returns the figures of the build, as JSON
-            `features.gates.baseline_fields`, and its manifest, by `figures` and `manifest`; None
-            where it can't be read.
-        parse_baseline: takes the content of a baseline and its file's name; returns the figures
-            that it accepts, as JSON. Raises ConfigErrors, with every mistake.
-        compare_builds: takes a package's name, two builds of it, as `read_build` returns them, and
-            the name of the second; returns their comparison, whose `markdown()` yields lines.
-        edit_config: takes the text of a config file, the path of a mapping in it as a
-            `config.yaml.Node` has it, keys that lead from there to a mapping that need not be
-            there, and members of that, `...` for one to remove; returns the text with them, or None
-            where it can't without changing anything else.
+
+        Set by `find_features`
+
         distribution: the one that brings it by an entry point; "" for a folder of this package.
     """
 
     name: str
     summary: str
+
+    # Command line
     verbs: tuple[Command, ...] = ()
     options: Mapping[str, str] = _moment("", _NONE)
     option_help: Mapping[str, str] = _moment("", _NONE)
     rewrite_words: str = _moment("")
-    reporters: Mapping[str, str] = _moment("", _NONE)
-    help_pages: str = _moment("")
-    suggest_page: str = _moment("")
     split_command: str = _moment("")
     before_command: str = _moment("")
+    help_pages: str = _moment("")
+    suggest_page: str = _moment("")
+    reporters: Mapping[str, str] = _moment("", _NONE)
+
+    # Config and plan
+    settings: Mapping[str, Setting] = _moment("", _NONE)
+    config: Mapping[str, str] = _moment("plan", _NONE)
+    expand_matrix: str = _moment("plan")
+    explain_key: str = _moment("plan")
+    explain_syntax: str = _moment("plan")
+    edit_config: str = _moment("")
+    parse_baseline: str = _moment("plan")
+    check_files: str = _moment("")
+    schemas: Mapping[str, str] = _moment("", _NONE)
+    entries: str = _moment("plan build")
+    backends: str = _moment("plan build")
+    unknown_options: str = _moment("plan")
+    describe_outdated: str = _moment("")
+    summarize: str = _moment("plan")
+    planning: str = _moment("plan")
+    remarks: str = _moment("")
+    kinds: Mapping[str, str] = _moment("plan", _NONE)
+    user_code: Mapping[str, str] = _moment("plan build", _NONE)
+    elsewhere: str = _moment("")
+    describe_key: str = _moment("")
+    explain_compile: str = _moment("")
+
+    # Run
+    executors: Mapping[str, str] = _moment("", _NONE)
+    other_tasks: str = _moment("")
+    pending_tasks: str = _moment("")
+    expect_costs: str = _moment("")
+    start_process: str = _moment("export build measure")
+    perform: Mapping[str, str] = _moment("build", _NONE)
     live_view: str = _moment("")
+    explain_error: str = _moment("")
+    show_error: str = _moment("")
+    find_code: str = _moment("report")  # it is in junit.xml
+    add_remedy: str = _moment("build")
     describe_run: str = _moment("")
     record_run: str = _moment("")
-    expect_costs: str = _moment("")
-    evict: str = _moment("")
-    earlier_keys: str = _moment("")
     find_schedule: str = _moment("report")
-    elsewhere: str = _moment("")
-    settings: Mapping[str, Setting] = _moment("", _NONE)
+
+    # Export
+    perform_export: Mapping[str, str] = _moment("export", _NONE)
+    public: tuple[str, ...] = _moment("export", ())
+    fetch_sources: str = _moment("export")
+    watch_exporter: str = _moment("export")
+    more_examples: str = _moment("export")
+    record_references: str = _moment("export")
+    explain_departure: str = _moment("export")
+
+    # Compile
+    instead_of_compile: str = _moment("build")
+    import_executorch: str = _moment("build")
+    around_lowering: str = _moment("build")
+    load_passes: str = _moment("build")
+    load_libraries: str = _moment("build")
+    watch_passes: str = _moment("build")
+    find_changed_specs: str = _moment("build")
+    select_modules: str = _moment("build")
+    explain_lowering: str = _moment("build")
+    follow_partition: str = _moment("build")
+    find_preprocessed: str = _moment("build")
+    check_shared_state: str = _moment("build")
+    measure_delegation: str = _moment("build")
+    explain_emission: str = _moment("build")
+    record_emission: str = _moment("build")
+    warn_of_program: str = _moment("build")
+    warn_of_quantization: str = _moment("build")
+    warn_of_emitted: str = _moment("build")
+    find_lost_results: str = _moment("measure")
+    compile_facts: str = _moment("build")
+    listen_to_compile: str = _moment("build")
+    after_emit: str = _moment("build")
+
+    # Link
+    check_compiled: str = _moment("build")
+    share_weights: str = _moment("build")
+    instead_of_link: str = _moment("build")
+    listen_to_link: str = _moment("build")
+    after_link: str = _moment("build")
+    link_files: tuple[str, ...] = ()
+    computed_constants: str = _moment("build")
+    find_kernel_library: str = _moment("plan build report")
+    kernel_namespaces: str = _moment("plan build report")
+    follow_install: str = _moment("")
+
+    # Measure
+    measuring: str = _moment("measure")
+    devices: Mapping[str, str] = _moment("measure", _NONE)
+    load_delegates: str = _moment("export measure")
+    explain_missing_delegate: str = _moment("measure")
+    find_delegate_facts: str = _moment("measure")
+    read_signature: str = _moment("measure")
+    run_cases: str = _moment("measure")
+    call_references: str = _moment("measure")
+    keep_state: str = _moment("measure")
+    round_sources: str = _moment("measure")
+    call_together: str = _moment("measure")
+    check_payloads: str = _moment("measure")
+    judge_movement: str = _moment("measure")
+    judge_random: str = _moment("measure")
+    judge_quantization: str = _moment("measure")
+    judge_narrowed: str = _moment("measure")
+    explain_conditioning: str = _moment("measure")
+    describe_unwritten: str = _moment("measure")
+    locate_on_device: str = _moment("measure")
+    find_quotes: str = _moment("measure")
+    quote_anew: str = _moment("measure")
+    judge: str = _moment("report")
+    run_elsewhere: str = _moment("")
+    ask_device: str = _moment("")
+
+    # Report
+    report_fields: Mapping[str, str] = _moment("", _NONE)
+    sections: Mapping[int, str] = _moment("report", _NONE)
+    overview_sections: Mapping[int, str] = _moment("report", _NONE)
+    find_headline: str = _moment("report")
+    highlights: str = _moment("report")
+    draw_chart: str = _moment("report")
+    package_pages: str = _moment("report")
+    page_files: tuple[str, ...] = ()
+    write_overview: str = _moment("")
+    overview_pages: str = _moment("report")
+    report_formats: Mapping[str, str] = _moment("report", _NONE)
+    find_histories: str = _moment("")
+    find_build_facts: str = _moment("")
+    read_build: str = _moment("")
+    compare_builds: str = _moment("")
+
+    # Store
+    outlines: Mapping[str, str] = _moment("", _NONE)
+    earlier_keys: str = _moment("")
+    evict: str = _moment("")
     remote_tier: str = _moment("")  # what it moves is checked by its digest
     read_key_paths: str = _moment("")
     load_keys: str = _moment("")
     remote_files: str = _moment("")
     prefetch_exports: str = _moment("")
     prefetch_packages: str = _moment("")
-    executors: Mapping[str, str] = _moment("", _NONE)
-    other_tasks: str = _moment("")
-    pending_tasks: str = _moment("")
-    config: Mapping[str, str] = _moment("plan", _NONE)
-    expand_matrix: str = _moment("plan")
-    explain_key: str = _moment("plan")
-    explain_syntax: str = _moment("plan")
-    unknown_options: str = _moment("plan")
-    describe_outdated: str = _moment("")
-    summarize: str = _moment("plan")
-    entries: str = _moment("plan build")
-    backends: str = _moment("plan build")
-    kinds: Mapping[str, str] = _moment("plan", _NONE)
-    user_code: Mapping[str, str] = _moment("plan build", _NONE)
-    load_passes: str = _moment("build")
-    load_libraries: str = _moment("build")
-    perform: Mapping[str, str] = _moment("build", _NONE)
-    perform_export: Mapping[str, str] = _moment("export", _NONE)
-    planning: str = _moment("plan")
-    public: tuple[str, ...] = _moment("export", ())
-    fetch_sources: str = _moment("export")
-    watch_exporter: str = _moment("export")
-    find_changed_specs: str = _moment("build")
-    more_examples: str = _moment("export")
-    watch_passes: str = _moment("build")
-    record_references: str = _moment("export")
-    keep_state: str = _moment("measure")
-    explain_departure: str = _moment("export")
-    call_references: str = _moment("measure")
-    run_cases: str = _moment("measure")
-    round_sources: str = _moment("measure")
-    explain_conditioning: str = _moment("measure")
-    describe_unwritten: str = _moment("measure")
-    call_together: str = _moment("measure")
-    check_payloads: str = _moment("measure")
-    judge_narrowed: str = _moment("measure")
-    judge_random: str = _moment("measure")
-    judge_quantization: str = _moment("measure")
-    judge_movement: str = _moment("measure")
-    around_lowering: str = _moment("build")
-    import_executorch: str = _moment("build")
-    explain_lowering: str = _moment("build")
-    explain_emission: str = _moment("build")
-    start_process: str = _moment("export build measure")
-    instead_of_compile: str = _moment("build")
-    select_modules: str = _moment("build")
-    follow_partition: str = _moment("build")
-    instead_of_link: str = _moment("build")
-    find_preprocessed: str = _moment("build")
-    measure_delegation: str = _moment("build")
-    check_shared_state: str = _moment("build")
-    compile_facts: str = _moment("build")
-    listen_to_link: str = _moment("build")
-    listen_to_compile: str = _moment("build")
-    computed_constants: str = _moment("build")
-    record_emission: str = _moment("build")
-    warn_of_program: str = _moment("build")
-    warn_of_quantization: str = _moment("build")
-    warn_of_emitted: str = _moment("build")
-    find_lost_results: str = _moment("measure")
-    explain_compile: str = _moment("")
-    explain_error: str = _moment("")
-    show_error: str = _moment("")
-    find_code: str = _moment("report")  # it is in junit.xml
-    add_remedy: str = _moment("build")
-    remarks: str = _moment("")
-    check_files: str = _moment("")
-    schemas: Mapping[str, str] = _moment("", _NONE)
-    describe_key: str = _moment("")
-    check_compiled: str = _moment("build")
-    share_weights: str = _moment("build")
-    outlines: Mapping[str, str] = _moment("", _NONE)
-    report_fields: Mapping[str, str] = _moment("", _NONE)
-    after_emit: str = _moment("build")
-    after_link: str = _moment("build")
-    link_files: tuple[str, ...] = ()
-    devices: Mapping[str, str] = _moment("measure", _NONE)
-    read_signature: str = _moment("measure")
-    explain_missing_delegate: str = _moment("measure")
-    find_delegate_facts: str = _moment("measure")
-    load_delegates: str = _moment("export measure")
-    measuring: str = _moment("measure")
-    locate_on_device: str = _moment("measure")
-    find_quotes: str = _moment("measure")
-    quote_anew: str = _moment("measure")
-    follow_install: str = _moment("")
-    judge: str = _moment("report")
-    run_elsewhere: str = _moment("")
-    ask_device: str = _moment("")
-    find_kernel_library: str = _moment("plan build report")
-    kernel_namespaces: str = _moment("plan build report")
-    package_pages: str = _moment("report")
-    page_files: tuple[str, ...] = ()
-    find_histories: str = _moment("")
-    find_build_facts: str = _moment("")
-    write_overview: str = _moment("")
-    overview_pages: str = _moment("report")
-    sections: Mapping[int, str] = _moment("report", _NONE)
-    overview_sections: Mapping[int, str] = _moment("report", _NONE)
-    find_headline: str = _moment("report")
-    draw_chart: str = _moment("report")
-    report_formats: Mapping[str, str] = _moment("report", _NONE)
-    highlights: str = _moment("report")
-    read_build: str = _moment("")
-    parse_baseline: str = _moment("plan")
-    edit_config: str = _moment("")
-    compare_builds: str = _moment("")
+
+    # Set by `find_features`
     distribution: str = ""
 
 

@@ -169,6 +169,11 @@ def test_packages_are_built_and_validated_without(without):
         for method in read_report(bench, "one")["methods"]:
             reasons = {skipped["origin"]: skipped["reason"] for skipped in method["skipped"]}
             assert reasons["zeros"] == 'this installation has no feature "cases"'
+    if name == "config_edits":
+        for words in (("tune", "--write", "best"), ("sensitivity", "one")):
+            status, said = doit(*words)
+            assert status == 1
+            assert 'this installation has no feature "config_edits"' in said
     if name == "references":
         recorded = bench.root / "golden" / "one" / "encode.npz"
         recorded.parent.mkdir(parents=True)

@@ -3,9 +3,11 @@
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from pipeline import moments
 from pipeline.moments import Feature
 from tests.support.bench import REPOSITORY, bench_of
 from tests.support.patches import python_path
@@ -15,13 +17,19 @@ PAGE = (REPOSITORY / "docs" / "guides" / "writing-a-feature.md").read_text()
 FILES = dict(re.findall(r"^`([\w./-]+)`\n\n```\w+\n(.*?)^```$", PAGE, re.M | re.S))
 
 
-def test_the_page_names_all_moments():
+def test_docstring_fields_and_page_list_the_moments_in_one_order():
+    source = Path(moments.__file__).read_text().partition("class Feature:")[2]
+    docstring, _, fields = source.partition('"""\n\n')
+    fields = fields.partition("\n\n\n")[0]
+    _, _, docstring = docstring.partition("Attributes:\n")
+    in_docstring = re.findall(r"^ {8}(?:(\w+): .*|(\S.*))$", docstring, re.M)
+    in_fields = re.findall(r"^    (?:(\w+): .*|# (.+))$", fields, re.M)
+    assert in_docstring == in_fields
+    assert [name for name, _ in in_fields if name] == [*Feature.__dataclass_fields__]
     table = PAGE.partition("<!-- made by")[0]
-    named = re.findall(r"^\| `(\w+)` \|", table, re.M)
-    moments = set(Feature.__dataclass_fields__) - {
-        *("name", "summary", "link_files", "page_files", "distribution")
-    }
-    assert set(named) == moments
+    unlisted = {"name", "summary", "link_files", "page_files", "distribution"}
+    listed = [(name, heading) for name, heading in in_fields if name not in unlisted]
+    assert re.findall(r"^(?:\| `(\w+)` \|.*|### (.*))$", table, re.M) == listed[:-1]
 
 
 @pytest.mark.slow

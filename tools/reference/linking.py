@@ -16,6 +16,8 @@ def linking() -> Iterator[str]:
     for name, backend in BACKENDS.items():
         if backend.plugin:
             continue
+        if name not in backend_links():
+            raise KeyError(f"{name}: linking.toml of its family has no row in [backends]")
         kernels, linked = backend.lowering.kernels, backend_links()[name]
         yield row(
             f"`{name}`",

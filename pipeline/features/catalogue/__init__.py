@@ -6,7 +6,7 @@ from pipeline.moments import Command, Feature
 
 FEATURE = Feature(
     "catalogue",
-    "list list the backends that methods can be lowered to, and their options",
+    "list the backends that methods can be lowered to, and their options",
     verbs=(
         Command(
             "backends",

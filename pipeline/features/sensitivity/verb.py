@@ -31,11 +31,13 @@ from pipeline.features.sensitivity.table import (
 )
 from pipeline.features.sensitivity.trial import build_package
 from pipeline.features.sensitivity.variants import add_variants
+from pipeline.moments import has_feature
 from pipeline.plan.plan import Plan
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import record_bytes, write_atomically
 
 _BUDGET = 300.0  # seconds
+_LACK = 'this installation has no feature "config_edits", which edits configs'
 
 
 def run(
@@ -54,8 +56,11 @@ def run(
 
     Raises:
         PipelineError: a package can't be built or has nothing to measure, an option is no number,
-            or the proposal can't be written.
+            the proposal can't be written, or no feature edits configs.
     """
+    # Without it no proposal can be built, which would be found out after all measurements.
+    if not has_feature("config_edits"):
+        raise PipelineError(_LACK)
     if not words:
         raise PipelineError("name a package: doit sensitivity <package>")
     least = _parse_number("floor", floor)

@@ -15,6 +15,7 @@ from pipeline.features.tuning.ranking import find_front
 from pipeline.features.tuning.search import Search
 from pipeline.features.tuning.sharing import read_families
 from pipeline.features.tuning.table import list_lines
+from pipeline.moments import has_feature
 from pipeline.plan.plan import Plan
 from pipeline.store.errors import PipelineError, listed, plural
 from pipeline.store.sizes import parse_size
@@ -42,11 +43,16 @@ def run(
         target: takes its packages, those without a space too.
 
     Raises:
-        PipelineError: for words without meaning, and where no trial is as limits ask for.
+        PipelineError: for words without meaning, where no trial is as limits ask for, and for
+            `write` where no feature edits configs.
     """
     number = _parse_number(trials, "--trials")
     sizes = {"size": _parse_size(max_size, "--max-size")}
     sizes["memory"] = _parse_size(max_memory, "--max-memory")
+    # Found out before any trial is built.
+    if write and not has_feature("config_edits"):
+        lack = 'this installation has no feature "config_edits", which edits configs'
+        raise PipelineError(f"--write: {lack}")
     if write != BEST:
         _parse_number(write, "--write")
     packages, fixed = _find_packages(plan, words, target)

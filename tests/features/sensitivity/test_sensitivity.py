@@ -5,6 +5,7 @@ import json
 import pytest
 import yaml
 
+from pipeline import moments
 from pipeline.features.sensitivity.verb import run
 from pipeline.store.errors import PipelineError
 from tests.features.schemas.test_json_output import validate
@@ -253,3 +254,10 @@ def test_a_proposal_goes_by_one_thing():
         next(run(None, ["pair"], floor="9", metric="top1"))
     with pytest.raises(PipelineError, match=r"--against \[vulkan\]: must be portable"):
         next(run(None, ["pair"], against="[vulkan]"))
+
+
+def test_without_the_feature_that_edits_configs_nothing_is_measured(monkeypatch):
+    features = [f for f in moments.find_features() if f.name != "config_edits"]
+    monkeypatch.setattr(moments, "find_features", lambda: features)
+    with pytest.raises(PipelineError, match='this installation has no feature "config_edits"'):
+        next(run(None, ["pair"]))

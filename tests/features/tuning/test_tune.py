@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from pipeline import moments
 from pipeline.features.tuning.verb import run
 from pipeline.store.errors import PipelineError
 from tests.support.bench import Bench, bench_of
@@ -98,6 +99,14 @@ def test_words_without_meaning_are_refused(words, options, fault):
     with pytest.raises(PipelineError) as error:
         list(run(plan, words, **options))
     assert str(error.value).startswith(fault)
+
+
+def test_without_the_feature_that_edits_configs_nothing_is_tried(monkeypatch):
+    features = [f for f in moments.find_features() if f.name != "config_edits"]
+    monkeypatch.setattr(moments, "find_features", lambda: features)
+    lack = '--write: this installation has no feature "config_edits"'
+    with pytest.raises(PipelineError, match=lack):
+        next(run(None, ["tiny"], write="best"))
 
 
 SPACE_OF_ONE = """\
