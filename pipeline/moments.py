@@ -21,7 +21,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from importlib import import_module
-from importlib.metadata import EntryPoints, entry_points
+from importlib.metadata import EntryPoints, distributions, entry_points
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -38,8 +38,7 @@ KEYS = (
 FOLDER = Path(__file__).with_name("features")
 
 
-@dataclass(frozen=True)
-class Command:
+class Command(NamedTuple):
     """A command of the command line.
 
     Attributes:
@@ -61,7 +60,7 @@ class Command:
     name: str
     summary: str
     words: str = ""
-    options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    options: Mapping[str, str] = MappingProxyType({})
     more: str = ""
     examples: tuple[tuple[str, str], ...] = ()
     run: str = ""
@@ -570,16 +569,14 @@ def has_feature(name: str) -> bool:
     return any(feature.name == name for feature in find_features())
 
 
+@cache
 def installed_entry_points(group: str) -> EntryPoints:
     """Return the entry points of a group that distributions of this installation declare."""
-    points: EntryPoints = _read_entry_points().select(group=group)
-    return points
-
-
-@cache
-def _read_entry_points() -> Any:
-    """Read the entry points of all groups at once, since it takes 10 ms whatever the group."""
-    return entry_points()
+    # Parsing those of 200 distributions takes 9 ms of a no-op run, and reading them 2.
+    for distribution in distributions():
+        if group in (distribution.read_text("entry_points.txt") or ""):
+            return entry_points(group=group)
+    return EntryPoints()
 
 
 def call_all(moment: str, *arguments: object) -> Iterator[Any]:

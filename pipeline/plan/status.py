@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pipeline.plan import keys
 from pipeline.plan.actions import Action
@@ -22,8 +21,7 @@ _WORDS = {
 }
 
 
-@dataclass(frozen=True)
-class Status:
+class Status(NamedTuple):
     """`hit`: not in the workspace, but in the store. `waiting`: for an action before it."""
 
     state: State
