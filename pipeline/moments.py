@@ -650,20 +650,31 @@ def find_page_files() -> list[str]:
 def find_modules(feature: Feature, keys: str) -> list[str]:
     """Return the modules that a feature names for the moments whose code stands in these keys, or
     with "" for its verbs, which stand in none."""
-    references = [verb.run for verb in feature.verbs] if not keys else []
-    for moment in _find_moments(keys) if keys else ():
-        references += _references(getattr(feature, moment))
-    return [reference.partition(":")[0] for reference in references]
+    if not keys:
+        return [verb.run.partition(":")[0] for verb in feature.verbs]
+    return _find_modules(feature).get(keys, [])
+
+
+@cache  # the keys of a no-op run ask 690 times
+def _find_modules(feature: Feature) -> dict[str, list[str]]:
+    """Return the modules that a feature names for moments, by the keys in which their code
+    stands."""
+    modules: dict[str, list[str]] = {}
+    keys_of_moments = _read_keys()
+    for moment, value in vars(feature).items():
+        for keys in keys_of_moments.get(moment, ()) if value else ():
+            names = [reference.partition(":")[0] for reference in _references(value)]
+            modules.setdefault(keys, []).extend(names)
+    return modules
 
 
 @cache
-def _find_moments(keys: str) -> tuple[str, ...]:
-    """Return the names of the moments whose code stands in these keys."""
-    return tuple(
-        moment.name
+def _read_keys() -> dict[str, list[str]]:
+    """Return the keys in which the code of each moment stands, by the moment."""
+    return {
+        moment.name: moment.metadata.get("keys", "").split()
         for moment in fields(Feature)
-        if keys in moment.metadata.get("keys", "").split()
-    )
+    }
 
 
 def _references(value: Any) -> list[str]:

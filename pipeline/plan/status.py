@@ -192,9 +192,9 @@ def find_damage(plan: Plan, package: str, recorded: Mapping[str, Any]) -> str:
     for name, content in recorded["files"].items():
         present = plan.workspace.file_digests.find_plain(f"{folder}/{name}")
         if present is None:
-            return f"{folder.name}/{name} is missing"
+            return f"{package}/{name} is missing"
         if present != content:
-            return f"{folder.name}/{name} was edited"
+            return f"{package}/{name} was edited"
     return ""
 
 
