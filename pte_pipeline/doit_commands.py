@@ -12,6 +12,7 @@ needs, and works in no folder below.
 
 from __future__ import annotations
 
+import gc
 import signal
 import threading
 from collections.abc import Iterator, Sequence
@@ -50,6 +51,16 @@ def _ending_quietly() -> Iterator[None]:
         signal.signal(signal.SIGINT, handler)
 
 
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Look for no garbage while only importing, which leaves none: 11 ms of a no-op run."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 class _Door:
     """A command of doit's that leaves the command line of a workspace to this package."""
 
@@ -75,7 +86,7 @@ class _Door:
                 return super().parse_execute(in_args)  # type: ignore[misc]
             dodo = None  # of another project: commands that need no workspace work beside it
         try:
-            with _ending_quietly():
+            with _ending_quietly(), _without_collection():
                 check_bytecode()
                 claim_pipeline()
                 take_over = import_module(_TAKES_OVER)

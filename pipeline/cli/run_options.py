@@ -5,8 +5,8 @@ from __future__ import annotations
 import getopt
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from pipeline.store.errors import PipelineError, shown
 from pipeline.store.setting_table import SETTINGS
@@ -19,8 +19,7 @@ _DATABASE = "--db-file"
 _ALLOW_VARIABLE = "PTE_PIPELINE_ALLOW"
 
 
-@dataclass(frozen=True)
-class RunOptions:
+class RunOptions(NamedTuple):
     """Hold what a command line says after the names of tasks, where doit has no options.
 
     Attributes:

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 _TASK = re.compile(r"(?:quantize|compile|lower|validate):([^/:*?\[]+)(?:/[^*?\[]*)?")
 _WHOLE = re.compile(r"lower(?::[^/:*?\[]+)?|validate(?::[^/:*?\[]+(?:/[^:*?\[]*)?)?")
 _PART = re.compile(r"validate:([^/:*?\[]+)/([^:*?\[]+)")
 
 
-@dataclass(frozen=True)
-class Selection:
+class Selection(NamedTuple):
     """The tasks that are asked for.
 
     Attributes:
@@ -29,7 +28,7 @@ class Selection:
 
     packages: frozenset[str] | None = None
     whole: bool = False
-    parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    parts: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
     def choose(self, names: Mapping[str, str]) -> list[str]:
         """Return the selected packages of all, which are given by the names that tasks have."""

@@ -228,7 +228,13 @@ def task_lower() -> Iterator[dict[str, Any]]:
 
 def _target(plan: Plan, package: str, file: str) -> str:
     """Return the path of a package's file, as doit shows it."""
-    return os.path.relpath(plan.workspace.package(package) / file, plan.workspace.root)
+    return os.path.join(_show(plan.workspace.build, plan.workspace.root), package, file)
+
+
+@cache
+def _show(folder: Path, root: Path) -> str:
+    """Return the path of a folder from another one."""
+    return os.path.relpath(folder, root)
 
 
 def _unit_tasks(plan: Plan, package: str) -> list[str]:

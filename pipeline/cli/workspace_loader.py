@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -97,7 +96,7 @@ class WorkspaceLoader(DodoTaskLoader):  # type: ignore[misc]
             if not pos_args or pos_args[0].partition(":")[0] in GROUPS:
                 start_ahead(plan.workspace, 1, self.run_options.always)
         packages = _packages_with_rows(pos_args, plan)
-        self.run_options = replace(self.run_options, methods_of=packages)
+        self.run_options = self.run_options._replace(methods_of=packages)
         pos_args[:] = rewrite(
             pos_args, tasks.current_plan, foreign_tasks, cmd.execute_tasks
         )

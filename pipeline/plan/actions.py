@@ -48,7 +48,7 @@ class ActionInputs(Protocol):
 Inputs = TypeVar("Inputs")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)  # see `moments.Feature`
 class Action(Generic[Inputs]):
     """One step of a build: its key, and the inputs that it is made of."""
 

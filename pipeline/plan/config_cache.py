@@ -9,10 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipeline.config.secrets import Secret
 from pipeline.moments import find_features, load
@@ -28,8 +27,7 @@ if TYPE_CHECKING:
     from pipeline.store.errors import Problem
 
 
-@dataclass(frozen=True)
-class ConfigSummary:
+class ConfigSummary(NamedTuple):
     """The part of a config from which tasks and the digests of keys are made.
 
     Attributes:

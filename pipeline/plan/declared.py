@@ -7,11 +7,10 @@ import glob
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipeline.plan.places import Places
 from pipeline.store.errors import SourceError, shown
@@ -19,8 +18,7 @@ from pipeline.store.errors import SourceError, shown
 _EXAMPLE = '["weights/**", "env:CHECKPOINT", "lib:mylib"]'
 
 
-@dataclass(frozen=True)
-class Declared:
+class Declared(NamedTuple):
     """The inputs that an exporter names.
 
     Attributes:

@@ -6,6 +6,7 @@ since its outputs are others. Nothing here reads a file's content.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -55,10 +56,11 @@ def find_golden_mistakes(
 
 
 def _list_files(workspace: Workspace, export: str) -> list[Path]:
-    folder = workspace.root / FOLDER / export
-    try:
-        return sorted(
-            path for path in folder.iterdir() if not path.name.startswith(".")
-        )
-    except OSError:  # mostly: there is none
+    folder = os.path.join(workspace.root, FOLDER, export)
+    if not os.path.isdir(folder):  # as mostly, which no-op runs ask of every package
         return []
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError:
+        return []
+    return [Path(folder, name) for name in names if not name.startswith(".")]

@@ -11,11 +11,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
 from fnmatch import filter as filter_names
 from functools import cached_property
 from importlib.machinery import PathFinder, all_suffixes
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipeline.plan.places import Kind, Places, within
 from pipeline.store.digest import Digest, hash_bytes, hash_json
@@ -38,8 +37,7 @@ LOCALE = (
 NEUTRAL = (*LOCALE, "OLDPWD", "PWD", "TEMP", "TMP", "TMPDIR", "TZ")
 
 
-@dataclass(frozen=True)
-class Reads:
+class Reads(NamedTuple):
     """The places that an export looked at, each once and sorted; digests stand in keys alone.
 
     Attributes:
@@ -64,7 +62,7 @@ class Reads:
     unfollowed: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, list[str]]:
-        return {name: list(value) for name, value in vars(self).items() if value}
+        return {name: list(value) for name, value in self._asdict().items() if value}
 
     @classmethod
     def from_json(cls, record: Any) -> Reads | None:
@@ -74,7 +72,7 @@ class Reads:
         return None
 
 
-_IS_RECORD = check_of({f"{field.name}?": [SystemName] for field in fields(Reads)})
+_IS_RECORD = check_of({f"{name}?": [SystemName] for name in Reads._fields})
 
 
 def parse_records(result: Mapping[str, Any]) -> list[Reads]:
@@ -84,8 +82,7 @@ def parse_records(result: Mapping[str, Any]) -> list[Reads]:
     return [record for record in records if record is not None]
 
 
-@dataclass(frozen=True)
-class Surroundings:
+class Surroundings(NamedTuple):
     """The process that plans: its variables, by the digests of their values, and its path for
     modules. A worker has others, so an export takes these with it."""
 

@@ -8,7 +8,6 @@ nothing whose key differs.
 from __future__ import annotations
 
 import json
-from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +46,8 @@ def _write_inputs(inputs: Any, root: Path) -> dict[str, Any]:
     if "sources" in fields:
         fields["sources"] = write_sources(inputs.sources, root)
     for name, value in fields.items():
-        if is_dataclass(value):
-            fields[name] = vars(value)
+        if hasattr(value, "_asdict"):
+            fields[name] = value._asdict()
     return {name: to_json(value) for name, value in fields.items()}
 
 

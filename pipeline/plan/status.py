@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pipeline.plan import keys
 from pipeline.plan.actions import Action
@@ -22,8 +21,7 @@ _WORDS = {
 }
 
 
-@dataclass(frozen=True)
-class Status:
+class Status(NamedTuple):
     """`hit`: not in the workspace, but in the store. `waiting`: for an action before it."""
 
     state: State
@@ -194,9 +192,9 @@ def find_damage(plan: Plan, package: str, recorded: Mapping[str, Any]) -> str:
     for name, content in recorded["files"].items():
         present = plan.workspace.file_digests.find_plain(f"{folder}/{name}")
         if present is None:
-            return f"{folder.name}/{name} is missing"
+            return f"{package}/{name} is missing"
         if present != content:
-            return f"{folder.name}/{name} was edited"
+            return f"{package}/{name} was edited"
     return ""
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from pipeline.plan import status
 from pipeline.plan.actions import Action, unit_name
@@ -73,8 +73,7 @@ def find_status(plan: Plan, kind: str, name: str, unit: Unit = ()) -> Status:
     return status.unit_status(plan, name, find_action(plan, kind, name, unit))
 
 
-@dataclass(frozen=True)
-class ActionTask:
+class ActionTask(NamedTuple):
     """An action by its names."""
 
     plan: Plan

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +91,7 @@ def _describe_entry(
     program = archive.program(entry)
     canonical = canonical_program(program)
     tensors = _tensor_digests(archive, entry)
-    outline = asdict(outline_archive(program, tensors))
+    outline = outline_archive(program, tensors)._asdict()
     parts = {
         **summarize_parts(canonical, tensors),
         "outline": outline,

@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -24,8 +23,7 @@ _NO_MODULE = "_empty_nn_module_stack_from_metadata_hook"
 _KINDS = {"parameter": "parameter", "buffer": "buffer", "tensor_constant": "constant"}
 
 
-@dataclass(frozen=True)
-class Frame:
+class Frame(NamedTuple):
     """One module around a node.
 
     `key` is that under which torch counts the module's calls (`L__self__act@1`), `path` its
@@ -86,8 +84,7 @@ def innermost_module(node: Node) -> str:
     return ""
 
 
-@dataclass(frozen=True)
-class Outline:
+class Outline(NamedTuple):
     """The modules and tensors of a program.
 
     Attributes:

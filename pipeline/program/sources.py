@@ -9,7 +9,6 @@ members hold a method's graph as JSON and its weights as raw bytes (torch's
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -35,8 +34,7 @@ _OTHER_FORMS = {
 _SINGLE_NAME, _SINGLE_METHOD = "model", "forward"
 
 
-@dataclass(frozen=True)
-class ModelSource:
+class ModelSource(NamedTuple):
     """One model: `<model>.pt2`, a folder of `<method>.pt2`, or an exporter: `<model>.py`, or
     `<model>.yaml`, for which a feature stands in."""
 
@@ -155,8 +153,7 @@ class ProgramFacts(NamedTuple):
     parts: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class ArchiveFacts:
+class ArchiveFacts(NamedTuple):
     """The digest of a file's bytes, and its entries in their order."""
 
     content: Digest

@@ -10,12 +10,13 @@ import os
 import struct
 import zipfile
 from collections.abc import Iterator
-from mmap import mmap
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
-from pipeline.program.mapped_files import map_file
 from pipeline.store import digest
 from pipeline.store.digest import Digest
+
+if TYPE_CHECKING:
+    from mmap import mmap
 
 _LONGEST_NAME = 1000
 _MOST_MEMBERS = 1_000_000
@@ -107,6 +108,8 @@ class StoredZip:
         if begin is None or begin % _ALIGNMENT:
             return None
         if self._mapped is None:
+            from pipeline.program.mapped_files import map_file  # and with it ctypes
+
             self._mapped = map_file(self.file)
         return self._mapped, begin
 

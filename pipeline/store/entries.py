@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from pipeline.moments import find_link_files, find_page_files
 from pipeline.store import digest
@@ -25,8 +25,7 @@ _STAGE = re.compile(r"[\w.+:() -]{1,200}")  # a name that can be shown
 _REFERENCE = re.compile(rb'"([0-9a-f]{64})"')
 
 
-@dataclass(frozen=True)
-class ActionEntry:
+class ActionEntry(NamedTuple):
     """The key and the result of an action, and the seconds of wall time that it took; `peak` are
     the bytes of memory that its process held at the most, 0 where that is not known.
 
@@ -39,14 +38,14 @@ class ActionEntry:
     result: Mapping[str, Any]
     seconds: float
     vouchers: tuple[str, ...] = ()
-    stages: Mapping[str, float] = field(default_factory=dict)
+    stages: Mapping[str, float] = MappingProxyType({})
     peak: int = 0
 
     @property
     def checksum(self) -> Digest:
         peak = [self.peak] if self.peak else []
         return digest.hash_json(
-            [self.key, self.result, self.seconds, self.stages, *peak]
+            [self.key, self.result, self.seconds, self.stages or {}, *peak]
         )
 
     def to_json(self) -> dict[str, Any]:

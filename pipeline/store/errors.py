@@ -5,7 +5,6 @@ A bug is never one of these; it keeps its traceback. The functions format parts 
 
 from __future__ import annotations
 
-import difflib
 import re
 import traceback
 from collections import Counter
@@ -211,6 +210,8 @@ def did_you_mean(
         for name in names[:_COMPARED]:
             spelled.setdefault(name.rpartition(".")[2].lower(), name)
     spelled.pop(impossible.lower(), None)
+    import difflib  # a no-op run does without
+
     near = difflib.get_close_matches(word[:_COMPARED].lower(), spelled, n=1)
     guess = f"did you mean '{spelled[near[0]]}'? " if near else ""
     return f"{guess}known: {listed(names, most) or 'none'}"

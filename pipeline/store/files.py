@@ -6,7 +6,6 @@ import errno
 import fcntl
 import json
 import os
-import secrets
 import shutil
 import stat
 from collections.abc import Iterable, Iterator, Mapping
@@ -210,7 +209,7 @@ def _unlink(path: str) -> None:
 def _locked(folder: Path) -> BinaryIO:
     while True:
         path = os.path.join(
-            folder, f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(6)}"
+            folder, f"{TEMPORARY_PREFIX}{os.getpid()}-{os.urandom(6).hex()}"
         )
         try:
             file = open(path, "xb")  # noqa: SIM115

@@ -15,27 +15,26 @@ from pipeline.store.files import DISK_FULL, name_full_disk
 from pipeline.store.visible import one_line
 
 _LONGEST = 1200  # characters; of a longer reason the beginning and the end are kept
-_FRAMES = re.compile(r' *File "[^"\n]+", line \d+, in [^\n]+(?:\n +[^\n]*)*')
+# Patterns are compiled where they are first used: a no-op run uses none.
+_FRAMES = r' *File "[^"\n]+", line \d+, in [^\n]+(?:\n +[^\n]*)*'
 # Advice on calls that a build makes, to the end of the message.
-_ADVICE = re.compile(
-    r"^(?:The error above occurred when calling torch\.export|There are a few things to try:).*",
-    re.MULTILINE | re.DOTALL,
+_ADVICE = (
+    r"(?ms)^(?:The error above occurred when calling torch\.export"
+    r"|There are a few things to try:).*"
 )
-_NOISE = re.compile(
-    r"For (?:more (?:information, run|details about|debugging help)|extended logs|C\+\+ stack).*"
+_NOISE = (
+    r"(?m)For (?:more (?:information, run|details about|debugging help)|extended logs|C\+\+ stack)"
+    r".*"
     r"|^\W*(?:If you suspect the guard was triggered|Set TORCH|Use tlparse|Developer debug context"
     r"|Caused by: \(|The following call raised this error|While executing %|from user code:"
     r"|Original traceback:(?:\nNone$)?|stack trace:|User Stack \().*"
-    r"| \(https?://[^\s)]+\)",
-    re.MULTILINE,
+    r"| \(https?://[^\s)]+\)"
 )
-_ENDED = re.compile(r"[.;:,!?]$")
+_ENDED = r"[.;:,!?]$"
 _NO_ROOM = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 _LITTLE = 1 << 20  # bytes: a disk that has fewer left is full
 # What torch says of an archive that it can't write, whatever the reason.
-_ARCHIVE = re.compile(
-    r"PytorchStreamWriter failed|inline_container\.cc.*unexpected pos"
-)
+_ARCHIVE = r"PytorchStreamWriter failed|inline_container\.cc.*unexpected pos"
 
 
 def reason(error: BaseException) -> str:
@@ -63,10 +62,10 @@ def iter_causes(error: BaseException, handled: bool = False) -> Iterator[BaseExc
 
 def _shorten(text: str) -> str:
     """Return a message without noise, with its lines as sentences of one line."""
-    text = _NOISE.sub("", _FRAMES.sub("", _ADVICE.sub("", text)))
+    text = re.sub(_NOISE, "", re.sub(_FRAMES, "", re.sub(_ADVICE, "", text)))
     sentences = ""
     for line in filter(None, (" ".join(line.split()) for line in text.splitlines())):
-        joint = "" if not sentences else " " if _ENDED.search(sentences) else "; "
+        joint = "" if not sentences else " " if re.search(_ENDED, sentences) else "; "
         sentences += joint + line
     return one_line(sentences.removesuffix('."').rstrip(":"))
 
@@ -77,7 +76,7 @@ def find_full_disk(error: BaseException) -> OSError | None:
     for cause in iter_causes(error, handled=True):
         if isinstance(cause, OSError) and cause.errno in DISK_FULL:
             return cause if cause.filename else name_full_disk(cause, _find_fullest())
-        if _ARCHIVE.search(str(cause)) and is_full(_find_fullest()):
+        if re.search(_ARCHIVE, str(cause)) and is_full(_find_fullest()):
             return name_full_disk(_NO_ROOM, _find_fullest())
     return None
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pipeline.moments import find_features, find_functions, load
 from pipeline.store.errors import PipelineError, listed, shown
@@ -19,8 +18,7 @@ if TYPE_CHECKING:
     from pipeline.store.remote_tier import RemoteTierSettings
 
 
-@dataclass(frozen=True)
-class Environment:
+class Environment(NamedTuple):
     """The variables of the environment that configs may read.
 
     Attributes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from decimal import Decimal
 
 UNITS = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 UNITS |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
@@ -13,7 +12,10 @@ SIZE_PATTERN = rf"^([0-9]{{1,18}}(?:\.[0-9]{{1,9}})?) ?({'|'.join(UNITS)})$"
 def parse_size(text: str) -> int | None:
     """Parse a size such as `40MB` to bytes; None for what is not a size."""
     match = re.fullmatch(SIZE_PATTERN, text)
-    return int(Decimal(match[1]) * UNITS[match[2]]) if match else None
+    if not match:
+        return None
+    whole, _, decimals = match[1].partition(".")
+    return int(whole + decimals) * UNITS[match[2]] // 10 ** len(decimals)
 
 
 def human_size(size: float) -> str:

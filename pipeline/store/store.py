@@ -10,7 +10,6 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,7 +37,7 @@ def _parse_entry(content: bytes, action: Digest) -> ActionEntry | None:
 
 def _parse_fetched(action: Digest, record: Any, voucher: str) -> ActionEntry | None:
     entry = ActionEntry.from_json(record, action)
-    return entry and replace(entry, vouchers=(voucher,))
+    return entry and entry._replace(vouchers=(voucher,))
 
 
 def _append(folder: Path, name: str, content: str) -> None:
@@ -212,7 +211,7 @@ class Store(BlobStore):
             self.each_at_once(
                 self.push, list(find_references(digest.canonical_json(result)))
             )
-            self.remote.push_result(action, replace(entry, vouchers=()).to_json())
+            self.remote.push_result(action, entry._replace(vouchers=()).to_json())
         return action
 
     def share(self, actions: Iterable[Digest], blobs: Iterable[Digest]) -> None:
@@ -231,7 +230,7 @@ class Store(BlobStore):
             and self.trusts(entry.vouchers)
             and not self.remote.has_result(action)
         ):
-            self.remote.push_result(action, replace(entry, vouchers=()).to_json())
+            self.remote.push_result(action, entry._replace(vouchers=()).to_json())
 
     def _write_entry(self, action: Digest, entry: ActionEntry) -> None:
         with self.writing(action_name(action)) as file:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatch
 from functools import cache
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from blake3 import blake3
 
@@ -116,7 +116,7 @@ def _features(keys: str) -> bytes:
             _hash_files(
                 path
                 for path in _find_below(f"pipeline/features/{feature.name}")
-                if PurePosixPath(path).stem not in uncounted
+                if posixpath.splitext(posixpath.basename(path))[0] not in uncounted
             )
         )
     return hasher.digest()
@@ -137,9 +137,15 @@ def _own_digests() -> Mapping[str, str]:
     return hash_own_files(Path(__file__).parents[2])
 
 
+@cache
+def _own_paths() -> Sequence[str]:
+    """Return the paths of our own files, in order."""
+    return tuple(_own_digests())
+
+
 def _find_below(folder: str) -> Sequence[str]:
     """Return the paths of our own files below a folder, which follow each other."""
-    paths = list(_own_digests())
+    paths = _own_paths()
     return paths[bisect_left(paths, f"{folder}/") : bisect_left(paths, f"{folder}0")]
 
 

@@ -14,18 +14,19 @@ _DIRECTIONS = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 _OTHERS = (
     "\u2028\u2029\ufeff\ufff9-\ufffb\ufffe\uffff\ud800-\udfff"  # lines, marks, halves
 )
-_HIDDEN = re.compile(f"[{_CONTROLS}{_DIRECTIONS}{_OTHERS}]")
-_HIDDEN_OR_SPACE = re.compile(f"[\t\n{_HIDDEN.pattern[1:]}")
+# Compiled where they are first used: a no-op run uses neither.
+_HIDDEN = f"[{_CONTROLS}{_DIRECTIONS}{_OTHERS}]"
+_HIDDEN_OR_SPACE = f"[\t\n{_HIDDEN[1:]}"
 
 
 def visible(text: str) -> str:
     """Return a text of ours, whose lines and tabs stay, with what is hidden in it escaped."""
-    return _HIDDEN.sub(_escape, text)
+    return re.sub(_HIDDEN, _escape, text)
 
 
 def one_line(text: object) -> str:
     """Return foreign text as one line."""
-    return _HIDDEN_OR_SPACE.sub(_escape, str(text))
+    return re.sub(_HIDDEN_OR_SPACE, _escape, str(text))
 
 
 def _escape(match: re.Match[str]) -> str:

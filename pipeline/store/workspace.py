@@ -40,7 +40,7 @@ CONFIGS_VARIABLE = "PTE_PIPELINE_CONFIGS_FOLDER"  # of those that build other co
 CONFIG_SUFFIXES = (".yaml", ".yml")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)  # see `moments.Feature`
 class Workspace:
     """A project's folder, its store, and the settings of its builds.
 
@@ -77,6 +77,8 @@ class Workspace:
     def find_data(self, name: str | Path) -> Digest | None:
         """Return the digest of a data file of the workspace, or None if the file cannot be read or
         stands elsewhere."""
+        if not os.path.lexists(os.path.join(self.root, name)):  # as most baselines
+            return None
         try:
             return self.file_digests.hash(
                 inside(self.root / name, (self.root, *self.data))

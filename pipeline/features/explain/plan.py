@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from pipeline.cli.ahead import prefetch_packages
@@ -301,7 +300,7 @@ class _Preview:
             self._exported.add(task.title)
         elif not any(is_of(task, target) for target in self._targets[task.name]):
             return
-        status = replace(status, reason=self._reason(task, status))
+        status = status._replace(reason=self._reason(task, status))
         self.actions.append(describe_action(task, status))
         if status.current:
             return

@@ -16,10 +16,10 @@ SSH, ADB = "ssh", "adb"
 # Nothing here begins with a dash, which ssh and adb would take for an option.
 _HOST = r"(?P<host>\w[\w.-]*|\[[0-9a-fA-F:.]+\])"
 _FOLDER = r"(?P<folder>(/\w[\w.-]*)*)/?"
-_SSH = re.compile(
+_SSH = (  # compiled where a board is configured
     rf"ssh://((?P<user>\w[\w.-]*)@)?{_HOST}(:(?P<port>\d{{1,5}}))?{_FOLDER}"
 )
-_ADB = re.compile(rf"adb://(?P<host>\w[\w.:-]*){_FOLDER}")
+_ADB = rf"adb://(?P<host>\w[\w.:-]*){_FOLDER}"
 _BOARD = re.compile(r"[A-Za-z][\w.-]{0,39}")
 _RESERVED = {"native", "executorch", "interpreter"}  # devices that everyone has
 
@@ -38,7 +38,7 @@ class BoardAddress:
 
     def __init__(self, text: str) -> None:
         """Parse an address. Raises ValueError."""
-        match = _SSH.fullmatch(text) or _ADB.fullmatch(text)
+        match = re.fullmatch(_SSH, text) or re.fullmatch(_ADB, text)
         if match is None:
             raise ValueError(text)
         parts = match.groupdict()

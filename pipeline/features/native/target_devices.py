@@ -6,6 +6,7 @@ A target names devices, and only settings say where boards are, since whoever se
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -49,7 +50,9 @@ def read_target_devices(root: Path, target: str | None) -> tuple[str, ...]:
     with mistakes, which the feature that reads all of it reports."""
     if target is None or "/" in target or target.startswith("."):
         return ()
-    path = root / _FOLDER / f"{target}.yaml"
+    path = Path(root, _FOLDER, f"{target}.yaml")
+    if not os.path.lexists(path):  # as mostly, which no-op runs ask of every package
+        return ()
     try:
         content = read_text_file(inside(path, (root,)))
     except OSError:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
     from pipeline.config.models import MethodConfig, PackageConfig
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)  # which take longer to make than all else
 class QuantizeInputs:
     """The inputs of a quantization.
 

@@ -3,6 +3,7 @@ were measured."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -56,10 +57,11 @@ class SensitivityPlanning(Planning):
     def _hash_file(self, package: str, name: str) -> Digest | None:
         """Return the digest of such a file; None where there is none."""
         workspace = self.plan.workspace
+        path = workspace.package(package) / name
+        if not os.path.lexists(path):  # as of most packages
+            return None
         try:
-            digest: Digest = workspace.file_digests.hash(
-                workspace.package(package) / name
-            )
+            digest: Digest = workspace.file_digests.hash(path)
         except OSError:
             return None
         return digest

@@ -11,7 +11,6 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -139,7 +138,7 @@ class TracedReads(DeclaredReads):
         files = sorted(name for kind, name in observed if kind == "file")
         listings = sorted(name for kind, name in observed if kind == "listing")
         looked_at = super().find_looked_at(error)
-        return replace(looked_at, files=tuple(files), listings=tuple(listings))
+        return looked_at._replace(files=tuple(files), listings=tuple(listings))
 
     def _seen(self) -> Seen:
         """Return what was seen, as records spell it. Folders above the workspace are looked at

@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
 _NOT_COMPILED = ("layout", "etrecord", "metadata", "metadata_revision")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)  # which take longer to make than all else
 class CompileInputs:
     """The inputs of a compilation.
 

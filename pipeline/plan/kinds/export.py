@@ -30,7 +30,7 @@ Json = Mapping[str, Any]
 _MOST_VARIABLES = 5  # that are named
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)  # which take longer to make than all else
 class ExportInputs:
     """The inputs of an export.
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipeline.plan.actions import Action, KindName
 from pipeline.plan.kinds.parts import Key
@@ -20,8 +19,7 @@ Fields = Mapping[str, Any]
 MistakeAndRemedy = tuple[str, str]
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(NamedTuple):
     """One kind of action.
 
     Attributes:

@@ -23,7 +23,7 @@ Json = Mapping[str, Any]
 PackageCompiles = Mapping[str, Mapping[str, Digest]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)  # which take longer to make than all else
 class LinkInputs:
     """The inputs of a link: plain values, so that a worker links without parsing the config.
 

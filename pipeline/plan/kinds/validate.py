@@ -36,7 +36,7 @@ Json = Mapping[str, Any]
 GoldenFiles = Mapping[str, tuple[str, Digest]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)  # which take longer to make than all else
 class ValidateInputs:
     """The inputs of a validation. By its config a method that fails is lowered again.
 

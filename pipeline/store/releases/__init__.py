@@ -8,7 +8,6 @@ nothing is imported.
 
 from __future__ import annotations
 
-import importlib.metadata
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -16,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from pipeline.store.distributions import NOT_INSTALLED
+from pipeline.store.distributions import CHANGED, identity
 
 FOLDER = Path(__file__).parent
 _PUBLIC = re.compile(r"\d+(\.\d+)*")
@@ -135,13 +134,9 @@ def _minor_of_torch() -> str:
 
 def installed_versions() -> dict[str, str]:
     """Return the installed versions of the distributions that releases name, or "not installed"."""
-    versions = {}
-    for name in {name for release in RELEASES for name in release.requirements()}:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            versions[name] = NOT_INSTALLED
-    return versions
+    # As keys have them, which read no metadata of an unchanged distribution.
+    names = {name for release in RELEASES for name in release.requirements()}
+    return {name: identity(name).partition(CHANGED)[0] for name in names}
 
 
 def describe_unknown(installed: Mapping[str, str]) -> str:
