@@ -93,23 +93,6 @@ class Task:
         return [InputSet((x,), {}, f"{origin} {number}") for number, x in enumerate(drawn)]
 
 
-class Classifier(nn.Module):
-    """Convolutions with batch norm, and a residual connection."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv1, self.norm1 = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
-        self.conv2, self.norm2 = nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8)
-        self.conv3, self.norm3 = nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8)
-        self.head = nn.Linear(8 * 9, 8)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = torch.relu(self.norm1(self.conv1(x)))
-        x = torch.relu(self.norm2(self.conv2(x)))
-        x = torch.relu(x + self.norm3(self.conv3(x)))
-        return self.head(nn.functional.avg_pool2d(x, 4).flatten(1))
-
-
 class Pair(nn.Module):
     """One convolution for two halves of an image, each with a batch norm of its own."""
 
@@ -191,7 +174,6 @@ def _draw_tokens(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor
 
 _STATIC = {"quantizer": "xnnpack", "dynamic": False}
 _TASKS: Sequence[Task] = (
-    Task("classifier", Classifier, _draw_images, {**_STATIC, "per_channel": True}),
     Task("pair", Pair, _draw_images, {**_STATIC, "per_channel": True}, _unshare),
     Task("mlp", Mlp, _draw_records, {**_STATIC, "per_channel": False}),
     Task(
