@@ -12,7 +12,6 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
-from operator import attrgetter
 from random import Random
 from typing import Any, NamedTuple
 
@@ -60,16 +59,14 @@ def judge(task: Task, damage: str = "") -> Record:
         program, departs = DAMAGES[damage](task, Random(f"{task.name}/{damage}"))
         # It changes something that a user would mind.
         assert (measure(task, program).sqnr_db or 0.0) < limits["min_sqnr"]
-    # Portable kernels follow a quantized program to the letter; they have none for torchao's.
-    delegated = not damage or task.options["quantizer"] == "torchao"
     for node in program.graph.nodes:
         node.meta.pop("from_node", None)  # copying it is half of lowering
     sample = Sample(
-        _packed({"f": program}, {"f": ["xnnpack"] if delegated else []}),
+        # Portable kernels follow a wrong program to the letter.
+        _packed({"f": program}, {"f": [] if damage else ["xnnpack"]}),
         {"f": task.program},
         examples={"f": task.examples},
         quantized={"f": program},
-        dynamic=task.dynamic,
     )
     departures = {"f": departs} if departs else {}
     validations = [
@@ -109,7 +106,7 @@ def choose_limits(task: Task) -> dict[str, float]:
 
 @cache
 def quantize_rightly(task: Task) -> ExportedProgram:
-    return _quantize(task, task.for_quantizing, [] if task.dynamic else task.calibration)[0]
+    return _quantize(task, task.for_quantizing, task.calibration)[0]
 
 
 def _quantize(task: Task, module: nn.Module, sets: Sequence[InputSet]) -> Quantized:
@@ -150,10 +147,10 @@ def zero_points_swapped(task: Task, random: Random) -> Quantized:
 
 
 def weight_scale_halved(task: Task, random: Random) -> Quantized:
-    """Halve the scales of one weight."""
-    module, nodes = _calls_of(task, "dequantize_affine")
+    module, nodes = _calls_of(task, "dequantize_per_tensor")
     node = random.choice([node for node in nodes if node.args[0].op == "get_attr"])
-    attrgetter(str(node.args[2].target))(module).data.mul_(0.5)
+    node.update_arg(1, node.args[1] * 0.5)
+    module.recompile()
     return task.export(module), ""
 
 

@@ -10,7 +10,7 @@ TOLD = (
     ("pair", "fold_of_a_shared_convolution"),
     ("mlp", "observed_other_data"),
     ("mlp", "zero_points_swapped"),
-    ("four_bits", "weight_scale_halved"),
+    ("mlp", "weight_scale_halved"),
 )
 
 
