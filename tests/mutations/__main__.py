@@ -6,29 +6,30 @@ import argparse
 import json
 import os
 import sys
-from collections import Counter
 from fnmatch import fnmatch
 
 from .score import Judges, table
 
-parser = argparse.ArgumentParser(prog="python -m tests.mutations", description=__doc__)
-parser.add_argument("--seeds", type=int, default=2, help="of each damage of each package")
-parser.add_argument("--only", default="*", help="a pattern of `sample/damage`")
-parser.add_argument("--json", help="also writes every verdict to this file, one a line")
-arguments = parser.parse_args()
 
-with Judges() as judges, open(arguments.json or os.devnull, "w") as record:
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutations", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=2, help="of each damage of each package")
+    parser.add_argument("--only", default="*", help="a pattern of `sample/damage`")
+    parser.add_argument("--json", help="also writes every verdict to this file, one a line")
+    arguments = parser.parse_args()
     verdicts = []
-    for job in judges.jobs(range(arguments.seeds)):
-        if not fnmatch(f"{job[0]}/{job[1]}", arguments.only):
-            continue
-        verdict = judges.judge(*job)
-        if verdict is not None:
-            verdicts.append(verdict)
-            record.write(json.dumps(verdict) + "\n")
-            record.flush()
-            if verdict["outcome"] not in ("caught", "equivalent", "tolerated"):
-                print(json.dumps({k: v for k, v in verdict.items() if k != "culprits"}), flush=True)
-print(table(verdicts))
-print(dict(Counter(v["outcome"] for v in verdicts)))
-sys.exit(any(v["outcome"] == "survived" for v in verdicts))
+    with Judges() as judges, open(arguments.json or os.devnull, "w") as record:
+        for job in judges.jobs(range(arguments.seeds)):
+            verdict = judges.judge(*job) if fnmatch("/".join(job[:2]), arguments.only) else None
+            if verdict is not None:
+                verdicts.append(verdict)
+                print(json.dumps(verdict), file=record, flush=True)
+                if verdict["outcome"] not in ("caught", "equivalent", "tolerated"):
+                    del verdict["culprits"]
+                    print(json.dumps(verdict), flush=True)
+    print(table(verdicts))
+    return any(verdict["outcome"] == "survived" for verdict in verdicts)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,24 +1,22 @@
 """What validation makes of a damaged package, and whether the damage can be seen at all.
 
 A package can end the process that runs it, so each is judged in a process of its own, forked from
-one that has the samples ready and runs nothing itself. `python -m tests.mutations.judge` is that
-one: a line of JSON in, a line out.
+one that has the samples ready and runs nothing itself (score.py).
 """
 
 from __future__ import annotations
 
-import json
+import multiprocessing
 import os
 import re
 import resource
-import select
 import signal
-import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -38,99 +36,93 @@ from pipeline.store.errors import PipelineError
 from pipeline.validate.metrics import compare
 from pipeline.validate.package import validate_package
 from pipeline.validate.results import Validation
-from tests.support.quick_torch import make_torch_quick
 
 from .parts import Culprit, Damage
-from .registry import DAMAGES, damaged
+from .registry import damaged
 from .samples import SAMPLES, Files, Sample
 
 CPU_SECONDS = 60  # for one package; a clean one takes less than two
 SECONDS = 1800.0  # where it waits for ever, and uses none
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """What became of one damage.
+Json = dict[str, Any]
 
-    Attributes:
-        outcome: `caught`: every method that it changes failed, and no other. `survived`: a method
-            gives other results and passed. `tolerated`: other results, within the limits on all
-            inputs of the oracle's. `equivalent`: the same bits on all of them. `misplaced`: a
-            method failed that it does not change. `unclear`: validation itself stumbled.
-            `crashed`, `hung`: the process that validated ended, or did not.
-        methods: by method that it can change, `failed` or one of the above.
-        sentences: the failures.
+
+def judge(sample: str, damage: str, seed: int) -> Json | None:
+    """Judge one damage; `damage` may be "", which is none.
+
+    Returns:
+        None where the sample has nothing to damage so. Or what was done to the package (`what`,
+        `culprits`), what validation said (`sentences`; `found`: the culprits that it traced
+        failures to), what became of each `methods` that the damage can change (`failed`, or one of
+        the following), and its `outcome`:
+
+        - `caught`: every method that it changes failed, and no other.
+        - `survived`: a method gives other results and passed.
+        - `tolerated`: other results, within the limits on all inputs of the oracle's.
+        - `equivalent`: the same bits on all of them.
+        - `misplaced`: a method failed that it does not change.
+        - `unclear`: validation itself stumbled.
+        - `crashed`, `hung`: the process that validated ended, or did not.
     """
-
-    sample: str
-    damage: str
-    seed: int
-    what: str
-    outcome: str
-    methods: Mapping[str, str] = field(default_factory=dict)
-    sentences: Sequence[str] = ()
-    culprits: Sequence[Mapping[str, Any]] = ()
-    found: Sequence[Mapping[str, Any]] = ()
-    seconds: float = 0.0
-
-    def to_json(self) -> dict[str, Any]:
-        return {**self.__dict__, "methods": dict(self.methods)}
-
-
-def judge(sample: str, damage: str, seed: int) -> Verdict | None:
-    """None where the sample has nothing to damage so. `damage` may be "", which is none."""
-    made = damaged(sample, damage, seed) if damage else (SAMPLES[sample]().files, Damage("", ()))
-    if made is None:
-        return None
-    files, done = made
     clean = SAMPLES[sample]()
+    done = damaged(sample, damage, seed) if damage else (clean.files, Damage("", ()))
+    if done is None:
+        return None
+    files, change = done
     for program in (*clean.programs.values(), *clean.quantized.values()):
         find_effects(program)  # kept, for all forks
-    if not done.culprits and damage:
+    if not change.culprits and damage:
         names = [*clean.programs, *clean.constants]
-        done = Damage(done.what, tuple(Culprit(name, "") for name in names))
+        change = Damage(change.what, tuple(Culprit(name, "") for name in names))
     started = time.perf_counter()
-    told = _in_a_fork(lambda: _judged(clean, files, done, seed))
-    verdict = Verdict(sample, damage, seed, done.what, "", seconds=time.perf_counter() - started)
-    culprits = tuple(culprit.__dict__ for culprit in done.culprits)
-    return replace(verdict, culprits=culprits, **told)
+    answer = _in_a_fork(lambda: _judged(clean, files, change, seed))
+    return {
+        "sample": sample,
+        "damage": damage,
+        "seed": seed,
+        "what": change.what,
+        "culprits": [culprit.__dict__ for culprit in change.culprits],
+        "seconds": time.perf_counter() - started,
+        "methods": {},
+        "sentences": [],
+        "found": [],
+        **answer,
+    }
 
 
-def _in_a_fork(function: Any) -> dict[str, Any]:
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(reading)
-        try:
-            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-            resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 1))
-            silence = os.open(os.devnull, os.O_WRONLY)
-            for fd in (1, 2):
-                os.dup2(silence, fd)
-            answer = function()
-        except BaseException:  # told, and the fork ends here whatever happens
-            answer = {"outcome": "unclear", "sentences": traceback.format_exc().splitlines()[-3:]}
-        with os.fdopen(writing, "w") as pipe:
-            json.dump(answer, pipe)
-        os._exit(0)
-    os.close(writing)
-    text, ends = b"", time.monotonic() + SECONDS
-    while left := max(0.0, ends - time.monotonic()):
-        if select.select([reading], [], [], left)[0]:
-            part = os.read(reading, 1 << 16)
-            if not part:
-                break
-            text += part
-    else:
-        os.kill(child, signal.SIGKILL)
-    os.close(reading)
-    _, status = os.waitpid(child, 0)
-    if text:
-        return json.loads(text)
-    if not left or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU):
+def _in_a_fork(function: Callable[[], Json]) -> Json:
+    """Return what a function returns, or how its process ended."""
+    context = multiprocessing.get_context("fork")
+    reading, writing = context.Pipe(duplex=False)
+    child = context.Process(target=_answer, args=(function, writing))
+    child.start()
+    writing.close()
+    try:
+        answer = reading.recv() if reading.poll(SECONDS) else {"outcome": "hung"}
+    except EOFError:
+        answer = None
+    child.kill()
+    child.join()
+    if answer is not None:
+        return answer
+    ended = -(child.exitcode or 0)
+    if ended == signal.SIGXCPU:
         return {"outcome": "hung"}
-    how = signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else "exit"
-    return {"outcome": "crashed", "sentences": [how]}
+    return {"outcome": "crashed", "sentences": [signal.Signals(ended).name if ended else "exit"]}
+
+
+def _answer(function: Callable[[], Json], writing: Connection) -> None:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 1))
+    silence = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(silence, stream)
+    try:
+        writing.send(function())
+    except BaseException:  # reported, whatever happened
+        last_lines = traceback.format_exc().splitlines()[-3:]
+        writing.send({"outcome": "unclear", "sentences": last_lines})
 
 
 def validated(
@@ -308,21 +300,3 @@ def _times(inputs: InputSet, factor: float) -> InputSet:
 
     args = torch.utils._pytree.tree_map(scaled, inputs.args)
     return replace(inputs, args=args, kwargs=torch.utils._pytree.tree_map(scaled, inputs.kwargs))
-
-
-def serve() -> None:
-    """First a line with the names of all samples and damages. Then a job a line, `[sample, damage,
-    seed]`, and for each the verdict, or null, a line."""
-    make_torch_quick()
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what lowering prints is no answer
-    answers.write(json.dumps({"samples": list(SAMPLES), "damages": list(DAMAGES)}) + "\n")
-    answers.flush()
-    for line in sys.stdin:
-        verdict = judge(*json.loads(line))
-        answers.write(json.dumps(verdict and verdict.to_json()) + "\n")
-        answers.flush()
-
-
-if __name__ == "__main__":
-    serve()

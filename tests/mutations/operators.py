@@ -1,10 +1,10 @@
-"""Damages of what is computed: operators, delegates, scalars, scales, jumps."""
+"""Damages of what is computed: operators, delegates, scalars, scales, branches."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import combinations
 from random import Random
 from typing import Any
 
@@ -13,18 +13,21 @@ from executorch.exir import schema
 
 from .parts import (
     Damage,
+    Kernel,
     Parts,
     calls,
     culprit_of,
+    damage,
     delegate_culprit,
-    kernel_culprit,
     kernels,
-    operator_index,
-    operator_name,
+    pairs_alike,
+    rename_operator,
+    set_argument,
+    skip_call,
+    swap,
     tensor,
-    users,
 )
-from .payloads import ONE_TO_ONE, TWO_TO_ONE, Xnnpack
+from .payloads import Json, data_key, is_xnnpack, read_graph, tensors, write_graph
 
 # Operators that take the same arguments. `alias_copy` does nothing.
 _LIKE = [
@@ -39,116 +42,93 @@ _LIKE = [
     ("aten::tanh.out", "aten::sigmoid.out", "aten::alias_copy.out"),
     ("aten::abs.out", "aten::neg.out", "aten::alias_copy.out"),
 ]
-_ORDERED = ("aten::sub.out", "aten::div.out", "aten::mm.out", "aten::bmm.out", "aten::bmm")
-Chosen = tuple[schema.ExecutionPlan, int, schema.KernelCall, str]
+_CONDITIONS = [("aten::gt.Scalar_out", "aten::le.Scalar_out")]
+_ORDERED = ("aten::sub.out", "aten::div.out", "aten::mm.out", "aten::bmm")
+_XNNPACK_LIKE = [
+    ("XNNAdd", "XNNDiv", "XNNMinimum", "XNNMultiply", "XNNSubtract", "XNNMaximum"),
+    ("XNNSigmoid", "XNNClamp", "XNNFloor", "XNNSquare", "XNNAbs", "XNNNegate", "XNNTanh"),
+]
 
 
-def pick(random: Random, found: Sequence[Any]) -> Any:
-    return random.choice(found) if found else None
+def _replacements(groups: list[tuple[str, ...]], name: str) -> list[str]:
+    groups = [group for group in groups if name in group]
+    return [other for group in groups for other in group if other != name]
 
 
-def _kernels(parts: Parts) -> list[Chosen]:
-    return [(plan, *each) for plan in parts.plans for each in kernels(plan)]
-
-
-def replaced(parts: Parts, random: Random) -> Damage | None:
+@damage(lambda p: [(*k, o) for k in kernels(p) for o in _replacements(_CONDITIONS, k[3])],
+        "condition_inverted")  # fmt: skip
+@damage(lambda p: [(*k, o) for k in kernels(p) for o in _replacements(_LIKE, k[3])])
+def replaced(parts: Parts, random: Random, *site: Any) -> Damage:
     """An operator becomes another one that takes the same arguments."""
-    found = [
-        (*each, other)
-        for each in _kernels(parts)
-        for group in _LIKE
-        for other in group
-        if each[3] in group and other != each[3]
-    ]
-    if not (chosen := pick(random, found)):
-        return None
-    plan, number, call, name, other = chosen
-    culprit = kernel_culprit(plan, number)
-    call.op_index = operator_index(plan, other)
+    plan, number, call, name, other = site
+    culprit = culprit_of(plan, number)
+    rename_operator(plan, call, other)
     return Damage(f"instruction {number}: {name} becomes {other}", (culprit,))
 
 
-def relu_to_gelu(parts: Parts, random: Random) -> Damage | None:
-    chosen = pick(random, [each for each in _kernels(parts) if each[3] == "aten::relu.out"])
-    if not chosen:
-        return None
-    plan, number, call, name = chosen
-    culprit = kernel_culprit(plan, number)
-    plan.values.append(schema.EValue(schema.String("none")))
-    call.args.insert(1, len(plan.values) - 1)
-    call.op_index = operator_index(plan, "aten::gelu.out")
-    return Damage(f"instruction {number}: {name} becomes aten::gelu.out", (culprit,))
+@damage(lambda p: [k for k in kernels(p, *_ORDERED) if tensor(k[0], k[2].args[0]) is not None])
+def operands_swapped(parts: Parts, random: Random, *kernel: Any) -> Damage:
+    plan, number, call, name = kernel
+    swap(call.args, 0, 1)
+    return Damage(f"instruction {number}: operands of {name}", (culprit_of(plan, number),))
 
 
-def operands_swapped(parts: Parts, random: Random) -> Damage | None:
-    found = [
-        each
-        for each in _kernels(parts)
-        if each[3] in _ORDERED and tensor(each[0], each[2].args[0]) is not None
-    ]
-    if not (chosen := pick(random, found)):
-        return None
-    plan, number, call, name = chosen
-    call.args[0], call.args[1] = call.args[1], call.args[0]
-    return Damage(f"instruction {number}: operands of {name}", (kernel_culprit(plan, number),))
-
-
-def skipped(parts: Parts, random: Random) -> Damage | None:
+@damage(lambda p: [k for k in kernels(p) if tensor(k[0], k[2].args[-1]) is not None])
+def skipped(parts: Parts, random: Random, *kernel: Any) -> Damage:
     """A kernel is not called, what it writes keeps what was there."""
-    found = [each for each in _kernels(parts) if tensor(each[0], each[2].args[-1]) is not None]
-    if not (chosen := pick(random, found)):
-        return None
-    plan, number, call, name = chosen
-    culprit = kernel_culprit(plan, number)
-    nothing = schema.MoveCall(call.args[-1], call.args[-1])
-    plan.chains[0].instructions[number] = schema.Instruction(nothing)
+    plan, number, call, name = kernel
+    culprit = culprit_of(plan, number)
+    skip_call(plan, number, call.args[-1])
     return Damage(f"instruction {number}: {name} is skipped", (culprit,))
 
 
-def scalar_changed(parts: Parts, random: Random) -> Damage | None:
+def _scalars(parts: Parts) -> Iterator[tuple[Any, ...]]:
+    for plan, number, call, name in kernels(parts, "::"):
+        if name.startswith("executorch_prim"):
+            continue
+        for place, index in enumerate(call.args[:-1]):
+            held = plan.values[index].val if index >= 0 else None
+            if isinstance(held, (schema.Int, schema.Double, schema.Bool)):
+                yield plan, number, call, name, place, held
+
+
+@damage(_scalars)
+def scalar_changed(parts: Parts, random: Random, *site: Any) -> Damage:
     """A number or a flag that an operator is given, such as a dimension or a factor."""
-    found = [
-        (plan, number, call, name, place)
-        for plan, number, call, name in _kernels(parts)
-        for place, index in enumerate(call.args)
-        if index >= 0
-        and isinstance(plan.values[index].val, (schema.Int, schema.Double, schema.Bool))
-        and not name.startswith("executorch_prim")
-        and place < len(call.args) - 1
-    ]
-    if not (chosen := pick(random, found)):
-        return None
-    plan, number, call, name, place = chosen
-    old = plan.values[call.args[place]].val
-    new: Any
-    if isinstance(old, schema.Bool):
-        new = schema.Bool(not old.bool_val)
-    elif isinstance(old, schema.Int):
-        new = schema.Int(old.int_val - 1 if old.int_val > 0 else old.int_val + 1)
+    plan, number, call, name, place, old = site
+    if isinstance(old, schema.Double):
+        old_value = float(old.double_val)
+        new: Any = schema.Double(old_value * 1.25 + 0.125)
     else:
-        new = schema.Double(float(old.double_val) * 1.25 + 0.125)
-    plan.values.append(schema.EValue(new))
-    call.args[place] = len(plan.values) - 1
+        new = schema.Bool(not old.bool_val) if isinstance(old, schema.Bool) else _nearby(old, 1)
+    set_argument(plan, call, place, new)
     what = f"instruction {number}: argument {place} of {name}: {old} becomes {new}"
-    return Damage(what, (kernel_culprit(plan, number),))
+    return Damage(what, (culprit_of(plan, number),))
 
 
-def _swap_delegates(
-    parts: Parts, random: Random, fits: Callable[[bool], bool], what: str
-) -> Damage | None:
-    """The bytes of two delegates of one backend change places."""
-    own = parts.delegates()
-    pairs = [
-        (one, other)
-        for index, one in enumerate(own)
-        for other in own[index + 1 :]
-        if fits(one[0] is other[0])
-        and one[0].delegates[one[1]].id == other[0].delegates[other[1]].id
-        and parts.payload(*one) != parts.payload(*other)
+def _nearby(old: schema.Int, step: int) -> schema.Int:
+    return schema.Int(old.int_val - step if old.int_val > 0 else old.int_val + step)
+
+
+# Delegates
+
+
+def _delegate_pairs(parts: Parts, same_method: bool) -> list[tuple[Any, ...]]:
+    """Delegates of one backend with different payloads."""
+    return [
+        (plan, number, other_plan, other)
+        for (plan, number), (other_plan, other) in combinations(parts.delegates(), 2)
+        if (plan is other_plan) == same_method
+        and plan.delegates[number].id == other_plan.delegates[other].id
+        and parts.payload(plan, number) != parts.payload(other_plan, other)
     ]
-    if not (chosen := pick(random, pairs)):
-        return None
-    (plan, number), (other_plan, other_number) = chosen
+
+
+@damage(lambda parts: _delegate_pairs(parts, False), "delegate_of_another_method")
+@damage(lambda parts: _delegate_pairs(parts, True), "delegate_of_another_partition")
+def delegates_swapped(parts: Parts, random: Random, *site: Any) -> Damage:
+    """The bytes of two delegates change places."""
+    plan, number, other_plan, other_number = site
     one, other = plan.delegates[number], other_plan.delegates[other_number]
     one.processed, other.processed = other.processed, one.processed
     # Of two methods that are nothing but a delegate it is as if they had changed places.
@@ -157,281 +137,150 @@ def _swap_delegates(
         replace(delegate_culprit(plan, number), kind=kind),
         replace(delegate_culprit(other_plan, other_number), kind=kind),
     )
-    told = f"delegate {number} of {plan.name} and {other_number} of {other_plan.name}"
-    return Damage(f"{what}: {told}", culprits)
+    return Damage(
+        f"delegate {number} of {plan.name} and {other_number} of {other_plan.name}", culprits
+    )
 
 
-def delegate_of_another_method(parts: Parts, random: Random) -> Damage | None:
-    return _swap_delegates(parts, random, lambda same: not same, "swapped")
+def _delegate_arguments(parts: Parts) -> Iterator[tuple[Any, ...]]:
+    for plan in parts.plans:
+        for number, call in calls(plan):
+            if isinstance(call, schema.DelegateCall):
+                for _, one, other in pairs_alike(plan, call.args):
+                    yield plan, number, call, one, other
 
 
-def delegate_of_another_partition(parts: Parts, random: Random) -> Damage | None:
-    return _swap_delegates(parts, random, lambda same: same, "swapped")
-
-
-def delegate_arguments_swapped(parts: Parts, random: Random) -> Damage | None:
-    found = [
-        (plan, number, call, one, other)
-        for plan in parts.plans
-        for number, call in calls(plan)
-        if isinstance(call, schema.DelegateCall)
-        for one in range(len(call.args))
-        for other in range(one + 1, len(call.args))
-        if call.args[one] != call.args[other]
-        and (first := tensor(plan, call.args[one])) is not None
-        and (second := tensor(plan, call.args[other])) is not None
-        and (first.sizes, first.scalar_type) == (second.sizes, second.scalar_type)
-    ]
-    if not (chosen := pick(random, found)):
-        return None
-    plan, number, call, one, other = chosen
-    call.args[one], call.args[other] = call.args[other], call.args[one]
+@damage(_delegate_arguments)
+def delegate_arguments_swapped(parts: Parts, random: Random, *site: Any) -> Damage:
+    plan, number, call, one, other = site
+    swap(call.args, one, other)
     return Damage(f"instruction {number}: arguments {one} and {other}", (culprit_of(plan, number),))
 
 
 # Inside of delegates
 
 
-def _xnnpack(parts: Parts) -> Iterator[tuple[schema.ExecutionPlan, int, Xnnpack]]:
-    """Payloads, each once; its delegates are those that `_kept` names."""
-    seen = set()
-    for plan, number in parts.delegates():
-        payload, index = parts.payload(plan, number), plan.delegates[number].processed.index
-        if Xnnpack.fits(payload) and index not in seen:
-            seen.add(index)
-            yield plan, number, Xnnpack(payload)
+def _graphs(parts: Parts) -> Iterator[tuple[int, Json]]:
+    """XNNPACK's payloads, by their places in the program's table."""
+    for index, held in enumerate(parts.program.backend_delegate_data):
+        if is_xnnpack(bytes(held.data)):
+            yield index, read_graph(bytes(held.data))
 
 
-def _kept(
-    parts: Parts, plan: schema.ExecutionPlan, number: int, payload: Xnnpack, what: str
-) -> Damage:
-    index = plan.delegates[number].processed.index
-    parts.program.backend_delegate_data[index].data = bytes(payload.bytes)
-    return Damage(what, tuple(delegate_culprit(*user) for user in parts.users_of(index)))
+def _nodes(parts: Parts) -> list[tuple[int, Json, Json]]:
+    return [(index, graph, node) for index, graph in _graphs(parts) for node in graph["xnodes"]]
 
 
-def xnnpack_replaced(parts: Parts, random: Random) -> Damage | None:
-    found = [
-        (each, node, other)
-        for each in _xnnpack(parts)
-        for node in each[2].nodes()
-        for group in (TWO_TO_ONE, ONE_TO_ONE)
-        for other in group
-        if node.kind in group and other != node.kind
-    ]
-    if not (chosen := pick(random, found)):
-        return None
-    (plan, number, payload), node, other = chosen
-    known = TWO_TO_ONE | ONE_TO_ONE
-    payload.bytes[node.kind_at] = other
-    what = f"{known[node.kind]} becomes {known[other]} in delegate {number} of {plan.name}"
-    return _kept(parts, plan, number, payload, what)
+def _replace_payload(parts: Parts, index: int, payload: bytes, what: str) -> Damage:
+    parts.program.backend_delegate_data[index].data = payload
+    culprits = parts.users_of(lambda plan, n: plan.delegates[n].processed.index == index)
+    return Damage(what, culprits)
 
 
-def xnnpack_operands_swapped(parts: Parts, random: Random) -> Damage | None:
-    found = [
-        (each, node)
-        for each in _xnnpack(parts)
-        for node in each[2].nodes()
-        if TWO_TO_ONE.get(node.kind) in ("XNNSubtract", "XNNDiv") and len(node.inputs_at) == 2
-    ]
-    if not (chosen := pick(random, found)):
-        return None
-    (plan, number, payload), node = chosen
-    payload.swap(*node.inputs_at)
-    return _kept(parts, plan, number, payload, f"operands of {TWO_TO_ONE[node.kind]}")
+def _xnnpack_replacements(parts: Parts) -> Iterator[tuple[Any, ...]]:
+    for index, graph, node in _nodes(parts):
+        for other in _replacements(_XNNPACK_LIKE, node["xnode_union_type"]):
+            yield index, graph, node, other
 
 
-def xnnpack_range_lost(parts: Parts, random: Random) -> Damage | None:
-    """A relu that was fused into what is before it cuts off nearly all. (The zero below which it
-    cuts is a default, which the flatbuffer leaves out.)"""
-    found = [
-        (each, node.most_at)
-        for each in _xnnpack(parts)
-        for node in each[2].nodes()
-        if node.most_at is not None
-    ]
-    if not (chosen := pick(random, found)):
-        return None
-    (plan, number, payload), place = chosen
-    payload.set_float(place, 0.05)
-    return _kept(parts, plan, number, payload, f"a fused relu of delegate {number} of {plan.name}")
+@damage(_xnnpack_replacements)
+def xnnpack_replaced(parts: Parts, random: Random, *site: Any) -> Damage:
+    index, graph, node, other = site
+    what = f"{node['xnode_union_type']} becomes {other} in payload {index}"
+    node["xnode_union_type"] = other
+    return _replace_payload(parts, index, write_graph(graph), what)
 
 
-def add_sub_line(parts: Parts, random: Random) -> Damage | None:
-    """In a payload of the add/sub backend: another operation, other operands, another alpha."""
-    found = [
-        (plan, number, lines, place)
-        for plan, number in parts.delegates()
-        if plan.delegates[number].id == "AddSubBackend"
-        for lines in [[json.loads(x) for x in parts.payload(plan, number).splitlines()]]
-        for place, line in enumerate(lines)
-        if line["operation"] in ("add", "sub")
-    ]
-    if not (chosen := pick(random, found)):
-        return None
-    plan, number, lines, place = chosen
-    line = lines[place]
-    changes = {
-        "operation": {"add": "sub", "sub": "add"}[line["operation"]],
-        "operands": line["operands"][::-1],
-        "alpha": line.get("alpha", 1) + 1.0,
-    }
-    how = random.choice([*changes])
-    lines[place] = line | {how: changes[how]}
-    parts.set_payload(plan, number, "\n".join(map(json.dumps, lines)).encode())
-    index = plan.delegates[number].processed.index
-    what = f"{line} becomes {lines[place]}"
-    return Damage(what, tuple(delegate_culprit(*user) for user in parts.users_of(index)))
+@damage(lambda p: [n for n in _nodes(p) if n[2]["xnode_union_type"] in ("XNNSubtract", "XNNDiv")])
+def xnnpack_operands_swapped(parts: Parts, random: Random, *site: Any) -> Damage:
+    index, graph, node = site
+    union = node["xnode_union"]
+    union["input1_id"], union["input2_id"] = union["input2_id"], union["input1_id"]
+    what = f"operands of {node['xnode_union_type']}"
+    return _replace_payload(parts, index, write_graph(graph), what)
+
+
+@damage(lambda parts: [site for site in _nodes(parts) if "output_min_max" in site[2]])
+def xnnpack_range_lost(parts: Parts, random: Random, *site: Any) -> Damage:
+    """A relu that was fused into what is before it is not there."""
+    index, graph, node = site
+    del node["output_min_max"]
+    what = f"the range of {node['xnode_union_type']} in payload {index}"
+    return _replace_payload(parts, index, write_graph(graph), what)
 
 
 # Quantization
 
 
-def _quantizing(parts: Parts, kinds: Sequence[type], fields: Sequence[int]) -> list[Any]:
+def _quantizing(parts: Parts, place: int) -> list[Kernel]:
     return [
-        (*each, place)
-        for each in _kernels(parts)
-        for place in fields
-        if "quantize_per_tensor" in each[3]
-        and isinstance(each[0].values[each[2].args[place]].val, tuple(kinds))
+        kernel
+        for kernel in kernels(parts, "quantize_per_tensor")
+        if isinstance(kernel[0].values[kernel[2].args[place]].val, (schema.Double, schema.Int))
     ]
 
 
-def scale(parts: Parts, random: Random) -> Damage | None:
+@damage(lambda parts: _quantizing(parts, 1))
+def scale(parts: Parts, random: Random, *kernel: Any) -> Damage:
     """A quarter more, for one of the operators that read it."""
-    if not (chosen := pick(random, _quantizing(parts, [schema.Double], [1]))):
-        return None
-    plan, number, call, name, place = chosen
-    old = float(plan.values[call.args[place]].val.double_val)
-    plan.values.append(schema.EValue(schema.Double(old * 1.25)))
-    call.args[place] = len(plan.values) - 1
+    plan, number, call, name = kernel
+    old = float(plan.values[call.args[1]].val.double_val)
+    set_argument(plan, call, 1, schema.Double(old * 1.25))
     what = f"instruction {number}: scale of {name}: {old:.4g} becomes {old * 1.25:.4g}"
-    return Damage(what, (kernel_culprit(plan, number),))
+    return Damage(what, (culprit_of(plan, number),))
 
 
-def zero_point(parts: Parts, random: Random) -> Damage | None:
+@damage(lambda parts: _quantizing(parts, 2))
+def zero_point(parts: Parts, random: Random, *kernel: Any) -> Damage:
     """16 steps away."""
-    if not (chosen := pick(random, _quantizing(parts, [schema.Int], [2]))):
-        return None
-    plan, number, call, name, place = chosen
-    old = plan.values[call.args[place]].val.int_val
-    new = old - 16 if old > 0 else old + 16
-    plan.values.append(schema.EValue(schema.Int(new)))
-    call.args[place] = len(plan.values) - 1
-    what = f"instruction {number}: zero point of {name}: {old} becomes {new}"
-    return Damage(what, (kernel_culprit(plan, number),))
+    plan, number, call, name = kernel
+    old = plan.values[call.args[2]].val
+    new = _nearby(old, 16)
+    set_argument(plan, call, 2, new)
+    what = f"instruction {number}: zero point of {name}: {old.int_val} becomes {new.int_val}"
+    return Damage(what, (culprit_of(plan, number),))
 
 
-def scales_permuted(parts: Parts, random: Random) -> Damage | None:
-    """Those per channel, each that of the next one, where an operator has them as a tensor."""
-    found = [each for each in _kernels(parts) if "quantize_per_channel" in each[3]]
-    if not (chosen := pick(random, found)):
-        return None
-    plan, number, call, name = chosen
-    held = tensor(plan, call.args[1])
-    assert held is not None
-    buffer = parts.program.constant_buffer[held.data_buffer_idx]
-    count = held.sizes[0]
-    dtype = np.float64 if int(held.scalar_type) == 7 else np.float32
-    size = count * np.dtype(dtype).itemsize
-    values = np.frombuffer(bytes(buffer.storage[:size]), dtype)
-    buffer.storage = np.roll(values, 1).tobytes() + bytes(buffer.storage[size:])
-    culprits = [
-        culprit_of(other, user)
-        for other in parts.plans
-        for place, value in enumerate(other.values)
-        if isinstance(value.val, schema.Tensor)
-        and value.val.allocation_info is None
-        and value.val.data_buffer_idx == held.data_buffer_idx
-        for user in users(other, place)
-    ]
-    return Damage(f"instruction {number}: scales of {name}", tuple(culprits))
+def _xnnpack_quantization(parts: Parts, key: str) -> Iterator[tuple[int, Json, Json]]:
+    """Parameters of payloads that hold something else than the default here."""
+    for index, graph in _graphs(parts):
+        for _, parameters, _ in tensors(graph):
+            if "zero_point" in parameters and parameters[key]:
+                yield index, graph, parameters
 
 
-def xnnpack_scale(parts: Parts, random: Random) -> Damage | None:
-    found = [
-        (each, value.scale_at)
-        for each in _xnnpack(parts)
-        for value in each[2].values()
-        if value.scale_at is not None
-    ]
-    if not (chosen := pick(random, found)):
-        return None
-    (plan, number, payload), place = chosen
-    old = payload.float_at(place)
-    payload.set_float(place, old * 1.25)
-    return _kept(parts, plan, number, payload, f"scale {old:.4g} becomes {old * 1.25:.4g}")
+@damage(lambda parts: _xnnpack_quantization(parts, "scale"))
+def xnnpack_scale(parts: Parts, random: Random, *site: Any) -> Damage:
+    index, graph, parameters = site
+    parameters["scale"] *= 1.25
+    what = f"a scale becomes {parameters['scale']:.4g}"
+    return _replace_payload(parts, index, write_graph(graph), what)
 
 
-def xnnpack_zero_point(parts: Parts, random: Random) -> Damage | None:
-    found = [
-        (each, value.zero_at)
-        for each in _xnnpack(parts)
-        for value in each[2].values()
-        if value.zero_at is not None
-    ]
-    if not (chosen := pick(random, found)):
-        return None
-    (plan, number, payload), place = chosen
-    payload.set_int(place, lambda old: old - 16 if old > 0 else old + 16)
-    return _kept(parts, plan, number, payload, "a zero point, by 16")
+@damage(lambda parts: _xnnpack_quantization(parts, "zero_point"))
+def xnnpack_zero_point(parts: Parts, random: Random, *site: Any) -> Damage:
+    index, graph, parameters = site
+    parameters["zero_point"] += -16 if parameters["zero_point"] > 0 else 16
+    return _replace_payload(parts, index, write_graph(graph), "a zero point, by 16")
 
 
-def xnnpack_scales_permuted(parts: Parts, random: Random) -> Damage | None:
-    found = [
-        (each, value)
-        for each in _xnnpack(parts)
-        for value in each[2].values()
-        if len(value.scales_at) > 1 or value.scales_key in parts.named
-    ]
-    if not (chosen := pick(random, found)):
-        return None
-    (plan, number, payload), value = chosen
-    places, key = value.scales_at, value.scales_key
+def _channel_scales(parts: Parts) -> Iterator[tuple[int, Json, Json, str]]:
+    for index, graph in _graphs(parts):
+        for _, parameters, _ in tensors(graph):
+            if "channel_dim" in parameters:
+                key = data_key(graph, parameters["scale_buffer_idx"])
+                if key in parts.named or len(parameters["scale"]) > 1:
+                    yield index, graph, parameters, key
+
+
+@damage(_channel_scales)
+def xnnpack_scales_permuted(parts: Parts, random: Random, *site: Any) -> Damage:
+    """Each scale per channel is that of the channel before or behind it."""
+    index, graph, parameters, key = site
     if key in parts.named:
         parts.named[key] = np.roll(np.frombuffer(parts.named[key], np.float32), 1).tobytes()
-        sharing = [each for each in parts.delegates() if key.encode() in parts.payload(*each)]
-        what = f"scales {key[:12]}, each that of the one before"
-        return Damage(what, tuple(delegate_culprit(*each) for each in sharing))
-    scales = [payload.float_at(place) for place in places]
-    for place, value in zip(places, [*scales[1:], scales[0]], strict=True):
-        payload.set_float(place, value)
-    return _kept(parts, plan, number, payload, f"{len(places)} scales, each that of the next one")
-
-
-# Jumps
-
-
-def jump_target(parts: Parts, random: Random) -> Damage | None:
-    found = [
-        (plan, number, call)
-        for plan in parts.plans
-        for number, call in calls(plan)
-        if isinstance(call, schema.JumpFalseCall)
-    ]
-    if not (chosen := pick(random, found)):
-        return None
-    plan, number, call = chosen
-    culprit, old = culprit_of(plan, number), call.destination_instruction
-    others = set(range(len(plan.chains[0].instructions) + 1)) - {old}
-    call.destination_instruction = random.choice(sorted(others))
-    what = f"instruction {number}: to {call.destination_instruction}, not to {old}"
-    return Damage(what, (culprit,))
-
-
-def condition_inverted(parts: Parts, random: Random) -> Damage | None:
-    """The comparison whose outcome a jump waits for is another one."""
-    found = [
-        (*each, other)
-        for each in _kernels(parts)
-        for one in (("aten::gt.Scalar_out", "aten::le.Scalar_out"),)
-        for other in one
-        if each[3] in one and other != each[3]
-    ]
-    if not (chosen := pick(random, found)):
-        return None
-    plan, number, call, name, other = chosen
-    culprit = kernel_culprit(plan, number)
-    call.op_index = operator_index(plan, other)
-    return Damage(f"instruction {number}: {name} becomes {operator_name(plan, call)}", (culprit,))
+        culprits = parts.users_of(lambda *user: key.encode() in parts.payload(*user))
+        return Damage(f"scales {key[:12]}, each that of the one before", culprits)
+    parameters["scale"] = [*parameters["scale"][1:], parameters["scale"][0]]
+    what = f"{len(parameters['scale'])} scales, each that of the next one"
+    return _replace_payload(parts, index, write_graph(graph), what)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import wraps
+from itertools import combinations
+from random import Random
 from typing import Any
 
 from executorch.exir import schema
@@ -118,11 +121,33 @@ class Parts:
     def delegates(self) -> list[tuple[schema.ExecutionPlan, int]]:
         return [(plan, n) for plan in self.plans for n in range(len(plan.delegates))]
 
-    def users_of(self, payload: int) -> Iterator[tuple[schema.ExecutionPlan, int]]:
-        """The delegates whose bytes are this entry of the program's table."""
-        for plan, number in self.delegates():
-            if plan.delegates[number].processed.index == payload:
-                yield plan, number
+    def users_of(self, holds: Callable[[schema.ExecutionPlan, int], bool]) -> tuple[Culprit, ...]:
+        """The delegates of which something holds."""
+        return tuple(delegate_culprit(*user) for user in self.delegates() if holds(*user))
+
+
+Sites = Callable[[Parts], Iterable[tuple[Any, ...]]]
+DAMAGES: dict[str, Callable[[Parts, Random], Damage | None]] = {}
+
+
+def damage(sites: Sites, name: str = "") -> Callable[..., Callable[..., Damage]]:
+    """Register a function as a damage, by its own name if no other is given.
+
+    Args:
+        sites: where a package can be damaged so: further arguments of the function, which is called
+            with one of them, and not at all if there are none.
+    """
+
+    def register(function: Callable[..., Damage]) -> Callable[..., Damage]:
+        @wraps(function)
+        def apply(parts: Parts, random: Random) -> Damage | None:
+            places = list(sites(parts))
+            return function(parts, random, *random.choice(places)) if places else None
+
+        DAMAGES[name or function.__name__] = apply
+        return function
+
+    return register
 
 
 def calls(plan: schema.ExecutionPlan) -> list[tuple[int, Any]]:
@@ -130,12 +155,17 @@ def calls(plan: schema.ExecutionPlan) -> list[tuple[int, Any]]:
     return [(n, i.instr_args) for n, i in enumerate(plan.chains[0].instructions)]
 
 
-def kernels(plan: schema.ExecutionPlan) -> list[tuple[int, schema.KernelCall, str]]:
-    """Kernel calls with their numbers and their operators' names."""
+Kernel = tuple[schema.ExecutionPlan, int, schema.KernelCall, str]
+
+
+def kernels(parts: Parts, *names: str) -> list[Kernel]:
+    """Kernel calls with their plans, numbers and operators' names, which have these in them."""
     return [
-        (number, call, operator_name(plan, call))
+        (plan, number, call, operator_name(plan, call))
+        for plan in parts.plans
         for number, call in calls(plan)
         if isinstance(call, schema.KernelCall)
+        if not names or any(name in operator_name(plan, call) for name in names)
     ]
 
 
@@ -144,18 +174,24 @@ def operator_name(plan: schema.ExecutionPlan, call: schema.KernelCall) -> str:
     return f"{operator.name}.{operator.overload}" if operator.overload else operator.name
 
 
-def operator_index(plan: schema.ExecutionPlan, name: str) -> int:
-    """Of an operator in a plan's table, where it is put if it is not there."""
-    known, _, overload = name.partition(".")
-    wanted = schema.Operator(known, overload)
-    if wanted not in plan.operators:
-        plan.operators.append(wanted)
-    return plan.operators.index(wanted)
+def rename_operator(plan: schema.ExecutionPlan, call: schema.KernelCall, name: str) -> None:
+    """Let a call be one of another operator, which is added to the plan's table if need be."""
+    base, _, overload = name.partition(".")
+    operator = schema.Operator(base, overload)
+    if operator not in plan.operators:
+        plan.operators.append(operator)
+    call.op_index = plan.operators.index(operator)
 
 
-def kernel_culprit(plan: schema.ExecutionPlan, number: int, kind: str = "operator") -> Culprit:
-    call = plan.chains[0].instructions[number].instr_args
-    return Culprit(plan.name, kind, operator_name(plan, call), number)
+def skip_call(plan: schema.ExecutionPlan, number: int, value: int) -> None:
+    """Move a value onto itself, which does nothing, instead of this call."""
+    plan.chains[0].instructions[number] = schema.Instruction(schema.MoveCall(value, value))
+
+
+def set_argument(plan: schema.ExecutionPlan, call: schema.KernelCall, place: int, new: Any) -> None:
+    """Give a call a value of its own, as others may read the one that it has."""
+    plan.values.append(schema.EValue(new))
+    call.args[place] = len(plan.values) - 1
 
 
 def delegate_culprit(plan: schema.ExecutionPlan, delegate: int) -> Culprit:
@@ -170,27 +206,25 @@ def delegate_culprit(plan: schema.ExecutionPlan, delegate: int) -> Culprit:
 def culprit_of(plan: schema.ExecutionPlan, number: int) -> Culprit:
     """That of an instruction, whatever it is."""
     call = plan.chains[0].instructions[number].instr_args
-    if isinstance(call, schema.KernelCall):
-        return kernel_culprit(plan, number)
     if isinstance(call, schema.DelegateCall):
         return delegate_culprit(plan, call.delegate_index)
-    return Culprit(plan.name, "operator", type(call).__name__, number)
+    is_kernel = isinstance(call, schema.KernelCall)
+    name = operator_name(plan, call) if is_kernel else type(call).__name__
+    return Culprit(plan.name, "operator", name, number)
 
 
 def reads(plan: schema.ExecutionPlan, call: Any) -> set[int]:
     """The values that an instruction names, members of lists among them."""
-    if isinstance(call, (schema.KernelCall, schema.DelegateCall)):
-        found = {index for index in call.args if index >= 0}
-        for index in tuple(found):
-            value = plan.values[index].val
-            if isinstance(value, (schema.TensorList, schema.OptionalTensorList, schema.IntList)):
-                found |= {each for each in value.items if each >= 0}
-        return found
     if isinstance(call, schema.MoveCall):
         return {call.move_from, call.move_to}
     if isinstance(call, schema.JumpFalseCall):
         return {call.cond_value_index}
-    return set()
+    values = set(getattr(call, "args", ()))
+    for index in tuple(values - {-1}):
+        held = plan.values[index].val
+        if isinstance(held, (schema.TensorList, schema.OptionalTensorList, schema.IntList)):
+            values.update(held.items)
+    return values
 
 
 def users(plan: schema.ExecutionPlan, value: int) -> list[int]:
@@ -203,8 +237,23 @@ def tensor(plan: schema.ExecutionPlan, value: int) -> schema.Tensor | None:
     return found if isinstance(found, schema.Tensor) else None
 
 
-def elements(shape: schema.Tensor) -> int:
-    count = 1
-    for size in shape.sizes:
-        count *= size
-    return count
+def pairs_alike(
+    plan: schema.ExecutionPlan, places: Sequence[int], alike: bool = True
+) -> list[tuple[schema.ExecutionPlan, int, int]]:
+    """Pairs of tensors among these values, by their numbers here: of one size and type, or not."""
+    pairs = []
+    for (one, value), (other, second) in combinations(enumerate(places), 2):
+        first, last = tensor(plan, value), tensor(plan, second)
+        if value == second or first is None or last is None:
+            continue
+        if is_like(first, last) == alike:
+            pairs.append((plan, one, other))
+    return pairs
+
+
+def is_like(one: schema.Tensor, other: schema.Tensor) -> bool:
+    return (one.sizes, one.scalar_type) == (other.sizes, other.scalar_type)
+
+
+def swap(items: list[int], one: int, other: int) -> None:
+    items[one], items[other] = items[other], items[one]

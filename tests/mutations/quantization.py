@@ -1,24 +1,32 @@
 """What a user is told of a quantization that went wrong.
 
-Small trained networks are quantized rightly, and then wrongly. The package of a wrong program gives
-what that program gives, so only a comparison with the float program shows the damage. Each is
-validated without limits, and with limits a little below what the right quantization reaches.
+Small trained networks are quantized by the pipeline's own `quantize`, rightly and wrongly. The
+package of a wrong program gives what that program gives, so only a comparison with the float
+program shows the damage. Each is validated without limits, and with limits a little below what the
+right quantization reaches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from random import Random
+from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 from torch.export import ExportedProgram
+from torch.fx import GraphModule, Node
 
+from pipeline.features.quantization.quantize import QuantizationNotes, quantize
 from pipeline.program.inputs import InputSet
+from pipeline.program.operators import base_name
 from pipeline.validate.metrics import OutputError, compare
+from tests.support.configs import parse_config
 
-from .quantizing import DAMAGES, Wrong, quantize_rightly
+from .judge import validated
 from .samples import Sample, _packed
 from .trained import Task
 
@@ -26,28 +34,19 @@ from .trained import Task
 # no damage.
 SQNR_BELOW, AGREEMENT_BELOW = 3.0, 0.1
 SETTINGS = ("without limits", "with limits")
+# A program, and how it departs with observers, which round nothing yet: "" if it agrees.
+Quantized = tuple[ExportedProgram, str]
 
 
-@dataclass(frozen=True)
-class Record:
+class Record(NamedTuple):
     """What became of one quantized program.
 
     Attributes:
-        damage: its name; "" of the right quantization.
-        sqnr: of the quantized program against the float one, over all held-out rows, in dB.
-        right_sqnr: the same of the right quantization.
         outcomes: what the user is told of the quantization, in each of SETTINGS.
         lowering: what is wrong with the package against the quantized program, which it equals.
         sentences: all failures, in each of SETTINGS.
     """
 
-    task: str
-    damage: str
-    what: str
-    sqnr: float
-    right_sqnr: float
-    agreement: float
-    right_agreement: float
     outcomes: tuple[str, ...]
     lowering: tuple[str, ...]
     sentences: tuple[tuple[str, ...], ...]
@@ -55,46 +54,31 @@ class Record:
 
 def judge(task: Task, damage: str = "") -> Record:
     """Judge the right quantization, or a damaged one."""
-    if not damage:
-        return _judge(task, Wrong(quantize_rightly(task), ""), "", ["xnnpack"])
-    wrong = DAMAGES[damage](task, Random(f"{task.name}/{damage}"))
-    assert not _is_fine(task, wrong.program)  # it changes something that a user would mind
-    # Portable kernels follow a quantized program to the letter; they have none for torchao's.
-    backends = ["xnnpack"] if task.options["quantizer"] == "torchao" else []
-    return _judge(task, wrong, damage, backends)
-
-
-def _judge(task: Task, wrong: Wrong, damage: str, backends: list[str]) -> Record:
-    quantized = wrong.program
-    error, right = measure(task, quantized), measure(task, quantize_rightly(task))
-    _forget_origins(quantized)
+    limits, program, departs = choose_limits(task), quantize_rightly(task), ""
+    if damage:
+        program, departs = DAMAGES[damage](task, Random(f"{task.name}/{damage}"))
+        # It changes something that a user would mind.
+        assert (measure(task, program).sqnr_db or 0.0) < limits["min_sqnr"]
+    for node in program.graph.nodes:
+        node.meta.pop("from_node", None)  # copying it is half of lowering
     sample = Sample(
-        _packed({"f": quantized}, {"f": backends}),
+        # Portable kernels follow a wrong program to the letter.
+        _packed({"f": program}, {"f": [] if damage else ["xnnpack"]}),
         {"f": task.program},
         examples={"f": task.examples},
-        quantized={"f": quantized},
-        dynamic=task.dynamic,
+        quantized={"f": program},
     )
-    held = replace(sample, limits=_choose_limits(task))
-    told = [_validate(each, wrong.departs) for each in (sample, held)]
+    departures = {"f": departs} if departs else {}
+    validations = [
+        validated(each, each.files, 0, departures)
+        for each in (sample, replace(sample, limits=limits))
+    ]
+    sentences = tuple(tuple(validation.failures) for validation in validations)
     return Record(
-        task.name,
-        damage,
-        wrong.what,
-        error.sqnr_db or 0.0,
-        right.sqnr_db or 0.0,
-        error.agreement or 0.0,
-        right.agreement or 0.0,
-        tuple(outcome for outcome, _ in told),
-        tuple(s for _, every in told for s in every if "against the quantized program" in s),
-        tuple(every for _, every in told),
+        tuple(validation.methods[0].quantization["verdict"] for validation in validations),
+        tuple(s for every in sentences for s in every if "against the quantized program" in s),
+        sentences,
     )
-
-
-def _forget_origins(program: ExportedProgram) -> None:
-    """Forget what nodes were made of through several exports: copying that is half of lowering."""
-    for node in program.graph.nodes:
-        node.meta.pop("from_node", None)
 
 
 def measure(
@@ -108,26 +92,81 @@ def measure(
 
 
 @cache
-def _choose_limits(task: Task) -> dict[str, float]:
+def choose_limits(task: Task) -> dict[str, float]:
     """Return limits a little below what the right quantization reaches: the SQNR on its worst
     example, which each is held to, and the agreement over all."""
     right = quantize_rightly(task)
-    worst = min(measure(task, right, [inputs]).sqnr_db for inputs in task.examples)
+    worst = min(measure(task, right, [inputs]).sqnr_db or 0.0 for inputs in task.examples)
+    agreement = measure(task, right).agreement or 0.0
     return {
         "min_sqnr": round(worst - SQNR_BELOW, 1),
-        "min_agreement": round(measure(task, right).agreement - AGREEMENT_BELOW, 2),
+        "min_agreement": round(agreement - AGREEMENT_BELOW, 2),
     }
 
 
-def _is_fine(task: Task, quantized: ExportedProgram) -> bool:
-    return measure(task, quantized).sqnr_db >= _choose_limits(task)["min_sqnr"]
+@cache
+def quantize_rightly(task: Task) -> ExportedProgram:
+    return _quantize(task, task.for_quantizing, task.calibration)[0]
 
 
-def _validate(sample: Sample, departs: str) -> tuple[str, tuple[str, ...]]:
-    """Return the outcome of the quantization, and all failures."""
-    from .judge import validated
+def _quantize(task: Task, module: nn.Module, sets: Sequence[InputSet]) -> Quantized:
+    methods = {"f": {"partitioners": [], "quantize": task.options}}
+    spec: Any = parse_config("p", {"model": "m", "methods": methods}, "p.yaml").methods["f"]
+    notes = QuantizationNotes()
+    program = quantize(task.export(module), spec.quantize, sets, notes=notes)
+    prepared = notes.prepared
+    if prepared is None or prepared["agrees"] is not False:
+        return program, ""
+    return program, f"the prepared program is at {prepared['outputs'][0]['sqnr_db']} dB"
 
-    validation = validated(sample, sample.files, 0, {"f": departs} if departs else {})
-    record = validation.methods[0].quantization
-    assert record is not None
-    return record["verdict"], tuple(validation.failures)
+
+def fold_of_a_shared_convolution(task: Task, random: Random) -> Quantized:
+    """Fold the batch norms behind a convolution that they share, as torchao does."""
+    return _quantize(task, task.module, task.calibration)
+
+
+def observed_other_data(task: Task, random: Random) -> Quantized:
+    """Observe inputs that are not like those of the task."""
+    generator = torch.Generator().manual_seed(11)
+    shape = task.calibration[0].args[0].shape
+    sets = [InputSet((torch.rand(shape, generator=generator),)) for _ in task.calibration]
+    return _quantize(task, task.for_quantizing, sets)
+
+
+def zero_points_swapped(task: Task, random: Random) -> Quantized:
+    """Swap the zero points of two activations that are quantized quite differently."""
+    module, nodes = _calls_of(task, "quantize_per_tensor")
+    pairs = [(a, b) for a in nodes for b in nodes if abs(a.args[2] - b.args[2]) > 40]
+    first, second = random.choice(pairs)
+    zero_points = first.args[2], second.args[2]
+    for node, zero_point in ((second, zero_points[0]), (first, zero_points[1])):
+        for user in (node, *node.users):
+            user.update_arg(2, zero_point)
+    module.recompile()
+    return task.export(module), ""
+
+
+def weight_scale_halved(task: Task, random: Random) -> Quantized:
+    module, nodes = _calls_of(task, "dequantize_per_tensor")
+    node = random.choice([node for node in nodes if node.args[0].op == "get_attr"])
+    node.update_arg(1, node.args[1] * 0.5)
+    module.recompile()
+    return task.export(module), ""
+
+
+def _calls_of(task: Task, operator: str) -> tuple[GraphModule, list[Node]]:
+    """Return a copy of the right quantization, and its calls of an operator."""
+    module = copy.deepcopy(quantize_rightly(task).module(check_guards=False))
+    calls = [node for node in module.graph.nodes if node.op == "call_function"]
+    return module, [node for node in calls if base_name(node) == operator]
+
+
+DAMAGES: dict[str, Callable[[Task, Random], Quantized]] = {
+    function.__name__: function
+    for function in (
+        fold_of_a_shared_convolution,
+        observed_other_data,
+        zero_points_swapped,
+        weight_scale_halved,
+    )
+}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from concurrent.futures import ProcessPoolExecutor
+from itertools import product
+from multiprocessing import get_context
 from typing import Any
 
 OUTCOMES = (
@@ -18,55 +18,48 @@ Job = tuple[str, str, int]
 
 
 class Judges:
-    """A process that judges (mutations/judge.py)."""
+    """A process that judges (judge.py), on one thread, as it forks."""
 
     def __init__(self) -> None:
-        self._process = _started()
-        names = json.loads(self._answer())
-        self.samples: list[str] = names["samples"]
-        self.damages: list[str] = names["damages"]
+        self._pool = ProcessPoolExecutor(1, get_context("spawn"), _prepare)
+        self.samples, self.damages = self._pool.submit(_list_names).result()
 
     def __enter__(self) -> Judges:
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(60)
+        self._pool.shutdown()
 
     def judge(self, sample: str, damage: str, seed: int) -> dict[str, Any] | None:
-        """A verdict as JSON; None where the sample has nothing to damage so."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps([sample, damage, seed]) + "\n")
-        self._process.stdin.flush()
-        return json.loads(self._answer())
+        """What became of a damage (judge.judge); None where the sample can't be damaged so."""
+        return self._pool.submit(_judge, sample, damage, seed).result()
 
     def jobs(self, seeds: Iterable[int]) -> Iterator[Job]:
         """Every damage of every sample, in a fixed order."""
-        for seed in seeds:
-            for sample in self.samples:
-                for damage in self.damages:
-                    yield sample, damage, seed
-
-    def _answer(self) -> str:
-        assert self._process.stdout is not None
-        answer = self._process.stdout.readline()
-        if not answer:
-            raise RuntimeError(f"the judge ended with {self._process.wait(60)}")
-        return answer
+        return product(self.samples, self.damages, seeds)
 
 
-def _started() -> subprocess.Popen[str]:
-    root = Path(__file__).resolve().parents[2]
-    path = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
-    return subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-m", "tests.mutations.judge"],
-        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},  # it forks
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=None if os.environ.get("MUTATIONS_VERBOSE") else subprocess.DEVNULL,
-        text=True,
-    )
+def _prepare() -> None:
+    os.environ["OMP_NUM_THREADS"] = "1"
+    warnings.simplefilter("ignore")
+    silence = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2) if not os.environ.get("MUTATIONS_VERBOSE") else ():
+        os.dup2(silence, stream)  # what lowering prints is no verdict
+    from tests.support.quick_torch import make_torch_quick
+
+    make_torch_quick()
+
+
+def _list_names() -> tuple[list[str], list[str]]:
+    from .registry import DAMAGES, SAMPLES
+
+    return [*SAMPLES], [*DAMAGES]
+
+
+def _judge(*job: Any) -> dict[str, Any] | None:
+    from .judge import judge
+
+    return judge(*job)
 
 
 def table(verdicts: Sequence[Mapping[str, Any]]) -> str:

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from itertools import permutations
+from math import prod
 from random import Random
 from typing import Any
 
-import numpy as np
 from executorch.exir import schema
 
-from .operators import pick
 from .parts import (
     Culprit,
     Damage,
     Parts,
     calls,
-    elements,
+    damage,
+    is_like,
     kernels,
+    pairs_alike,
     reads,
+    skip_call,
+    swap,
     tensor,
     users,
 )
@@ -26,98 +30,76 @@ from .samples import Files
 
 _SHARED = 2  # the arena that methods share
 _SIZES = {0: 1, 1: 1, 3: 4, 4: 8, 6: 4, 7: 8, 11: 1}
+_COMPUTED = "operator|delegate"  # what a wrong value may be traced to
 
 
 def _of_package(plan: schema.ExecutionPlan) -> tuple[Culprit, ...]:
     return (Culprit(plan.name, ""),)
 
 
+def _is_planned(value: Any) -> bool:
+    return isinstance(value, schema.Tensor) and value.allocation_info is not None
+
+
 # Inputs and outputs
 
 
-def output_dropped(parts: Parts, random: Random) -> Damage | None:
-    if not (plan := pick(random, parts.plans)):
-        return None
+@damage(lambda parts: [(plan,) for plan in parts.plans])
+def output_dropped(parts: Parts, random: Random, plan: schema.ExecutionPlan) -> Damage:
     place = random.randrange(len(plan.outputs))
     del plan.outputs[place]
-    return Damage(f"output {place} of {plan.name}", (Culprit(plan.name, ""),))
+    return Damage(f"output {place} of {plan.name}", _of_package(plan))
 
 
-def _pairs(plan: schema.ExecutionPlan, places: Sequence[int], alike: bool) -> list[Any]:
-    return [
-        (plan, one, other)
-        for one in range(len(places))
-        for other in range(one + 1, len(places))
-        if (first := tensor(plan, places[one])) is not None
-        and (second := tensor(plan, places[other])) is not None
-        and places[one] != places[other]
-        and ((first.sizes, first.scalar_type) == (second.sizes, second.scalar_type)) == alike
-    ]
+def _output_pairs(parts: Parts) -> list[tuple[Any, ...]]:
+    """Of one shape, whose order only values show, or of two if there are no others."""
+    alike = [pair for plan in parts.plans for pair in pairs_alike(plan, plan.outputs)]
+    return alike or [p for plan in parts.plans for p in pairs_alike(plan, plan.outputs, False)]
 
 
-def _outputs_swapped(parts: Parts, random: Random, alike: bool) -> Damage | None:
-    found = [pair for plan in parts.plans for pair in _pairs(plan, plan.outputs, alike)]
-    if not (chosen := pick(random, found)):
-        return None
-    plan, one, other = chosen
-    plan.outputs[one], plan.outputs[other] = plan.outputs[other], plan.outputs[one]
-    return Damage(f"outputs {one} and {other} of {plan.name}", (Culprit(plan.name, ""),))
+@damage(_output_pairs)
+def outputs_reordered(parts: Parts, random: Random, *site: Any) -> Damage:
+    plan, one, other = site
+    swap(plan.outputs, one, other)
+    return Damage(f"outputs {one} and {other} of {plan.name}", _of_package(plan))
 
 
-def outputs_reordered(parts: Parts, random: Random) -> Damage | None:
-    """Two of the same shape."""
-    return _outputs_swapped(parts, random, True)
-
-
-def outputs_of_two_shapes_reordered(parts: Parts, random: Random) -> Damage | None:
-    return _outputs_swapped(parts, random, False)
-
-
-def output_aliased(parts: Parts, random: Random) -> Damage | None:
-    """An output is what another one of its shape is."""
-    found = [pair for plan in parts.plans for pair in _pairs(plan, plan.outputs, True)]
-    if not (chosen := pick(random, found)):
-        return None
-    plan, one, other = chosen
-    plan.outputs[one] = plan.outputs[other]
-    what = f"output {one} of {plan.name} is output {other}"
-    return Damage(what, (Culprit(plan.name, ""),))
-
-
-def input_returned(parts: Parts, random: Random) -> Damage | None:
-    """An output is an input of its shape, or another value that was computed on the way."""
-    found = []
+def _other_values(parts: Parts) -> Iterator[tuple[schema.ExecutionPlan, int, int]]:
     for plan in parts.plans:
         for place, index in enumerate(plan.outputs):
-            wanted = tensor(plan, index)
-            for other, value in enumerate(plan.values):
-                held = value.val
-                if (
-                    wanted is not None
-                    and isinstance(held, schema.Tensor)
-                    and held.allocation_info is not None
-                    and other not in plan.outputs
-                    and (held.sizes, held.scalar_type) == (wanted.sizes, wanted.scalar_type)
-                    and (other in plan.inputs or users(plan, other))
-                ):
-                    found.append((plan, place, other))
-    if not (chosen := pick(random, found)):
-        return None
-    plan, place, other = chosen
+            output = tensor(plan, index)
+            for other in range(len(plan.values)):
+                held = tensor(plan, other)
+                if output is None or held is None or other == index or not is_like(held, output):
+                    continue
+                if _is_planned(held) and (other in plan.inputs or users(plan, other)):
+                    yield plan, place, other
+
+
+def _return_value(parts: Parts, random: Random, *site: Any) -> Damage:
+    plan, place, other = site
     plan.outputs[place] = other
     what = f"output {place} of {plan.name} is value {other}"
-    return Damage(what, (Culprit(plan.name, "operator|delegate"),))
+    return Damage(what, (Culprit(plan.name, _COMPUTED),))
 
 
-def inputs_swapped(parts: Parts, random: Random) -> Damage | None:
+damage(lambda parts: [site for site in _other_values(parts) if site[2] not in site[0].outputs],
+       "input_returned")(_return_value)  # fmt: skip
+
+
+@damage(lambda parts: [site for site in _other_values(parts) if site[2] in site[0].outputs])
+def output_aliased(parts: Parts, random: Random, *site: Any) -> Damage:
+    """An output is what another one of its shape is."""
+    return Damage(_return_value(parts, random, *site).what, _of_package(site[0]))
+
+
+@damage(lambda parts: [pair for plan in parts.plans for pair in pairs_alike(plan, plan.inputs)])
+def inputs_swapped(parts: Parts, random: Random, *site: Any) -> Damage:
     """Two of the same shape."""
-    found = [pair for plan in parts.plans for pair in _pairs(plan, plan.inputs, True)]
-    if not (chosen := pick(random, found)):
-        return None
-    plan, one, other = chosen
-    plan.inputs[one], plan.inputs[other] = plan.inputs[other], plan.inputs[one]
+    plan, one, other = site
+    swap(plan.inputs, one, other)
     what = f"inputs {one} and {other} of {plan.name}"
-    return Damage(what, (Culprit(plan.name, "operator|delegate"),))
+    return Damage(what, (Culprit(plan.name, _COMPUTED),))
 
 
 def _declared(parts: Parts) -> list[tuple[schema.ExecutionPlan, int, schema.Tensor]]:
@@ -129,112 +111,88 @@ def _declared(parts: Parts) -> list[tuple[schema.ExecutionPlan, int, schema.Tens
     ]
 
 
-def declared_dtype(parts: Parts, random: Random) -> Damage | None:
-    if not (chosen := pick(random, _declared(parts))):
-        return None
-    plan, index, held = chosen
+@damage(_declared)
+def declared_dtype(parts: Parts, random: Random, *site: Any) -> Damage:
+    plan, index, held = site
     held.scalar_type = type(held.scalar_type)(3 if int(held.scalar_type) == 6 else 6)
     return Damage(f"dtype of value {index} of {plan.name}", _of_package(plan))
 
 
-def declared_size(parts: Parts, random: Random) -> Damage | None:
+@damage(
+    lambda parts: [site for site in _declared(parts) if any(size > 1 for size in site[2].sizes)]
+)
+def declared_size(parts: Parts, random: Random, *site: Any) -> Damage:
     """One less, so that there is room for it."""
-    found = [each for each in _declared(parts) if any(size > 1 for size in each[2].sizes)]
-    if not (chosen := pick(random, found)):
-        return None
-    plan, index, held = chosen
+    plan, index, held = site
     dimension = random.choice([n for n, size in enumerate(held.sizes) if size > 1])
     held.sizes[dimension] -= 1
     what = f"size {dimension} of value {index} of {plan.name}"
-    return Damage(what, (Culprit(plan.name, "operator|delegate"),))
+    return Damage(what, (Culprit(plan.name, _COMPUTED),))
 
 
-def dim_order(parts: Parts, random: Random) -> Damage | None:
-    """A declared input is read in another order of its dimensions."""
-    return _reorder(
-        random,
-        [
-            (plan, index, held)
-            for plan, index, held in _declared(parts)
-            if index in plan.inputs
-        ],
-        "input",
-    )  # fmt: skip
+def _layouts(parts: Parts) -> Iterator[tuple[schema.ExecutionPlan, int, schema.Tensor, list[int]]]:
+    """Tensors whose order of dimensions makes a difference, and the places of these."""
+    for plan in parts.plans:
+        for index in range(len(plan.values)):
+            held = tensor(plan, index)
+            if held is None or not (index in plan.inputs or users(plan, index)):
+                continue
+            wide = [place for place, d in enumerate(held.dim_order) if held.sizes[d] > 1]
+            if len(wide) > 1:
+                yield plan, index, held, wide
 
 
-def dim_order_inside(parts: Parts, random: Random) -> Damage | None:
-    """A tensor that is computed on the way is read and written in another order."""
-    found = [
-        (plan, index, held)
-        for plan in parts.plans
-        for index, value in enumerate(plan.values)
-        if isinstance(held := value.val, schema.Tensor)
-        and index not in plan.inputs
-        and users(plan, index)
-    ]
-    return _reorder(random, found, "value")
-
-
-def _reorder(random: Random, found: Sequence[Any], kind: str) -> Damage | None:
-    found = [
-        each for each in found if len([size for size in each[2].sizes if size > 1]) > 1
-    ]  # where it makes a difference
-    if not (chosen := pick(random, found)):
-        return None
-    plan, index, held = chosen
-    wide = [place for place, d in enumerate(held.dim_order) if held.sizes[d] > 1]
-    one, other = random.sample(wide, 2)
+def _reorder_dimensions(parts: Parts, random: Random, *site: Any) -> Damage:
+    plan, index, held, wide = site
     order = list(held.dim_order)
-    order[one], order[other] = order[other], order[one]
-    what = f"{kind} {index} of {plan.name}: dimensions in the order {order}, not {held.dim_order}"
+    swap(order, *random.sample(wide, 2))
+    what = f"value {index} of {plan.name}: dimensions in the order {order}, not {held.dim_order}"
     held.dim_order = order
-    return Damage(what, (Culprit(plan.name, "operator|delegate"),))
+    return Damage(what, (Culprit(plan.name, _COMPUTED),))
+
+
+# A declared input is read, or a value on the way written and read, in another order.
+for name, is_input in (("dim_order", True), ("dim_order_inside", False)):
+    damage(
+        lambda parts, is_input=is_input: [
+            site for site in _layouts(parts) if (site[1] in site[0].inputs) == is_input
+        ],
+        name,
+    )(_reorder_dimensions)
 
 
 # Methods
 
 
-def _all(parts: Parts) -> tuple[Culprit, ...]:
-    return tuple(Culprit(plan.name, "") for plan in parts.program.execution_plan)
+def _all_plans(parts: Parts) -> list[tuple[schema.ExecutionPlan]]:
+    return [(plan,) for plan in parts.program.execution_plan]
 
 
-def method_renamed(parts: Parts, random: Random) -> Damage | None:
-    plan = random.choice(parts.program.execution_plan)
-    culprits = Culprit(plan.name, ""), Culprit(f"{plan.name}2", "")
-    plan.name = f"{plan.name}2"
-    return Damage(f"{plan.name} was without the 2", culprits)
-
-
-def methods_swapped(parts: Parts, random: Random) -> Damage | None:
-    if len(parts.plans) < 2:
-        return None
-    one, other = random.sample(parts.plans, 2)
+@damage(lambda parts: [(one, other) for one, other in permutations(parts.plans, 2)])
+def methods_swapped(parts: Parts, random: Random, *plans: schema.ExecutionPlan) -> Damage:
+    one, other = plans
     one.name, other.name = other.name, one.name
-    culprits = [Culprit(each.name, "operator|delegate") for each in (one, other)]
+    culprits = [Culprit(plan.name, _COMPUTED) for plan in plans]
     return Damage(f"{one.name} and {other.name}", tuple(culprits))
 
 
-def method_missing(parts: Parts, random: Random) -> Damage | None:
-    plan = random.choice(parts.program.execution_plan)
-    if len(parts.program.execution_plan) == 1:
-        return None
+@damage(lambda parts: _all_plans(parts) if len(_all_plans(parts)) > 1 else ())
+def method_missing(parts: Parts, random: Random, plan: schema.ExecutionPlan) -> Damage:
     parts.program.execution_plan.remove(plan)
     return Damage(plan.name, _of_package(plan))
 
 
-def method_extra(parts: Parts, random: Random) -> Damage | None:
-    plan = copy.deepcopy(random.choice(parts.program.execution_plan))
-    plan.name = f"{plan.name}_more"
-    parts.program.execution_plan.append(plan)
-    return Damage(plan.name, _of_package(plan))
+@damage(_all_plans)
+def method_extra(parts: Parts, random: Random, plan: schema.ExecutionPlan) -> Damage:
+    extra = copy.deepcopy(plan)
+    extra.name = f"{plan.name}_more"
+    parts.program.execution_plan.append(extra)
+    return Damage(extra.name, _of_package(extra))
 
 
-def constant_method(parts: Parts, random: Random) -> Damage | None:
-    plans = [p for p in parts.program.execution_plan if not p.chains[0].instructions]
-    if not (plan := pick(random, plans)):
-        return None
-    value = plan.values[random.choice(plan.outputs)]
-    held = value.val
+@damage(lambda p: [site for site in _all_plans(p) if not site[0].chains[0].instructions])
+def constant_method(parts: Parts, random: Random, plan: schema.ExecutionPlan) -> Damage:
+    held: Any = plan.values[random.choice(plan.outputs)].val
     if isinstance(held, schema.Bool):
         held.bool_val = not held.bool_val
     elif isinstance(held, schema.Int):
@@ -247,152 +205,83 @@ def constant_method(parts: Parts, random: Random) -> Damage | None:
 # State
 
 
-def _write_backs(parts: Parts) -> list[tuple[schema.ExecutionPlan, int, schema.KernelCall]]:
-    """The copies at the end of a call into a buffer that the next call reads."""
+def _holds(plan: schema.ExecutionPlan, index: int) -> list[schema.Tensor]:
+    """The tensors of a method that begin with this buffer."""
     return [
-        (plan, number, call)
-        for plan in parts.plans
-        for number, call, name in kernels(plan)
-        if name == "aten::copy_"
+        held
+        for place in range(len(plan.values))
+        if (held := tensor(plan, place)) is not None
+        and _is_planned(held)
+        and held.data_buffer_idx == index
     ]
 
 
-def initial_state(parts: Parts, random: Random) -> Damage | None:
-    """What a buffer begins with."""
-    buffers = [b for b in (parts.mutable or [])[1:] if len(b.storage) >= 4]
-    if not (buffer := pick(random, buffers)):
-        return None
-    values = np.frombuffer(bytes(buffer.storage[: len(buffer.storage) // 4 * 4]), np.float32).copy()
-    values[random.randrange(values.size)] += 1
-    rest = bytes(buffer.storage[values.nbytes :])
-    buffer.storage = values.tobytes() + rest
-    index = next(n for n, each in enumerate(parts.mutable or []) if each is buffer)
-    return Damage("the initial value of a buffer, by 1", _holders(parts, index))
-
-
-def initial_state_lost(parts: Parts, random: Random) -> Damage | None:
-    count = len(parts.mutable or [])
-    if count < 2:
-        return None
-    index = random.randrange(1, count)
-    culprits = _holders(parts, index)
-    for plan in parts.plans:
-        for value in plan.values:
-            held = value.val
-            if isinstance(held, schema.Tensor) and held.allocation_info is not None:
-                held.data_buffer_idx = 0 if held.data_buffer_idx == index else held.data_buffer_idx
+@damage(lambda parts: [(index,) for index in range(1, len(parts.mutable or []))])
+def initial_state_lost(parts: Parts, random: Random, index: int) -> Damage:
+    holders = [plan for plan in parts.plans if _holds(plan, index)]
+    for plan in holders:
+        for held in _holds(plan, index):
+            held.data_buffer_idx = 0
+    culprits = tuple(Culprit(plan.name, "state|operator|delegate") for plan in holders)
     return Damage("a buffer begins with zeros", culprits)
 
 
-def _holders(parts: Parts, index: int) -> tuple[Culprit, ...]:
-    return tuple(
-        Culprit(plan.name, "state|operator|delegate")
-        for plan in parts.plans
-        if any(
-            isinstance(v.val, schema.Tensor)
-            and v.val.allocation_info is not None
-            and v.val.data_buffer_idx == index
-            for v in plan.values
-        )
-    )
-
-
-def write_back_removed(parts: Parts, random: Random) -> Damage | None:
-    if not (chosen := pick(random, _write_backs(parts))):
-        return None
-    plan, number, call = chosen
-    nothing = schema.MoveCall(call.args[0], call.args[0])
-    plan.chains[0].instructions[number] = schema.Instruction(nothing)
+@damage(lambda parts: kernels(parts, "aten::copy_"))
+def write_back_removed(parts: Parts, random: Random, *kernel: Any) -> Damage:
+    """The copy at the end of a call into a buffer that the next call reads is not made."""
+    plan, number, call, _ = kernel
+    skip_call(plan, number, call.args[0])
     return Damage(f"instruction {number} of {plan.name}", (Culprit(plan.name, "state"),))
 
 
-def state_split(parts: Parts, random: Random) -> Damage | None:
-    """What is written back goes elsewhere than where the next call reads it."""
-    if not (chosen := pick(random, _write_backs(parts))):
-        return None
-    plan, number, call = chosen
-    held = tensor(plan, call.args[0])
-    assert held is not None and held.allocation_info is not None
-    twin = copy.deepcopy(held)
-    _move_behind(plan, twin)
-    twin.data_buffer_idx = 0
-    plan.values.append(schema.EValue(twin))
-    call.args[0] = call.args[-1] = len(plan.values) - 1  # itself, and what it returns
-    return Damage(f"instruction {number} of {plan.name}", (Culprit(plan.name, "state"),))
+def _sharing(parts: Parts) -> list[schema.ExecutionPlan]:
+    return [plan for plan in parts.plans if len(plan.non_const_buffer_sizes) > _SHARED]
 
 
-def shared_state_split(parts: Parts, random: Random) -> Damage | None:
+@damage(lambda parts: [(plan,) for plan in _sharing(parts)] if len(_sharing(parts)) > 1 else ())
+def shared_state_split(parts: Parts, random: Random, plan: schema.ExecutionPlan) -> Damage:
     """What methods share, one of them has a copy of."""
-    sharing = [plan for plan in parts.plans if len(plan.non_const_buffer_sizes) > _SHARED]
-    if len(sharing) < 2:
-        return None
-    plan = random.choice(sharing)
+    culprits = tuple(Culprit(other.name, "state|operator") for other in _sharing(parts))
     own = len(plan.non_const_buffer_sizes)
     plan.non_const_buffer_sizes.append(plan.non_const_buffer_sizes[_SHARED])
     for value in plan.values:
         place = value.val.allocation_info if isinstance(value.val, schema.Tensor) else None
         if place is not None and place.memory_id == _SHARED:
             place.memory_id = own
-    culprits = tuple(Culprit(each.name, "state|operator") for each in sharing)
     return Damage(f"{plan.name} has memory {own} for its state", culprits)
 
 
 # Memory
 
 
-def _move_behind(plan: schema.ExecutionPlan, held: schema.Tensor) -> None:
-    """Gives a tensor memory of its own at the end of its arena."""
-    place = held.allocation_info
-    assert place is not None
-    end = -(-plan.non_const_buffer_sizes[place.memory_id] // 16) * 16
-    place.memory_offset_low, place.memory_offset_high = end, 0
-    plan.non_const_buffer_sizes[place.memory_id] = end + _bytes(held)
-
-
 def _bytes(held: schema.Tensor) -> int:
-    return elements(held) * _SIZES.get(int(held.scalar_type), 8)
+    return prod(held.sizes) * _SIZES.get(int(held.scalar_type), 8)
 
 
-def memory_too_small(parts: Parts, random: Random) -> Damage | None:
-    found = [plan for plan in parts.plans if sum(plan.non_const_buffer_sizes[1:])]
-    if not (plan := pick(random, found)):
-        return None
-    arena = random.choice([n for n, size in enumerate(plan.non_const_buffer_sizes) if n and size])
-    plan.non_const_buffer_sizes[arena] //= 2
-    return Damage(f"arena {arena} of {plan.name}", _of_package(plan))
-
-
-def memory_overlapping(parts: Parts, random: Random) -> Damage | None:
-    """Two tensors that are needed at the same time lie at the same place."""
-    found = []
+def _neighbours(parts: Parts) -> Iterator[tuple[schema.ExecutionPlan, int, int]]:
+    """Values, and others that are written while they are still needed, and fit where they are."""
     for plan in parts.plans:
-        spans = {
-            index: span
-            for index, value in enumerate(plan.values)
-            if isinstance(value.val, schema.Tensor) and value.val.allocation_info is not None
-            for span in [_span(plan, index)]
-        }
-        for one, (start, end) in spans.items():
-            for other, (begin, _) in spans.items():
-                first, second = tensor(plan, one), tensor(plan, other)
-                assert first is not None and second is not None
-                a, b = first.allocation_info, second.allocation_info
-                if (
-                    one != other
-                    and start < begin < end  # the other one is written while this one is needed
-                    and a is not None
-                    and b is not None
-                    and a.memory_id == b.memory_id
-                    and a.memory_offset != b.memory_offset
-                    and _bytes(second) <= _bytes(first)
-                ):
-                    found.append((plan, one, other))
-    if not (chosen := pick(random, found)):
-        return None
-    plan, one, other = chosen
-    held, into = tensor(plan, other), tensor(plan, one)
-    assert held is not None and into is not None
-    held.allocation_info = copy.deepcopy(into.allocation_info)
+        planned = [n for n, value in enumerate(plan.values) if _is_planned(value.val)]
+        spans = {index: _span(plan, index) for index in planned}
+        for one, other in permutations(planned, 2):
+            first: Any = plan.values[one].val
+            second: Any = plan.values[other].val
+            places = first.allocation_info, second.allocation_info
+            if (
+                spans[one][0] < spans[other][0] < spans[one][1]
+                and places[0].memory_id == places[1].memory_id
+                and places[0].memory_offset != places[1].memory_offset
+                and _bytes(second) <= _bytes(first)
+            ):
+                yield plan, one, other
+
+
+@damage(_neighbours)
+def memory_overlapping(parts: Parts, random: Random, *site: Any) -> Damage:
+    """Two tensors that are needed at the same time lie at the same place."""
+    plan, one, other = site
+    place = plan.values[one].val.allocation_info
+    plan.values[other].val.allocation_info = copy.deepcopy(place)
     culprits = tuple(
         Culprit(plan.name, "operator|delegate|state", "", n) for n in users(plan, other)[:1]
     )
@@ -429,11 +318,7 @@ def ptd_truncated(files: Files, random: Random) -> tuple[Files, Damage] | None:
 
 
 def ptd_missing(files: Files, random: Random) -> tuple[Files, Damage] | None:
-    if not files.ptds:
-        return None
-    stem = random.choice(sorted(files.ptds))
-    ptds = {name: data for name, data in files.ptds.items() if name != stem}
-    return Files(files.pte, ptds), Damage(f"{stem}.ptd", ())
+    return (Files(files.pte), Damage("no .ptd", ())) if files.ptds else None
 
 
 OF_FILES: dict[str, Callable[[Files, Random], tuple[Files, Damage] | None]] = {

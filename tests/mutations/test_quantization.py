@@ -7,15 +7,14 @@ from tests.mutations.trained import TASKS
 from tests.support.matrix import in_tiers
 
 TOLD = (
-    ("classifier", "fold_without_mean"),
     ("pair", "fold_of_a_shared_convolution"),
     ("mlp", "observed_other_data"),
     ("mlp", "zero_points_swapped"),
-    ("four_bits", "weight_scale_halved"),
+    ("mlp", "weight_scale_halved"),
 )
 
 
-@pytest.mark.parametrize("wrong", in_tiers(TOLD, TOLD[2:4]), ids=" ".join)
+@pytest.mark.parametrize("wrong", in_tiers(TOLD, TOLD[1:3]), ids=" ".join)
 def test_a_user_is_told_of_a_wrong_quantization(wrong):
     network, damage = wrong
     record = judge(TASKS[network], damage)
@@ -26,7 +25,7 @@ def test_a_user_is_told_of_a_wrong_quantization(wrong):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("network", ["classifier", "mlp"])
+@pytest.mark.parametrize("network", ["pair", "mlp"])
 def test_a_right_quantization_does_not_fail(network):
     assert TASKS[network].accuracy() > 0.85  # as trained
     record = judge(TASKS[network])

@@ -1,24 +1,18 @@
-"""Damages of weights: by one element, by a row, by one bit, by NaN; wherever weights stand."""
+"""Damages of weights: one element, two rows, or NaN; wherever weights are."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from math import prod
 from random import Random
 
 import numpy as np
 from executorch.exir import schema
 
-from .parts import (
-    Culprit,
-    Damage,
-    Parts,
-    culprit_of,
-    delegate_culprit,
-    elements,
-    users,
-)
-from .payloads import FLOAT, HALF, QBINT4, QCINT4, QCINT8, QINT8, Xnnpack
+from .parts import DAMAGES, Culprit, Damage, Parts, culprit_of, users
+from .payloads import is_xnnpack, read_graph, tensors
 
 Change = Callable[[np.ndarray, tuple[int, ...], Random], str | None]
 
@@ -43,17 +37,8 @@ def row(values: np.ndarray, sizes: tuple[int, ...], random: Random) -> str | Non
     return f"rows {first} and {first + 1} exchanged"
 
 
-def exponent(values: np.ndarray, sizes: tuple[int, ...], random: Random) -> str | None:
-    """The least bit of the exponent, so that a number doubles or halves; bit 6 of an int8."""
-    index = random.randrange(values.size)
-    if values.dtype == np.int8:
-        values.view(np.uint8)[index] ^= 1 << 6
-    else:
-        values.view(np.uint32)[index] ^= 1 << 23
-    return f"a bit of element {index}"
-
-
 def nan(values: np.ndarray, sizes: tuple[int, ...], random: Random) -> str | None:
+    """What a number becomes that a narrower type can't hold."""
     if values.dtype == np.int8:
         return None
     index = random.randrange(values.size)
@@ -73,8 +58,12 @@ class Weight:
     write: Callable[[bytes], None]
 
 
-# By ExecuTorch's scalar type.
+# By ExecuTorch's scalar type, and by XNNPACK's.
 _DTYPES = {1: "int8", 5: "float16", 6: "float32", 15: "bfloat16"}
+_XNNPACK_DTYPES = {
+    "xnn_datatype_fp32": "float32", "xnn_datatype_fp16": "float16",
+    "xnn_datatype_qint8": "int8", "xnn_datatype_qcint8": "int8",
+}  # fmt: skip
 
 
 def _decode(data: bytes, dtype: str) -> np.ndarray:
@@ -94,115 +83,82 @@ def _encode(values: np.ndarray, dtype: str) -> bytes:
 def constants(parts: Parts) -> Iterator[Weight]:
     """Those of the program's constant segment."""
     for index, buffer in list(enumerate(parts.program.constant_buffer))[1:]:
-
-        def is_it(each: schema.Tensor, index: int = index) -> bool:
-            return each.data_buffer_idx == index and each.allocation_info is None
-
-        def write(data: bytes, buffer: schema.Buffer = buffer) -> None:
-            buffer.storage = data
-
-        yield from _plain(parts, f"constant {index}", bytes(buffer.storage), is_it, write)
+        write = partial(setattr, buffer, "storage")
+        yield from _plain(parts, index, f"constant {index}", bytes(buffer.storage), write)
 
 
 def external(parts: Parts) -> Iterator[Weight]:
     """Those of the `.ptd` files."""
     for stem, payload in parts.ptds.items():
         for key, entry in payload.named_data.items():
-
-            def is_it(each: schema.Tensor, key: str = key) -> bool:
-                extra = each.extra_tensor_info
-                return extra is not None and extra.fully_qualified_name == key
-
-            def write(
-                data: bytes, buffers: list[bytes] = payload.buffers, at: int = entry.buffer_index
-            ) -> None:
-                buffers[at] = data
-
             data = bytes(payload.buffers[entry.buffer_index])
-            yield from _plain(parts, f"{key} in {stem}.ptd", data, is_it, write)
+            write = partial(payload.buffers.__setitem__, entry.buffer_index)
+            yield from _plain(parts, key, f"{key} in {stem}.ptd", data, write)
 
 
 def _plain(
-    parts: Parts,
-    name: str,
-    data: bytes,
-    is_it: Callable[[schema.Tensor], bool],
-    write: Callable[[bytes], None],
+    parts: Parts, key: int | str, name: str, data: bytes, write: Callable[[bytes], None]
 ) -> Iterator[Weight]:
-    """A constant that instructions read."""
+    """A constant that instructions read, by the number of its buffer or by its name."""
     culprits, found = [], None
     for plan in parts.plans:
-        for place, each in enumerate(plan.values):
-            if isinstance(each.val, schema.Tensor) and is_it(each.val):
-                found = each.val
+        for place, value in enumerate(plan.values):
+            if isinstance(value.val, schema.Tensor) and _data_of(value.val) == key:
+                found = value.val
                 culprits += [culprit_of(plan, number) for number in users(plan, place)]
     if found is None or not culprits or int(found.scalar_type) not in _DTYPES:
         return
     dtype = _DTYPES[int(found.scalar_type)]
-    size = elements(found) * {"int8": 1, "float32": 4}.get(dtype, 2)
-    rest = data[size:]  # padding
+    size = prod(found.sizes) * {"int8": 1, "float32": 4}.get(dtype, 2)
+    padding = data[size:]
     sizes = tuple(found.sizes[dimension] for dimension in found.dim_order)
     yield Weight(
-        name, data[:size], dtype, sizes, tuple(culprits), lambda changed: write(changed + rest)
+        name, data[:size], dtype, sizes, tuple(culprits), lambda changed: write(changed + padding)
     )
 
 
-_INTEGERS = (QINT8, QCINT8, QCINT4, QBINT4)  # of 4 bits, two in a byte
+def _data_of(constant: schema.Tensor) -> int | str | None:
+    extra = constant.extra_tensor_info
+    if extra is not None and extra.fully_qualified_name:
+        return extra.fully_qualified_name
+    return constant.data_buffer_idx if constant.allocation_info is None else None
 
 
 def named(parts: Parts) -> Iterator[Weight]:
-    """Those of XNNPACK's delegates, which stand in named data and may be several delegates'."""
-    known = {FLOAT: "float32", HALF: "float16", **dict.fromkeys(_INTEGERS, "int8")}
-    seen = set()
-    for plan, number in parts.delegates():
-        payload = parts.payload(plan, number)
-        for value in Xnnpack(payload).values() if Xnnpack.fits(payload) else ():
-            if value.key not in parts.named or value.key in seen or value.kind not in known:
-                continue
-            seen.add(value.key)
-            sharing = [
-                delegate_culprit(one, other)
-                for one, other in parts.delegates()
-                if value.key.encode() in parts.payload(one, other)
-            ]
-
-            def write(data: bytes, key: str = value.key) -> None:
-                parts.named[key] = data
-
-            data, dtype = parts.named[value.key], known[value.kind]
-            yield Weight(value.key[:12], data, dtype, value.sizes, tuple(sharing), write)
-    for key, data in list(parts.named.items()):
+    """Those of delegates, which are named data that several may share."""
+    weights: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for held in parts.program.backend_delegate_data:
+        payload = bytes(held.data)
+        for tensor, _, key in tensors(read_graph(payload)) if is_xnnpack(payload) else ():
+            if key in parts.named and tensor["datatype"] in _XNNPACK_DTYPES:
+                dtype = _XNNPACK_DTYPES[tensor["datatype"]]
+                weights.setdefault(key, (dtype, tuple(tensor["dims"])))
+    for key, data in parts.named.items():
         if key.startswith("add_sub/"):
-            sharing = [
-                delegate_culprit(one, other)
-                for one, other in parts.delegates()
-                if key.encode() in parts.payload(one, other)
-            ]
-
-            def write(data: bytes, key: str = key) -> None:
-                parts.named[key] = data
-
-            yield Weight(key[:16], data, "float32", (len(data) // 4,), tuple(sharing), write)
+            weights[key] = ("float32", (len(data) // 4,))
+    for key, (dtype, sizes) in weights.items():
+        culprits = parts.users_of(
+            lambda *user, key=key: key.encode() in parts.payload(*user)  # type: ignore[misc]
+        )
+        write = partial(parts.named.__setitem__, key)
+        yield Weight(key[:16], parts.named[key], dtype, sizes, culprits, write)
 
 
-PLACES = {"constant": constants, "named_data": named, "ptd": external}
-CHANGES: dict[str, Change] = {
-    "element": element,
-    "row": row,
-    "exponent": exponent,
-    "nan": nan,
-}
-
-
-def damage_weight(parts: Parts, random: Random, place: str, change: str) -> Damage | None:
-    found = list(PLACES[place](parts))
-    random.shuffle(found)
-    for weight in found:
+def _damage_weight(
+    parts: Parts, random: Random, place: Callable[[Parts], Iterator[Weight]], change: Change
+) -> Damage | None:
+    weights = list(place(parts))
+    random.shuffle(weights)
+    for weight in weights:
         values = _decode(weight.data, weight.dtype)
-        if values.size == 0:
-            continue
-        what = CHANGES[change](values, weight.sizes, random)
+        what = change(values, weight.sizes, random) if values.size else None
         if what is not None:
             weight.write(_encode(values, weight.dtype))
             return Damage(f"{weight.name}: {what}", weight.culprits)
     return None
+
+
+for place_name, place in (("constant", constants), ("named_data", named), ("ptd", external)):
+    for change in (element, row, nan):
+        name = f"{change.__name__}_in_{place_name}"
+        DAMAGES[name] = partial(_damage_weight, place=place, change=change)
