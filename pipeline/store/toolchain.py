@@ -51,6 +51,7 @@ _UNITS = {
     ),
     "measure": (
         *(*_BUILDING, "features:measure", "devices", "validate", "run/prove"),
+        "report/failures.py",
         "report/verdicts.py",
     ),
     "validate": ("features:report", "report", "validate", "run/prove"),
