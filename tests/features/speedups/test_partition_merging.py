@@ -49,7 +49,14 @@ def propose(module, groups):
     return [(each.id, list(each.nodes)) for each in partitioner.propose_partitions()]
 
 
-@pytest.mark.parametrize("count", [100, pytest.param(2000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "count",
+    [
+        100,
+        pytest.param(600, marks=pytest.mark.slow),
+        pytest.param(2000, marks=[pytest.mark.slow, pytest.mark.release]),
+    ],
+)
 def test_partitions_are_those_that_trying_all_pairs_gives(count):
     merged = 0
     for seed in range(count):
