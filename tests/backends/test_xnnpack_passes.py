@@ -116,7 +116,7 @@ PROGRAMS = {
     "bilinear": lambda: image(Upsampling),
     "branches": lambda: image(Branching, 2, 4),
 }
-QUICK = ("convolutions", "dynamic sizes")
+QUICK = ("convolutions",)
 OPTIONS = {"each its own": {"per_op_mode": True}, "weights outside": {
     "force_non_static_weights_for_f32_linear": True
 }}  # fmt: skip
@@ -153,7 +153,9 @@ def compare(program, **options):
     return counts
 
 
-@pytest.mark.parametrize("name", in_tiers(PROGRAMS, ["static int8", "fp16", "branches"], QUICK))
+@pytest.mark.parametrize(
+    "name", in_tiers(PROGRAMS, ["static int8", "fp16", "branches", "dynamic sizes"], QUICK)
+)
 def test_payload_is_that_of_executorch(name):
     counts = compare(PROGRAMS[name]())
     assert counts and all(after < before for before, after in counts)

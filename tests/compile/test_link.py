@@ -115,9 +115,9 @@ def combinations():
     for backend in PARTITIONERS:
         for initialized, external in itertools.product([(), ("count",)], [False, True]):
             names = [backend, "initialized" if initialized else "", "ptd" if external else "inside"]
-            # Both at once, and neither; the other two are left to the slow tests, and most of what
-            # mixes backends.
-            is_slow = bool(initialized) != external or (backend == "mixed" and not external)
+            # Both at once, and neither; the other two are left to the slow tests, and what mixes
+            # backends.
+            is_slow = bool(initialized) != external or backend == "mixed"
             marks = pytest.mark.slow if is_slow else ()
             yield pytest.param(backend, initialized, external, id="-".join(names), marks=marks)
 

@@ -674,6 +674,7 @@ def test_each_value_is_of_the_last_document_that_wrote_it(documents):
 
 
 @given(DOCUMENTS)
+@settings(max_examples=50)
 def test_the_resolved_view_is_a_config_that_resolves_to_the_same(document):
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "p.yaml"

@@ -237,7 +237,7 @@ def test_a_backend_of_which_nothing_is_known_sees_everything(change, partitions)
     ("name", "sight"),
     [
         ("float", XNNPACK),
-        ("dynamic sizes", XNNPACK),
+        pytest.param("dynamic sizes", XNNPACK, marks=pytest.mark.slow),
         pytest.param("dynamic int8", XNNPACK, marks=pytest.mark.slow),
         pytest.param("strict", XNNPACK, marks=[pytest.mark.slow, pytest.mark.release]),
         # The ids of modules too.
