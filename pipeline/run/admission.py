@@ -27,7 +27,7 @@ class Cost(NamedTuple):
 
 
 class NoExpectations:
-    """What is expected of actions where no feature remembers what they took."""
+    """Expectations of actions where no feature remembers what they took."""
 
     def expect(self, action: Action) -> Cost:
         """Return what an action is expected to take."""

@@ -31,7 +31,7 @@ class Judges:
         self._pool.shutdown()
 
     def judge(self, sample: str, damage: str, seed: int) -> dict[str, Any] | None:
-        """What became of a damage (judge.judge); None where the sample can't be damaged so."""
+        """The outcome of a damage (judge.judge); None where the sample can't be damaged so."""
         return self._pool.submit(_judge, sample, damage, seed).result()
 
     def jobs(self, seeds: Iterable[int]) -> Iterator[Job]:

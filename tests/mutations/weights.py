@@ -38,7 +38,7 @@ def row(values: np.ndarray, sizes: tuple[int, ...], random: Random) -> str | Non
 
 
 def nan(values: np.ndarray, sizes: tuple[int, ...], random: Random) -> str | None:
-    """What a number becomes that a narrower type can't hold."""
+    """The value that a number becomes in a narrower type that can't hold it."""
     if values.dtype == np.int8:
         return None
     index = random.randrange(values.size)

@@ -72,7 +72,7 @@ def test_a_module_that_is_not_there_is_named(program):
 
 
 class Corrected(nn.Module):
-    """What NNCF makes of a `Tagger` by arithmetic: weights that are unpacked, and another bias."""
+    """A `Tagger` with what NNCF adds by arithmetic: weights that are unpacked, and another bias."""
 
     def __init__(self, tagger):
         super().__init__()
