@@ -117,7 +117,7 @@ def test_what_is_no_file_of_the_commit_is_not_kept(hub, monkeypatch, tmp_path, f
         (403, "GatedRepo", rf"{NAME}: gated; accept its terms on http.*/{NAME}, then set HF_TOKEN"),
         (401, "GatedRepo", r"gated; accept its terms"),
         (404, "RepoNotFound", r"no folder of this name, and http.* has no such model or hides it"),
-        (404, "RevisionNotFound", rf"the hub has no revision {COMMIT} of it"),
+        (404, "RevisionNotFound", rf"the hub has no revision {COMMIT} of this model"),
         (401, "", r"answered with status 401; set another HF_TOKEN"),
         (418, "", r"answered with status 418; run again later"),
     ],
