@@ -359,6 +359,7 @@ def quantized(program, inputs, **options):
     return quantize(program, config.methods["forward"].quantize, sets)
 
 
+@pytest.mark.slow
 def test_quantized_weights_bear_the_name_of_their_module(tmp_path):
     program = quantized(image(), (torch.ones(1, 3, 8, 8),), quantizer="xnnpack")
     contents = pack(tmp_path, {"forward": program}, {"forward": PARTS["xnnpack"]()}).contents()
