@@ -48,9 +48,16 @@ def wait_for(condition: Callable[[], bool], within: float = 120) -> None:
 
 
 def has_open(pid: int, path: Path) -> bool:
+    """A descriptor that the process closes meanwhile is not this file."""
     try:
-        return str(path) in {
-            os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")
-        }
+        descriptors = os.listdir(f"/proc/{pid}/fd")
     except OSError:
         return False
+    return any(_target(pid, descriptor) == str(path) for descriptor in descriptors)
+
+
+def _target(pid: int, descriptor: str) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/fd/{descriptor}")
+    except OSError:
+        return ""
