@@ -1,9 +1,9 @@
-"""Blobs by content digest, under one folder and at a remote.
+"""Blobs by content digest, in one folder and at a remote.
 
-Nothing is trusted because of its name: a blob is hashed again when it is read. What is bad is
-dropped and then simply not there, so corruption, a torn write or a concurrent eviction are misses,
-never errors. What is not there is asked of the remote tier, if there is one, and checked in the
-same way. A file's mtime is the time of its last use.
+A blob's name is never trusted: its content is hashed again when it is read. A bad blob is dropped
+and counts as missing, so corruption, a torn write or a concurrent eviction is a miss, never an
+error. A missing blob is requested from the remote tier, if there is one, and checked in the same
+way. A file's mtime is the time of its last use.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from pipeline.store.places import blob_name
 if TYPE_CHECKING:
     from pipeline.store.remote_tier import RemoteTier, RemoteTierSettings
 
-AT_ONCE = 16  # questions to the remote
+AT_ONCE = 16  # concurrent requests to the remote
 _CORRUPT = "was corrupt and was dropped"
 _T = TypeVar("_T")
 
 
 class MissingBlobError(PipelineError):
-    """A blob is not in the store, or no longer has the content that its name promises."""
+    """A blob is not in the store, or its content no longer matches its digest."""
 
 
 class BlobWriter:
-    """A file that hashes what is written to it; `digest` holds once the block has ended."""
+    """A file that hashes what is written to it; `digest` is final once the block has ended."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -55,7 +55,7 @@ class BlobWriter:
 
 
 class BlobStore(StoreFolder):
-    """Blobs in a folder, and those of a remote as they are asked for."""
+    """The blobs in a folder, and those of a remote, fetched on demand."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class BlobStore(StoreFolder):
         super().__init__(root, overflow)
         self._remote = remote
         self._verified: set[Digest] = set()
-        _ = self.remote  # made before threads ask for it, who would each make one
+        _ = self.remote  # connect before threads start, or each would open its own
 
     @property
     def remote(self) -> RemoteTier | None:
@@ -77,38 +77,44 @@ class BlobStore(StoreFolder):
         return self.find(blob_name(blob))
 
     def has(self, blob: Digest) -> bool:
-        """Tell whether a blob is there, whatever its content. It is fetched from the remote if only
-        that has it."""
+        """Return whether a blob is here, whatever its content, after fetching it from the remote if
+        only the remote has it."""
         return is_plain(self.blob_path(blob)) or self._fetch(blob)
 
     def obtainable(self, blobs: Iterable[Digest]) -> bool:
-        """Tell whether all blobs are here with the right content, or at the remote, of which only
-        this is asked. Each is hashed once per process; bad ones are dropped."""
+        """Return whether each blob is here with the right content, or at the remote.
+
+        The remote is only asked whether it has a blob. Each local blob is hashed once per process;
+        bad ones are dropped.
+        """
         lacking = [blob for blob in blobs if not self._is_good(blob, fetches=False)]
         return all(self.each_at_once(self._is_remote, lacking))
 
     def intact(self, blobs: Iterable[Digest]) -> bool:
-        """Tell whether all blobs are here with the right content, after fetching what is not. Each
-        is hashed once per process; bad ones are dropped."""
+        """Return whether each blob is here with the right content, after fetching missing ones.
+
+        Each blob is hashed once per process; bad ones are dropped.
+        """
         blobs = list(blobs)
         self.fetch(blobs)
         bad = [blob for blob in blobs if not self._is_good(blob)]
         return not bad
 
-    # Several at once, so that a build waits for a remote's answers once and not for each
+    # Requests run concurrently, so that a build waits for one round trip, not one per blob
 
     def look(self, blobs: Iterable[Digest]) -> None:
-        """Ask the remote whether it has the blobs that are not here."""
+        """Ask the remote whether it has the blobs that are missing here."""
         self.each_at_once(self._is_remote, self.lacking(blobs, self.blob_path))
 
     def fetch(self, blobs: Iterable[Digest]) -> None:
-        """Fetch the blobs that are not here."""
+        """Fetch the blobs that are missing here."""
         self.each_at_once(self._fetch, self.lacking(blobs, self.blob_path))
 
     def lacking(
         self, digests: Iterable[Digest], path: Callable[[Digest], Path]
     ) -> list[Digest]:
-        """Return those whose files are not here, where a remote can be asked for them."""
+        """Return the digests whose files are missing here, or an empty list if there is no
+        remote."""
         if self.remote is None:
             return []
         return [blob for blob in dict.fromkeys(digests) if not is_plain(path(blob))]
@@ -116,7 +122,7 @@ class BlobStore(StoreFolder):
     def each_at_once(
         self, function: Callable[[Digest], _T], digests: Sequence[Digest]
     ) -> list[_T]:
-        """Call a function that asks the remote with each digest, some at a time."""
+        """Call a function that queries the remote for each digest, up to `AT_ONCE` at a time."""
         if len(digests) < 2 or self.remote is None:
             return [function(blob) for blob in digests]
         from concurrent.futures import ThreadPoolExecutor
@@ -137,12 +143,15 @@ class BlobStore(StoreFolder):
         return False
 
     def put(self, data: bytes | memoryview) -> Digest:
-        """Store a blob, unless it is there already."""
+        """Store a blob unless it is already here."""
         return self._put(digest.hash_bytes(data), lambda: [data])
 
     def put_pieces(self, pieces: Callable[[], Iterable[memoryview]]) -> Digest:
-        """Store a blob that is read in pieces, unless it is there already: then it is not read
-        again. Raises WrongContentError where it is another one at the second reading."""
+        """Store a blob that is read in pieces, unless it is already here.
+
+        A new blob is read twice: to hash it, then to store it. Raises WrongContentError if the
+        second reading gives other content.
+        """
         blob = digest.hash_pieces(pieces())
         return self._put(blob, lambda: digest.verified(pieces(), blob))
 
@@ -164,8 +173,10 @@ class BlobStore(StoreFolder):
                 _write(file, piece)
 
     def _keep(self, blob: Digest) -> bool:
-        """Tell whether a blob is here. It is kept as one that is used now: until a result refers to
-        it, nothing but its age keeps it."""
+        """Return whether a good copy of a blob is here, and mark it as just used.
+
+        Until a result refers to the blob, only its age keeps it from being evicted.
+        """
         path = self.blob_path(blob)
         if is_intact := is_plain(path) and self._is_good(blob):
             touch(path)
@@ -180,12 +191,12 @@ class BlobStore(StoreFolder):
             self.adopt(file, blob.digest)
 
     def adopt(self, file: BinaryIO, blob: Digest) -> None:
-        """Store what was written to a `scratch` file and hashed on the way."""
+        """Store the content of a `scratch` file, which was hashed as it was written."""
         self._publish(file, blob_name(blob))
         self._verified.add(blob)
 
     def put_file(self, path: Path) -> Digest:
-        """Store the content of a file, unless it is there already. Raises OSError."""
+        """Store the content of a file unless it is already here. Raises OSError."""
         blob = digest.hash_file(path)
         if self._keep(blob):
             return blob
@@ -195,7 +206,7 @@ class BlobStore(StoreFolder):
         return file.digest
 
     def read(self, blob: Digest) -> bytes:
-        """Return the verified content. Raises MissingBlobError; a bad blob is dropped."""
+        """Return the verified content of a blob. Raises MissingBlobError; a bad blob is dropped."""
 
         def read(path: Path) -> bytes | None:
             data = path.read_bytes()
@@ -209,11 +220,11 @@ class BlobStore(StoreFolder):
         """Return the path of a blob, after hashing its content.
 
         Args:
-            once: do not hash a blob again that this process has hashed before.
-            fetches: ask the remote for what is not here.
+            once: don't hash a blob again that this process has already hashed.
+            fetches: request a missing blob from the remote.
 
         Raises:
-            MissingBlobError: it is not there; a bad one is dropped.
+            MissingBlobError: the blob is missing or bad; a bad one is dropped.
         """
         path = self.blob_path(blob)
         if not (once and blob in self._verified and is_plain(path)):
@@ -226,7 +237,7 @@ class BlobStore(StoreFolder):
     def _checked(
         self, blob: Digest, read: Callable[[Path], _T | None], fetches: bool = True
     ) -> _T:
-        """Return what `read` gives of the local file or, where it gives None, of a fetched one."""
+        """Return the result of `read` on the local file or, if that is None, on a fetched copy."""
         path = self.blob_path(blob)
         why = "is missing"
         for local in (True, False):
@@ -248,11 +259,13 @@ class BlobStore(StoreFolder):
         raise self._missing(blob, why)
 
     def stream(self, blob: Digest, verifies: bool = True) -> Iterator[bytes]:
-        """Yield the content in pieces, verified when the last one has been read, or by whoever
-        knows the digest of all that it reads.
+        """Yield the content of a blob in pieces, verified once the last piece has been read.
 
-        Raises MissingBlobError, possibly after most of the content: what was made of it must then
-        be thrown away.
+        Raises MissingBlobError, possibly after most of the content: the caller must then discard
+        whatever it made from it.
+
+        Args:
+            verifies: False if the caller verifies a digest of everything that it reads.
         """
         path = self.blob_path(blob)
         try:
@@ -270,25 +283,28 @@ class BlobStore(StoreFolder):
         return MissingBlobError(f"store {self.root}: blob {blob} {why}")
 
     def _fetch(self, blob: Digest) -> bool:
-        """Fetch a blob from the remote, which hashes it on its way; tell whether it came."""
+        """Fetch a blob from the remote, which hashes it on arrival; return whether it came."""
         if self.remote is None:
             return False
         with suppress(OSError), self.writing(blob_name(blob)) as file:
             if self.remote.fetch_blob(blob, file):
                 self._verified.add(blob)
                 return True
-            raise OSError  # nothing is published
+            raise OSError  # so that nothing is published
         return False
 
     def push(self, blob: Digest) -> None:
-        """Push a blob that is here to the remote, if there is one."""
+        """Push a local blob to the remote, if there is one."""
         if self.remote is not None and is_plain(self.blob_path(blob)):
             self.remote.push_blob(blob, self.blob_path(blob))
 
 
 def _write(file: BinaryIO, data: bytes | memoryview) -> int:
-    """Write bytes in pieces. Linux caches a larger one in a huge page, for which a virtual machine
-    may have to ask its host: that takes up to ten times as long."""
+    """Write bytes in pieces.
+
+    Linux caches a larger write in a huge page, for which a virtual machine may have to ask its
+    host: that takes up to ten times as long.
+    """
     view = memoryview(data)
     for begin in range(0, len(view), digest.PIECE):
         file.write(view[begin : begin + digest.PIECE])
@@ -297,10 +313,10 @@ def _write(file: BinaryIO, data: bytes | memoryview) -> int:
 
 @cache
 def _connect(settings: RemoteTierSettings) -> RemoteTier:
-    """Return the process's one remote of these settings, so that it is given up once if it does not
-    answer."""
+    """Return this process's only connection to the remote of these settings, so that an
+    unresponsive remote is given up once."""
     return settings.open()
 
 
-# Locks that another thread holds, and fsspec's event loop, do not outlive a fork.
+# Locks held by other threads, and fsspec's event loop, don't survive a fork.
 os.register_at_fork(after_in_child=_connect.cache_clear)

@@ -1,8 +1,8 @@
-"""The records of compiled methods: objects, delegation, and what else is known of each method.
+"""The records of compiled methods: objects, delegation, and further facts about each method.
 
-A worker makes them, the store checks them by these declarations, a manifest and a report hold
-them. Nodes of programs are named by their places (`program.graphs.NodePlaces`), whose lines of
-source the report adds.
+Workers make them, the store checks them against these declarations, and manifests and reports hold
+them. A program's nodes are identified by their places (`program.graphs.NodePlaces`); the report
+adds their source lines.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pipeline.store.quantized import QUANTIZATION_FACTS
 
 @dataclass(frozen=True)
 class Blob:
-    """A blob of the store: content digest and size in bytes."""
+    """A blob of the store: its content digest and its size in bytes."""
 
     digest: Digest
     size: Size
@@ -26,7 +26,7 @@ class Blob:
 
 @dataclass(frozen=True)
 class NamedBlob:
-    """One entry of a delegate's named data; `layout` is (scalar type, sizes, dim order) or None."""
+    """An entry of a delegate's named data; `layout` is (scalar type, sizes, dim order) or None."""
 
     key: str
     blob: Blob
@@ -34,18 +34,18 @@ class NamedBlob:
     layout: tuple[Count, list[Count], list[Count]] | None
 
 
-# With the tag of its `.ptd` file; None in the `.pte`
+# A blob and the tag of its `.ptd` file, or None if it is in the `.pte`
 TaggedBlob = tuple[str | None, NamedBlob]
 
 
 @dataclass(frozen=True)
 class MethodObject:
-    """A compiled unit: a method, or a joint group of them.
+    """A compiled unit: a method, or a group of methods compiled jointly.
 
-    `constants` and `mutable` have the reserved empty entry at index 0, as ExecuTorch's emitter
-    has; indices in the program's plans refer to these tuples. `external` maps a tag, which names a
-    `.ptd` file, to (fully qualified name, index into `external_constants`) pairs. `keys` are those
-    of each method's named data, in their order, where the unit has several methods.
+    `constants` and `mutable` have the reserved empty entry at index 0, like those of ExecuTorch's
+    emitter; indices in the program's plans refer to these tuples. `external` maps a tag, which
+    names a `.ptd` file, to (fully qualified name, index into `external_constants`) pairs. If the
+    unit has several methods, `keys` holds the keys of each method's named data, in order.
     """
 
     program: Blob
@@ -64,7 +64,7 @@ class MethodObject:
         return asdict(self)
 
     def tagged(self) -> Iterator[TaggedBlob]:
-        """Yield all named data."""
+        """Yield all named data, each entry with its tag."""
         for tag, entries in ((None, self.named), *self.named_external.items()):
             yield from ((tag, entry) for entry in entries)
 
@@ -82,14 +82,16 @@ class MethodObject:
 
 
 NOT_QUANTIZED = (
-    "not quantized"  # the reason of a backend that takes quantized operators alone
+    "not quantized"  # the reason of a backend that takes only quantized operators
 )
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """The estimate of a delegate, as the tool that compiled it, such as "vela", hands it on; the
-    outline of a `DELEGATION` says what the fields mean."""
+    """A delegate's performance estimate, as reported by the tool that compiled it, such as "vela".
+
+    The outline of a `DELEGATION` documents the fields.
+    """
 
     tool: str
     clock: Count
@@ -149,9 +151,9 @@ _UPTAKE = (
     "those that it took. Calls that only move values, such as views, do not count where others",
     "compute: a delegate of views alone speeds nothing up.",
 )
-# Counts of operator calls, over control flow too. Manifests and reports of older versions lack what
-# need not be there; a result of this one has all but `kernels` and `estimates`, which are left out
-# where there are none, and `boundary`, which a feature measures.
+# Counts of operator calls, including those in control flow. The optional fields may be absent from
+# manifests and reports of older versions. A result of this version has every field except `kernels`
+# and `estimates`, which are omitted if empty, and `boundary`, which a feature measures.
 DELEGATION: Mapping[str, Any] = {
     "nodes": Count,
     "delegated_nodes": Count,
@@ -175,10 +177,10 @@ DELEGATION: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class DelegateNodes:
-    """The nodes of a delegate call, whose instruction is `index`.
+    """The nodes that one delegate call runs; `index` is the call's instruction.
 
-    `places` are those of the nodes that it runs, sorted; `outputs` those of the nodes whose values
-    it returns, in the order of its outputs, None where lowering made one.
+    `places` are the places of these nodes, sorted. `outputs` are the places of the nodes whose
+    values the call returns, in the order of its outputs, with None for a node that lowering made.
     """
 
     index: Count
@@ -191,10 +193,10 @@ class Instructions:
     """The instructions of a method.
 
     Attributes:
-        nodes: the chain and the index of an instruction, and the place of the node that it is part
-            of. A node may become several instructions, the last of which gives its value.
-        delegates: the delegate calls, in the order of the instructions.
-        state: (qualified name of a buffer that the method changes, its value in the plan).
+        nodes: the chain and the index of an instruction, and the place of the node that it belongs
+            to. A node may become several instructions, the last of which yields its value.
+        delegates: the delegate calls, in the order of their instructions.
+        state: (qualified name of a buffer that the method mutates, its value in the plan).
     """
 
     nodes: tuple[tuple[Count, Count, Count], ...] = ()
@@ -203,17 +205,17 @@ class Instructions:
 
     @property
     def node_places(self) -> dict[int, int]:
-        """The place of a node by the index of its instruction, outside of delegates."""
+        """The place of each node outside of delegates, by the index of its instruction."""
         return {index: place for _, index, place in self.nodes}
 
     @property
     def places(self) -> dict[int, int]:
-        """The same, and for a delegate the last place that it runs."""
+        """The same places and, for each delegate call, the last place that it runs."""
         inside = {call.index: call.places[-1] for call in self.delegates if call.places}
         return {**self.node_places, **inside}
 
 
-# A library of operators beside ATen's that methods call outside of delegates.
+# A library of operators other than ATen's that methods call outside of delegates.
 OPERATOR_LIBRARY: Mapping[str, Any] = {
     "name": str,
     "digest?": (Digest, "Of a library of the workspace."),
@@ -253,34 +255,34 @@ LOWERING_WARNING = (
     },
     "A warning of a method's lowering.",
 )
-# The facts of a compiled method that the manifest of its package holds too.
+# The facts of a compiled method that the manifest of its package also holds.
 METHOD_FACTS: Mapping[str, Any] = {
-    # As `program.recorded_signature` makes it.
+    # In the form that `program.recorded_signature` returns.
     "signature": {
         "args": list[tuple[str, Any]],
         "kwargs": list[tuple[str, Any]],
         "outputs": Any,
         "changes": list[Count],
     },
-    # Which instruction gives which node of the program that was lowered: the quantized one where
-    # there is one.
+    # Which instruction computes which node of the program that was lowered: the quantized program,
+    # if there is one.
     "instructions": Instructions,
-    # Of what Python runtimes run, each with the place of its node in the source program: its line
-    # may change where the program doesn't.
+    # The debug handles that Python runtimes use, each with the place of its node in the source
+    # program rather than its line, which may change although the program doesn't.
     "debug_handles": list[tuple[Count, Count]],
     # The number of operators in control flow of a quantized method that are not quantized.
     "left_float": Count,
     "narrowed?": [NARROWED_SIZE],
-    # Names in the list of an option, such as `vulkan.nn_module_blocklist`; `hint` says what would
-    # be right where one is not found.
+    # Names in the list of an option, such as `vulkan.nn_module_blocklist`; if a name isn't found,
+    # `hint` suggests a correct one.
     "listed": [{"option": str, "name": str, "found": bool, "hint": str}],
     "warnings": [LOWERING_WARNING],
-    # Those of features that have no field here, by name.
+    # Facts of features that have no field here, by name.
     "facts?": dict[str, Any],
 }
-# The constants of a method: by the digest of their logical bytes their qualified names, dtype,
-# shape and size in bytes, and the digests of other forms that they may be stored in; by the digest
-# of a delegate's payload, the numbers of those that it took over.
+# The constants of a method. `tensors` maps the digest of a tensor's logical bytes to its qualified
+# names, dtype, shape, size in bytes, and the digests of other forms that it may be stored in.
+# `consumed` maps the digest of a delegate's payload to the numbers of the tensors that it consumed.
 _CONSTANTS = {
     "tensors": {
         Digest: {
@@ -288,7 +290,7 @@ _CONSTANTS = {
             "dtype": str,
             "shape": list[Count],
             "size": Count,
-            # A mapping, since digests among the values of a result are taken for blobs.
+            # A mapping, because digests among a result's values would be taken for blobs.
             "forms": dict[Digest, Literal[1]],
         }
     },

@@ -1,7 +1,8 @@
 """Content digests of bytes, files and JSON values.
 
-A digest is BLAKE3, 256 bits, as 64 lower-case hexadecimal digits. This module knows nothing of
-what is hashed, and never uses `hash()`, `repr()` or pickle, whose output varies between processes.
+A digest is BLAKE3, 256 bits, as 64 lower-case hexadecimal digits. This module knows nothing about
+the meaning of what it hashes, and never uses `hash()`, `repr()` or pickle, whose output varies
+between processes.
 """
 
 from __future__ import annotations
@@ -21,23 +22,23 @@ from blake3 import blake3
 Digest = NewType("Digest", str)
 AnyBytes = TypeVar("AnyBytes", bytes, memoryview)
 
-# Bytes; of a large file, this much is read at a time, into the same memory.
+# Bytes; large files are read this much at a time, into the same buffer.
 PIECE = 1 << 18
-_LARGE = 1 << 32  # bytes of a file, from which on holes are looked for
-_MOST_HOLES = 8  # times the bytes that are stored
+_LARGE = 1 << 32  # bytes; larger files are checked for holes
+_MOST_HOLES = 8  # largest ratio of a file's size to its allocated bytes
 
 
 class WrongContentError(Exception):
-    """Content is not what its digest names."""
+    """Content does not match its digest."""
 
 
 def hash_bytes(data: bytes | memoryview) -> Digest:
-    """Hash bytes."""
+    """Return the digest of bytes."""
     return Digest(blake3(data).hexdigest())
 
 
 def hash_pieces(pieces: Iterable[bytes | memoryview]) -> Digest:
-    """Hash bytes that come in pieces."""
+    """Return the digest of bytes that come in pieces."""
     hasher = blake3()
     for piece in pieces:
         hasher.update(piece)
@@ -45,15 +46,15 @@ def hash_pieces(pieces: Iterable[bytes | memoryview]) -> Digest:
 
 
 def hash_stream(file: IO[bytes]) -> Digest:
-    """Hash what is left to read of a file, in pieces."""
+    """Return the digest of the rest of an open file, read in pieces."""
     return hash_pieces(iter(partial(file.read, PIECE), b""))
 
 
 def hash_file(path: Path) -> Digest:
-    """Hash the content of a file. Raises OSError."""
+    """Return the digest of a file's content. Raises OSError."""
     status = path.stat()
     if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
-        # A FIFO would block, a device not end.
+        # A FIFO would block, and a device might never end.
         raise OSError(errno.EINVAL, "is not a file", str(path))
     if status.st_size < PIECE:
         return hash_bytes(path.read_bytes())
@@ -66,15 +67,17 @@ def hash_file(path: Path) -> Digest:
     memory = memoryview(bytearray(PIECE))
     with open(
         path, "rb", buffering=0
-    ) as file:  # to map a file takes half as long again
+    ) as file:  # mapping a file takes half as long again
         while size := file.readinto(memory):
             hasher.update(memory[:size])
     return Digest(hasher.hexdigest())
 
 
 def _check_holes(path: Path, size: int) -> None:
-    """Raise OSError for a large file that is almost nothing but holes, which would be read for
-    hours. A file system that tells of no holes has none."""
+    """Raise OSError if a large file is almost entirely holes, which would take hours to read.
+
+    A file system that doesn't report holes counts as having none.
+    """
     stored = end = 0
     with open(path, "rb", buffering=0) as file, suppress(OSError):
         while stored < size // _MOST_HOLES:
@@ -94,8 +97,8 @@ def read_pieces(path: Path) -> Iterator[bytes]:
 
 
 def verified(pieces: Iterable[AnyBytes], expected: Digest) -> Iterator[AnyBytes]:
-    """Yield pieces of content. Raises WrongContentError after the last, if `expected` names other
-    content; what was made of it must then be thrown away."""
+    """Yield pieces of content. Raises WrongContentError after the last piece if the content doesn't
+    match `expected`; the caller must then discard whatever it made from it."""
     hasher = blake3()
     for piece in pieces:
         hasher.update(piece)
@@ -105,7 +108,7 @@ def verified(pieces: Iterable[AnyBytes], expected: Digest) -> Iterator[AnyBytes]
 
 
 def hash_json(value: Any) -> Digest:
-    """Hash the canonical form of a JSON value."""
+    """Return the digest of the canonical form of a JSON value."""
     return hash_bytes(canonical_json(value))
 
 

@@ -1,10 +1,11 @@
-"""Identifies installed distributions: a version, and the content of what no `RECORD` vouches for.
+"""Identifies installed distributions by version and by the content of files that RECORD doesn't
+cover.
 
-A version alone doesn't tell that a file was patched in place, that a folder is installed editable,
-or that another folder on the path is imported instead. A file is what its wheel brought where it
-has the digest that the distribution's RECORD states; all others count by content. That is computed
-once: it holds while the times of the last changes of all files stay as they are, which takes one
-`stat` a file. Nothing is imported.
+A version alone doesn't reveal that a file was patched in place, that a folder is installed
+editable, or that another folder on the path is imported instead. A file counts as unmodified if its
+digest is the one in the distribution's RECORD; every other file counts by its content. The result
+is cached: it stays valid as long as no file's ctime changes, which takes one `stat` per file to
+check. Nothing is imported.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from pipeline.store.files import read_record, write_atomically
 
 NOT_INSTALLED = "not installed"
 CHANGED = ", changed: "  # between a version and a digest
-# Files that Python neither imports nor reads: headers, sources of native code, stubs, texts.
+# Files that Python neither imports nor reads: headers, native sources, stubs, documentation.
 _NATIVE = (
     ".a",
     ".c",
@@ -43,7 +44,7 @@ _NATIVE = (
     ".hpp",
 )
 _UNREAD = (*_NATIVE, ".md", ".pxd", ".pyi", ".pyx", ".rst", ".typed")
-# A folder or file that is imported by a name, and whether RECORD lists it.
+# [name, path of the folder or file that is imported by it, whether it is where RECORD lists it].
 _Place = list[Any]
 
 
@@ -53,37 +54,42 @@ _Listed = tuple[str, int]
 
 @cache
 def identity(name: str) -> str:
-    """Return the version of an installed distribution, with a digest of the files that are not as
-    its wheel brought them, or "not installed"."""
+    """Return the version of an installed distribution, or "not installed".
+
+    If some files differ from its wheel, a digest of these files follows the version.
+    """
     try:
         installed = distribution(name)
     except PackageNotFoundError:
         return NOT_INSTALLED
     info = getattr(installed, "_path", None)
-    if not isinstance(info, Path):  # in an archive, which nobody edits in place
+    if not isinstance(info, Path):  # inside an archive, which nobody edits in place
         return installed.version
     return _cached(info, lambda: _identify(installed, info))
 
 
 @cache
 def module_identity(name: str) -> str:
-    """Return a digest of all files that a module at the top level is imported from."""
+    """Return a digest of all files that a top-level module is imported from."""
     return _cached(_NOWHERE / name, lambda: _look(_NOWHERE / name, [name], {}))
 
 
 def forget_identities() -> None:
-    """Look at distributions and modules again, which may have been changed since."""
+    """Clear the cached identities, because distributions and modules may have changed since."""
     identity.cache_clear()
     module_identity.cache_clear()
 
 
 def find_folders(name: str) -> list[str]:
-    """Return the folders, or the file, that a module at the top level is imported from."""
+    """Return the folders, or the file, that a top-level module is imported from."""
     return [path for _, path, _ in _find_places(_NOWHERE / name, [name])]
 
 
 def find_installations(names: Iterable[str]) -> list[str]:
-    """Return the folders in which the wheels of some distributions are, as far as there are any."""
+    """Return the folders into which the wheels of these distributions are installed.
+
+    Distributions that are missing, or not installed from a wheel, are skipped.
+    """
     folders = []
     for name in names:
         with suppress(PackageNotFoundError):
@@ -93,17 +99,17 @@ def find_installations(names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(folders))
 
 
-_NOWHERE = Path(os.sep, "nowhere")  # no RECORD vouches for what stands there
+_NOWHERE = Path(os.sep, "nowhere")  # a place that no RECORD covers
 
 
 def _cached(info: Path, compute: Callable[[], dict[str, Any]]) -> str:
-    """Return the `identity` of what is computed, or of the last time where no file that it was
-    computed from is another one since."""
+    """Return the `identity` that `compute` gives, or the cached one if no file behind it has
+    changed."""
     cached, stamps = _cache_path(info), _own_stamps(info)
     record = read_record(cached) or {}
     with suppress(
         LookupError, TypeError, ValueError, AttributeError
-    ):  # not written by this
+    ):  # not a record that this function wrote
         if (
             record["own"] == stamps
             and record["places"] == _find_places(info, record["names"])
@@ -113,13 +119,14 @@ def _cached(info: Path, compute: Callable[[], dict[str, Any]]) -> str:
     started = time.time_ns()
     record = {"own": stamps, **compute()}
     if started - record["stamp"][-1] > RACY_NS:
-        with suppress(OSError):  # computed again each time, where nothing can be kept
+        with suppress(OSError):  # recomputed each time if the cache can't be written
             write_atomically(cached, canonical_json(record))
     return str(record["identity"])
 
 
 def _identify(installed: Distribution, info: Path) -> dict[str, Any]:
-    """Return what a distribution is, and all that says whether it still is that."""
+    """Return the identity of a distribution, and the record by which `_cached` checks that it still
+    holds."""
     listed = _read_listed(installed)
     description = _look(info, _top_level(installed, listed), listed)
     changes = description["identity"]
@@ -137,7 +144,8 @@ def _cache_path(info: Path) -> Path:
 
 
 def _own_stamps(info: Path) -> list[Any]:
-    """Return stamps of the files that say what is installed, and the digest of this module."""
+    """Return the digest of this module, and the stamps of the files that describe an
+    installation."""
     stamps: list[Any] = [hash_file(Path(__file__))]
     for name in (
         "METADATA",
@@ -154,8 +162,10 @@ def _own_stamps(info: Path) -> list[Any]:
 
 
 def _read_listed(installed: Distribution) -> dict[str, _Listed]:
-    """Return the files of RECORD by their paths beside it; {} for an editable installation, whose
-    RECORD lists none of its code."""
+    """Return the files in RECORD, by their paths relative to the folder of the installation.
+
+    Returns {} for an editable installation, whose RECORD lists none of its code.
+    """
     with suppress(ValueError, AttributeError):
         about = json.loads(installed.read_text("direct_url.json") or "{}")
         if about.get("dir_info", {}).get("editable"):
@@ -169,7 +179,7 @@ def _read_listed(installed: Distribution) -> dict[str, _Listed]:
 
 
 def _top_level(installed: Distribution, listed: Mapping[str, _Listed]) -> list[str]:
-    """Return the names that a distribution is imported by."""
+    """Return the top-level names that a distribution is imported by."""
     names = {path.split("/")[0] for path in listed}
     names = {
         name
@@ -185,7 +195,8 @@ def _top_level(installed: Distribution, listed: Mapping[str, _Listed]) -> list[s
 
 
 def _find_places(info: Path, names: Sequence[str]) -> list[_Place]:
-    """Find what is imported by some names: in the folder of RECORD, or elsewhere."""
+    """Find the folders and files that these names are imported from: next to RECORD's folder or
+    elsewhere."""
     base, places = str(info.parent), []
     for name in names:
         installed_path = os.path.join(base, name)
@@ -193,7 +204,7 @@ def _find_places(info: Path, names: Sequence[str]) -> list[_Place]:
             name.partition(".")[0] if name.endswith(tuple(all_suffixes())) else name
         )
         paths = [installed_path]
-        if module.isidentifier():  # not so `numpy.libs`
+        if module.isidentifier():  # unlike `numpy.libs`
             spec = None
             with suppress(ImportError, ValueError):
                 spec = find_spec(module)
@@ -203,7 +214,7 @@ def _find_places(info: Path, names: Sequence[str]) -> list[_Place]:
                 ]
             elif spec is not None and spec.origin is not None:
                 paths = [spec.origin]
-        # What Python's own library brings instead, such as `test`, is of Python's version.
+        # Modules that Python's own library provides instead, such as `test`, go with its version.
         paths = [
             path
             for path in paths
@@ -218,8 +229,11 @@ def _find_places(info: Path, names: Sequence[str]) -> list[_Place]:
 def _look(
     info: Path, names: Sequence[str], listed: Mapping[str, _Listed]
 ) -> dict[str, Any]:
-    """Look at all files of some modules: `identity` is the digest of those that aren't as RECORD
-    says, or "" where all are; the rest is what `_cached` compares."""
+    """Examine all files of some modules.
+
+    `identity` is the digest of the files that differ from RECORD, or "" if none do; `_cached`
+    compares the other fields.
+    """
     files: list[str] = []
     folders: list[str] = []
     changes: list[list[str | None]] = []
@@ -248,8 +262,8 @@ def _look(
 
 
 def _walk(top: str) -> Iterator[tuple[str, bool]]:
-    """Yield the files that count below a folder, or the file itself, and the folders with such;
-    True for a file."""
+    """Yield the relevant files below a folder, or the file itself, and the folders that contain
+    such files; the flag is True for a file."""
     if not os.path.isdir(top):
         if os.path.isfile(top):
             yield top, True
@@ -265,7 +279,7 @@ def _walk(top: str) -> Iterator[tuple[str, bool]]:
         with os.scandir(folder) as entries:
             for entry in sorted(entries, key=lambda entry: entry.name):
                 if entry.is_symlink() and not os.path.exists(entry.path):
-                    continue  # it leads nowhere, or to itself
+                    continue  # a dangling or circular link
                 if entry.is_dir():
                     if entry.name[0] != "." and entry.name != "__pycache__":
                         waiting.append(entry.path)
@@ -281,7 +295,7 @@ def _counts(path: str) -> bool:
 
 
 def _is_vouched(path: str, listed: _Listed) -> bool:
-    """Tell whether a file is what RECORD lists."""
+    """Return whether a file has the size and checksum that RECORD lists."""
     checksum, size = listed
     if os.stat(path).st_size != size:
         return False
@@ -289,20 +303,20 @@ def _is_vouched(path: str, listed: _Listed) -> bool:
     from base64 import urlsafe_b64encode
 
     algorithm, _, digest = checksum.partition("=")
-    # Times vouch for nothing: a copied environment is as old as its RECORD.
+    # Times prove nothing: a copied environment is as old as its RECORD.
     try:
         with open(path, "rb") as file:
             content = hashlib.file_digest(file, algorithm).digest()
-    except ValueError:  # of no known algorithm
+    except ValueError:  # an unknown algorithm
         return False
     return urlsafe_b64encode(content).rstrip(b"=").decode() == digest
 
 
 def _stamp(files: Iterable[str]) -> list[int]:
-    """Return the number of files, the sum of the times of their last changes, and the last one.
+    """Return the number of files, the sum of their ctimes, and the latest ctime, in ns.
 
-    The kernel sets such a time with every write, rename or change of mode, whatever a file's mtime
-    is set to then.
+    The kernel sets a ctime on every write, rename or change of mode, whatever the file's mtime is
+    then set to.
     """
     times, stat = [], os.stat
     for name in files:

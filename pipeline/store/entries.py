@@ -1,8 +1,9 @@
-"""Entries of actions in a store: what one holds, when it is good, which blobs it names.
+"""The entries of actions in a store: what an entry holds, when it is valid, and which blobs it
+names.
 
-An entry is good where its result fits its key: by its form, which `results.py` declares, and by
-what fields agree with. Whoever reads one, from the store or from a remote, reads a good one: the
-store takes any other for damaged.
+An entry is valid if its result fits its key: it has the form that `results.py` declares, and its
+fields agree. Every reader, of the store or of a remote, gets a valid entry: the store treats any
+other as damaged.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pipeline.store.digest import Digest, hash_json
 from pipeline.store.files import ETRECORD, MANIFEST, REPORT
 from pipeline.store.names import are_distinct
 
-# Who vouches for what nobody signed.
+# The voucher of an unsigned result.
 ANYONE = "anyone"
 Json = Mapping[str, Any]
 _STAGE = re.compile(r"[\w.+:() -]{1,200}")  # a name that can be shown
@@ -26,12 +27,12 @@ _REFERENCE = re.compile(rb'"([0-9a-f]{64})"')
 
 
 class ActionEntry(NamedTuple):
-    """The key and the result of an action, and the seconds of wall time that it took; `peak` are
-    the bytes of memory that its process held at the most, 0 where that is not known.
+    """The key and the result of an action, and the wall time that it took in seconds.
 
-    `vouchers`: the names of the keys that signed it, or the results of a remote that it may be made
-    of. It counts where all of them are trusted; there are none where all was made here. `stages`:
-    the seconds of its stages by name, and of the steps within them.
+    `vouchers` are the names of the keys that signed the entry, or the remote results that it may be
+    derived from. An entry is used only if all of them are trusted; it has none if everything was
+    made locally. `stages` maps the action's stages, and the steps within them, to seconds. `peak`
+    is the most memory that its process held, in bytes, or 0 if unknown.
     """
 
     key: Mapping[str, Any]
@@ -56,8 +57,11 @@ class ActionEntry(NamedTuple):
 
     @classmethod
     def from_json(cls, record: Any, action: Digest) -> ActionEntry | None:
-        """Read the entry of an action; None if the record is damaged or of another action, or its
-        result is none that such an action can have."""
+        """Read the entry of an action.
+
+        Returns None if the record is damaged or belongs to another action, or if the action can't
+        have such a result.
+        """
         try:
             vouchers = tuple(record.get("vouchers", ()))
             stages = record.get("stages", {})
@@ -105,7 +109,7 @@ def _is_count(value: Any) -> bool:
 def find_references(content: bytes) -> list[Digest]:
     """Find all strings in a JSON text that can be digests of blobs.
 
-    Some may name something else; callers pass over what is not in the store.
+    Some may be other digests; callers skip those that are not in the store.
     """
     return [
         Digest(name.decode()) for name in dict.fromkeys(_REFERENCE.findall(content))
@@ -113,17 +117,17 @@ def find_references(content: bytes) -> list[Digest]:
 
 
 def find_blobs_of(entry: ActionEntry) -> list[Digest]:
-    """Find what may be blobs in the result of an entry, which needs them; its key does not."""
+    """Find the possible blobs in the result of an entry; those in its key are not needed."""
     return find_references(digest.canonical_json(entry.result))
 
 
 def fits_action(key: Json, result: Any) -> bool:
-    """Tell whether a value can be the result of the action with this key.
+    """Return whether a value can be the result of the action with this key.
 
-    Which blobs a result names is a matter of trust; that it names blobs, and files that this action
-    makes, is not.
+    Which blobs a result names is a matter of trust. That it names blobs, and files that this action
+    makes, is checked here.
     """
-    # A run with nothing to do reads no result.
+    # Imported lazily: a run with nothing to do reads no result.
     from pipeline.store.results import (
         check_of_kind,
     )
@@ -186,8 +190,8 @@ def _list_named_blobs(parts: Json) -> list[Json]:
 
 
 def _agrees_method(method: Json) -> bool:
-    """Tell whether a compiled method has all fields of a delegation that the core writes, and
-    refers to no constant that it lacks."""
+    """Return whether a compiled method has every delegation field that the core writes, and refers
+    only to constants that it has."""
     from pipeline.store.compiled import DELEGATION
 
     required = {name.removesuffix("?") for name in DELEGATION}
@@ -211,13 +215,16 @@ def _agrees_preprocess(key: Json, result: Json) -> bool:
 
 
 def _is_placeable(named: Json) -> bool:
-    """Tell whether named data stand at an alignment, a power of two of at most a page of 64 KiB."""
+    """Return whether named data have a valid alignment: a power of two, at most a page of 64
+    KiB."""
     alignment = named["alignment"]
     return bool(0 < alignment <= 1 << 16 and alignment & (alignment - 1) == 0)
 
 
 def _agrees_link(key: Json, result: Json) -> bool:
-    stem = key.get("file", key["model"])  # earlier versions called it as the model
+    stem = key.get(
+        "file", key["model"]
+    )  # earlier versions named the file after the model
     files = result["files"]
     required = {f"{stem}.pte", MANIFEST, *find_link_files()}
     optional = files.keys() - required - {ETRECORD}
@@ -235,7 +242,7 @@ def _agrees_measure(key: Json, result: Json) -> bool:
 
 
 def report_names() -> frozenset[str]:
-    """Return the names of the files that a report is rendered to, by features too."""
+    """Return the names of the files that a report is rendered to, including the features' pages."""
     return frozenset({REPORT, *find_page_files()})
 
 

@@ -1,6 +1,7 @@
 """Errors that a user can act on: where, what is wrong, and what would be right, on one line each.
 
-A bug is never one of these; it keeps its traceback. The functions format parts of messages.
+A bug is never reported as one of these; it keeps its traceback. The functions format parts of
+messages.
 """
 
 from __future__ import annotations
@@ -17,14 +18,21 @@ from types import MappingProxyType
 from pipeline.store.reasons import find_full_disk, reason
 from pipeline.store.visible import one_line
 
-_MOST_ALIKE = 3  # packages that say by themselves what is wrong with each of them
+_MOST_ALIKE = (
+    3  # packages that each report a shared problem; more are reported together
+)
 _NONE: Mapping[Problem, Sequence[str]] = MappingProxyType({})
-_COMPARED = 300  # words, and characters of one: comparing takes their product
+_COMPARED = (
+    300  # most words compared, and characters of each: the cost is their product
+)
 
 
 class PipelineError(Exception):
-    """A mistake outside this code. The user reads its message, which has a line for each argument:
-    newlines in one, which are of foreign text, are escaped with all else that is hidden."""
+    """A mistake outside this code.
+
+    The user reads its message, which has a line for each argument. Newlines within an argument,
+    which may be foreign text, are escaped like all other invisible characters.
+    """
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -35,15 +43,15 @@ class PipelineError(Exception):
 
 
 class SourceError(PipelineError):
-    """A model source cannot be read, or is not what it should be."""
+    """A model source can't be read, or isn't what it should be."""
 
 
 class DeviceError(PipelineError):
     """A device refused a package, a method or a call.
 
-    `reason` is the message without the subject; `debug_handle` is that of the delegate's
-    instruction that failed, `code` the error code of ExecuTorch's runtime, and `instruction` the
-    number of the method's instruction that it refused, where they are known.
+    `reason` is the message without the subject. The others are None if unknown: `debug_handle` is
+    the handle of the delegate's instruction that failed, `code` the error code of ExecuTorch's
+    runtime, and `instruction` the number of the method's instruction that the device refused.
     """
 
     def __init__(
@@ -74,9 +82,12 @@ class DeviceError(PipelineError):
 
 @dataclass(frozen=True)
 class Problem:
-    """One mistake in a file. `path` leads to it inside the file (`methods.encode.quantize`) and is
-    empty for the file as a whole; `known` says what would be right; `line` is where it was written,
-    from 1, and 0 where that is no one line."""
+    """One mistake in a file.
+
+    `path` leads to the mistake inside the file (`methods.encode.quantize`), and is empty for the
+    file as a whole; `known` says what would be right; `line` is the line of the mistake, from 1, or
+    0 if it has no single line.
+    """
 
     file: str
     path: str
@@ -86,7 +97,7 @@ class Problem:
 
     @property
     def cause(self) -> Problem:
-        """The same mistake, wherever it is."""
+        """The same mistake without its file and line, so that it compares equal across files."""
         return replace(self, file="", line=0)
 
     def __str__(self) -> str:
@@ -98,7 +109,7 @@ class Problem:
 
 
 class ConfigErrors(PipelineError):  # noqa: N818 (several)
-    """All problems of one config or several, a line each, sorted by file, line and path."""
+    """All problems of one or several configs, a line each, sorted by file, line and path."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         order = attrgetter("file", "line", "path", "what", "known")
@@ -113,8 +124,8 @@ class ConfigErrors(PipelineError):  # noqa: N818 (several)
 def find_widespread(
     package_to_problems: Mapping[str, Iterable[Problem]],
 ) -> dict[Problem, list[str]]:
-    """Return the causes of problems that many packages have, with these: a base that is missing, or
-    a word that was copied."""
+    """Return the problems that many packages share, each with these packages: a missing base, for
+    example, or a copied typo."""
     cause_to_packages: dict[Problem, dict[str, None]] = {}
     for package, problems in package_to_problems.items():
         for problem in problems:
@@ -134,9 +145,10 @@ def format_new_problems(
 ) -> Iterator[str]:
     """Format the problems of a package, a line each.
 
-    Those already `reported` for another package, such as mistakes in a file that two configs
-    extend, take one line for each file and package; `widespread` ones, of `find_widespread`, none.
-    Adds the new ones to `reported`.
+    Problems already in `reported` for another package, such as mistakes in a file that two configs
+    extend, are counted in one line per file and package. Problems in `widespread` (see
+    `find_widespread`) get one line, under the first package, which lists the others. New problems
+    are added to `reported`.
     """
     repeats: Counter[tuple[str, str]] = Counter()
     for problem in problems:
@@ -155,7 +167,8 @@ def format_new_problems(
 
 
 def describe_error(problem: BaseException) -> str:
-    """Describe what ended an action in a line; PipelineErrors say it themselves."""
+    """Describe the error that ended an action in one line; a PipelineError keeps its own
+    message."""
     if isinstance(problem, PipelineError):
         return str(problem)
     if isinstance(problem, MemoryError):
@@ -169,8 +182,10 @@ def describe_error(problem: BaseException) -> str:
 
 
 def log_traceback(problem: BaseException) -> None:
-    """Print a traceback to standard error, the log of an action. What a full disk doesn't take is
-    lost: that must not end what reports the problem."""
+    """Print a traceback to standard error, the log of an action.
+
+    Output that a full disk can't take is lost, so that reporting a problem never fails.
+    """
     with suppress(OSError):
         traceback.print_exception(problem)
 
@@ -184,12 +199,12 @@ def join(path: str, key: object) -> str:
 
 
 def plural(number: int, noun: str) -> str:
-    """Format a number of things: `1 method`, `2,000 methods`."""
+    """Format a count with its noun: `1 method`, `2,000 methods`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def listed(words: Iterable[str], most: int | None = None) -> str:
-    """Format a list: `a, b and 3 more`, with at most `most` words."""
+    """Format a list of at most `most` words: `a, b and 3 more`."""
     words = list(words)
     more = (
         f" and {len(words) - most} more"
@@ -202,15 +217,15 @@ def listed(words: Iterable[str], most: int | None = None) -> str:
 def did_you_mean(
     word: str, candidates: Iterable[str], most: int = 100, impossible: str = ""
 ) -> str:
-    """Suggest the nearest known word, if one is near and not `impossible`, and list the known ones,
-    at most `most`."""
+    """Suggest the nearest known word, unless none is near or it is `impossible`, and list at most
+    `most` of the known words."""
     names = list(candidates)
     spelled = {name.lower(): name for name in reversed(names[:_COMPARED])}
     if "." not in word:  # head, of model.head
         for name in names[:_COMPARED]:
             spelled.setdefault(name.rpartition(".")[2].lower(), name)
     spelled.pop(impossible.lower(), None)
-    import difflib  # a no-op run does without
+    import difflib  # imported lazily: a no-op run doesn't need it
 
     near = difflib.get_close_matches(word[:_COMPARED].lower(), spelled, n=1)
     guess = f"did you mean '{spelled[near[0]]}'? " if near else ""
@@ -218,7 +233,7 @@ def did_you_mean(
 
 
 def shown(value: object) -> str:
-    """Format a value for a message: on one line, short, in the words of YAML."""
+    """Format a value for a message: short, on one line, in YAML's terms."""
     if value is None:
         return "empty"
     if isinstance(value, bool):

@@ -1,6 +1,6 @@
 """A cache of digests of files, and of other values computed from files.
 
-An entry holds as long as size, mtime, ctime and inode of its file stay the same.
+An entry is valid as long as the size, mtime, ctime and inode of its file stay the same.
 """
 
 from __future__ import annotations
@@ -22,19 +22,22 @@ from pipeline.store.files import (
 )
 
 # A file that changed this recently could change again within the resolution of its timestamps
-# and keep its stat, so nothing is cached of it (git calls this "racily clean").
+# and keep its stat, so nothing is cached for it (git calls this "racily clean").
 RACY_NS = 100_000_000
 _SECOND = 1_000_000_000  # ns
 
 
 class FileDigests:
-    """Caches JSON values computed from files in one JSON file, or in memory without one. None is
-    not cached."""
+    """A cache of JSON values computed from files, kept in one JSON file, or in memory if it has no
+    path.
+
+    None is not cached.
+    """
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
         record = {} if path is None else read_own_record(path)
-        # Older entries, which have a "stamp", hold other things.
+        # Entries of older versions, which have a "stamp", have another format.
         self._entries = {p: e for p, e in record.items() if _is_entry(e)}
         self._changed = False
         self._new: set[str] = set()
@@ -44,15 +47,18 @@ class FileDigests:
         return Digest(self.cached(path, "digest", hash_file))
 
     def find(self, path: Path) -> Digest | None:
-        """Return the digest of a file's content, or None if the file cannot be read."""
+        """Return the digest of a file's content, or None if the file can't be read."""
         try:
             return self.hash(path)
         except OSError:
             return None
 
     def hash_open(self, path: Path, file: IO[bytes]) -> Digest:
-        """Return the digest of the content of an open file, whatever stands at its path by now.
-        Raises OSError."""
+        """Return the digest of the content of an open file, even if its path now leads to another
+        file.
+
+        Raises OSError.
+        """
         status = os.fstat(file.fileno())
         known_digest = self.find_cached(str(path), status)
         if known_digest:
@@ -61,7 +67,7 @@ class FileDigests:
         return hash_stream(file)
 
     def find_plain(self, path: str) -> Digest | None:
-        """Return the digest of a file that is no link, or None if it can't be read."""
+        """Return the digest of a regular file, or None if it is a link or can't be read."""
         try:
             status = os.lstat(path)
         except OSError:
@@ -71,8 +77,10 @@ class FileDigests:
         return self.find_cached(path, status) or self.find(Path(path))
 
     def find_cached(self, path: str, status: os.stat_result) -> Digest | None:
-        """Return the cached digest of a file whose stat was just taken, None where there is none:
-        of thousands of files this is all that is asked."""
+        """Return the cached digest of a file whose stat was just taken, or None if there is none.
+
+        Kept cheap, because it is called for thousands of files.
+        """
         entry = self._entries.get(path)
         if (
             entry
@@ -90,10 +98,10 @@ class FileDigests:
         origin: str = "",
         is_valid: Callable[[Any], bool] = lambda value: True,
     ) -> Any:
-        """Return `compute(path)`, a function of the file's content and of `origin`, or its cached
-        value while `is_valid` accepts that.
+        """Return `compute(path)`, or its cached value if `is_valid` accepts it.
 
-        The latest value is cached for each path and name.
+        The value may depend only on the file's content and on `origin`. The latest value is cached
+        for each path and name.
         """
         now = time.time_ns()  # before anything is read, which may take long
         before = read_stamp(path)
@@ -114,7 +122,7 @@ class FileDigests:
         return value
 
     def save(self) -> None:
-        """Write what is new. A folder that cannot be written is no error."""
+        """Write new entries to disk. A folder that can't be written to is not an error."""
         if not self._changed or self._path is None:
             return
         alive = {
@@ -122,7 +130,7 @@ class FileDigests:
         }
         for path in (
             self._new
-        ):  # after power loss no entry may outlive the content that it is of
+        ):  # so that after power loss no entry outlives the content it describes
             with suppress(OSError), open(path, "rb") as file:
                 os.fsync(file.fileno())
         self._new.clear()
@@ -132,7 +140,7 @@ class FileDigests:
 
 
 def _is_entry(entry: Any) -> bool:
-    """Tell whether an entry has a "stat" and, of each name, what it was made from and its value."""
+    """Return whether an entry has a "stat" and, for each name, an origin and a value."""
     if not isinstance(entry, dict) or "stat" not in entry:
         return False
     for name, pair in entry.items():
@@ -142,21 +150,24 @@ def _is_entry(entry: Any) -> bool:
 
 
 def read_stamp(path: Path) -> list[int]:
-    """Return size, mtime in ns, ctime in ns and inode of a file. Raises OSError."""
+    """Return the size, mtime in ns, ctime in ns and inode of a file. Raises OSError."""
     return stamp_of(stat_file(path))
 
 
 def stamp_of(status: os.stat_result) -> list[int]:
-    """Return size, mtime in ns, ctime in ns and inode."""
+    """Return the size, mtime in ns, ctime in ns and inode in a file's stat."""
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
 def is_settled(stamp: list[int], now: int) -> bool:
-    """Tell whether a file of this stamp can't change any more without getting another one; `now` is
-    from before it was read.
+    """Return whether any further change to a file with this stamp would change the stamp.
 
-    A ctime of whole seconds tells too little: file systems such as ext3 and FAT keep no fraction,
-    and images (squashfs, ISO 9660) may give all files one time, so that two images agree in it.
+    A ctime of whole seconds is not enough evidence: file systems such as ext3 and FAT keep no
+    fraction, and images (squashfs, ISO 9660) may give all files the same time, so that two images
+    share it.
+
+    Args:
+        now: the time in ns, taken before the file was read.
     """
     has_fraction = stamp[2] % _SECOND != 0
     return has_fraction and now - max(stamp[1:3]) > RACY_NS

@@ -1,4 +1,4 @@
-"""Writing files so that a reader sees the old content or the new, never half of one."""
+"""Writes files atomically: a reader sees the old content or the new, never a mix."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ TEMPORARY_PREFIX = ".tmp-"
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 LINK_OUT = "It is a link that leads out of the workspace"
 
-# The records in a package's folder.
+# The records in each package's folder.
 MANIFEST, CONTENTS, REPORT = "manifest.json", "contents.json", "report.json"
-# The needs of a runtime, and those operators as ExecuTorch's selective build reads them.
+# What a runtime must provide, and its operators in the form of ExecuTorch's selective build.
 CONTRACT, SELECTION = "contract.json", "selected_operators.yaml"
 ETRECORD = "etrecord.bin"
 
-# The files beside the packages' folders.
+# The files of build/ next to the packages' folders.
 BUILD_FILES = (
     *(CONTRACT, "events.jsonl", "index.html", "junit.xml"),
     *("run.json", SELECTION, "summary.md", "timeline.json"),
@@ -33,7 +33,7 @@ BUILD_FILES = (
 
 
 def read_record(path: Path) -> dict[str, Any] | None:
-    """Read a record in JSON; None where there is none that can be read."""
+    """Read a JSON record, or return None if there is none that can be read."""
     try:
         record = json.loads(path.read_bytes()) if is_plain(path) else None
     except (OSError, ValueError, RecursionError):
@@ -42,7 +42,8 @@ def read_record(path: Path) -> dict[str, Any] | None:
 
 
 def read_own_record(path: Path) -> dict[str, Any]:
-    """Read a record that `own_record_bytes` wrote; empty where it is not as it was written."""
+    """Read a record that `own_record_bytes` wrote, or return {} if it is missing or has been
+    altered."""
     try:
         stat_file(path)
         content = path.read_bytes()
@@ -65,14 +66,16 @@ _OWN_HEAD = len(_with_check(b"")) - 1
 
 
 def record_bytes(record: Mapping[str, Any], sort_keys: bool = True) -> bytes:
-    """Return the bytes of a record's file; equal records have the same."""
+    """Return the bytes of a record's file; equal records have equal bytes."""
     text = json.dumps(record, indent=1, sort_keys=sort_keys, allow_nan=False)
     return f"{text}\n".encode()
 
 
 def stat_file(path: Path) -> os.stat_result:
-    """Return the stat of a file. Raises OSError, for a folder, a pipe or a device too: opening one
-    could wait forever."""
+    """Return the stat of a regular file.
+
+    Raises OSError, also for a folder, a pipe or a device, because opening one could block forever.
+    """
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         code = errno.EISDIR if stat.S_ISDIR(status.st_mode) else errno.EINVAL
@@ -82,8 +85,11 @@ def stat_file(path: Path) -> os.stat_result:
 
 
 def inside(path: Path, folders: Iterable[Path]) -> Path:
-    """Return the path of a file that others name. Raises OSError for what is no file, and for one
-    that stands in none of these folders, once links are followed."""
+    """Return a path that others named, if it leads to a regular file in one of these folders.
+
+    Raises OSError if it isn't a regular file, or is outside of all the folders once links are
+    resolved.
+    """
     try:
         stat_file(path)
         real = os.path.realpath(path)
@@ -96,7 +102,7 @@ def inside(path: Path, folders: Iterable[Path]) -> Path:
 
 
 def read_text_file(path: Path, most: int = 1 << 20) -> bytes:
-    """Read a file that people write, of at most so many bytes. Raises OSError."""
+    """Read a file that people edit, of at most `most` bytes. Raises OSError."""
     if stat_file(path).st_size > most:
         raise OSError(errno.EFBIG, f"It has more than {most:,} bytes", str(path))
     with open(path, "rb") as file:
@@ -104,8 +110,8 @@ def read_text_file(path: Path, most: int = 1 << 20) -> bytes:
 
 
 def is_plain(path: Path) -> bool:
-    """Tell whether a path is a file itself: no folder, no link, and nothing that blocks who reads
-    it, as a FIFO does."""
+    """Return whether a path is a regular file: not a folder, a link, or a FIFO (which would block
+    its reader)."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except (OSError, ValueError):
@@ -113,8 +119,10 @@ def is_plain(path: Path) -> bool:
 
 
 def remove(path: Path) -> None:
-    """Remove whatever is at a path, a folder with all that is in it; links are not followed.
-    Raises OSError where something is left."""
+    """Remove whatever is at a path, a folder with its contents; links are not followed.
+
+    Raises OSError if something remains.
+    """
     try:
         path.unlink(missing_ok=True)
     except NotADirectoryError:  # one of its parents is a file
@@ -126,18 +134,18 @@ def remove(path: Path) -> None:
 
 
 def clear_place(path: Path) -> None:
-    """Remove what stands in the place of a file and is none. Raises OSError."""
+    """Remove anything at a path that isn't a regular file. Raises OSError."""
     if os.path.lexists(path) and not is_plain(
         path
-    ):  # what another process makes meanwhile stays
+    ):  # a file that another process has made meanwhile stays
         remove(path)
 
 
 def make_folder(folder: Path, root: Path) -> None:
-    """Make a folder and those between it and `root`, of which it is a part.
+    """Make a folder below `root`, and its parents from `root` on.
 
-    What stands in their place is damage and goes: a file, or a link, which would lead what is
-    written elsewhere. `root` itself may be a link. Raises OSError.
+    A file in the place of a folder is damage and is removed; so is a link, which would redirect
+    what is written. `root` itself may be a link. Raises OSError.
     """
     if not os.path.isdir(root):
         root.mkdir(parents=True, exist_ok=True)
@@ -156,7 +164,7 @@ def make_folder(folder: Path, root: Path) -> None:
 
 
 def _is_own_folder(path: str) -> bool:
-    """Tell whether a path is a folder itself, not a link to one."""
+    """Return whether a path is a folder itself, not a link to one."""
     try:
         return stat.S_ISDIR(os.lstat(path).st_mode)
     except OSError:
@@ -166,8 +174,12 @@ def _is_own_folder(path: str) -> bool:
 def name_full_disk(
     error: OSError, folder: str | Path, size: int | None = None
 ) -> OSError:
-    """Return the error of a full disk with the folder that has no room, how many bytes are free
-    there, and how many are needed, if that is known."""
+    """Return a full disk's error with the folder that has no room, and the free and the needed
+    bytes.
+
+    Args:
+        size: the bytes that are needed, or None if unknown.
+    """
     with suppress(OSError):
         free = shutil.disk_usage(folder).free
         need = "more" if size is None else f"{size:,}"
@@ -182,9 +194,10 @@ def temporary(
 ) -> Iterator[BinaryIO]:
     """Open a new file in `folder`, removed at the end of the block unless `publish` moved it.
 
-    It is locked while it is written, so that `sweep` knows the files of killed processes, whatever
-    the clock says and wherever they ran. What stands in the place of a folder between `root` and
-    the file is replaced. `size` is that of the whole content, for the error of a full disk.
+    The file stays locked while it is written, so that `sweep` recognizes files of killed processes,
+    regardless of the clock and of the machine they ran on. Anything in the place of a folder
+    between `root` and the file is replaced. `size` is the size of the whole content in bytes, for
+    the error of a full disk.
     """
     make_folder(folder, root or folder)
     file = _locked(folder)
@@ -194,7 +207,7 @@ def temporary(
     except OSError as error:
         if error.errno not in DISK_FULL or error.filename is not None:
             raise
-        _unlink(file.name)  # which makes room
+        _unlink(file.name)  # first, so that its room counts as free
         raise name_full_disk(error, folder, size) from error
     finally:
         _unlink(file.name)
@@ -213,21 +226,23 @@ def _locked(folder: Path) -> BinaryIO:
         )
         try:
             file = open(path, "xb")  # noqa: SIM115
-        except OSError as error:  # about the folder, not about a name that nobody knows
+        except (
+            OSError
+        ) as error:  # blame the folder, not a name that the user doesn't know
             raise OSError(error.errno, error.strerror, str(folder)) from error
-        with suppress(OSError):  # a filesystem without locks, where nothing is swept
+        with suppress(OSError):  # a filesystem without locks; nothing is swept there
             fcntl.flock(file, fcntl.LOCK_EX)
         if os.path.exists(path):
             return file
-        file.close()  # swept between its opening and its locking
+        file.close()  # it was swept after it was opened and before it was locked
 
 
 def sweep(folder: Path) -> int:
-    """Remove the temporary files that killed processes left in a folder; return how many."""
+    """Remove the temporary files that killed processes left in a folder; return their number."""
     removed = 0
     for path in filter(is_plain, folder.glob(f"{TEMPORARY_PREFIX}*")):
         with suppress(OSError), open(path, "rb") as file:
-            # Raises while its writer lives.
+            # Raises while the file's writer is alive.
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             path.unlink()
             removed += 1
@@ -235,13 +250,12 @@ def sweep(folder: Path) -> int:
 
 
 def publish(file: BinaryIO, target: Path, mode: int, durable: bool = False) -> None:
-    """Move a `temporary` to its final path in the same filesystem, in place of what is there, be it
-    a folder.
+    """Move a `temporary` to its final path in the same filesystem, replacing even a folder there.
 
     Args:
-        mode: its permissions.
-        durable: flush the content to the disk before the name, so that power loss leaves no file
-            whose size and times are those of a content that is not there.
+        mode: the permissions of the file.
+        durable: flush the content to the disk before the name, so that power loss can't leave a
+            file with the right size and times but without its content.
     """
     file.flush()
     os.fchmod(file.fileno(), mode)
@@ -261,15 +275,18 @@ def replacing(
     root: Path | None = None,
     size: int | None = None,
 ) -> Iterator[BinaryIO]:
-    """Open a binary file that becomes `path` when the block ends, and vanishes when it raises.
-    `size` as in `temporary`."""
+    """Open a binary file that becomes `path` when the block ends, or vanishes if the block raises.
+
+    `size` as in `temporary`.
+    """
     with temporary(path.parent, root, size) as file:
         yield file
         publish(file, path, 0o644, durable)
 
 
 def write_atomically(path: Path, data: bytes, root: Path | None = None) -> None:
-    """Write a file, in place of what is there; below `root`, also of what is no folder."""
+    """Write a file, replacing what is there, including anything in the place of a folder below
+    `root`."""
     with replacing(path, root=root, size=len(data)) as file:
         file.write(data)
 
@@ -277,8 +294,10 @@ def write_atomically(path: Path, data: bytes, root: Path | None = None) -> None:
 def copy_atomically(
     source: Path, target: Path, root: Path, durable: bool = True
 ) -> None:
-    """Copy a file, in the kernel where the filesystem can (a reflink where it shares extents);
-    never by a hard link, since a user may edit the copy. `durable` as in `publish`."""
+    """Copy a file, in the kernel if the filesystem can (a reflink if it shares extents).
+
+    Never makes a hard link, since a user may edit the copy. `durable` as in `publish`.
+    """
     size = source.stat().st_size
     with (
         replacing(target, durable, root, size) as file,
@@ -290,7 +309,7 @@ def copy_atomically(
         except (
             AttributeError,
             OSError,
-        ):  # another system, across filesystems, or one that cannot
+        ):  # not Linux, across filesystems, or a filesystem that can't
             content.seek(0)
             file.seek(0)
             file.truncate()
