@@ -1,7 +1,7 @@
-"""The files of a store, by name, in its folder or, where that can't be written, in the overflow.
+"""The files of a store, by name, in its folder or, if that can't be written to, in the overflow.
 
-A store may be another user's, on a read-only mount, or on a full disk. What can't be written there
-goes to a folder of the workspace, the overflow, which has the same names in it.
+A store may belong to another user, be on a read-only mount, or be on a full disk. Files that can't
+be written there go to a folder of the workspace, the overflow, under the same names.
 """
 
 from __future__ import annotations
@@ -26,33 +26,37 @@ from pipeline.store.files import (
 from pipeline.store.places import README
 
 _UNWRITABLE = (*DISK_FULL, errno.EACCES, errno.EPERM, errno.EROFS)
-_LEAST_FREE = 1 << 20  # bytes of a disk, below which it counts as full
+_LEAST_FREE = 1 << 20  # bytes; a disk with less free space counts as full
 _WHY = "why.txt"  # the file of the overflow that says why a run needed it
 _FILLED = "full"  # the file of the overflow that says that the store's disk became full
 
 
 class StoreFolder:
-    """The folder of a store, and the overflow that takes what that can't."""
+    """The folder of a store, and the overflow for files that can't be written there."""
 
     def __init__(self, root: Path, overflow: Path | None = None) -> None:
         self.root = root
         self.overflow = overflow
         if overflow is not None and overflow.is_symlink():
-            # It is a part of build/, in which no link is followed.
+            # The overflow is part of build/, where no link is followed.
             drop(overflow)
             self.overflow = None if overflow.is_symlink() else overflow
         self._is_full = False
 
     def find(self, name: str) -> Path:
-        """Return the path of a file: in the overflow if it is there, which is newer than what stood
-        in its place in the store, and could not be dropped."""
+        """Return the path of a file: in the overflow if it is there, otherwise in the store.
+
+        A file in the overflow is newer than one of this name in the store, which couldn't be
+        dropped.
+        """
         if self.overflow is not None and is_plain(self.overflow / name):
             return self.overflow / name
         return self.root / name
 
     @contextmanager
     def writing(self, name: str) -> Iterator[BinaryIO]:
-        """Open a file that is at its place once the context has ended, and not if it raises."""
+        """Open a file that is published under `name` when the block ends, unless the block
+        raises."""
         with self.scratch() as file:
             yield file
             self._publish(file, name)
@@ -64,11 +68,13 @@ class StoreFolder:
             _move(file, self._find_overflow(error), name)
             return
         if self.overflow is not None and is_plain(self.overflow / name):
-            drop(self.overflow / name)  # of a time when the store took nothing
+            drop(
+                self.overflow / name
+            )  # left from a time when the store couldn't be written to
 
     @contextmanager
     def scratch(self) -> Iterator[BinaryIO]:
-        """Open a file that is in the store's folder for as long as the context lasts."""
+        """Open a temporary file in the store's folder, removed at the end of the block."""
         with ExitStack() as stack:
             try:
                 file = stack.enter_context(self._open_scratch(self.root))
@@ -82,8 +88,8 @@ class StoreFolder:
                 raise
 
     def _note_filled(self, error: Exception) -> None:
-        """Note that the store's disk became full while something was written there, so that all
-        that this run writes from now on goes to the overflow."""
+        """Note that the store's disk became full during a write, so that from now on this run
+        writes everything to the overflow."""
         is_filled = _is_full(self.root) or (
             isinstance(error, OSError) and error.errno in DISK_FULL
         )
@@ -94,12 +100,12 @@ class StoreFolder:
                 write_atomically(self.overflow / _FILLED, b"")
 
     def is_filled(self) -> bool:
-        """Tell whether the store's disk became full during this run, in any process."""
+        """Return whether the store's disk became full during this run, in any process."""
         return self.overflow is not None and is_plain(self.overflow / _FILLED)
 
     @contextmanager
     def _open_scratch(self, root: Path) -> Iterator[BinaryIO]:
-        """Open a file in the folder `tmp` of a root. Raises OSError, for a full disk too."""
+        """Open a file in the folder `tmp` of a root. Raises OSError, also if the disk is full."""
         readme = root / "README"
         if not is_plain(readme):
             write_atomically(readme, README.encode())
@@ -110,14 +116,16 @@ class StoreFolder:
             yield file
 
     def _find_overflow(self, error: OSError) -> Path:
-        """Return the folder that takes what the store can't, and note why it can't. Raises the
-        error where it is another one, or that folder can't be written either."""
+        """Return the overflow, and note there why the store can't be written to.
+
+        Raises `error` if it has another cause, or if the overflow can't be written to either.
+        """
         if self.overflow is None or error.errno not in _UNWRITABLE:
             raise error
         why = self.overflow / _WHY
         if not is_plain(why):
             try:
-                # Of what is moved, the place that refuses it, and not the file.
+                # For a failed move, name the destination that refused the file, not the file.
                 refused = error.filename2 and os.path.dirname(error.filename2)
                 text = f"{error.strerror}: {refused or error.filename or self.root}"
                 write_atomically(why, text.encode())
@@ -126,8 +134,10 @@ class StoreFolder:
         return self.overflow
 
     def _give_up_disk(self, error: OSError) -> None:
-        """Write to the overflow from now on, as the disk became full a moment ago. Raises the error
-        where it is another one, or was known before."""
+        """Write to the overflow from now on, because the disk has just become full.
+
+        Raises `error` if it has another cause, or if the disk was already given up.
+        """
         if self._is_full or error.errno not in DISK_FULL:
             raise error
         self._find_overflow(error)
@@ -140,7 +150,7 @@ class StoreFolder:
             drop(self.overflow / _FILLED)
 
     def why_overflow(self) -> str:
-        """Return why this run needed the overflow; "" where it did not."""
+        """Return why this run needed the overflow, or "" if it didn't."""
         with suppress(OSError):
             if self.overflow is not None:
                 return (self.overflow / _WHY).read_text()
@@ -149,8 +159,8 @@ class StoreFolder:
 
 def _move(file: BinaryIO, root: Path, name: str) -> None:
     """Move a `temporary` to its place in a store's folder. Raises OSError."""
-    # Not flushed to the disk, which would take a tenth of the time of a build that puts new
-    # weights in: of what power loss leaves the content is not that of its name, and so a miss.
+    # Not flushed to the disk, which would take a tenth of the time of a build that refits new
+    # weights: content that power loss damages no longer matches its name, and so is a miss.
     path = root / name
     make_folder(path.parent, root)
     try:
@@ -163,17 +173,18 @@ def _move(file: BinaryIO, root: Path, name: str) -> None:
 
 def _is_full(folder: Path) -> bool:
     status = os.statvfs(folder)
-    # Some filesystems tell no sizes.
+    # Some filesystems report no sizes.
     return status.f_blocks > 0 and status.f_bavail * status.f_frsize < _LEAST_FREE
 
 
 def touch(path: Path) -> None:
-    """Note that a file is used now."""
+    """Mark a file as used now."""
     with suppress(OSError):
         os.utime(path)
 
 
 def drop(path: Path) -> None:
-    """Remove what is bad; in a store that cannot be written it stays, and stays a miss."""
+    """Remove a bad file, if possible; in a store that can't be written to it stays, and stays a
+    miss."""
     with suppress(OSError):
         remove(path)

@@ -1,9 +1,10 @@
-"""Run git on a repository that a stranger may have made, so that nothing of it runs.
+"""Runs git on a repository that a stranger may have made, without running anything of that
+repository.
 
-What a repository holds can name commands: its configuration a file-system monitor, hooks, filters,
-pagers and remote helpers, and a folder of plain files can pose as a bare repository with a
-configuration of its own. A call here takes none of them: commands of filters are emptied, every
-transport is refused, and repositories that no `.git` leads to are left alone
+A repository can name commands to run: its configuration can set a file-system monitor, hooks,
+filters, pagers and remote helpers, and a folder of plain files can pose as a bare repository with
+its own configuration. The calls here run none of them: filter commands are emptied, every transport
+is refused, and repositories without a `.git` that leads to them are left alone
 (https://git-scm.com/docs/git-config, `safe.bareRepository`).
 """
 
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from pipeline.store.errors import PipelineError
 
-# Seconds of a call that is not said to take longer.
+# The default time limit of a call in seconds.
 LIMIT = 20
 _SETTINGS = {
     "core.fsmonitor": "false",
@@ -29,8 +30,8 @@ _SETTINGS = {
     "safe.bareRepository": "explicit",
     "submodule.recurse": "false",
 }
-# Variables of git's that say whose repositories are trusted, and where to look for one. No other
-# is passed on: in a hook, they name another index or work tree.
+# The variables that tell git which repositories to trust, and where to look for one. No other git
+# variables are passed on: in a hook, they name another index or work tree.
 _PASSED_ON = frozenset(
     [
         "GIT_CEILING_DIRECTORIES",
@@ -52,7 +53,7 @@ _FILTER_COMMANDS = ("clean", "smudge", "process")
 
 
 class GitError(PipelineError):
-    """Git is not there, or took too long."""
+    """Git is not installed, failed to run or timed out, or the repository is not safe to read."""
 
 
 def run_git(
@@ -62,16 +63,16 @@ def run_git(
     places: Mapping[str, str] | None = None,
     limit: float = LIMIT,
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run git in a folder, and return what came of it.
+    """Run git in a folder, and return the completed process.
 
     Args:
-        text: its standard input.
-        places: variables that name its index and work tree.
-        limit: in seconds.
+        text: the standard input.
+        places: variables that name git's index and work tree.
+        limit: the time limit in seconds.
 
     Raises:
-        GitError: there is no git, it took longer, or the folder is inside of what poses as a
-            repository.
+        GitError: git isn't installed or exceeds the limit, or the folder is inside of one that
+            poses as a repository.
     """
     if pretender := _find_pretender(root):
         raise GitError(
@@ -82,8 +83,11 @@ def run_git(
 
 
 def _find_pretender(root: Path) -> Path | None:
-    """Return the innermost folder that git would take for a bare repository, if it is at or above
-    `root` and below the work tree. Releases of git before 2.38 know no `safe.bareRepository`."""
+    """Return the innermost folder that git would take for a bare repository, or None.
+
+    Only folders at or above `root` and below the work tree are considered. Releases of git before
+    2.38 don't know `safe.bareRepository`.
+    """
     folder = root.resolve()
     for place in (folder, *folder.parents):
         if (place / ".git").exists():
@@ -94,7 +98,8 @@ def _find_pretender(root: Path) -> Path | None:
 
 
 def _empty_filters(root: Path) -> dict[str, str]:
-    """Return settings by which no filter of the repository, nor of the user, runs a command."""
+    """Return settings that keep all filters, of the repository and of the user, from running
+    commands."""
     listing = ("config", "-z", "--name-only", "--get-regexp", r"^filter\.")
     names = _run(root, _SETTINGS, listing, b"", {}, LIMIT).stdout.split(b"\0")
     settings = {}
@@ -133,8 +138,10 @@ def _run(
 
 
 def _number(settings: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield the variables that give git these settings. Names of filters may hold any character,
-    `=` too, which `git -c` ends a name at."""
+    """Yield the environment variables that pass these settings to git.
+
+    The name of a filter may contain any character, even `=`, at which `git -c` would end the name.
+    """
     yield "GIT_CONFIG_COUNT", str(len(settings))
     for number, (name, value) in enumerate(settings.items()):
         yield f"GIT_CONFIG_KEY_{number}", name

@@ -1,5 +1,7 @@
-"""Differences between two JSON documents, such as keys of actions, manifests or figures, and the
-words in which every comparison shows them."""
+"""Differences between two JSON documents, such as action keys, manifests or figures.
+
+Every comparison words its differences with these functions.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ ABSENT = object()
 
 
 class Difference(NamedTuple):
-    """A value that differs; `path` leads to it in both, and `ABSENT` stands where it is missing."""
+    """A value that differs; `path` leads to it in both documents, and a missing value is
+    `ABSENT`."""
 
     path: tuple[str, ...]
     old: Any
@@ -18,13 +21,13 @@ class Difference(NamedTuple):
 
     @property
     def values(self) -> str:
-        """Return both values, as a line shows them."""
+        """The old and the new value, in the form that a line shows."""
         return f"{show_value(self.old)} -> {show_value(self.new)}"
 
     def change(
         self, appeared: str = "is new", gone: str = "is gone", changed: str = "changed"
     ) -> str:
-        """Return the verb for a value that appeared, went or changed."""
+        """Return the verb for a value that appeared, disappeared or changed."""
         if self.old is ABSENT or self.old is None:
             return appeared
         return gone if self.new is ABSENT or self.new is None else changed
@@ -52,8 +55,8 @@ def diff_json(old: Any, new: Any, path: tuple[str, ...] = ()) -> Iterator[Differ
 def diff_names(
     old: Mapping[str, Any], new: Mapping[str, Any], absent: Any = ABSENT
 ) -> Iterator[Difference]:
-    """Yield the values of two mappings that differ, each as a whole; `absent` stands where one is
-    missing."""
+    """Yield the values of two mappings that differ, each as a whole; `absent` replaces a missing
+    value."""
     for name in sorted(old.keys() | new.keys(), key=str):
         before, after = old.get(name, absent), new.get(name, absent)
         if before != after:

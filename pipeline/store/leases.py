@@ -1,4 +1,4 @@
-"""Leases: builds under way, which keep everyone from evicting what they use of a store."""
+"""Leases: builds in progress, which protect the store entries that they use from eviction."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from contextlib import ExitStack, contextmanager, suppress
 from pipeline.store.files import temporary
 from pipeline.store.store import Store
 
-FOLDER = "runs"  # of a store: a file for each build under way
+FOLDER = "runs"  # in a store: a file for each build in progress
 
 
 @contextmanager
 def lease(store: Store) -> Iterator[None]:
-    """Keep everyone from evicting what is used of the store from now on, while the block lasts."""
+    """Protect everything that is used in the store from eviction until the block ends."""
     with ExitStack() as stack:
-        # A store that can't be written raises, and nothing is evicted there either.
+        # A store that can't be written to raises OSError, but nothing is evicted there either.
         with suppress(OSError):
             stack.enter_context(temporary(store.root / FOLDER, store.root))
         yield

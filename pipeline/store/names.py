@@ -1,4 +1,4 @@
-"""Names that files may have in folders that this package writes, whoever chose the names."""
+"""The rules for names of files that this package writes, whoever chose the names."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from pipeline.store.digest import hash_bytes
 
-# Of packages and methods. In ExecuTorch a method can have any name; here it is part of the names of
-# files, tasks and members of archives.
+# For names of packages and methods. In ExecuTorch a method can have any name; here it is part of the
+# names of files, tasks and members of archives.
 NAME_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*$"
 NAME_RULE = "must be letters, digits, '_', '-' and single dots inside"
 METHOD_NAME = re.compile(rf"(?!.{{129}}){NAME_PATTERN}")
@@ -20,11 +20,11 @@ _FORBIDDEN = frozenset('/\\:*?"<>|')
 
 
 def is_file_name(name: object) -> bool:
-    """Tell whether a value is a plain name of a file: one component on any system, not hidden,
+    """Return whether a value is a plain file name: a single component on any system, not hidden,
     without control characters."""
     return (
         isinstance(name, str)
-        and name.isprintable()  # so without lone surrogates too
+        and name.isprintable()  # which also excludes lone surrogates
         and 0 < len(name.encode()) <= _LONGEST
         and _FORBIDDEN.isdisjoint(name)
         and name[0] not in ". "
@@ -33,19 +33,22 @@ def is_file_name(name: object) -> bool:
 
 
 def shorten_name(name: str) -> str:
-    """Return a name that leaves room for an ending: long ones, as of methods that are compiled
-    together, are cut, and end in a digest of the whole."""
+    """Return a name that leaves room for an ending.
+
+    A long name, such as the joined names of methods that are compiled together, is cut and ends in
+    a digest of the whole.
+    """
     if len(name) <= _LONGEST_STEM:
         return name
     return f"{name[: _LONGEST_STEM - 20]}...{hash_bytes(name.encode())[:16]}"
 
 
 def is_file_path(path: object) -> bool:
-    """Tell whether a value is a relative path of plain names, with slashes between them."""
+    """Return whether a value is a relative path of plain file names, separated by slashes."""
     return isinstance(path, str) and all(map(is_file_name, path.split("/")))
 
 
 def are_distinct(names: Iterable[str]) -> bool:
-    """Tell whether names are of different files where case does not count."""
+    """Return whether all names denote different files, even on a case-insensitive file system."""
     names = list(names)
     return len({name.casefold() for name in names}) == len(names)

@@ -1,8 +1,9 @@
-"""Digests of this package's own files, which stand in every key.
+"""Digests of this package's own files, which are part of every key.
 
-They are computed once: they hold while size, times and inode of all files and folders stay as they
-are, which takes one `stat` each, as for other distributions (`pipeline.store.distributions`).
-Nothing is kept of a file that could still change and keep its times.
+The digests are cached: they are valid while the size, times and inode of every file and folder stay
+the same, which takes one `stat` each to check, as for other distributions
+(`pipeline.store.distributions`). Nothing is cached if a file could still change without changing
+its times.
 """
 
 from __future__ import annotations
@@ -21,13 +22,16 @@ _TOPS = ("pipeline", "pte_pipeline")
 
 
 def hash_own_files(base: Path) -> dict[str, str]:
-    """Return the digest of each file below `pipeline/` and `pte_pipeline/` in a folder, data files
-    among them, by its path from there and in the order of paths. Raises OSError."""
+    """Return the digest of each file below `pipeline/` and `pte_pipeline/` in a folder, including
+    data files, by relative path and sorted by it.
+
+    Raises OSError.
+    """
     cached = _cache_path(base)
     record = read_record(cached) or {}
     with suppress(
         LookupError, TypeError, AttributeError, OSError
-    ):  # not written by this
+    ):  # not a record of this function
         if record["stamps"] == _hash_stamps(_read_stamps(base, record["places"])):
             return dict(record["digests"])
     started = time.time_ns()  # before anything is read
@@ -42,7 +46,7 @@ def hash_own_files(base: Path) -> dict[str, str]:
     is_still = _read_stamps(base, places) == stamps
     if is_still and all(is_settled(stamp, started) for stamp in stamps):
         record = {"stamps": _hash_stamps(stamps), "places": places, "digests": digests}
-        with suppress(OSError):  # computed again each time, where nothing can be kept
+        with suppress(OSError):  # recomputed each time if the cache can't be written
             write_atomically(cached, canonical_json(record))
     return digests
 
@@ -55,9 +59,11 @@ def _cache_path(base: Path) -> Path:
 
 
 def _walk(base: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield all folders and the names of the files in each. What Python caches is left out with
-    its temporary files (`x.cpython-311.pyc.140213`), which come and go while other processes
-    import."""
+    """Yield each folder, and the names of the files in it.
+
+    Python's cache folders are skipped, because their temporary files (`x.cpython-311.pyc.140213`)
+    come and go while other processes import.
+    """
     for top in _TOPS:
         for folder, folders, names in os.walk(base / top):
             folders[:] = [name for name in folders if name != "__pycache__"]
@@ -65,7 +71,7 @@ def _walk(base: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def _read_stamps(base: Path, places: Iterable[str]) -> list[list[int]]:
-    """Return size, times and inode of files and folders. Raises OSError."""
+    """Return the size, times and inode of each file and folder. Raises OSError."""
     return [stamp_of(os.stat(f"{base}/{place}")) for place in places]
 
 

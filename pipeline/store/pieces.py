@@ -1,7 +1,7 @@
-"""Files as lists of blobs and of bytes between them: large blobs that a file is made of are in the
-store once, not again within the file.
+"""Files as lists of pieces: blobs, and the bytes between them.
 
-A result names such a file's digest, as it does of one that is a blob itself, and its pieces.
+A large blob that is part of a file is thus stored once, not again within the file. A result names
+the digest of such a file, like that of a file which is a single blob, and also its pieces.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ from pipeline.store.files import copy_atomically, make_folder, publish, replacin
 from pipeline.store.forms import Piece as Piece
 
 _SHORT = 64  # bytes; shorter than a key of named data
-# Bytes; smaller blobs are fewer files, and so fewer questions to a remote.
+# Bytes; smaller blobs are merged, for fewer files and so fewer requests to a remote.
 _SHARED_FROM = 1 << 18
 
 
 class JoinedFile(NamedTuple):
-    """A file that was put together. `pieces` are empty where it is a blob of the store itself;
-    otherwise it is the `scratch` file at `path` for as long as `joined` holds it, and `digests` are
-    those of its blobs, by their offset and size in bytes."""
+    """A file that was put together from pieces.
+
+    If `pieces` is empty, the file is a blob of the store. Otherwise it is the `scratch` file at
+    `path`, which exists while the `joined` block lasts, and `digests` maps the offset and size in
+    bytes of each of its blobs to the blob's digest.
+    """
 
     path: Path
     digest: Digest
@@ -37,9 +40,11 @@ class JoinedFile(NamedTuple):
     scratch: BinaryIO | None = None
 
     def place(self, path: Path, root: Path) -> bool:
-        """Make the scratch file one of a folder below `root`, in place of what is there, while it
-        is held: by moving it, or into another filesystem by a copy. Return whether there is one.
-        Raises OSError."""
+        """Move or copy the scratch file to a path below `root`, replacing what is there.
+
+        It is moved within a filesystem, and copied to another one. Call it only within the `joined`
+        block. Returns whether there is a scratch file. Raises OSError.
+        """
         if self.scratch is None:
             return False
         make_folder(path.parent, root)
@@ -52,7 +57,7 @@ class JoinedFile(NamedTuple):
 
 
 def make_piece(data: bytes, store: BlobStore) -> Piece:
-    """Return bytes as a piece of a file."""
+    """Return bytes as a piece of a file: inline if they are short, otherwise as a stored blob."""
     if len(data) > _SHORT:
         return "blob", store.put(data)
     return "bytes", data.hex()
@@ -61,8 +66,10 @@ def make_piece(data: bytes, store: BlobStore) -> Piece:
 def iter_content(
     pieces: Iterable[Piece], store: BlobStore, verifies: bool = True
 ) -> Iterator[bytes]:
-    """Yield the content of a file, its blobs verified as by `BlobStore.stream`. Raises
-    MissingBlobError."""
+    """Yield the content of a file, its blobs verified as in `BlobStore.stream`.
+
+    Raises MissingBlobError.
+    """
     for piece in pieces:
         if piece[0] == "blob":
             yield from store.stream(piece[1], verifies)
@@ -71,12 +78,13 @@ def iter_content(
 
 
 def find_size(pieces: Iterable[Piece], store: BlobStore) -> int:
-    """Return the bytes of a file. Raises MissingBlobError."""
+    """Return the size of a file in bytes. Raises MissingBlobError."""
     return sum(_size(piece, store) for piece in pieces)
 
 
 def join_pieces(pieces: Iterable[Piece], store: BlobStore) -> tuple[Digest, int]:
-    """Store a file as one blob; return its digest and size in bytes. Raises MissingBlobError."""
+    """Store a file as one blob; return its digest and its size in bytes. Raises
+    MissingBlobError."""
     with store.writer() as file:
         for chunk in iter_content(pieces, store):
             file.write(chunk)
@@ -85,8 +93,11 @@ def join_pieces(pieces: Iterable[Piece], store: BlobStore) -> tuple[Digest, int]
 
 @contextmanager
 def joined(pieces: Iterable[Piece], store: BlobStore) -> Iterator[JoinedFile]:
-    """Put a file together, to be read: as a blob, or, where large blobs are in it, for as long as
-    the context lasts. Raises MissingBlobError."""
+    """Put a file together for reading. Raises MissingBlobError.
+
+    The file becomes a blob or, if it contains large blobs, a scratch file that exists until the
+    block ends.
+    """
     pieces = list(pieces)
     if not any(_is_large(piece, store) for piece in pieces):
         whole, size = join_pieces(pieces, store)
@@ -110,9 +121,9 @@ def joined(pieces: Iterable[Piece], store: BlobStore) -> Iterator[JoinedFile]:
 def write_joined(
     pieces: Iterable[Piece], whole: Digest, store: BlobStore, path: Path, root: Path
 ) -> None:
-    """Write a file of a folder below `root`, in place of what is there.
+    """Write a file from its pieces to a path below `root`, replacing what is there.
 
-    Raises MissingBlobError where a piece is missing, or the file is not the one of this digest.
+    Raises MissingBlobError if a piece is missing, or if the file doesn't match the digest `whole`.
     """
     pieces = list(pieces)
     with replacing(path, durable=True, root=root) as file:
@@ -123,13 +134,13 @@ def write_joined(
                 file.write(chunk)
         except digest.WrongContentError:
             for _ in iter_content(pieces, store):
-                pass  # a bad one is dropped, and missing
+                pass  # raises at a bad blob, which is dropped
             problem = f"the pieces of {path.name} do not add up to {whole}"
             raise MissingBlobError(f"store {store.root}: {problem}") from None
 
 
 def blobs_of_files(result: Mapping[str, Any]) -> list[Digest]:
-    """Return the blobs that the files of a result are made of."""
+    """Return the blobs from which the files of a result are made."""
     joined = result.get("joined", {})
     whole = [blob for name, blob in result["files"].items() if name not in joined]
     parts = [
@@ -139,7 +150,8 @@ def blobs_of_files(result: Mapping[str, Any]) -> list[Digest]:
 
 
 def _merge_small(pieces: Iterable[Piece], store: BlobStore) -> Iterator[Piece]:
-    """Yield pieces of which each is a large blob, or stands between two: then it is one."""
+    """Yield each large blob as a piece, and everything between two of them merged into one
+    piece."""
     for large, group in groupby(pieces, lambda piece: _is_large(piece, store)):
         between = list(group)
         if large:

@@ -1,4 +1,4 @@
-"""Where things stand in a store, and in a remote."""
+"""The layout of a store and of a remote: where each file is."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ It can be deleted at any time; missing results are rebuilt.
 """
 
 VOUCHERS = (
-    "vouchers"  # the keys that results of a remote were believed for, a line each
+    "vouchers"  # the keys whose signatures made remote results trusted, one per line
 )
-CORRECTIONS = "corrections"  # the actions whose results contradicted what they are of
-TOOLCHAINS = "toolchains"  # environments that were installed for a workspace, and our code's links
+CORRECTIONS = "corrections"  # the actions whose results contradicted their inputs
+TOOLCHAINS = (
+    "toolchains"  # environments installed for workspaces, with links to our code
+)
 _FILES = (
     "README",
     "costs.json",
@@ -33,22 +35,23 @@ _OWN = ("blobs", "actions", "tmp", "locks", "runs", ".gc.lock", *_FILES)
 
 
 def blob_name(blob: Digest) -> str:
-    """Return the place of a blob in a store or a remote."""
+    """Return the relative path of a blob in a store or a remote."""
     return f"blobs/{blob[:2]}/{blob[2:]}"
 
 
 def action_name(action: Digest) -> str:
-    """Return the place of an action's entry in a store or a remote."""
+    """Return the relative path of an action's entry in a store or a remote."""
     return f"actions/{action[:2]}/{action[2:]}.json"
 
 
 def action_of(path: Path) -> Digest:
-    """Return the action whose entry is at a path in a store."""
+    """Return the action whose entry is at this path in a store."""
     return Digest(path.parent.name + path.stem)
 
 
 def describe_remedy(root: Path, problem: str) -> str:
-    """Return a sentence on a store that this user can't use as its owner can."""
+    """Return a sentence about a store that this user can't fully use: the problem, and what to
+    do."""
     is_full = any(os.strerror(code) in problem for code in (errno.ENOSPC, errno.EDQUOT))
     remedy = "share it with a group (docs/guides/scaling.md#a-store-for-several-users)"
     if is_full:
@@ -57,8 +60,10 @@ def describe_remedy(root: Path, problem: str) -> str:
 
 
 def default_root() -> Path:
-    """Return `$XDG_CACHE_HOME/pte-pipeline`, which all checkouts of a user share. Raises
-    PipelineError where that is not set and the user has no home."""
+    """Return `$XDG_CACHE_HOME/pte-pipeline`, which all checkouts of a user share.
+
+    Raises PipelineError if the variable is not set and the user has no home folder.
+    """
     try:
         cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     except RuntimeError:
@@ -69,6 +74,7 @@ def default_root() -> Path:
 
 
 def own_places(root: Path) -> list[Path]:
-    """Return the folders and files that builds write in a store's folder."""
+    """Return the files and folders that builds write in a store's folder and in the user's
+    caches."""
     caches = [default_root() / name for name in ("distributions", TOOLCHAINS)]
     return [*(root / name for name in _OWN), *caches]

@@ -1,6 +1,7 @@
-"""The records of quantized methods: what was quantized and how, and what observing showed.
+"""The records of quantized methods: what was quantized and how, and what the observers found.
 
-A worker makes them, the store checks them by these declarations, manifest and report hold them.
+Workers make them, the store checks them against these declarations, and manifests and reports hold
+them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Any, Literal
 
 from pipeline.store.forms import Count
 
-# In dB or as an error; strict JSON has no infinities.
+# In dB or as an error. Infinities and NaN are words, because strict JSON has no such numbers.
 Decibels = float | Literal["inf", "-inf", "nan"]
 CalibrationSource = Literal[
     "files", "calibration_inputs", "examples", "generated", "none"

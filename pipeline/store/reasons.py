@@ -1,5 +1,8 @@
-"""Errors of other libraries as reasons: the whole message on one line, without what torch and
-ExecuTorch add to every message, such as how to log more; and the full disk behind an error."""
+"""Turns errors of other libraries into reasons, and finds the full disk behind an error.
+
+A reason is the whole message on one line, without the text that torch and ExecuTorch add to every
+message, such as how to log more.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,10 @@ from collections.abc import Iterator
 from pipeline.store.files import DISK_FULL, name_full_disk
 from pipeline.store.visible import one_line
 
-_LONGEST = 1200  # characters; of a longer reason the beginning and the end are kept
-# Patterns are compiled where they are first used: a no-op run uses none.
+_LONGEST = 1200  # characters; a longer reason keeps its beginning and its end
+# Patterns are compiled on first use: a no-op run uses none.
 _FRAMES = r' *File "[^"\n]+", line \d+, in [^\n]+(?:\n +[^\n]*)*'
-# Advice on calls that a build makes, to the end of the message.
+# Advice on calls that the build makes, not the user; it runs to the end of the message.
 _ADVICE = (
     r"(?ms)^(?:The error above occurred when calling torch\.export"
     r"|There are a few things to try:).*"
@@ -32,14 +35,14 @@ _NOISE = (
 )
 _ENDED = r"[.;:,!?]$"
 _NO_ROOM = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-_LITTLE = 1 << 20  # bytes: a disk that has fewer left is full
-# What torch says of an archive that it can't write, whatever the reason.
+_LITTLE = 1 << 20  # bytes; a disk with less free space counts as full
+# Torch's messages about an archive that it can't write, whatever the reason.
 _ARCHIVE = r"PytorchStreamWriter failed|inline_container\.cc.*unexpected pos"
 
 
 def reason(error: BaseException) -> str:
-    """Return the message of an error on one line, with those of the errors that it was raised
-    from, or its type if it has none."""
+    """Return the message of an error and of its causes on one line, or the error's type if it has
+    none."""
     parts: list[str] = []
     for number, cause in enumerate(iter_causes(error)):
         words = _shorten(str(cause))
@@ -51,7 +54,8 @@ def reason(error: BaseException) -> str:
 
 
 def iter_causes(error: BaseException, handled: bool = False) -> Iterator[BaseException]:
-    """Yield an error and those that it was raised from, or also those that were being handled."""
+    """Yield an error and the errors that it was raised from; with `handled`, also those that were
+    being handled."""
     visited: set[int] = set()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in visited:
@@ -61,7 +65,7 @@ def iter_causes(error: BaseException, handled: bool = False) -> Iterator[BaseExc
 
 
 def _shorten(text: str) -> str:
-    """Return a message without noise, with its lines as sentences of one line."""
+    """Return a message without noise, its lines joined into sentences on one line."""
     text = re.sub(_NOISE, "", re.sub(_FRAMES, "", re.sub(_ADVICE, "", text)))
     sentences = ""
     for line in filter(None, (" ".join(line.split()) for line in text.splitlines())):
@@ -71,8 +75,7 @@ def _shorten(text: str) -> str:
 
 
 def find_full_disk(error: BaseException) -> OSError | None:
-    """Return the error of the full disk that led to an error, with its folder, or None if none
-    did."""
+    """Return the full-disk error behind an error, with its folder, or None."""
     for cause in iter_causes(error, handled=True):
         if isinstance(cause, OSError) and cause.errno in DISK_FULL:
             return cause if cause.filename else name_full_disk(cause, _find_fullest())
@@ -82,21 +85,23 @@ def find_full_disk(error: BaseException) -> OSError | None:
 
 
 def _find_fullest() -> str:
-    """Return the folder, of those where others than this package write, whose disk has least room:
-    for temporary files, for logs, and where exporters run."""
+    """Return the folder with the least free disk space, of those that other libraries write to.
+
+    These are the folders for temporary files and for logs, and the folder in which exporters run.
+    """
     return min(
         tempfile.gettempdir(), os.path.abspath("build"), os.getcwd(), key=_find_free
     )
 
 
 def refuse_full_disk(folder: str) -> None:
-    """Raise OSError if not a byte is free on the disk of a folder."""
+    """Raise OSError if the disk of a folder has no free byte."""
     if not _find_free(folder):
         raise name_full_disk(_NO_ROOM, folder)
 
 
 def _find_free(folder: str) -> float:
-    """Return the bytes that are free on the disk of a folder; infinite where it isn't known."""
+    """Return the number of free bytes on the disk of a folder, or infinity if it isn't known."""
     try:
         usage = shutil.disk_usage(folder)
     except OSError:
@@ -105,5 +110,5 @@ def _find_free(folder: str) -> float:
 
 
 def is_full(folder: str) -> bool:
-    """Tell whether the disk of a folder has no room left."""
+    """Return whether the disk of a folder has no room left."""
     return _find_free(folder) < _LITTLE

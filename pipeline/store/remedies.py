@@ -1,4 +1,4 @@
-"""What to do about errors: features know the causes of those of torch and ExecuTorch."""
+"""Remedies for errors; features know the causes of errors of torch and ExecuTorch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pipeline.store.errors import describe_error
 
 
 def explain_error(error: BaseException, root: Path) -> str:
-    """Describe what ended an action in a line.
+    """Describe the error that ended an action in one line.
 
     Args:
         root: the workspace.
@@ -21,19 +21,20 @@ def explain_error(error: BaseException, root: Path) -> str:
 
 
 def add_remedy(text: str, error: BaseException | None = None) -> str:
-    """Return the text of an error with its remedy, where one is known; the error itself helps."""
+    """Return the text of an error with a remedy, if one is known; `error` helps to find it."""
     for text_with_remedy in call_all("add_remedy", text, (), error):
         return str(text_with_remedy)
     return text
 
 
 def range_remedy(operator: str, lowered: Sequence[int | None], keeps: bool) -> str:
-    """Return what to do about a size that is lowered for a smaller range than its source takes.
+    """Return what to do about an input size that is lowered for a smaller range than its source
+    takes.
 
     Args:
-        operator: the one that narrowed it; "" where it is not known.
-        lowered: the least and the greatest size; None is no limit.
-        keeps: whether `keep_ranges` is set, which helps where convolutions narrow a size.
+        operator: the operator that narrowed the size, or "" if unknown.
+        lowered: the smallest and the largest size; None means no limit.
+        keeps: whether `keep_ranges` is set, which helps if convolutions narrow a size.
     """
     if not keeps and (not operator or "conv" in operator):
         return "`edge: {keep_ranges: true}` may keep them"

@@ -1,6 +1,6 @@
-"""The remote tier of a store: what a store asks of one, and the counts of how that ended.
+"""The interface of a store's remote tier, and the counts of its requests by outcome.
 
-A feature brings it (`moments.Feature.remote_tier`). A store without one has what its folder has.
+A feature provides it (`moments.Feature.remote_tier`). A store without one has only its folder.
 """
 
 from __future__ import annotations
@@ -17,37 +17,39 @@ _T = TypeVar("_T")
 
 
 class RemoteTierSettings(Protocol):
-    """The settings of a remote tier, which go to workers: they can be hashed and pickled."""
+    """The settings of a remote tier; hashable and picklable, because they go to workers."""
 
     def __hash__(self) -> int: ...
 
     @property
     def url(self) -> str:
-        """The address, for people."""
+        """The address, for display."""
 
     @property
     def pushes(self) -> bool:
-        """Tell whether results are pushed."""
+        """Whether results are pushed."""
 
     @property
     def believes_all(self) -> bool:
-        """Tell whether unsigned results are believed."""
+        """Whether unsigned results are trusted."""
 
     def fingerprint(self) -> str:
-        """Return a name that changes with whose results are believed."""
+        """Return a name that changes with the set of trusted keys."""
 
     def open(self) -> RemoteTier:
-        """Return the remote tier. It is called once in a process, and asks nothing yet."""
+        """Return the remote tier. Called once per process; sends no request yet."""
 
 
 @dataclass
 class RemoteCounts:
-    """Counts of how questions to the remote ended, one of the first five each, and uploads, as
-    `pushed` or `errors`."""
+    """Counts of requests to the remote, by outcome.
+
+    Each request counts as one of the first five; each upload counts as `pushed` or `errors`.
+    """
 
     hits: Count = 0
     misses: Count = 0
-    unsigned: Count = 0  # or signed by nobody trusted
+    unsigned: Count = 0  # or signed with a key that isn't trusted
     corrupt: Count = 0
     errors: Count = 0
     pushed: Count = 0
@@ -60,11 +62,12 @@ class RemoteCounts:
 
 
 class RemoteTier(Protocol):
-    """A remote tier, for all threads of one process. No method raises for what the remote does.
+    """A remote tier, shared by all threads of a process. No method raises for a failure of the
+    remote.
 
     Attributes:
-        counts: of this process, or of the action that it performs.
-        problem: why it was given up, in a line, or "".
+        counts: the counts of this process, or of the action that it runs.
+        problem: one line on why the remote was given up, or "".
     """
 
     counts: RemoteCounts
@@ -74,47 +77,49 @@ class RemoteTier(Protocol):
     def settings(self) -> RemoteTierSettings: ...
 
     def check(self) -> None:
-        """Raise PipelineError for settings that can't work, whatever the remote does."""
+        """Raise PipelineError if the settings can't work, whatever the remote does."""
 
     def trusts(self, voucher: str) -> bool:
-        """Tell whether results are believed that the key of this name vouched for, or nobody did
-        (`entries.ANYONE`)."""
+        """Return whether results with this voucher are trusted: the name of a key, or
+        `entries.ANYONE` for unsigned results."""
 
     def fetch_result(
         self,
         action: Digest,
         parse: Callable[[Any, str], _T | None] = lambda record, voucher: record,
     ) -> _T | None:
-        """Return what `parse` makes of the record of an action and of who vouched for it; None if
-        there is none that may be believed, or `parse` makes nothing of it."""
+        """Return the result of `parse`, called with an action's record and its voucher.
+
+        Returns None if there is no trusted record, or if `parse` returns None.
+        """
 
     def fetch_blob(self, blob: Digest, file: BinaryIO) -> bool:
-        """Write a blob to a file, and verify its digest; tell whether all of it came."""
+        """Write a blob to a file and verify its digest; return whether all of it came."""
 
     def has_blob(self, blob: Digest) -> bool:
-        """Tell whether a blob is there, whatever its content."""
+        """Return whether a blob is at the remote, whatever its content."""
 
     def has_result(self, action: Digest) -> bool:
-        """Tell whether a result is there, whoever it is from."""
+        """Return whether a result is at the remote, whoever signed it."""
 
     def forget_misses(self) -> None:
-        """Ask again for what was not there: somebody may have pushed it since."""
+        """Forget what was missing, because somebody may have pushed it since."""
 
     def push_result(self, action: Digest, record: Mapping[str, Any]) -> None:
-        """Write a record in place of what is there."""
+        """Write a record, replacing what is there."""
 
     def push_blob(self, blob: Digest, path: Path) -> None:
-        """Write a blob, unless it is there or the file has another content."""
+        """Write a blob, unless it is already there or the file's content doesn't match it."""
 
     def sweep(self) -> int:
-        """Remove files that nobody can be writing any more; return how many."""
+        """Remove files that nobody can still be writing; return their number."""
 
     def outcome(self) -> list[Any]:
-        """Return the counts, the problem, and whether it was given up, as JSON."""
+        """Return the counts, the problem, and whether the remote was given up, as JSON."""
 
     def join(self, counts: Mapping[str, int], problem: str, given_up: bool) -> None:
         """Add the outcome of another process."""
 
     def describe(self, use: Mapping[str, Any]) -> str:
-        """Describe the use of a remote in a run, as `run.json` has it, in a line, without what did
-        not happen."""
+        """Describe a run's use of the remote, in the form of `run.json`, in one line without zero
+        counts."""

@@ -1,6 +1,6 @@
 """The outlines of action results: the fields of each kind, and their forms.
 
-A new field of a result is declared here. `entries.py` says what fields must agree with.
+Every field of a result is declared here; `entries.py` checks that fields agree with each other.
 """
 
 from __future__ import annotations
@@ -108,14 +108,14 @@ _MEASURE = {"record": Digest, "blobs": list[Digest]}
 _VALIDATE = {
     "files": {FileName: Digest},
     "facts": {
-        "ok": Literal[True],  # no other is kept
+        "ok": Literal[True],  # failed validations are not stored
         "verdict": Literal["not run", "not judged", "passed"],
         "allow": list[Allowed],
-        "methods": dict[str, Verdict],  # of those that have not passed
+        "methods": dict[str, Verdict],  # only the methods that have not passed
         "sound": Literal[True],
         "complete": Literal[True],
-        "only?": list[str],  # the methods that were asked for, where not all were
-        "no_baseline?": list[str],  # the gates that had none to compare with
+        "only?": list[str],  # the requested methods, if not all were requested
+        "no_baseline?": list[str],  # the gates without a baseline to compare with
         "measured": Digest,
     },
 }
@@ -127,8 +127,10 @@ def _outline_compile() -> Any:
     return {
         "object": MethodObject,
         "methods": {MethodName: COMPILED_METHOD},
-        "etrecord": {EntryName: Blob},  # of an ETRecord, where that is wanted
-        "blobs": list[Digest],  # that all of these need, sorted
+        "etrecord": {
+            EntryName: Blob
+        },  # the entries of an ETRecord, if one was requested
+        "blobs": list[Digest],  # all blobs of these fields, sorted
     }
 
 
@@ -156,8 +158,8 @@ OUTLINES: Mapping[str, Any] = {
 }
 
 
-# Made when a result of the kind is read: their records take as long to import as all others, and a
-# run with nothing to do reads none.
+# Made when a result of the kind is first read: importing their records takes as long as importing
+# all others, and a run with nothing to do reads none of them.
 RECORD_OUTLINES: Mapping[str, Callable[[], Any]] = {
     "compile": _outline_compile,
     "preprocess": _outline_preprocess,
@@ -166,7 +168,7 @@ RECORD_OUTLINES: Mapping[str, Callable[[], Any]] = {
 
 @cache
 def check_of_kind(kind: str) -> Check:
-    """Return the check of the results of a kind of action; any fits one that is not listed."""
+    """Return the check for results of a kind of action; an unlisted kind accepts any result."""
     if kind in RECORD_OUTLINES:
         return check_of(RECORD_OUTLINES[kind]())
     if kind in OUTLINES:

@@ -1,4 +1,4 @@
-"""The commit that a workspace is checked out at, for records of where a build came from."""
+"""The commit that a workspace is checked out at, to record where a build came from."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Revision(NamedTuple):
 
 
 def find_revision(root: Path) -> Revision | None:
-    """Return the revision that is checked out around a folder; None where there is none, or no
-    git that can say."""
-    # Of a submodule, its commit counts; what is in its work tree is asked of its own git.
+    """Return the revision that is checked out around a folder, or None if there is none or git
+    can't tell."""
+    # For a submodule, only its commit counts; asking about its work tree would run git inside it.
     status = "status --porcelain --untracked-files=no --ignore-submodules=dirty -- ."
     try:
         commit = run_git(root, "rev-parse", "--verify", "HEAD")

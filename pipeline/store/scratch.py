@@ -1,4 +1,4 @@
-"""Folders for temporary files that go with the process that made them, however it ends."""
+"""Folders for temporary files that are removed with the process that made them, however it ends."""
 
 from __future__ import annotations
 
@@ -18,8 +18,12 @@ _LOCK = "lock"
 
 @contextmanager
 def scratch_folder(prefix: str, parent: str | Path = "") -> Iterator[Path]:
-    """Yield a folder in `parent`, or where the system keeps temporary files, and remove it at the
-    end of the block. It is locked, so that those of killed processes are known, and go now."""
+    """Yield a new folder in `parent`, or in the system's temporary folder; remove it after the
+    block.
+
+    The folder is locked, so that folders of killed processes are recognized; those are removed
+    first.
+    """
     parent = os.path.realpath(parent or tempfile.gettempdir())
     for folder in Path(parent).glob(f"{prefix}*"):
         _remove_abandoned(folder)
@@ -28,27 +32,30 @@ def scratch_folder(prefix: str, parent: str | Path = "") -> Iterator[Path]:
         with open(path / f"{_LOCK}.new", "w") as lock:
             with suppress(OSError):  # a filesystem without locks
                 fcntl.flock(lock, fcntl.LOCK_EX)
-            os.rename(lock.name, path / _LOCK)  # so that nobody finds it unlocked
+            os.rename(
+                lock.name, path / _LOCK
+            )  # renamed so that nobody finds it unlocked
             yield path
     finally:
         _remove(path)
 
 
 def _remove_abandoned(folder: Path) -> None:
-    """Remove a folder of this user's whose process is gone."""
+    """Remove a folder of this user if the process that made it is gone."""
     with suppress(OSError):
         status = folder.lstat()
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
             return
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
         with open(os.open(folder / _LOCK, flags)) as lock:
-            # Raises while its process lives.
+            # Raises while the folder's process is alive.
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _remove(folder)
 
 
 def empty_folder(folder: Path) -> None:
-    """Remove what is in a folder, as far as it can be; folders that can't be written too."""
+    """Remove the contents of a folder if possible, even from subfolders that can't be written
+    to."""
     for parent, names, _ in os.walk(folder):
         for name in names:
             subfolder = os.path.join(parent, name)

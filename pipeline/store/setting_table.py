@@ -1,7 +1,8 @@
-"""The table of settings: how each is read, what it must be, what it does.
+"""The table of settings: how each is parsed, which values it takes, and what it does.
 
-It knows no workspace but the folder that relative paths begin in; `settings.py` says where the
-values come from. Features bring settings of their own (`moments.Feature.settings`).
+The table knows nothing of the workspace except the folder that relative paths start from;
+`settings.py` knows where the values come from. Features add their own settings
+(`moments.Feature.settings`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pipeline.store.sizes import parse_size
 
 DEFAULT_CAP = "50GB"
 _MOST_JOBS = 4096
-_MOST_SECONDS = 1e9  # threads wait no longer than some 1e10
+_MOST_SECONDS = 1e9  # threads can't wait longer than about 1e10
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _EXECUTOR = re.compile(r"\w+(://[^/\s]+:\d{1,5})?")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -41,7 +42,7 @@ def _parse_size(value: Any, _: Path) -> int:
 
 
 def parse_text(value: Any) -> str:
-    """Return a text that can be shown in a line. Raises ValueError for another value."""
+    """Return a text that fits on a line. Raises ValueError for any other value."""
     ok = isinstance(value, str) and 0 < len(value) < 4096 and not _CONTROL.search(value)
     return str(checked(value, ok))
 
@@ -52,8 +53,10 @@ def _parse_path(value: Any, root: Path) -> Path:
 
 
 def parse_texts(value: Any, _: Path) -> tuple[str, ...]:
-    """Return a list of texts, which a variable has with the separator of PATH between them. Raises
-    ValueError for another value."""
+    """Return a list of texts; a variable separates them like the folders of PATH.
+
+    Raises ValueError for any other value.
+    """
     values = value.split(os.pathsep) if isinstance(value, str) else value
     return tuple(parse_text(text) for text in checked(values, isinstance(values, list)))
 
@@ -74,7 +77,7 @@ def _parse_paths(value: Any, root: Path) -> tuple[Path, ...]:
 
 
 def _parse_verdicts(value: Any, root: Path) -> tuple[str, ...]:
-    """Parse verdicts, of a list or with commas between them."""
+    """Parse verdicts from a list, or from a text with commas between them."""
     words = value
     if isinstance(value, str):
         words = value.split(",")
@@ -84,13 +87,13 @@ def _parse_verdicts(value: Any, root: Path) -> tuple[str, ...]:
 
 
 def parse_seconds(value: Any, _: Path) -> float:
-    """Return a number of seconds above 0. Raises ValueError for another value."""
+    """Return a number of seconds above 0. Raises ValueError for any other value."""
     seconds = float(checked(value, type(value) in (int, float, str)))
     return checked(seconds, 0 < seconds < _MOST_SECONDS)
 
 
 def checked(value: Any, ok: bool) -> Any:
-    """Return a value that is right. Raises ValueError for one that isn't."""
+    """Return a value if it is `ok`. Raises ValueError otherwise."""
     if not ok:
         raise ValueError
     return value
@@ -179,12 +182,12 @@ def find_settings() -> Mapping[str, Setting]:
 
 
 def variable_of(name: str) -> str:
-    """Return the name of the environment variable that sets a setting."""
+    """Return the name of the environment variable for a setting."""
     return f"PTE_PIPELINE_{name.upper()}"
 
 
 def find_variables() -> dict[str, str]:
-    """Return the variables of the environment that set settings, by the settings' names."""
+    """Return the environment variables for settings, by the name of the setting."""
     settings = find_settings().items()
     return {
         name: variable_of(name) for name, setting in settings if setting.has_variable

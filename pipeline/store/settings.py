@@ -1,6 +1,7 @@
-"""Reads the settings of a workspace that take more than one key, or a feature.
+"""Reads the workspace settings that combine several keys, or that involve a feature.
 
-They stand in `[tool.pte-pipeline]` of its `pyproject.toml`, and in the environment, which wins.
+Settings are in `[tool.pte-pipeline]` of the workspace's `pyproject.toml`, and in the environment,
+which takes precedence.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ if TYPE_CHECKING:
 
 
 class Environment(NamedTuple):
-    """The variables of the environment that configs may read.
+    """The environment variables that configs may read.
 
     Attributes:
-        names: all of them.
-        secrets: those whose values are recorded nowhere.
-        remedy: how to add one.
-        values: instead of the process's environment.
+        names: all of these variables.
+        secrets: the variables whose values are never recorded.
+        remedy: how to add a variable.
+        values: used instead of the process's environment.
     """
 
     names: Collection[str] = ()
@@ -38,7 +39,7 @@ class Environment(NamedTuple):
 
 
 def read_environment(reader: SettingsReader) -> Environment:
-    """Return the variables that configs may read."""
+    """Return the environment variables that configs may read."""
     secrets = reader.get("secrets", frozenset())
     names = reader.get("variables", frozenset()) | secrets
     if not reader.untrusted:
@@ -51,7 +52,7 @@ def read_environment(reader: SettingsReader) -> Environment:
 
 
 def read_remote(reader: SettingsReader) -> RemoteTierSettings | None:
-    """Return the settings of the remote tier that a feature brings, if one is set."""
+    """Return the settings of the remote tier that a feature provides, or None if none is set."""
     for feature in find_features():
         if feature.remote_tier and any(map(reader.is_set, feature.settings)):
             remote: RemoteTierSettings | None = load(feature.remote_tier)(reader)
@@ -61,8 +62,10 @@ def read_remote(reader: SettingsReader) -> RemoteTierSettings | None:
 
 
 def read_executor(reader: SettingsReader) -> str:
-    """Return where actions run, "" for this machine. Raises PipelineError for an executor that this
-    installation lacks."""
+    """Return where actions run, or "" for this machine.
+
+    Raises PipelineError if this installation lacks the executor.
+    """
     executor: str = reader.get("executor", "")
     name = executor.partition("://")[0]
     executors = find_functions("executors")
@@ -80,13 +83,14 @@ def read_executor(reader: SettingsReader) -> str:
 
 
 def in_ci() -> bool:
-    """Return whether this process runs in CI, by the variable that all CI services set."""
+    """Return whether this process runs in CI, according to the variable that all CI services
+    set."""
     return os.environ.get("CI", "").lower() in ("1", "true")
 
 
 def usable_cores() -> int:
-    """Return the number of cores that this process may use; all of them where the system, such as
-    macOS, does not tell."""
+    """Return the number of cores that this process may use, or all cores if the system doesn't
+    tell, like macOS."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -1,9 +1,9 @@
-"""The releases of ExecuTorch that this package builds with, and which of them is installed.
+"""The supported releases of ExecuTorch, and which of them is installed.
 
-What differs by release is in this folder alone: a TOML file for each, and
-`constructors-<release>.json`, how the constructors of its backends differ from the first release's
-(`python -m tools.describe_constructors`). Versions are read from the metadata of distributions;
-nothing is imported.
+All that differs between releases is in this folder: a TOML file for each, and
+`constructors-<release>.json`, which lists how the constructors of its backends differ from the
+first release's (`python -m tools.describe_constructors`). Versions are read from the metadata of
+distributions; nothing is imported.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ FOLDER = Path(__file__).parent
 _PUBLIC = re.compile(r"\d+(\.\d+)*")
 
 
-@dataclass(frozen=True, eq=False)  # a release is one object: mappings have no hash
+@dataclass(frozen=True, eq=False)  # compared by identity: mappings have no hash
 class Release:
     """A release of ExecuTorch, with the distributions that it was tested with.
 
     Attributes:
-        executorch: the version that was tested.
-        torch: versions of torch that were tested with it, the one to install first.
-        least: the least versions of what ExecuTorch asks for without naming one version.
+        executorch: the tested version.
+        torch: the tested versions of torch, starting with the one to install.
+        least: the lowest versions of distributions that ExecuTorch requires without pinning.
         bindings: the extension module of `executorch.extension.pybindings`.
-        lacks: backends of the catalogue that it has not, with the requirement that pip is given to
-            get them.
-        joint: vendors' backends that see all methods at once, beyond those of the first release.
-        not_offered: parameters of constructors of backends, by target, that the first release lacks
-            and that are no option here, and why.
-        rewritten: digests of functions whose text is not that of the first release, and that were
-            looked at again: what stands in for them still does.
+        lacks: the backends of the catalogue that the release lacks, with the requirement to pass to
+            pip to get them.
+        joint: vendors' backends that see all methods at once, in addition to the first release's.
+        not_offered: by target, the parameters of backend constructors that the first release lacks
+            and that are not offered as options, each with the reason.
+        rewritten: the new digests of functions whose source differs from the first release's, after
+            a review that our replacements for them still hold.
         rewritten_by_torch: the same by minor release of torch, such as "2.14".
     """
 
@@ -55,25 +55,25 @@ class Release:
 
     @property
     def minor(self) -> tuple[int, ...]:
-        """The numbers of its minor release, such as (1, 5)."""
+        """The numbers of the minor release, such as (1, 5)."""
         return _numbers(self.executorch)[:2]
 
     @property
     def constructors(self) -> Path:
-        """The file that says how constructors differ from those of the first release."""
+        """The file of differences between this release's constructors and the first release's."""
         return FOLDER / f"constructors-{'.'.join(map(str, self.minor))}.json"
 
     def digest_of(self, target: str, digest: str) -> str:
         """Return the digest that a function has with the installed torch.
 
         Args:
-            digest: what it has in the first release.
+            digest: its digest in the first release.
         """
         of_torch = self.rewritten_by_torch.get(_minor_of_torch(), {})
         return of_torch.get(target) or self.rewritten.get(target, digest)
 
     def requirements(self) -> dict[str, str]:
-        """Return what pip is given for each distribution."""
+        """Return the requirement of each distribution, in the form that pip takes."""
         exact = {"torch": self.torch[0], "executorch": self.executorch}
         requirements = {name: f"{name}=={version}" for name, version in exact.items()}
         for name, version in self.least.items():
@@ -81,7 +81,7 @@ class Release:
         return requirements
 
     def unmet(self, installed: Mapping[str, str]) -> Iterator[str]:
-        """Yield the distributions that are installed in another version than was tested."""
+        """Yield the distributions whose installed version was not tested."""
         tested = {"torch": self.torch, "executorch": (self.executorch,)}
         for name, versions in tested.items():
             if _public(installed[name]) not in versions:
@@ -99,8 +99,10 @@ def _read(path: Path) -> Release:
 
 
 def _public(version: str) -> str:
-    """Return a version without its local build: `2.13.0` of `2.13.0+cpu`. Nightlies and release
-    candidates remain what they are."""
+    """Return a version without its local build: `2.13.0` for `2.13.0+cpu`.
+
+    Versions of nightlies and release candidates keep their other suffixes.
+    """
     return version.partition("+")[0]
 
 
@@ -120,7 +122,7 @@ RELEASES = tuple(
 
 @cache
 def installed_release() -> Release:
-    """Return the release that is installed: for an unknown version, the last one before it."""
+    """Return the installed release or, if its version is unknown, the last release before it."""
     version = installed_versions()["executorch"]
     major, minor, *_ = [*map(int, re.findall(r"\d+", version)), 0, 0]
     earlier = [release for release in RELEASES if release.minor <= (major, minor)]
@@ -134,15 +136,15 @@ def _minor_of_torch() -> str:
 
 def installed_versions() -> dict[str, str]:
     """Return the installed versions of the distributions that releases name, or "not installed"."""
-    # As keys have them, which read no metadata of an unchanged distribution.
+    # Read as for keys, which skip the metadata of an unchanged distribution.
     names = {name for release in RELEASES for name in release.requirements()}
     return {name: identity(name).partition(CHANGED)[0] for name in names}
 
 
 def describe_unknown(installed: Mapping[str, str]) -> str:
-    """Return what is installed and untested, with what was tested and a remedy, or "".
+    """Return a message about untested installed versions, with the tested ones and a remedy, or "".
 
-    The release that differs least is compared with.
+    The installed versions are compared with the release that differs the least.
     """
     release = min(RELEASES, key=lambda release: len([*release.unmet(installed)]))
     unmet = [*release.unmet(installed)]
