@@ -1,1 +1,2 @@
-"""The plan: the actions that sources and configs call for, their keys and status. No torch."""
+"""The plan: the actions that sources and configs require, their keys and their status. Imports no
+torch."""

@@ -1,6 +1,7 @@
-"""Actions: what a build does, each a pure function of its key.
+"""Actions: the steps of a build, each a pure function of its key.
 
-What differs from kind to kind is in `plan/kinds/`. Nothing here reads a file or imports torch.
+Differences between kinds of actions are in `plan/kinds/`. Nothing here reads a file or imports
+torch.
 """
 
 from __future__ import annotations
@@ -15,15 +16,18 @@ from pipeline.store import digest
 from pipeline.store.digest import Digest
 from pipeline.store.workspace import Workspace
 
-if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
+if TYPE_CHECKING:  # a no-op run parses no config, and so doesn't import pydantic
     from pipeline.config.models import MethodConfig
 
 KindName = Literal["export", "quantize", "compile", "link", "validate"]
 
 
 class ActionInputs(Protocol):
-    """The inputs of an action of any kind: everything that its key is made of, and what its worker
-    needs to find the same on its own."""
+    """The inputs of an action of any kind.
+
+    They contain everything that the action's key is made from, and everything that its worker needs
+    to compute the same key.
+    """
 
     @property
     def sources(self) -> Mapping[str, MethodSource]:
@@ -31,18 +35,18 @@ class ActionInputs(Protocol):
 
     @property
     def configs(self) -> Mapping[str, MethodConfig]:
-        """How each method is lowered whose backends or quantizer run."""
+        """The lowering config of each method whose backends or quantizer run."""
 
     @property
     def references(self) -> Sequence[str]:
-        """The passes and algorithms of users that run, as module:name."""
+        """The user's passes and algorithms that run, as module:name."""
 
     @property
     def results(self) -> Sequence[Digest]:
         """The actions whose results are read."""
 
     def renewed(self, workspace: Workspace) -> ActionInputs:
-        """Return the same with files, passes and libraries as a workspace has them now."""
+        """Return the same inputs with the workspace's current files, passes and libraries."""
 
 
 Inputs = TypeVar("Inputs")
@@ -50,7 +54,7 @@ Inputs = TypeVar("Inputs")
 
 @dataclass(frozen=True, eq=False, repr=False)  # see `moments.Feature`
 class Action(Generic[Inputs]):
-    """One step of a build: its key, and the inputs that it is made of."""
+    """One step of a build: its key, and the inputs that the key is made from."""
 
     kind: KindName
     model: str
@@ -65,7 +69,7 @@ class Action(Generic[Inputs]):
 
     @property
     def libraries(self) -> list[str]:
-        """The libraries of operators that are loaded before it runs."""
+        """The operator libraries that are loaded before the action runs."""
         key = self.key.get("measured", self.key)
         return list(key.get("operators", ()))
 

@@ -1,4 +1,5 @@
-"""The archives of models, described without torch: what the store knows of them, or else reads."""
+"""The archives of models, described without torch: from the store or, failing that, by reading
+them."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ class Archives:
     """The archives of a workspace's models, each read once.
 
     Attributes:
-        usage: how often the store knew one.
+        usage: how often the store already had a description.
     """
 
     def __init__(self, workspace: Workspace) -> None:
@@ -32,8 +33,11 @@ class Archives:
         self._described: dict[Digest, tuple[ArchiveFacts, float]] = {}
 
     def describe(self, path: Path) -> ArchiveFacts:
-        """Describe the content of an archive: cached by its stamp, kept in the store by its bytes,
-        or read."""
+        """Describe the content of an archive.
+
+        The description is cached by the archive's stamp, or is in the store by its digest;
+        otherwise the archive is read.
+        """
         digests = self._workspace.file_digests
 
         def describe(path: Path) -> Any:
@@ -55,28 +59,35 @@ class Archives:
         return sources.parse_archive(*described)
 
     def outline(self, source: MethodSource) -> Outline | None:
-        """Return which modules and tensors a method's program has, None where that is not known.
-        Raises SourceError."""
+        """Return the modules and tensors of a method's program, or None if they aren't known.
+
+        Raises SourceError.
+        """
         parts = self._find_parts(source, "outline")
         if parts is None:
             return None
         return Outline(**parts["outline"])
 
     def buffers(self, source: MethodSource) -> Mapping[str, Any] | None:
-        """Return the buffers that a method's program uses (`describe_buffers`), None where they are
-        not known. Raises SourceError."""
+        """Return the buffers that a method's program uses (`describe_buffers`), or None if they
+        aren't known.
+
+        Raises SourceError.
+        """
         parts = self._find_parts(source, "buffers")
         if parts is None:
             return None
         return parts["buffers"]
 
     def _find_parts(self, source: MethodSource, part: str) -> Mapping[str, Any] | None:
-        """Return the parts of a method's program, as the store tells or else its archive: it must
-        not depend on what was built before what a config may say. None where there is neither, as
-        of an exporter whose results are at a remote. Raises SourceError.
+        """Return the parts of a method's program from the store or, failing that, from its archive.
+
+        The archive is read because the validity of a config must not depend on earlier builds.
+        Returns None without either, for example for an exporter whose results are at a remote.
+        Raises SourceError.
 
         Args:
-            wanted: the part that is asked for, which the record of an older release may lack.
+            part: the requested part, which the record of an older release may lack.
         """
         for facts, _ in self._described.values():
             parts = facts.find_parts(source.program)
@@ -90,8 +101,8 @@ class Archives:
         return self._read(source.archive, source.content).find_parts(source.program)
 
     def _read(self, path: Path, content: Digest | None) -> ArchiveFacts:
-        """Read an archive and keep what it is until `remember`. Raises SourceError."""
-        # A run with nothing to do reads no archive.
+        """Read an archive, and keep its description until `remember`. Raises SourceError."""
+        # Imported lazily: a run with nothing to do reads no archive.
         from pipeline.program.archive_facts import describe_archive
 
         started = time.perf_counter()
@@ -102,11 +113,11 @@ class Archives:
         return facts
 
     def remember(self) -> None:
-        """Keep in the store what was read of archives."""
+        """Store the descriptions of the archives that were read."""
         store = self._workspace.store
         with suppress(
             OSError
-        ):  # a convenience; a store that can't be written only serves
+        ):  # only a convenience: a store that can't be written to is just read
             while self._described:
                 content, (facts, seconds) = self._described.popitem()
                 store.put_result(
@@ -120,7 +131,8 @@ class Archives:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Raises SourceError for a model's file that can't be read."""
+    """Raise SourceError in place of an OSError in the block, for a model's file that can't be
+    read."""
     try:
         yield
     except OSError as error:

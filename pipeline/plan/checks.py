@@ -1,4 +1,4 @@
-"""Checks of a parsed config against its model, and where parts of it were written."""
+"""Checks of a parsed config against its model, and the lines on which its parts were written."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pipeline.program.sources import MethodSource
 from pipeline.store.errors import Problem, did_you_mean, join
 from pipeline.store.names import METADATA
 
-if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
+if TYPE_CHECKING:  # a no-op run parses no config, and so doesn't import pydantic
     from pipeline.config.compose import Document
     from pipeline.config.models import PackageConfig
 
@@ -26,12 +26,14 @@ def check_model(
     outline: Callable[[MethodSource], Outline | None],
     buffers: Callable[[MethodSource], Mapping[str, Any] | None],
 ) -> list[Problem]:
-    """Return where config and model disagree: methods, their modules, their state, what kinds of
-    actions that features bring find wrong, and patterns that fit nothing.
+    """Return a problem for each disagreement between a config and its model.
+
+    This checks the methods, their modules and their state, runs the checks of action kinds that
+    features add, and finds patterns that match nothing.
 
     Args:
-        outline, buffers: tell what a method's program has, None where that is not known. Their
-            errors are raised.
+        outline, buffers: return what a method's program has, or None if it isn't known. Their
+            errors are passed on.
     """
     problems = list(check_methods(config, document, methods))
     if problems:
@@ -56,7 +58,7 @@ def check_model(
 def check_methods(
     config: PackageConfig, document: Document, methods: Collection[str]
 ) -> Iterator[Problem]:
-    """Find methods that the model lacks, or that the config leaves out."""
+    """Yield a problem for each method that the model lacks, or that the config doesn't mention."""
     if config.emit.metadata and METADATA in (*config.methods, *config.constant_methods):
         mistake = f"adds the method {METADATA}, but a method of this name exists"
         yield document.problem(
@@ -83,8 +85,11 @@ def check_methods(
 def find_places(
     config: PackageConfig, document: Document, more_paths: Iterable[str] = ()
 ) -> dict[str, str]:
-    """Return file and line of the methods, settings of the validation and gates that are written,
-    the package's and each method's, and of further settings, by their path in the config."""
+    """Return the file and line of each setting that was written, by its path in the config.
+
+    The settings are the methods; the validation settings and gates, of the package and of each
+    method; and those at `more_paths`.
+    """
     validation = config.validation
     paths = [f"methods.{name}" for name in config.methods]
     validated: dict[str, Any] = {"validate": validation}

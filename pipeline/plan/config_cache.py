@@ -1,7 +1,7 @@
-"""The configs of a workspace, and what is cached of them from run to run.
+"""The configs of a workspace, and what is cached about them from run to run.
 
-Where nothing changed, not even a config is parsed: what follows from one is cached with the digests
-of all that it was made from.
+If nothing has changed, not a single config is parsed: anything derived from a config is cached with
+the digests of everything that it was derived from.
 """
 
 from __future__ import annotations
@@ -31,17 +31,18 @@ class ConfigSummary(NamedTuple):
     """The part of a config from which tasks and the digests of keys are made.
 
     Attributes:
-        export: the model and its parameters, as `name_export` names them.
-        file: how the package's .pte is called, without its ending.
-        omitted: the methods of the model that are no part of the package.
+        export: the model and its parameters, as named by `name_export`.
+        file: the name of the package's .pte, without its suffix.
+        omitted: the methods of the model that are not part of the package.
         units: the methods that are compiled together, unit by unit.
-        distributions: those whose versions count for what the backends and quantizers make.
-        backends: those for which this machine counts.
+        distributions: the distributions whose versions can change what the backends and quantizers
+            make.
+        backends: the backends whose results depend on this machine.
         passes: the passes that the config names, by reference.
-        operators: the libraries of operators that the config names.
+        operators: the operator libraries that the config names.
         quantized: the methods that are quantized.
         files: the files of the workspace that options name.
-        features: what features keep of the config, by the name of each that it concerns.
+        features: the summaries that features keep of the config, by feature.
         revision: whether the package names the commit that it was built from.
         budget: the seconds that validating the package may take.
     """
@@ -63,21 +64,21 @@ class ConfigSummary(NamedTuple):
 
     @property
     def machine(self) -> dict[str, Any]:
-        """The facts of this machine that count, by backend."""
+        """The facts about this machine that count, by backend."""
         if not self.backends:
             return {}
-        # Pydantic, which most no-op runs do without.
+        # Imported lazily: this needs pydantic, and most no-op runs don't.
         from pipeline.backends import (
             BACKENDS,
         )
 
-        # Without those of plugins that fail by now.
+        # Skips the backends of plugins that no longer load.
         names = BACKENDS.keys() & self.backends
         return {name: BACKENDS[name].machine for name in sorted(names)}
 
 
 class ConfigCache:
-    """The configs of a workspace, as its files stand when they are first looked at."""
+    """The configs of a workspace, as its files were when they were first read."""
 
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
@@ -88,19 +89,21 @@ class ConfigCache:
         self.toolchains: dict[tuple[str, ...], dict[str, str]] = {}
 
     def toolchain(self, summary: ConfigSummary) -> dict[str, str]:
-        """Return the versions that count for what a config asks for, looked up once."""
+        """Return the versions that count for a config, looked up once."""
         distributions = summary.distributions
         if distributions not in self.toolchains:
             self.toolchains[distributions] = toolchain(distributions)
         return self.toolchains[distributions]
 
     def _environment(self, summary: ConfigSummary) -> list[Any]:
-        """Return what counts beside the config: versions, this machine, and its plugins' code."""
+        """Return everything that counts besides the config: versions, this machine, and its
+        plugins' code."""
         return [self.toolchain(summary), summary.machine]
 
     @cached_property
     def _files(self) -> dict[str, list[Path]]:
-        """The configs, by the packages that they make; more than one for a package is a mistake."""
+        """The configs by the package that they make; several configs for one package are a
+        mistake."""
         files: dict[str, list[Path]] = {}
         for stem, paths in config_files(self.workspace.configs).items():
             for path in paths if makes_packages(stem) else ():
@@ -115,7 +118,7 @@ class ConfigCache:
 
     @cached_property
     def _folder(self) -> Folder:
-        # YAML, which a no-op run does without.
+        # Imported lazily: this needs YAML, and a no-op run doesn't.
         from pipeline.config.compose import (
             Folder,
         )
@@ -123,9 +126,11 @@ class ConfigCache:
         return Folder(self.workspace.configs, self.workspace.environment)
 
     def _composed(self, path: Path) -> dict[str, Any] | None:
-        """Return the packages that a file makes, and the digests of what they are made from beside
-        it: files and variables of the environment. None for a file with mistakes, which is looked
-        at again every time."""
+        """Return the packages that a file makes, and the digests of its other inputs: files and
+        environment variables.
+
+        Returns None for a file with mistakes, which is read again every time.
+        """
 
         def compute(path: Path) -> dict[str, Any] | None:
             composition = self._folder.compose(path)
@@ -158,8 +163,11 @@ class ConfigCache:
         return all(self._variable(name) == digest for name, digest in variables.items())
 
     def _variable(self, name: str) -> Digest | None:
-        """Hash the value of a variable, which no file may hold as it is; None where it is not set.
-        One that configs may read no more has no digest."""
+        """Return the digest of a variable's value, which must not be in any file as it is, or None
+        if unset.
+
+        A variable that configs may no longer read has a digest that no value has.
+        """
         environment = self.workspace.environment
         if name not in environment.names:
             return hash_bytes(b"")
@@ -171,7 +179,8 @@ class ConfigCache:
         return hash_bytes(b"=" + os.fsencode(value))
 
     def _digest(self, name: str) -> Digest | None:
-        """Hash a file beside the configs, once; many of them can extend it."""
+        """Return the digest of a file that configs extend, hashed only once, since many may extend
+        it."""
         if name not in self._digests:
             self._digests[name] = self.workspace.find_data(
                 self.workspace.configs / name
@@ -179,13 +188,13 @@ class ConfigCache:
         return self._digests[name]
 
     def content(self, file: str) -> Digest:
-        """Return the digest of a file that configs were parsed from, as it was read."""
+        """Return the digest of a file that configs were parsed from, as it was when it was read."""
         digest = self._folder.read(self.workspace.configs.parent / file)[1]
         assert digest is not None
         return digest
 
     def files(self, package: str) -> Iterator[tuple[str, Digest]]:
-        """Yield the config of a package and those that it extends, by path, with their digests."""
+        """Yield the path and digest of a package's config, and of each config that it extends."""
         for path in self._files[package]:
             composed = self._composed(path) or {"files": ()}
             for name in (path.name, *composed["files"]):
@@ -195,15 +204,16 @@ class ConfigCache:
 
     @cached_property
     def packages(self) -> tuple[str, ...]:
-        """All packages that a config asks for, those with mistakes too."""
+        """All packages that the configs make, including those with mistakes."""
         return tuple(sorted(self._files))
 
     def has(self, package: str) -> bool:
-        """Tell whether a config makes a package."""
+        """Return whether a config makes a package."""
         return package in self._files
 
     def made_by(self, file: str) -> Iterator[str]:
-        """Yield the packages that a file of the folder makes, or has a part in."""
+        """Yield the packages that are made from a file of the folder, directly or by extending
+        it."""
         for package, paths in self._files.items():
             composed = [self._composed(path) for path in paths]
             parts = {
@@ -216,19 +226,20 @@ class ConfigCache:
                 yield package
 
     def config(self, package: str) -> PackageConfig | None:
-        """Return a package's config, or None where it has mistakes."""
+        """Return a package's config, or None if it has mistakes."""
         return self._parse_config(package)[0]
 
     def document(self, package: str) -> Document | None:
-        """Return what was written for a package, or None where a file can't be read."""
+        """Return the document that a package's config is parsed from, or None if a file can't be
+        read."""
         return self._parse_config(package)[1]
 
     def mistakes(self, package: str) -> tuple[Problem, ...]:
-        """Return what is wrong with a package's config by itself."""
+        """Return the mistakes in a package's config that can be found without its model."""
         return self._parse_config(package)[2]
 
     def _parse_config(self, package: str) -> ParsedPackage:
-        # Pydantic, which a no-op run does without.
+        # Imported lazily: this needs pydantic, and a no-op run doesn't.
         from pipeline.config.parser import (
             parse_package,
         )
@@ -239,7 +250,7 @@ class ConfigCache:
         return self._parsed[package]
 
     def summary(self, package: str) -> ConfigSummary | None:
-        """Return the summary of a package's config, or None where the config has mistakes."""
+        """Return the summary of a package's config, or None if the config has mistakes."""
         if package not in self._summaries:
             fields = None
             with suppress(OSError):  # a file that can't be read; `mistakes` says why
@@ -248,8 +259,11 @@ class ConfigCache:
         return self._summaries[package]
 
     def _cached_summary(self, package: str) -> dict[str, Any] | None:
-        """Cached as `derived` does it, and by the environment of the summary itself: a plugin's
-        backend can be there no more, or be another one."""
+        """Return a package's summary, cached like `derived` and by the environment of the summary
+        itself.
+
+        The environment counts because a plugin's backend may since have gone or changed.
+        """
         path, *further_files = self._files[package]
         composed = self._composed(path)
         if further_files or composed is None:
@@ -287,16 +301,16 @@ class ConfigCache:
     def derived(
         self, package: str, name: str, inputs: Any, compute: Callable[[], Any]
     ) -> Any:
-        """Return `compute()`, a function of a package's config, this package's code and `inputs`.
+        """Return `compute()`, cached unless the config has mistakes.
 
-        Its value is cached, unless the config has mistakes.
+        `compute` may depend only on the package's config, this project's code, and `inputs`.
         """
         path, *further_files = self._files[package]
         composed = self._composed(path)
         if further_files or composed is None:
             return compute()
         versions = [code(kind) for kind in ("link", "measure", "validate")]
-        # And on nothing else may `compute` depend.
+        # `compute` must depend on nothing else.
         digest = hash_json([versions, composed, inputs])
         return self.workspace.file_digests.cached(
             path, f"{name} {package}", lambda _: compute(), digest
@@ -345,7 +359,7 @@ def _summarize(config: PackageConfig, has_variables: bool) -> dict[str, Any]:
 
 
 def _ask_features(config: PackageConfig, has_variables: bool) -> dict[str, Any]:
-    """Return what features keep of a config, by name."""
+    """Return the summaries that features keep of a config, by feature."""
     summaries = {}
     for feature in find_features():
         if feature.summarize:

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from pipeline.store.digest import hash_bytes
 
-# For names of packages and methods. In ExecuTorch a method can have any name; here it is part of the
-# names of files, tasks and members of archives.
+# For names of packages and methods. In ExecuTorch a method can have any name; here it is part of
+# the names of files, tasks and members of archives.
 NAME_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*$"
 NAME_RULE = "must be letters, digits, '_', '-' and single dots inside"
 METHOD_NAME = re.compile(rf"(?!.{{129}}){NAME_PATTERN}")

@@ -17,7 +17,7 @@ It can be deleted at any time; missing results are rebuilt.
 VOUCHERS = (
     "vouchers"  # the keys whose signatures made remote results trusted, one per line
 )
-CORRECTIONS = "corrections"  # the actions whose results contradicted their inputs
+CORRECTIONS = "corrections"  # the actions whose results contradicted their archives
 TOOLCHAINS = (
     "toolchains"  # environments installed for workspaces, with links to our code
 )

@@ -1,7 +1,7 @@
-"""Reads single settings of a workspace: from `[tool.pte-pipeline]` in its `pyproject.toml`, and
-from the environment, which wins.
+"""Reads single settings of a workspace, from `[tool.pte-pipeline]` in its `pyproject.toml` and from
+the environment, which takes precedence.
 
-It knows no setting by name; `settings.py` makes records of them, and so do features.
+This module knows no setting by name; `settings.py` and features combine settings into records.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pipeline.store.setting_table import find_settings, variable_of
 
 TABLE = "tool.pte-pipeline"
 UNTRUSTED_VARIABLE = "PTE_PIPELINE_UNTRUSTED"
-# The features of this package that bring settings. What one is set to must not go unnoticed where
-# the feature's folder was deleted.
+# The features of this package that add settings. If a feature's folder was deleted, its settings
+# must raise an error rather than go unnoticed.
 _FEATURES_WITH_SETTINGS = (
     "native",
     "operators",
@@ -34,8 +34,9 @@ class SettingsReader:
     """Reads settings of the workspace at `root` from its table and the environment.
 
     Attributes:
-        table: what the workspace's file sets and this build believes.
-        untrusted: whether the build goes by its environment alone.
+        table: the settings in the workspace's file that this build trusts.
+        untrusted: whether the build is untrusted, and so follows its environment alone, except for
+            `jobs`.
     """
 
     def __init__(self, root: Path, table: Mapping[str, Any], untrusted: bool) -> None:
@@ -47,8 +48,7 @@ class SettingsReader:
         return self._text(name) is not None or name in self.table
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return the value of a setting, or the default if nothing gives one. Raises
-        PipelineError."""
+        """Return the value of a setting, or the default if it isn't set. Raises PipelineError."""
         text = self._text(name)
         value = text or self.table.get(name)
         if value is None:
@@ -60,20 +60,20 @@ class SettingsReader:
             OverflowError,
             RuntimeError,
             ValueError,
-        ):  # RuntimeError: no such user's home
+        ):  # RuntimeError: unknown home folder
             message = (
                 f"{self.place_of(name)}: is {shown(value)}; must be {setting.expected}"
             )
             raise PipelineError(message) from None
 
     def place_of(self, name: str) -> str:
-        """Return the variable or the key that gives a setting its value."""
+        """Return the variable or the key that a setting's value comes from."""
         return (
             variable_of(name) if self._text(name) else f"pyproject.toml: {TABLE}.{name}"
         )
 
     def _text(self, name: str) -> str | None:
-        """Return the variable that sets a setting; None where it is unset or empty."""
+        """Return the value of a setting's environment variable, or None if it is unset or empty."""
         setting = find_settings().get(name)
         if setting is None or not setting.has_variable:
             return None
@@ -81,8 +81,10 @@ class SettingsReader:
 
 
 def open_settings(root: Path) -> SettingsReader:
-    """Return what reads the settings of the workspace at `root`. Raises PipelineError for a file
-    that can't be read, or sets what this installation lacks."""
+    """Return a reader for the settings of the workspace at `root`.
+
+    Raises PipelineError if its file can't be read, or has a setting that this installation lacks.
+    """
     untrusted = os.environ.get(UNTRUSTED_VARIABLE, "") not in ("", "0", "false")
     table = _read_table(root / "pyproject.toml")
     if untrusted:
@@ -94,7 +96,7 @@ def open_settings(root: Path) -> SettingsReader:
 
 
 def _check_feature(feature: str, where: str) -> None:
-    """Raise PipelineError where this installation lacks the feature that a setting is for."""
+    """Raise PipelineError if this installation lacks the feature that a setting belongs to."""
     if not has_feature(feature):
         raise PipelineError(
             f'{where}: this installation has no feature "{feature}"; unset it'
@@ -110,7 +112,7 @@ def _read_table(path: Path) -> Mapping[str, Any]:
         raise PipelineError(f"{path.name}: cannot be read: {error.strerror}") from error
     except RecursionError as error:
         raise PipelineError(f"{path.name}: is nested too deep") from error
-    except ValueError as error:  # no TOML, or no text
+    except ValueError as error:  # not TOML, or not UTF-8
         raise PipelineError(f"{path.name}: {error}") from error
     settings: Any = file
     for place, key in (("tool", "tool"), (TABLE, "pte-pipeline")):
@@ -125,7 +127,7 @@ def _read_table(path: Path) -> Mapping[str, Any]:
 
 
 def _check_name(name: str, file: str) -> None:
-    """Raise PipelineError for the name of a setting that this installation does not have."""
+    """Raise PipelineError if this installation has no setting of this name."""
     settings = find_settings()
     if name in settings:
         return

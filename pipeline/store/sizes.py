@@ -1,4 +1,4 @@
-"""Sizes in bytes, as people write and read them."""
+"""Sizes in bytes, in the form in which people write and read them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SIZE_PATTERN = rf"^([0-9]{{1,18}}(?:\.[0-9]{{1,9}})?) ?({'|'.join(UNITS)})$"
 
 
 def parse_size(text: str) -> int | None:
-    """Parse a size such as `40MB` to bytes; None for what is not a size."""
+    """Parse a size such as `40MB` to bytes; return None if the text isn't a size."""
     match = re.fullmatch(SIZE_PATTERN, text)
     if not match:
         return None
@@ -19,7 +19,7 @@ def parse_size(text: str) -> int | None:
 
 
 def human_size(size: float) -> str:
-    """Format bytes in the unit that leaves one to three digits before the point."""
+    """Format a size in the unit that leaves one to three digits before the point."""
     value, unit = float(size), "B"
     for larger in ("kB", "MB", "GB", "TB"):
         if value < 1000:

@@ -1,4 +1,4 @@
-"""A line of source, as records quote it and pages link to it."""
+"""A line of source code, in the form in which records quote it and pages link to it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _QUOTED = re.compile(
 
 @dataclass(frozen=True)
 class SourceLine:
-    """A line of source, as `x + y  # models/small.py:12, in Small.forward`.
+    """A line of source code, such as `x + y  # models/small.py:12, in Small.forward`.
 
-    `code` is the text of the line and `function` the qualified name of its function, "" where they
-    aren't known.
+    `code` is the text of the line and `function` the qualified name of its function; each is "" if
+    unknown.
     """
 
     file: str
@@ -32,12 +32,12 @@ class SourceLine:
 
     @property
     def where(self) -> str:
-        """Return file and line, which are also the id of the line in a page."""
+        """The file and line, which is also the id of the line in a page."""
         return f"{self.file}:{self.line}"
 
 
 def parse_source_line(text: str | None) -> SourceLine | None:
-    """Parse `code  # file:line, in function` or `file:line`; None for any other text."""
+    """Parse `code  # file:line, in function` or `file:line`; return None for any other text."""
     match = _QUOTED.fullmatch(text or "")
     if match is None:
         return None

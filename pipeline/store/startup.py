@@ -1,8 +1,8 @@
-"""Code that runs before any of ours, by which a site or a user can change every other.
+"""Code that runs before any of ours, through which a site or a user can change everything after it.
 
-It is libraries that the dynamic loader was told of (`man 8 ld.so`), `sitecustomize` and
-`usercustomize`, lines of `.pth` files that begin with `import`, and the modules that these import
-(https://docs.python.org/3/library/site.html). Nothing is imported here.
+This covers libraries that the dynamic loader is configured to load (`man 8 ld.so`), `sitecustomize`
+and `usercustomize`, lines of `.pth` files that begin with `import`, and the modules that these
+import (https://docs.python.org/3/library/site.html). Nothing is imported here.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from pathlib import Path
 from pipeline.store.digest import hash_bytes, hash_file, hash_json
 from pipeline.store.distributions import module_identity
 
-# Of installers: they choose between copies of distutils, and where an editable install or a virtual
-# environment is, which is another place on each machine.
+# Lines of installers: they choose between copies of distutils, or locate an editable install or a
+# virtual environment, whose place differs between machines.
 _OF_INSTALLERS = ("__editable__", "_distutils_hack", "_virtualenv")
-# Where the loader looks first for a library that is built for newer processors.
+# Where the loader first looks for a library built for newer processors.
 _FOR_PROCESSORS = "glibc-hwcaps/*/*.so*"
 _IMPORTED = re.compile(
     r"\b(?:import|from)\s+([A-Za-z_]\w*)|__import__\(['\"]([A-Za-z_]\w*)"
@@ -33,14 +33,17 @@ _IMPORTED = re.compile(
 
 @cache
 def startup_code() -> dict[str, str]:
-    """Return digests of the code that runs at the start of Python, of the modules that it imports,
-    and of libraries that come before others, by name; {} where there is none."""
+    """Return digests of the startup code, by name; {} if there is none.
+
+    It comprises the code that runs when Python starts, the modules that this code imports, and the
+    libraries that take precedence over the system's.
+    """
     digests = _hash_libraries()
     names = {"sitecustomize", "usercustomize"}
     for path, line in _find_lines():
         digests[path.name] = hash_bytes(f"{digests.get(path.name)}{line}".encode())
         names |= _find_imports(line.encode())
-        # In texts, which such a line gives to `exec` since it has to be one line.
+        # Imports inside strings, too: a `.pth` line must be a single line, so it may call `exec`.
         names |= {name for pair in _IMPORTED.findall(line) for name in pair if name}
     for name in sorted(_follow(names)):
         digests[f"import {name}"] = module_identity(name)
@@ -48,20 +51,23 @@ def startup_code() -> dict[str, str]:
 
 
 def _hash_libraries() -> dict[str, str]:
-    """Return digests of what the loader loads first, and of what it may load in the place of the
-    system's libraries: of the latter their names and sizes, which may be gigabytes."""
+    """Return digests of the libraries that the loader loads first, and of those that it may load in
+    place of the system's.
+
+    The latter, which may be gigabytes, are hashed by name and size.
+    """
     first = [os.environ.get(name, "") for name in ("LD_AUDIT", "LD_PRELOAD")]
     with suppress(OSError):
         first.append(Path("/etc/ld.so.preload").read_text(errors="replace"))
     contents = []
     for library in re.findall(r"[^\s:]+", " ".join(first)):
-        contents.append(library)  # a name alone is looked for in the system's folders
+        contents.append(library)  # the loader finds a bare name in the system's folders
         with suppress(OSError):
             contents[-1] = hash_file(Path(library))
     sizes: dict[str, int] = {}
     for folder in library_folders():
         for path in sorted([*folder.glob("*.so*"), *folder.glob(_FOR_PROCESSORS)]):
-            with suppress(OSError):  # Python's own counts by its version
+            with suppress(OSError):  # libpython is covered by Python's version
                 if not path.name.startswith("libpython"):
                     name = path.relative_to(folder).as_posix()
                     sizes.setdefault(name, path.stat().st_size)
@@ -70,13 +76,13 @@ def _hash_libraries() -> dict[str, str]:
 
 
 def library_folders() -> list[Path]:
-    """Return the folders in which the loader looks for libraries before those of the system."""
+    """Return the folders that the loader searches for libraries before the system's folders."""
     names = os.environ.get("LD_LIBRARY_PATH", "").split(":")
     return [Path(os.path.abspath(name)) for name in names if name]
 
 
 def _find_lines() -> Iterator[tuple[Path, str]]:
-    """Yield the lines of `.pth` files that are code, in the order in which Python runs them."""
+    """Yield the lines of code in `.pth` files, in the order in which Python runs them."""
     folders = list(site.getsitepackages())
     if site.ENABLE_USER_SITE:
         folders.append(site.getusersitepackages())
@@ -90,8 +96,11 @@ def _find_lines() -> Iterator[tuple[Path, str]]:
 
 
 def _follow(names: set[str]) -> set[str]:
-    """Return the modules of these names that are there, and those that they import, and so on, but
-    for Python's own. All files of a package count, so its imports are not followed."""
+    """Return the installed modules with these names and, transitively, the modules that they
+    import, except for Python's own.
+
+    All files of a package are hashed, so its imports are not followed.
+    """
     modules: set[str] = set()
     waiting = names - sys.stdlib_module_names
     while waiting:
@@ -110,7 +119,7 @@ def _follow(names: set[str]) -> set[str]:
 
 
 def _find_imports(code: bytes) -> set[str]:
-    """Return the top-level names of what code of Python imports, wherever in it."""
+    """Return the top-level names that Python code imports anywhere in it."""
     names: set[str] = set()
     with suppress(SyntaxError, ValueError):
         for node in ast.walk(ast.parse(code)):

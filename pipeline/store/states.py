@@ -1,6 +1,6 @@
-"""The record of what the last build of a package left in `build/`, and the words of its verdicts.
+"""The record of what a package's last build left in `build/`, and the words for its verdicts.
 
-Each run reads it, also one with nothing to do: what is not needed for it stands elsewhere.
+Every run reads it, even one with nothing to do, so anything not needed for that is kept elsewhere.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pipeline.store.digest import Digest
 from pipeline.store.forms import FilePath, MethodName, check_of
 
 Verdict = Literal["failed", "not run", "not judged", "passed"]
-# What a person may accept in place of having passed, as `allow` of configs and settings has it.
+# The verdicts that `allow`, in configs and settings, can accept in addition to "passed".
 Allowed = Literal["not-judged", "not-run"]
 
 
@@ -24,19 +24,19 @@ _INSTALLED = {
     "methods?": dict[str, Verdict],
     "sound?": bool,
     "complete?": bool,
-    "budget?": float,  # seconds, of a validation that is not complete
-    "left_out?": str,  # what it had no time for, in words
+    "budget?": float,  # in seconds, of an incomplete validation
+    "left_out?": str,  # what an incomplete validation had no time for, in words
     "only?": list[str],
     "no_baseline?": list[str],
     "measured?": Digest,
     "vouchers?": list[str],
     "drops?": {MethodName: tuple[float, float]},
-    "key?": dict[str, Any],  # of a validation that the store does not hold
+    "key?": dict[str, Any],  # of a validation that is not in the store
 }
-# What the last build of a package left in `build/`.
+# Checks the record of what a package's last build left in `build/`.
 is_state = check_of(
     {
-        "exporter?": Digest,  # the content of the exporter that last ran for it
+        "exporter?": Digest,  # the content of the exporter when it last ran for the package
         "quantize?": dict[str, Digest],
         "compile?": dict[str, Digest],
         "link?": _INSTALLED,

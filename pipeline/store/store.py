@@ -1,7 +1,7 @@
-"""The store: blobs by content digest, action results by action digest, under one folder.
+"""The store: blobs by content digest and action results by action digest, in one folder.
 
-An action result carries a digest of itself, and is checked when it is read, as blobs are. Nothing
-is ever unpickled.
+An action result carries a digest of itself and is checked when it is read, like a blob. Nothing is
+ever unpickled.
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ from pipeline.store.places import CORRECTIONS, VOUCHERS, action_name, own_places
 if TYPE_CHECKING:
     from pipeline.store.remote_tier import RemoteTierSettings
 
-LOCK_TIMEOUT = 900.0  # seconds to wait for another process that computes the same
+LOCK_TIMEOUT = (
+    900.0  # seconds to wait for another process that computes the same result
+)
 
 
-@lru_cache(maxsize=8)  # a build asks for those of its last methods again and again
+@lru_cache(maxsize=8)  # a build reads the entries of its last methods again and again
 def _parse_entry(content: bytes, action: Digest) -> ActionEntry | None:
     return ActionEntry.from_json(json.loads(content), action)
 
@@ -47,8 +49,11 @@ def _append(folder: Path, name: str, content: str) -> None:
 
 
 class Store(BlobStore):
-    """Blobs, and the results of actions, which name them. `cap` is the size in bytes down to which
-    the least recently used is evicted after a run."""
+    """Blobs, and the results of actions, which name them.
+
+    If the store exceeds `cap`, a size in bytes, after a run, the least recently used results are
+    evicted.
+    """
 
     def __init__(
         self,
@@ -60,38 +65,41 @@ class Store(BlobStore):
         super().__init__(root, remote, overflow)
         self.cap = cap
 
-    def __reduce__(self) -> Any:  # a worker verifies for itself
+    def __reduce__(self) -> Any:  # a worker verifies blobs itself
         return Store, (self.root, self._remote, self.cap, self.overflow)
 
     @property
     def believes_all(self) -> bool:
-        """Tell whether unsigned results of a remote are believed."""
+        """Whether unsigned results of the remote are trusted."""
         return self._remote is not None and self._remote.believes_all
 
     @property
     def trust(self) -> str:
-        """A suffix of names of files, by whose results of a remote are believed."""
+        """A suffix for names of files that depend on which remote results are trusted."""
         return "" if self._remote is None else f"-{self._remote.fingerprint()}"
 
     @property
     def own_places(self) -> list[Path]:
-        """The folders and files that builds write; whatever else stands in the store's folder is
-        somebody else's."""
+        """The folders and files that builds write; anything else in the store's folder is somebody
+        else's."""
         return own_places(self.root)
 
     def action_path(self, action: Digest) -> Path:
         return self.find(action_name(action))
 
     def ask(self, actions: Iterable[Digest]) -> None:
-        """Fetch the entries of actions that are not here."""
+        """Fetch the entries of actions that are missing here."""
         self.each_at_once(self.get, self.lacking(actions, self.action_path))
 
     def get_by_key(self, key: Mapping[str, Any]) -> ActionEntry | None:
         return self.get(digest.hash_json(key))
 
     def get(self, action: Digest) -> ActionEntry | None:
-        """Return the entry of an action, or None if there is none or it is damaged, or came of
-        results of a remote that are not believed now."""
+        """Return the entry of an action.
+
+        Returns None if there is no entry, if it is damaged, or if it derives from remote results
+        that are no longer trusted.
+        """
         path = self.action_path(action)
         entry = self.read_entry(path, action)
         if entry is not None and not self.trusts(entry.vouchers):
@@ -104,21 +112,24 @@ class Store(BlobStore):
                 try:
                     self._remember_vouchers(entry.vouchers)
                 except OSError:
-                    return None  # what is made of it could not be told from our own
+                    return None  # results derived from it would look like our own
                 with suppress(OSError):
                     self._write_entry(action, entry)
         return entry
 
     def trusts(self, vouchers: Iterable[str]) -> bool:
-        """Tell whether all who vouch for a result are believed now."""
+        """Return whether all vouchers of a result are trusted now."""
         remote = self.remote
         return all(
             remote is not None and remote.trusts(voucher) for voucher in vouchers
         )
 
     def find_vouchers(self) -> tuple[str, ...]:
-        """Return who vouches for what is made here now: all whose results this store took from a
-        remote, since it may be made of these."""
+        """Return the vouchers for results that are made here now.
+
+        These are all the trusted vouchers whose results this store took from a remote, since any
+        new result may derive from them.
+        """
         vouchers = {
             voucher for voucher in self._read_lines(VOUCHERS) if self.trusts([voucher])
         }
@@ -127,25 +138,28 @@ class Store(BlobStore):
         return tuple(sorted(vouchers))
 
     def _remember_vouchers(self, vouchers: Iterable[str]) -> None:
-        """Keep who vouched for what is fetched, before anything is made of it."""
+        """Record the vouchers of a fetched result before anything is derived from it."""
         self._add_lines(VOUCHERS, vouchers)
 
     @property
     def corrections(self) -> str:
-        """The number of results that were found to contradict what they are of, as a text: what
-        was made of such results before is not believed after."""
+        """The number of results found to contradict their archives, as a text, or "" if there are
+        none.
+
+        It is part of cache keys, so that values derived from such a result are no longer used.
+        """
         corrections = len(self._read_lines(CORRECTIONS))
         return str(corrections) if corrections else ""
 
     def distrust(self, action: Digest) -> None:
-        """Drop the result of an action, which contradicts what it is of, and never ask the remote
-        for it again."""
+        """Drop the result of an action because it contradicts its archive, and never fetch it
+        again."""
         with suppress(OSError):
             self._add_lines(CORRECTIONS, [action])
         drop(self.action_path(action))
 
     def _read_lines(self, name: str) -> set[str]:
-        """Return what was added to a file of lines, in the store or in the overflow."""
+        """Return the lines of a file, from both the store and the overflow."""
         lines: set[str] = set()
         for folder in filter(None, (self.root, self.overflow)):
             with suppress(OSError, ValueError):
@@ -153,7 +167,8 @@ class Store(BlobStore):
         return lines
 
     def _add_lines(self, name: str, lines: Iterable[str]) -> None:
-        """Add what a file of lines lacks. Raises OSError where that can't be kept."""
+        """Add lines to a file unless it already has them. Raises OSError if they can't be
+        written."""
         new = sorted(set(lines) - self._read_lines(name))
         if not new:
             return
@@ -176,7 +191,7 @@ class Store(BlobStore):
         return entry
 
     def has_results(self) -> bool:
-        """Return whether any action was done with this store, or could be at its remote."""
+        """Return whether any action was run with this store, or a remote could have results."""
         folders = [self.root] if self.overflow is None else [self.root, self.overflow]
         return self.remote is not None or any(
             os.path.isdir(folder / "actions") for folder in folders
@@ -191,10 +206,15 @@ class Store(BlobStore):
         peak: int = 0,
         pushes: bool = True,
     ) -> Digest:
-        """Store what an action gave; the blobs that it names must be there. `peak` are the bytes
-        that its process held at the most; with `pushes` a remote gets it too.
+        """Store the result of an action; the blobs that it names must already be in the store.
 
-        The remote gets the blobs first, so that no result there is without them.
+        With `pushes`, the remote gets it too, the blobs first, so that no result there lacks its
+        blobs.
+
+        Args:
+            seconds: the wall time of the action.
+            stages: the seconds of its stages, by name.
+            peak: the most memory that the action's process held, in bytes.
         """
         action = digest.hash_json(key)
         timed = {name: round(duration, 3) for name, duration in (stages or {}).items()}
@@ -215,8 +235,8 @@ class Store(BlobStore):
         return action
 
     def share(self, actions: Iterable[Digest], blobs: Iterable[Digest]) -> None:
-        """Push blobs and entries to the remote, as far as they are here and it lacks them: what
-        somebody else is to find there."""
+        """Push blobs and entries that are here, and that the remote lacks, for others to find
+        there."""
         if self.remote is None or not self.remote.settings.pushes:
             return
         self.each_at_once(self.push, list(dict.fromkeys(blobs)))
@@ -240,11 +260,11 @@ class Store(BlobStore):
 
     @contextmanager
     def lock(self, name: str) -> Iterator[None]:
-        """Keep other processes that ask for the same name waiting, so that they then find in the
-        store what this one computes.
+        """Make other processes that request the same name wait, so that they find in the store what
+        this process computes.
 
-        Without a lock things are only computed twice, so neither a filesystem that has no locks nor
-        a holder that hangs is an error.
+        Without the lock, the only harm is that work is done twice, so neither a filesystem without
+        locks nor a holder that hangs is an error.
         """
         from filelock import FileLock, Timeout
 
@@ -252,9 +272,9 @@ class Store(BlobStore):
         with ExitStack() as stack:
             with suppress(OSError, Timeout):
                 make_folder(path.parent, self.root)
-                # `FileLock` would empty the file that a link leads to.
+                # If the path were a link, `FileLock` would truncate the file it leads to.
                 clear_place(path)
                 stack.enter_context(FileLock(path, timeout=LOCK_TIMEOUT))
-                # Those who wait for it notice, and make another.
+                # Waiting processes notice that the file is gone, and make another.
                 stack.callback(drop, path)
             yield

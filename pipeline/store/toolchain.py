@@ -1,4 +1,4 @@
-"""Versions and code that can change a package's bytes, found without importing what they are of."""
+"""Versions and code that can change a package's bytes, determined without importing any of it."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from pipeline.store.distributions import (
 from pipeline.store.own_code import hash_own_files
 from pipeline.store.startup import startup_code
 
-# The code units of keys: the rooms whose code can change what is described, planned, built,
-# measured or reported. A version number that someone must remember to raise would be a stale hit
-# waiting to happen; here a comment is a miss. tests/store/test_toolchain.py holds each unit to all
-# that its entry points import.
+# The code units of keys: the rooms (folders and modules) whose code can change what is described,
+# planned, built, measured or reported. A version number that someone must remember to raise would
+# be a stale hit waiting to happen; with digests, even a changed comment is a miss.
+# tests/store/test_toolchain.py checks that each unit covers everything its entry points import.
 _DESCRIBING = ("store", "program")
 _PLANNING = (*_DESCRIBING, "moments.py", "backends", "config", "plan")
 _BUILDING = (
@@ -40,7 +40,7 @@ _BUILDING = (
         "report/*records.py",
     ),
     "features:build",
-    "../pte_pipeline",  # by which exporters and plugins import the others
+    "../pte_pipeline",  # through which exporters and plugins import the rest
 )
 _UNITS = {
     "describe": _DESCRIBING,
@@ -59,19 +59,19 @@ _UNITS = {
 
 _FEATURES = "features:"
 HASH_SEED = "PYTHONHASHSEED"
-# What every compiled method depends on. flatbuffers lays out the bytes of a .pte file, and sympy
-# simplifies the sizes that memory is planned for.
+# The distributions that every compiled method depends on. flatbuffers lays out the bytes of a .pte
+# file, and sympy simplifies the sizes that memory is planned for.
 CORE = ("executorch", "flatbuffers", "numpy", "sympy", "torch", "torchao")
 
 
 @cache
 def code(kind: str = "") -> str:
-    """Return the digest of the code that decides what actions of a kind give.
+    """Return the digest of the code that determines the results of actions of a kind.
 
-    It is part of every action's key. Reports are made anew without measuring, since the key of a
-    `validate` action holds that of its `measure` action, and packages are measured anew without
-    building. Of "describe", it is the code that makes the digests of programs, and of "plan", that
-    which makes actions from configs.
+    It is part of every action's key. The key of a `validate` action contains the key of its
+    `measure` action, so a change to report code rewrites reports without measuring again, and a
+    change to measuring code doesn't rebuild packages. For "describe", this is the code that makes
+    the digests of programs; for "plan", the code that makes actions from configs.
     """
     hasher = blake3()
     for room in _UNITS.get(kind, _BUILDING):
@@ -81,8 +81,10 @@ def code(kind: str = "") -> str:
 
 @cache
 def _room(room: str) -> bytes:
-    """Return the digest of a room's files, data files among them; of `features:<keys>`, that of
-    the features which take part in moments of these keys."""
+    """Return the digest of a room's files, including data files.
+
+    For `features:<keys>`, the room is the features that take part in moments of these keys.
+    """
     if room.startswith(_FEATURES):
         return _features(room.removeprefix(_FEATURES))
     path = posixpath.normpath(f"pipeline/{room}")
@@ -97,11 +99,14 @@ def _room(room: str) -> bytes:
 
 
 def _features(keys: str) -> bytes:
-    """Return the digest of the features that take part in moments of these keys: of a distribution
-    what it is, of a folder its files. Modules that have no part in these moments are left out, so
-    that a section of a report, or a verb, compiles nothing again."""
+    """Return the digest of the features that take part in moments of these keys.
+
+    A distribution is identified by `identity`, a folder by its files. Modules that take no part in
+    these moments are left out, so that a change to a report section, or to a verb, doesn't
+    recompile anything.
+    """
     hasher = blake3()
-    if keys == "names":  # by which keys of a config are refused
+    if keys == "names":  # which decide which keys of a config are refused
         return blake3(
             ",".join(feature.name for feature in find_features()).encode()
         ).digest()
@@ -124,9 +129,12 @@ def _features(keys: str) -> bytes:
 
 
 def find_uncounted(feature: Feature, keys: str) -> set[str]:
-    """Return the names of the modules in a feature's folder that count in no such key: those of
-    verbs, and of reports in keys of other actions. Tests hold that no moment of these keys imports
-    one of them."""
+    """Return the names of the modules in a feature's folder that don't count in keys of these
+    moments.
+
+    They are the modules of verbs and, in the keys of other actions, those of reports. Tests check
+    that no moment of these keys imports any of them.
+    """
     modules = {*find_modules(feature, ""), *find_modules(feature, "report")}
     modules -= {*find_modules(feature, keys)}
     return {module.rpartition(".")[2] for module in modules}
@@ -134,24 +142,24 @@ def find_uncounted(feature: Feature, keys: str) -> set[str]:
 
 @cache
 def _own_digests() -> Mapping[str, str]:
-    """Return the digests of our own files by their paths, which are in order."""
+    """Return the digests of our own files by path, sorted by path."""
     return hash_own_files(Path(__file__).parents[2])
 
 
 @cache
 def _own_paths() -> Sequence[str]:
-    """Return the paths of our own files, in order."""
+    """Return the paths of our own files, sorted."""
     return tuple(_own_digests())
 
 
 def _find_below(folder: str) -> Sequence[str]:
-    """Return the paths of our own files below a folder, which follow each other."""
+    """Return the paths of our own files below a folder, a contiguous run of the sorted paths."""
     paths = _own_paths()
     return paths[bisect_left(paths, f"{folder}/") : bisect_left(paths, f"{folder}0")]
 
 
 def _hash_files(paths: Iterable[str]) -> bytes:
-    """Return the digest of some of our own files, in the order of their paths."""
+    """Return the digest of some of our own files, in the given order."""
     hasher = blake3()
     for path in paths:
         hasher.update(_own_digests()[path].encode())
@@ -159,15 +167,20 @@ def _hash_files(paths: Iterable[str]) -> bytes:
 
 
 def version_of(distribution: str) -> str:
-    """Return the installed version of a distribution, with a digest of the files that are not as
-    its wheel brought them, or "not installed"."""
+    """Return the installed version of a distribution, or "not installed".
+
+    If some files differ from its wheel, a digest of these files follows the version.
+    """
     return identity(distribution)
 
 
 def toolchain(extra: Iterable[str] = ()) -> dict[str, str]:
-    """Return versions by distribution, Python's, and the digests of what else changes how they
-    compute: variables of theirs that are set, and code that Python runs at its start. It is part of
-    every action's key."""
+    """Return versions by distribution, including Python's, and digests of whatever else changes
+    results.
+
+    The digests cover the environment variables that the distributions read, and code that runs when
+    Python starts. The toolchain is part of every action's key.
+    """
     names = sorted({*CORE, *extra})
     versions = {
         "python": platform.python_version(),
@@ -177,25 +190,27 @@ def toolchain(extra: Iterable[str] = ()) -> dict[str, str]:
 
 
 def unchanged_folders() -> list[str]:
-    """Return the folders of the distributions in every key whose files are all as their wheels
-    brought them."""
+    """Return the folders of the distributions in every key that don't differ from their wheels."""
     folders = []
-    for name in CORE:  # which are their modules' names too
+    for name in CORE:  # their modules have the same names
         if CHANGED not in identity(name):
             folders += find_folders(name)
     return folders
 
 
 def forget_toolchain() -> None:
-    """Look again at what is installed, and at what runs at Python's start: another task may have
+    """Forget what is installed and what runs when Python starts, because another task may have
     changed it."""
     forget_identities()
     startup_code.cache_clear()
 
 
 def hash_seed() -> str:
-    """Return the seed of `hash` in workers, by which sets of texts are ordered: the user's, or 0.
-    Exports count it; what is compiled does not depend on it."""
+    """Return the seed of `hash` in workers, which determines the order of sets of texts: the
+    user's, or 0.
+
+    It is part of the keys of exports; compiled code does not depend on it.
+    """
     seed = os.environ.get(HASH_SEED, "")
     return seed if seed.isdigit() else "0"
 
@@ -203,8 +218,8 @@ def hash_seed() -> str:
 def _variables() -> dict[str, str]:
     """Return digests of the variables that torch, ExecuTorch and their kernels read, by name.
 
-    Those that only say where a library keeps things, or what it prints, don't count, and neither
-    do numbers of threads: a worker has one.
+    Variables that only determine where a library keeps files, or what it prints, don't count.
+    Neither do numbers of threads: a worker has one.
     """
     names = (
         n for n in os.environ if n.startswith(_PREFIXES) and not n.endswith(_HARMLESS)
@@ -228,11 +243,11 @@ _PREFIXES = (
         "ONEDNN_",
     ),
     *("OPENBLAS_", "OV_", "PT2_", "PYTORCH", "TORCH", "XNN"),
-    # By which libraries, the loader and Python itself choose other code for the same call.
+    # With these, libraries, the loader and Python itself choose different code for the same call.
     *("BLIS_", "DYLD_", "GLIBC_TUNABLES", "LD_HWCAP_MASK", "NPY_"),
     *("PYTHONDEVMODE", "PYTHONOPTIMIZE", "PYTHONWARNINGS"),
 )
-# KMP_INIT_AT_FORK is joblib's own setting, in workers and not where a build is planned.
+# joblib sets KMP_INIT_AT_FORK in workers, but not in the process that plans a build.
 _HARMLESS = (
     "_AT_FORK",
     "_DIR",
@@ -245,13 +260,13 @@ _HARMLESS = (
     "_VERBOSE",
 )
 
-# Instruction sets that kernels of torch, oneDNN and MKL choose between, with other rounding.
+# Instruction sets that kernels of torch, oneDNN and MKL choose between; their rounding differs.
 _ISA = ("amx", "asimd", "avx", "bf16", "f16c", "fma", "i8mm", "sme", "sse4", "sve")
 
 
 @cache
 def cpu_fields() -> dict[str, str]:
-    """Return what Linux says of the first core, by name; {} elsewhere."""
+    """Return the fields that Linux reports for the first core, by name; {} on other systems."""
     fields: dict[str, str] = {}
     with (
         suppress(OSError),
@@ -265,13 +280,13 @@ def cpu_fields() -> dict[str, str]:
     return fields
 
 
-# The levels of x86-64, as glibc-hwcaps and the psABI name them, by the flags that each adds.
+# The levels of x86-64, as named by glibc-hwcaps and the psABI, with the flags that each adds.
 _LEVELS = {
     "v2": "cx16 lahf_lm pni popcnt sse4_1 sse4_2 ssse3",
     "v3": "abm avx avx2 bmi1 bmi2 f16c fma movbe xsave",
     "v4": "avx512bw avx512cd avx512dq avx512f avx512vl",
 }
-# What kernels of oneDNN, MKL and ATen choose between beyond these levels, or on ARM.
+# Further flags that kernels of oneDNN, MKL and ATen depend on, beyond these levels or on ARM.
 _BEYOND = {
     "amx_tile": "amx",
     "asimddp": "dot",
@@ -285,15 +300,18 @@ _BEYOND = {
 
 @cache
 def processor() -> str:
-    """Return a short name of what kernels can use of this processor, such as `GenuineIntel
-    x86-64-v3+vnni`: machines that compute alike have one name."""
+    """Return a short name for the features of this processor that kernels can use, such as
+    `GenuineIntel x86-64-v3+vnni`.
+
+    Machines that compute alike have the same name.
+    """
     fields = cpu_fields()
     flags = set(fields.get("flags", fields.get("Features", "")).split())
     name = platform.machine()
     for level, needed in _LEVELS.items():
         if flags.issuperset(needed.split()):
             name = f"x86-64-{level}"
-    # The part decides on ARM how long vectors are.
+    # On ARM, the part determines the length of vectors.
     makers = ("vendor_id", "CPU implementer", "CPU part")
     words = [fields[maker] for maker in makers if maker in fields]
     more = {_BEYOND[flag] for flag in flags & _BEYOND.keys()}
@@ -301,10 +319,11 @@ def processor() -> str:
 
 
 def host() -> dict[str, object]:
-    """Return what of this machine can change the last bits of a computation in eager mode."""
+    """Return the facts about this machine that can change the last bits of a computation in eager
+    mode."""
     fields = cpu_fields()
     isa = list(_instruction_sets(fields.get("flags", fields.get("Features", ""))))
-    # MKL asks for it.
+    # MKL dispatches on the maker.
     maker = fields.get("vendor_id", fields.get("CPU implementer", ""))
     return {"machine": platform.machine(), "maker": maker, "isa": isa}
 

@@ -1,5 +1,5 @@
-"""Counts of how often a store helped: hits, misses and seconds, by kind of action, and the bytes
-that went to and came from its remote."""
+"""Counts of how often a store helped: hits, misses and seconds by kind of action, and the bytes
+that were fetched from its remote and pushed there."""
 
 from __future__ import annotations
 
@@ -18,9 +18,14 @@ _FILE = "usage.json"
 
 @dataclass
 class Usage:
-    """What was asked of the caches for one kind of action: how often it was there and how often
-    not, the seconds that the hits took when they were computed, and those that the misses took
-    now."""
+    """The use of the caches for one kind of action.
+
+    Attributes:
+        hits: the number of requests that were cached.
+        misses: the number of requests that were not.
+        saved: the seconds that the hits took when they were computed.
+        spent: the seconds that the misses took now.
+    """
 
     hits: Count = 0
     misses: Count = 0
@@ -33,36 +38,36 @@ class Usage:
 
     @property
     def rate(self) -> float | None:
-        """The share of hits; None where nothing was asked."""
+        """The share of hits, or None without any requests."""
         questions = self.hits + self.misses
         return self.hits / questions if questions else None
 
 
-# Bytes that were fetched from a remote, and pushed there.
+# The bytes fetched from a remote, and the bytes pushed there.
 Moved = tuple[int, int]
-# Usage by kind of action, and the bytes that were fetched from the remote and pushed there.
+# Usage by kind of action, and the bytes fetched from the remote and pushed there.
 USAGE_RECORD: Mapping[str, Any] = {
     "kinds": dict[str, Usage],
     "moved": tuple[Count, Count],
 }
 _is_usage = check_of(USAGE_RECORD)
-# What the caches gave in a run, and in all runs of its store.
+# Checks the record of the caches' use in a run, and in all runs of its store.
 is_caches = check_of({"run": USAGE_RECORD, "store": USAGE_RECORD})
 
 
 def usage_record(usage: Mapping[str, Usage], moved: Moved) -> dict[str, Any]:
-    """Return usage and moved bytes as JSON, a `USAGE_RECORD`."""
+    """Return usage and moved bytes as JSON, in the form of `USAGE_RECORD`."""
     kinds = {kind: vars(use) for kind, use in usage.items()}
     return {"kinds": kinds, "moved": moved}
 
 
 def read_usage(store: Store) -> dict[str, Usage]:
-    """Read the usage over all runs of a store, by kind of action; empty if nothing is known."""
+    """Read the usage over all runs of a store, by kind of action; {} if nothing is known."""
     return _read(store)[0]
 
 
 def read_moved(store: Store) -> Moved:
-    """Read the bytes that all runs of a store moved."""
+    """Read the numbers of bytes that all runs of a store fetched and pushed."""
     return _read(store)[1]
 
 
@@ -76,7 +81,7 @@ def _read(store: Store) -> tuple[dict[str, Usage], Moved]:
 
 
 def add_usage(store: Store, more: Mapping[str, Usage], moved: Moved = (0, 0)) -> None:
-    """Add to the usage of a store. A store that cannot be written counts nothing."""
+    """Add to the usage of a store. Does nothing if the store can't be written to."""
     with suppress(OSError), store.lock("usage"):
         total, (fetched, pushed) = _read(store)
         for kind, usage in more.items():

@@ -1,8 +1,8 @@
-"""Foreign text made visible: names, messages and logs that others wrote, for terminals and pages.
+"""Makes foreign text visible: names, messages and logs that others wrote, for terminals and pages.
 
-A name can hold what a terminal obeys (ESC), what starts a line that is not there (a newline), what
-turns the order of letters round (U+202E), or a lone surrogate. All of it is shown as Python
-writes it: `\\x1b`, `\\n`, `\\u202e`, `\\udcff`.
+A name can contain a control sequence that a terminal obeys (ESC), a newline that starts a fake
+line, a character that reverses the order of letters (U+202E), or a lone surrogate. All are shown as
+Python escapes: `\\x1b`, `\\n`, `\\u202e`, `\\udcff`.
 """
 
 from __future__ import annotations
@@ -11,21 +11,19 @@ import re
 
 _CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f"  # without tab and newline
 _DIRECTIONS = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
-_OTHERS = (
-    "\u2028\u2029\ufeff\ufff9-\ufffb\ufffe\uffff\ud800-\udfff"  # lines, marks, halves
-)
-# Compiled where they are first used: a no-op run uses neither.
+_OTHERS = "\u2028\u2029\ufeff\ufff9-\ufffb\ufffe\uffff\ud800-\udfff"  # breaks, marks, surrogates
+# Compiled on first use: a no-op run uses neither.
 _HIDDEN = f"[{_CONTROLS}{_DIRECTIONS}{_OTHERS}]"
 _HIDDEN_OR_SPACE = f"[\t\n{_HIDDEN[1:]}"
 
 
 def visible(text: str) -> str:
-    """Return a text of ours, whose lines and tabs stay, with what is hidden in it escaped."""
+    """Return a text of ours, which keeps its lines and tabs, with invisible characters escaped."""
     return re.sub(_HIDDEN, _escape, text)
 
 
 def one_line(text: object) -> str:
-    """Return foreign text as one line."""
+    """Return foreign text as one line, with invisible characters escaped."""
     return re.sub(_HIDDEN_OR_SPACE, _escape, str(text))
 
 

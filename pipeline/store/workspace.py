@@ -1,4 +1,4 @@
-"""A workspace: the folders of one project, and what its last builds left behind."""
+"""A workspace: the folders of one project, and the results of its last builds."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from pipeline.store.states import is_state
 from pipeline.store.store import Store
 
 BASELINES = "baselines"
-BUILD_VARIABLE = "PTE_PIPELINE_BUILD_FOLDER"  # of processes that build beside `build/`
-CONFIGS_VARIABLE = "PTE_PIPELINE_CONFIGS_FOLDER"  # of those that build other configs
+BUILD_VARIABLE = "PTE_PIPELINE_BUILD_FOLDER"  # set to build elsewhere than in `build/`
+CONFIGS_VARIABLE = "PTE_PIPELINE_CONFIGS_FOLDER"  # set to build other configs
 CONFIG_SUFFIXES = (".yaml", ".yml")
 
 
@@ -46,19 +46,19 @@ class Workspace:
 
     Attributes:
         jobs: the number of worker processes.
-        build_folder: where builds go, where that is not `build/`.
-        environment: the variables that configs may read.
-        data: folders outside of the workspace to which links in it may lead.
-        operators: the libraries of operators that every package has, modules and files; loading one
-            runs its code.
-        operators_folder: whether configs may name what stands in the workspace's folder
-            `operators/`.
-        fast_lowering: whether time is saved inside ExecuTorch's calls; changes no byte, and so is
-            in no key.
+        build_folder: the folder for builds, or None for `build/`.
+        environment: the environment variables that configs may read.
+        data: folders outside the workspace that links in it may point to.
+        operators: the operator libraries of every package, modules and files; loading one runs its
+            code.
+        operators_folder: whether configs may name libraries in the workspace's folder `operators/`.
+        fast_lowering: whether ExecuTorch's calls are made faster; changes no byte, and so is not
+            part of any key.
         executor: where actions run: "" for this machine, or the name of an executor that a feature
-            brings, with an address behind it where it has one.
-        refit: whether new weights are put into what was lowered before; changes no byte either.
-        allow: further verdicts with which a build succeeds, besides passed.
+            provides, followed by its address if it has one.
+        refit: whether new weights are put into a previously lowered program; changes no byte
+            either.
+        allow: the verdicts with which a build succeeds, in addition to passed.
     """
 
     root: Path
@@ -75,9 +75,9 @@ class Workspace:
     allow: tuple[str, ...] = ()
 
     def find_data(self, name: str | Path) -> Digest | None:
-        """Return the digest of a data file of the workspace, or None if the file cannot be read or
-        stands elsewhere."""
-        if not os.path.lexists(os.path.join(self.root, name)):  # as most baselines
+        """Return the digest of a data file of the workspace, or None if it can't be read or is
+        elsewhere."""
+        if not os.path.lexists(os.path.join(self.root, name)):  # like most baselines
             return None
         try:
             return self.file_digests.hash(
@@ -111,12 +111,14 @@ class Workspace:
 
     @cached_property
     def file_digests(self) -> FileDigests:
-        # What follows from files may come of results of a remote, which other runs don't believe.
+        # Cached values may derive from remote results that other runs don't trust.
         return FileDigests(self.build / f".files{self.store.trust}.json")
 
     def state(self, package: str) -> Mapping[str, Any]:
-        """Read what the last build of a package recorded; empty if nothing can be trusted. It is
-        read again when its file has another stamp."""
+        """Return what the last build of a package recorded, or {} if the record can't be trusted.
+
+        The file is read again only if its stamp has changed.
+        """
         path = _state_path(self.build, package)
         cached, now = self._states.get(package), time.time_ns()
         try:
@@ -155,7 +157,7 @@ class Workspace:
         remove(_state_path(self.build, package))
 
     def has_states(self) -> bool:
-        """Return whether any package was built here, whatever became of it."""
+        """Return whether any package was ever built here, successfully or not."""
         return os.path.isdir(self.build / ".state")
 
 
@@ -165,8 +167,11 @@ def _state_path(build: Path, package: str) -> Path:
 
 
 def config_files(folder: Path) -> dict[str, list[Path]]:
-    """List the configs of a folder by the stem of their names, without hidden ones. Several files
-    of one stem are a mistake. Raises PipelineError for a folder that cannot be read."""
+    """Return the configs in a folder by the stem of their names, except hidden ones.
+
+    Several files with the same stem are a mistake. Raises PipelineError if the folder can't be
+    read.
+    """
     try:
         paths = [path for path in folder.iterdir() if path.suffix in CONFIG_SUFFIXES]
         paths = sorted(paths, key=lambda path: path.name)
@@ -184,17 +189,17 @@ def config_files(folder: Path) -> dict[str, list[Path]]:
 
 
 def makes_packages(stem: str) -> bool:
-    """Tell whether a config of this name makes packages. Others are there to be extended only."""
+    """Return whether a config of this name makes packages, or exists only to be extended."""
     return not stem.startswith("_")
 
 
 def open_workspace(root: Path) -> Workspace:
-    """Open the workspace at `root`. Raises PipelineError for wrong settings.
+    """Open the workspace at `root`. Raises PipelineError if a setting is wrong.
 
-    An untrusted build goes by its environment alone, not by a file that the build's author can
-    edit: where the store and the remote tier are, what is believed of them and written to them,
-    which variables configs read, which links out of the workspace are followed, and which libraries
-    of operators are loaded.
+    An untrusted build takes the following from its environment alone, not from a file that the
+    build's author can edit: where the store and the remote tier are, which of their results are
+    trusted and what is written to them, which variables configs read, which links out of the
+    workspace are followed, and which operator libraries are loaded.
     """
     root = root.resolve()
     settings = open_settings(root)
@@ -217,7 +222,7 @@ def open_workspace(root: Path) -> Workspace:
 
 
 def open_store(settings: SettingsReader, overflow: Path | None = None) -> Store:
-    """Open the store that settings name. Raises PipelineError for wrong settings."""
+    """Open the store that the settings name. Raises PipelineError if a setting is wrong."""
     return Store(
         settings.get("store", default_root()),
         cap=settings.get("store_size", parse_size(DEFAULT_CAP)),
