@@ -1,4 +1,5 @@
-"""Checks of a config against the catalogue, this machine and the workspace, whatever its model."""
+"""Checks of a config against the catalogue, this machine and the workspace, independent of its
+model."""
 
 from __future__ import annotations
 
@@ -10,15 +11,17 @@ from pipeline.moments import call_all
 from pipeline.store.errors import Problem, join, listed
 from pipeline.store.workspace import Workspace
 
-if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
+if TYPE_CHECKING:  # a no-op run parses no config, and so doesn't import pydantic
     from pipeline.backends import QuantizeConfig
     from pipeline.config.compose import Document
     from pipeline.config.models import MethodConfig, PackageConfig
 
 
 def check_backends(document: Document) -> Iterator[Problem]:
-    """Yield a problem for each use of a backend that this machine lacks something for, in a config
-    that may have mistakes."""
+    """Yield a problem for each use of a backend whose requirements this machine lacks.
+
+    The config may have other mistakes.
+    """
     from pipeline.backends import BACKENDS
 
     for method, written in _mapping(document.data.get("methods")).items():
@@ -58,7 +61,7 @@ def _mapping(value: object) -> dict[Any, Any]:
 def check_config(
     config: PackageConfig, document: Document, workspace: Workspace
 ) -> Iterator[Problem]:
-    """Yield what is wrong with a config whatever its model is."""
+    """Yield the problems of a config that don't depend on its model."""
     yield from check_options(config, document)
     yield from _misfitting_files(config, document, workspace)
     yield from _mixed_edges(config, document)
@@ -67,7 +70,7 @@ def check_config(
 
 
 def check_options(config: PackageConfig, document: Document) -> Iterator[Problem]:
-    """Find options that the described executorch does not take."""
+    """Find options that the installed executorch does not take."""
     from pipeline.backends import BACKENDS
 
     for method, settings in config.methods.items():
@@ -85,7 +88,7 @@ def check_options(config: PackageConfig, document: Document) -> Iterator[Problem
 
 
 def _emission_conflicts(config: PackageConfig, document: Document) -> Iterator[Problem]:
-    """Find settings of emission that ExecuTorch does not take together."""
+    """Find settings of `emit` that ExecuTorch does not take together."""
     emit = config.emit
     for path, planning in config.memory_plans():
         if (
@@ -129,7 +132,7 @@ def _emission_conflicts(config: PackageConfig, document: Document) -> Iterator[P
 def _misfitting_files(
     config: PackageConfig, document: Document, workspace: Workspace
 ) -> Iterator[Problem]:
-    """Find files that options name and that are missing, or not of the kind that they need."""
+    """Find files in options that are missing, or not of the kind that the option needs."""
     from pipeline.backends.workspace_files import find_misfits
 
     parts = [
@@ -149,7 +152,7 @@ def _misfitting_files(
 
 
 def _mixed_edges(config: PackageConfig, document: Document) -> Iterator[Problem]:
-    """Find methods that are lowered in one call and would become edge programs in other ways."""
+    """Find methods that are lowered in one call but have different `edge` settings."""
     for unit in config.units:
         none: dict[str, tuple[()]] = {"passes": (), "passes_after_delegation": ()}
         ways = {n: config.methods[n].edge.model_copy(update=none) for n in unit}
@@ -164,14 +167,14 @@ def _mixed_edges(config: PackageConfig, document: Document) -> Iterator[Problem]
 
 
 def _foreign_quantizers(config: PackageConfig, document: Document) -> Iterator[Problem]:
-    """Find methods that are quantized for a backend that none of their partitioners lowers to."""
+    """Find methods that are quantized for a backend to which none of their partitioners lowers."""
     from pipeline.backends import QUANTIZERS, quantizes_for
 
     for name, method in config.methods.items():
         backends = [spec.backend for spec in method.partitioners]
         if (
             method.quantize is None or not backends
-        ):  # portable operators compute with any
+        ):  # portable operators accept any quantizer
             continue
         quantizer = method.quantize.quantizer
         if any(quantizes_for(quantizer, backend) for backend in backends):
@@ -196,8 +199,11 @@ def _foreign_quantizers(config: PackageConfig, document: Document) -> Iterator[P
 def _settings_for_quantized(
     method: MethodConfig, quantize: QuantizeConfig
 ) -> list[str]:
-    """Return the config lines, each of which lets a partitioner lower what another backend's
-    quantizer makes; "" for a partitioner that needs none."""
+    """Return the config lines that each let a partitioner lower what another backend's quantizer
+    makes.
+
+    A line is "" for a partitioner that needs no setting.
+    """
     settings = []
     for spec in method.partitioners:
         takes_quantized = spec.backend.lowering.takes_quantized

@@ -1,7 +1,8 @@
-"""Correct records that contradict the archives they are of.
+"""Corrects records that contradict the archives that they describe.
 
-Such a record comes of a remote, or of an archive that was exchanged while an older release read it.
-Whoever finds out drops it, so that it is made again from the archive itself, or by the exporter.
+Such a record comes from a remote, or from an archive that was replaced while an older release was
+reading it. Code that detects one drops it, so that it is made again from the archive itself, or by
+the exporter.
 """
 
 from __future__ import annotations
@@ -20,8 +21,11 @@ from pipeline.store.store import Store
 
 
 def correct_record(source: MethodSource, archive: Path, store: Store) -> None:
-    """Drop the record that says which program a method's source holds: that of the archive, or the
-    result of the export that wrote it. Raises SourceError for an archive that can't be read."""
+    """Drop the record of which program a method's source holds, because it is wrong.
+
+    This is the record of the archive, which is made again, or the result of the export that wrote
+    the archive. Raises SourceError if the archive can't be read.
+    """
     if source.exported:
         assert source.content is not None  # the archive is a blob of the store
         for action in _find_exports(store, source.content):
@@ -31,14 +35,14 @@ def correct_record(source: MethodSource, archive: Path, store: Store) -> None:
 
 
 def keep_facts(store: Store, facts: ArchiveFacts) -> None:
-    """Put the true record of an archive in the place of a wrong one."""
+    """Replace a wrong record of an archive with the right one."""
     key = programs_key(facts.content)
     store.distrust(hash_json(key))
     store.put_result(key, {"programs": facts.to_json()})
 
 
 def _find_exports(store: Store, archive: Digest) -> Iterator[Digest]:
-    """Yield the actions whose results name an archive of these bytes."""
+    """Yield the export actions whose results name an archive with this digest."""
     for path in store.root.glob("actions/*/*.json"):
         with suppress(OSError, ValueError, LookupError, TypeError):
             content = path.read_bytes()

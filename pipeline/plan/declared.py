@@ -1,4 +1,5 @@
-"""`INPUTS` of an exporter: what it says that it reads, found in its text without importing it."""
+"""The `INPUTS` of an exporter: the inputs that it declares, read from its source without importing
+it."""
 
 from __future__ import annotations
 
@@ -19,12 +20,12 @@ _EXAMPLE = '["weights/**", "env:CHECKPOINT", "lib:mylib"]'
 
 
 class Declared(NamedTuple):
-    """The inputs that an exporter names.
+    """The inputs that an exporter declares.
 
     Attributes:
         patterns: paths with wildcards, relative to the workspace, `~/...` or absolute. A folder
-            stands for all that is in it.
-        environment, distributions: names.
+            stands for everything in it.
+        environment, distributions: names of environment variables and of distributions.
     """
 
     patterns: tuple[str, ...] = ()
@@ -32,9 +33,10 @@ class Declared(NamedTuple):
     distributions: tuple[str, ...] = ()
 
     def find(self, places: Places, where: str) -> list[str]:
-        """Return the files that are named, as records spell them, sorted.
+        """Return the declared files, spelled as in records and sorted.
 
-        Raises SourceError for names that are of nothing; `where` is the exporter.
+        Raises SourceError if a pattern matches nothing, or a distribution isn't installed; `where`
+        is the exporter.
         """
         names: set[str] = set()
         wrong = []
@@ -62,8 +64,8 @@ class Declared(NamedTuple):
             yield from (p for p in inside if os.path.isfile(p) and places.wanted(p))
 
     def covers(self, places: Places, path: str, listing: bool = False) -> bool:
-        """Return whether a path is named, as a file or, for a listing, as a folder that named files
-        may stand in."""
+        """Return whether a path is declared as a file or, for a listing, is a folder that declared
+        files may be in."""
         parts = os.path.normpath(path).split(os.sep)
         named = []
         for pattern in self.patterns:
@@ -89,11 +91,14 @@ def _matches(pattern: Sequence[str], parts: Sequence[str], prefix: bool) -> bool
 
 
 def read_declared(path: Path) -> dict[str, Any]:
-    """Read INPUTS from an exporter's text, as JSON: `inputs`, None where it has none, and `wrong`,
-    a description of what is not as it should be."""
+    """Read the INPUTS from the source of an exporter, as JSON.
+
+    `inputs` is None if the exporter has no INPUTS; `wrong` describes what is wrong with them, if
+    anything.
+    """
     try:
         tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError):  # running it says why
+    except (SyntaxError, ValueError):  # running the exporter reports the error
         return {"inputs": None, "wrong": ""}
     for node in tree.body:
         targets: Iterable[ast.expr] = ()
@@ -131,7 +136,7 @@ def _read_literal(node: Any) -> dict[str, Any]:
 
 
 def _check(text: str) -> str:
-    """Return what is wrong with an input, "" where nothing is."""
+    """Return what is wrong with a declared input, or "" if nothing is."""
     kind, colon, name = text.partition(":")
     if colon and kind == "env":
         if re.fullmatch(r"\w+", name):
@@ -148,8 +153,10 @@ def _check(text: str) -> str:
 
 
 def parse_declared(record: dict[str, Any], where: str) -> Declared | None:
-    """Return what `read_declared` read of the exporter `where`; None where it has no INPUTS.
-    Raises SourceError."""
+    """Return the declared inputs in a record of `read_declared`, or None if there are no INPUTS.
+
+    Raises SourceError if they are wrong; `where` is the exporter.
+    """
     if record["wrong"]:
         raise SourceError(f"{where}:{record['wrong']}")
     if record["inputs"] is None:

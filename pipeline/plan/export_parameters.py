@@ -1,5 +1,8 @@
-"""Parameters of exporters: an export by its model and parameters, and what an exporter takes, read
-from its text without importing it."""
+"""The parameters of exporters.
+
+An export is named by its model and parameters. The parameters that an exporter takes are read from
+its source without importing it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ FUNCTION = "export_methods"
 
 
 def name_export(model: str, parameters: Mapping[str, Any]) -> str:
-    """Return what an export is called: `llama`, or `llama+dtype~bf16+max_seq_len~2048`."""
+    """Return the name of an export: `llama`, or `llama+dtype~bf16+max_seq_len~2048`."""
     words = [
         f"{name}~{quote(_spell(value), safe='')}"
         for name, value in sorted(parameters.items())
@@ -25,7 +28,7 @@ def name_export(model: str, parameters: Mapping[str, Any]) -> str:
 
 
 def parse_export(name: str) -> tuple[str, dict[str, Any]]:
-    """Return the model and the parameters of an export's name."""
+    """Return the model and the parameters in the name of an export."""
     model, *words = name.split("+")
     pairs = (word.partition("~") for word in words)
     return model, {parameter: _read(unquote(value)) for parameter, _, value in pairs}
@@ -46,11 +49,14 @@ def _read(text: str) -> Any:
 
 
 def read_parameters(path: Path) -> dict[str, Any] | None:
-    """Read what `export_methods` takes, as JSON: `names`, those that are `required`, and whether it
-    takes `any`. None where its text alone doesn't say."""
+    """Read the signature of `export_methods` as JSON: parameter `names`, the `required` ones, and
+    whether it takes `any` others.
+
+    Returns None if the source alone doesn't tell.
+    """
     try:
         tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError):  # running it says why
+    except (SyntaxError, ValueError):  # running the exporter reports the error
         return None
     for node in tree.body:
         if (
@@ -78,8 +84,13 @@ def _read_signature(args: ast.arguments) -> dict[str, Any]:
 def find_wrong(
     taken: Mapping[str, Any], given: Mapping[str, Any], file: str
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield a parameter, what is wrong with it, and what would be right; `taken` is what
-    `read_parameters` read."""
+    """Yield each wrong parameter, what is wrong with it, and what would be right.
+
+    A required parameter that is missing has the name "".
+
+    Args:
+        taken: the parameters that the exporter takes, from `read_parameters`.
+    """
     names = taken["names"]
     for name in given if not taken["any"] else ():
         if name not in names:

@@ -1,7 +1,7 @@
 """The lowest layer of the plan: the configs of a workspace and the models that they name.
 
-It reads configs, sources, the workspace's state and action results, and changes nothing but what
-the workspace caches of its own files.
+It reads configs, sources, the workspace's state and action results, and changes nothing except the
+workspace's cache of its own files.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 
 class Files:
-    """The configs and models of a workspace, as its files stand when they are first looked at.
+    """The configs and models of a workspace, as its files were when they were first read.
 
-    `forget(export)` makes it look again after an export ran.
+    `forget(export)` makes it read them again after an export ran.
 
     Attributes:
-        pending: the `status.Status` of actions for which a run does tasks of the user's first, by
-            package and kind.
-        foreseen: the files of packages, by their names, that a run would take from the store.
+        pending: the `status.Status` of actions that must wait for tasks of the user, by package and
+            kind.
+        foreseen: by package, the files that a run would take from the store, by name.
     """
 
     def __init__(self, workspace: Workspace) -> None:
@@ -47,7 +47,7 @@ class Files:
         self._begin()
 
     def _begin(self) -> None:
-        """Know nothing of the workspace's files yet."""
+        """Start without any knowledge of the workspace's files."""
         self.configs = ConfigCache(self.workspace)
         self._packages: tuple[str, ...] | None = None
         self.inputs = NamedInputs(self.workspace, self.configs, self.models)
@@ -57,7 +57,7 @@ class Files:
 
     @property
     def packages(self) -> tuple[str, ...]:
-        """The packages that this process builds, those with mistakes too."""
+        """The packages that this process builds, including those with mistakes."""
         if self._packages is None:
             elsewhere: set[str] = set()
             for packages in call_all("elsewhere", self.configs):
@@ -68,14 +68,16 @@ class Files:
         return self._packages
 
     def config(self, package: str) -> PackageConfig:
-        """Return the config of a package, which has no mistakes."""
+        """Return the config of a package without mistakes."""
         config = self.configs.config(package)
         assert config is not None
         return config
 
     def complete_config(self, package: str) -> PackageConfig:
-        """Return the config of an exported package with the constant methods of its exporter, each
-        in whose place it has none."""
+        """Return the config of an exported package, with its exporter's constant methods added.
+
+        The config's own constant methods take precedence, and omitted ones are left out.
+        """
         config = self.config(package)
         constants = self.models.constants(str(self.export(package)))
         exported = {}
@@ -87,14 +89,14 @@ class Files:
         )
 
     def document(self, package: str) -> Document:
-        """Return what the config of a package, which has no mistakes, was parsed from."""
+        """Return the document from which the config of a package without mistakes was parsed."""
         document = self.configs.document(package)
         assert document is not None
         return document
 
     @once
     def written(self, package: str) -> Any:
-        """Return the data that a config without mistakes was parsed from."""
+        """Return the data from which a config without mistakes was parsed."""
         return self.document(package).data
 
     def model(self, package: str) -> str | None:
@@ -104,7 +106,7 @@ class Files:
         return None
 
     def file(self, package: str) -> str | None:
-        """Return the name of a package's .pte in its folder, None where the config has mistakes."""
+        """Return the name of a package's .pte in its folder, or None if the config has mistakes."""
         summary = self.configs.summary(package)
         if summary:
             return f"{summary.file}.pte"
@@ -126,7 +128,8 @@ class Files:
 
     @cached_property
     def revision(self) -> str:
-        """The commit that is checked out, marked as `git describe --dirty` does; "" without one."""
+        """The commit that is checked out, marked like in `git describe --dirty`, or "" if there is
+        none."""
         revision = find_revision(self.workspace.root)
         if revision:
             return f"{revision.commit}{'-dirty' * revision.changed}"
@@ -135,14 +138,14 @@ class Files:
     # Models
 
     def export(self, package: str) -> str | None:
-        """Return the model of a package with its parameters, as `name_export` names them."""
+        """Return the model of a package with its parameters, as named by `name_export`."""
         summary = self.configs.summary(package)
         if summary:
             return summary.export
         return None
 
     def exporter(self, package: str) -> str | None:
-        """Return the export of a package, or None where an archive is there."""
+        """Return the export of a package, or None if its model has no exporter, but an archive."""
         source = self.models.sources.get(self.model(package) or "")
         if source and source.form == "exporter":
             return self.export(package)
@@ -157,8 +160,11 @@ class Files:
 
     @once
     def methods(self, package: str) -> dict[str, MethodSource] | None:
-        """Return the methods of a package, in the order of its model, or None while that is not
-        exported. Raises SourceError."""
+        """Return the methods of a package, in the order of its model, or None until the model is
+        exported.
+
+        Raises SourceError.
+        """
         summary = self.configs.summary(package)
         assert summary is not None
         methods = self.models.methods(summary.export)
@@ -171,8 +177,7 @@ class Files:
         }
 
     def model_methods(self, package: str) -> list[str]:
-        """Return the methods of a package's model, those that are omitted too. Raises
-        SourceError."""
+        """Return the methods of a package's model, including omitted ones. Raises SourceError."""
         return list(self.models.methods(str(self.export(package))) or ())
 
     def is_exported(self, package: str) -> bool:
@@ -185,7 +190,7 @@ class Files:
         return False
 
     def waits(self, package: str) -> bool:
-        """Return whether a package's model is to be exported first."""
+        """Return whether a package's model must be exported first."""
         with suppress(SourceError):
             return (
                 self.model(package) in self.models.sources
@@ -205,14 +210,18 @@ class Files:
     def derive(
         self, package: str, what: str, inputs: list[Any], compute: Callable[[], Any]
     ) -> Any:
-        """Return what follows from a package's config, its methods, the files that its options
-        name, this machine and `inputs`, from the cache where nothing of this changed."""
+        """Return `compute()`, cached while everything that it depends on is unchanged.
+
+        It may depend on the package's config, its methods, the files that its options name, this
+        machine and `inputs`.
+        """
         fingerprint = self._fingerprint(package)
         return self.configs.derived(package, what, [*inputs, fingerprint], compute)
 
     @once
     def _fingerprint(self, package: str) -> Digest:
-        """Hash everything that a package's actions follow from, except its config."""
+        """Return the digest of everything that determines a package's actions, except its
+        config."""
         summary = self.configs.summary(package)
         methods = self.methods(package) or {}
         assert summary is not None
@@ -236,39 +245,41 @@ class Files:
         )
 
     def remember(self) -> None:
-        """Keep what was read of files, in the workspace and, of archives, in the store."""
+        """Save what was read: about files in the workspace's cache, about archives in the store."""
         self.workspace.file_digests.save()
         self.models.archives.remember()
 
     def note_export(self, action: Action) -> None:
-        """Remember which content of its exporter a model was exported with, and forget what was
-        known of the export before."""
+        """Record the content of the exporter with which a model was exported, and forget the
+        export's earlier results."""
         for package in self.packages:
             if self.export(package) == action.model:
                 state = {
                     **self.workspace.state(package),
                     "exporter": action.key["source"],
                 }
-                with suppress(OSError):  # only what `doit plan` says depends on it
+                with suppress(OSError):  # only the output of `doit plan` depends on it
                     self.workspace.write_state(package, state)
         self.forget(action.model)
 
     def look_again(self) -> None:
-        """Forget all that was read of the workspace's files, which another task may have
-        changed."""
+        """Forget everything that was read of the workspace's files, because another task may have
+        changed them."""
         for name in ("exporters", "revision"):
             self.__dict__.pop(name, None)
         self.models.look_again()
         self._begin()
 
     def forget(self, export: str) -> None:
-        """Forget what was known of an export, which ran since."""
+        """Forget what was known about an export, because it has run since."""
         self.models.forget(export)
         self._forget_derived()
 
     def trust_last_exports(self) -> None:
-        """Let the last export of each model count, also of one that exports each time: for what
-        looks at a build and makes none."""
+        """Accept the last export of each model, even of a model that is exported anew in every run.
+
+        For commands that only inspect a build.
+        """
         self.models.trusts_last_exports = True
         self._forget_derived()
         self.models.clear()
@@ -279,7 +290,7 @@ class Files:
 
 
 def loadable(files: Mapping[str, Digest]) -> dict[str, Digest]:
-    """Return those files of a package that a device loads."""
+    """Return the files of a package that a device loads."""
     return {
         name: blob for name, blob in files.items() if name.endswith((".pte", ".ptd"))
     }

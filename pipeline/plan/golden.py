@@ -1,7 +1,7 @@
-"""Files of recorded outputs, `golden/<model>/<method>.npz` or `.safetensors`: which method has one.
+"""Finds files of recorded outputs by method, `golden/<model>/<method>.npz` or `.safetensors`.
 
-The folder of an export with parameters has the export's name, `golden/llama+max_seq_len~2048/`,
-since its outputs are others. Nothing here reads a file's content.
+An export with parameters has a folder with the export's name, `golden/llama+max_seq_len~2048/`,
+because its outputs differ. Nothing here parses the content of a file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SUFFIXES = (".npz", ".safetensors")
 def find_golden(
     workspace: Workspace, export: str, methods: Collection[str]
 ) -> dict[str, tuple[str, Digest]]:
-    """Return path and digest of the file of each method that has one."""
+    """Return the path and digest of the recorded outputs of each method that has them."""
     files = {}
     for path in _list_files(workspace, export):
         name = str(path.relative_to(workspace.root))
@@ -34,8 +34,11 @@ def find_golden(
 def find_golden_mistakes(
     workspace: Workspace, export: str, methods: Collection[str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong with each file that no method of the model has, that no reader knows, or
-    that is the second one of a method, and what to do: it would be passed over without a word."""
+    """Yield what is wrong with each file that would otherwise be ignored silently, and what to do.
+
+    These are files for a method that the model lacks, in an unsupported format, that can't be read,
+    or in addition to another file for the same method.
+    """
     paths: dict[str, str] = {}
     for path in _list_files(workspace, export):
         name = str(path.relative_to(workspace.root))
@@ -57,7 +60,9 @@ def find_golden_mistakes(
 
 def _list_files(workspace: Workspace, export: str) -> list[Path]:
     folder = os.path.join(workspace.root, FOLDER, export)
-    if not os.path.isdir(folder):  # as mostly, which no-op runs ask of every package
+    if not os.path.isdir(
+        folder
+    ):  # the usual case, checked by no-op runs for every package
         return []
     try:
         names = sorted(os.listdir(folder))

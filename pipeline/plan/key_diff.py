@@ -1,4 +1,4 @@
-"""Differences of two keys in words: the file, the config key, the tensor, the library."""
+"""Describes how two keys differ: in a file, a config key, a tensor or a library."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def describe_differences(
     file: str,
     find_key: Find = lambda action: None,
 ) -> Iterator[str]:
-    """Describe how two keys of one kind of action differ, a line each.
+    """Describe how two keys of one kind of action differ, a line for each difference.
 
     Args:
-        find_parts: returns what is known of a program's parts, by its digest.
+        find_parts: returns the known parts of a program, by its digest.
         file: the name of the model's source.
-        find_key: returns the key of an action that one of the keys names, by its digest.
+        find_key: returns the key of an action that one of the keys names, by the action's digest.
     """
 
     def describe(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
@@ -49,8 +49,8 @@ def describe_differences(
 
 
 def _describe(difference: Difference, file: str) -> str:
-    """Describe a difference that is neither of a program nor of another action; "" for one that is
-    not worth a line."""
+    """Describe a difference that concerns neither a program nor another action, or return "" if it
+    isn't worth a line."""
     for words in call_all("describe_key", difference):
         if words is not None:
             return str(words)
@@ -63,7 +63,7 @@ def _describe(difference: Difference, file: str) -> str:
 
 
 def _flat(key: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Lay the key of what a validation measures over its own."""
+    """Return a validation's key, with the fields of its `measured` key merged into it."""
     measured = key.get("measured", {})
     return {
         **key,
@@ -73,7 +73,8 @@ def _flat(key: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _are_digests(difference: Difference) -> bool:
-    """Return whether a compile key names quantize actions here."""
+    """Return whether the values are digests of quantize actions, as in a compile key, or
+    missing."""
     return all(
         isinstance(value, str | None) for value in (difference.old, difference.new)
     )

@@ -1,4 +1,4 @@
-"""Compile actions: the methods of a unit, which are lowered and emitted together."""
+"""Compile actions: the methods of a unit are lowered and emitted together."""
 
 from __future__ import annotations
 
@@ -25,24 +25,26 @@ from pipeline.store.digest import Digest
 from pipeline.store.json_diff import Difference
 from pipeline.store.workspace import Workspace
 
-if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
+if TYPE_CHECKING:  # a no-op run parses no config, and so doesn't import pydantic
     from pipeline.config.emission import EmitConfig
     from pipeline.config.models import MethodConfig, PackageConfig
 
-# Settings of `emit` that no object depends on.
+# The settings of `emit` on which no object depends.
 _NOT_COMPILED = ("layout", "etrecord", "metadata", "metadata_revision")
 
 
-@dataclass(frozen=True, eq=False, repr=False)  # which take longer to make than all else
+@dataclass(
+    frozen=True, eq=False, repr=False
+)  # these methods would take longest to generate
 class CompileInputs:
     """The inputs of a compilation.
 
     Attributes:
         unit: the methods, in the order of the config.
-        sources: theirs, in the order of the model.
-        quantizes: the quantize actions of those that are quantized.
+        sources: the sources of these methods, in the order of the model.
+        quantizes: the quantize actions of the methods that are quantized.
         passes: the inputs of each pass, by reference.
-        files: the files that each method names.
+        files: the files that each method's options name.
         written: the config as it was written, with the values of its variables.
     """
 
@@ -77,7 +79,7 @@ class CompileInputs:
         return self.config.delegates_beside(self.unit)
 
     def renewed(self, workspace: Workspace) -> CompileInputs:
-        """Return the same with files, passes and libraries as a workspace has them now."""
+        """Return the same inputs with the workspace's current files, passes and libraries."""
         configs = self.configs
         return replace(
             self,
@@ -106,8 +108,7 @@ def compile_action(inputs: CompileInputs) -> Action[CompileInputs]:
 def compile_key(inputs: CompileInputs) -> Key:
     """Return the key of a compilation.
 
-    It holds the digests of quantize actions, so whether a method was compiled is known without its
-    quantized program.
+    It contains the digests of quantize actions, so a lookup needs no quantized program.
     """
     config = inputs.config
     unit = inputs.unit
@@ -122,12 +123,12 @@ def compile_key(inputs: CompileInputs) -> Key:
     files_of_weights = [*config.emit.external_weights, *config.emit.external_files]
     contents = {name: inputs.sources[name].content for name in unit}
     optional: Key = {
-        # A backend that sees all methods takes them in the order of the model.
+        # A backend that sees all methods gets them in the order of the model.
         "order": list(inputs.sources) if len(unit) > 1 else [],
         "content": contents if config.emit.holds_lines else {},
         "facts": machine_facts(config, unit),
         "delegates_beside": inputs.delegates_beside,
-        # The first file with a pattern of a constant's name takes the constant.
+        # A constant goes to the first file with a pattern that matches its name.
         "file_order": files_of_weights if len(files_of_weights) > 1 else [],
         "passes": {name: inputs.passes[name] for name in sorted({*inputs.references})},
         **operator_fields(inputs.libraries),
@@ -136,7 +137,8 @@ def compile_key(inputs: CompileInputs) -> Key:
 
 
 def _method_fields(inputs: CompileInputs, method: str) -> Key:
-    """Return what a method's object depends on: of its config not what linking accepts."""
+    """Return the fields on which a method's object depends, without settings that only linking
+    uses."""
     source = inputs.sources[method]
     config = inputs.config
     lowering = config.methods[method].resolved()
@@ -151,7 +153,8 @@ def _method_fields(inputs: CompileInputs, method: str) -> Key:
 
 
 def describe_compile(difference: Difference, file: str) -> str | None:
-    """Describe a difference of a field that only keys of compilations have; None for others."""
+    """Describe a difference in a field that only keys of compilations have; return None for
+    others."""
     match difference.path:
         case (place,) if place.startswith("file_order"):
             return (

@@ -1,6 +1,6 @@
-"""Configs and sources as JSON, for requests of actions, and read again where they are performed.
+"""Configs and sources as JSON, to send actions to workers, which read them back.
 
-A config crosses as it was written, with the values of its variables, and is parsed again.
+A config is sent as it was written, with the values of its variables, and is parsed again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pipeline.store.workspace import Workspace
 if TYPE_CHECKING:
     from pipeline.config.models import PackageConfig
 
-# Keys of what JSON has no form for; nobody writes this sign.
+# Keys that mark values without a JSON form; nobody writes their first character.
 _SECRET = "\ue000secret"  # a secret's name and value
 _PAIRS = "\ue000pairs"  # the members of a mapping whose keys are not all texts
 
@@ -40,7 +40,7 @@ def read_config(request: Mapping[str, Any]) -> PackageConfig:
     return _parse_config(json.dumps(request))
 
 
-@lru_cache(maxsize=8)  # the actions of a package come one after another
+@lru_cache(maxsize=8)  # the actions of a package arrive one after another
 def _parse_config(text: str) -> PackageConfig:
     from pipeline.config.parser import parse_document  # pydantic
 
@@ -57,8 +57,8 @@ def _make_problem(path: str, what: str, known: str = "", at: str = "") -> Proble
 
 
 def to_json(value: Any) -> Any:
-    """Return plain data in a form that JSON keeps: its secrets, and mappings with keys of other
-    types."""
+    """Return plain data in a form that JSON preserves, including secrets, and mappings with keys of
+    other types than text."""
     if isinstance(value, Mapping):
         if all(isinstance(key, str) for key in value):
             return {key: to_json(member) for key, member in value.items()}
@@ -71,7 +71,7 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(value: Any) -> Any:
-    """Return the data that `to_json` was given."""
+    """Return the data that `to_json` encoded."""
     if isinstance(value, list):
         return [from_json(member) for member in value]
     if not isinstance(value, dict):
@@ -84,7 +84,7 @@ def from_json(value: Any) -> Any:
 
 
 def write_source(source: MethodSource, root: Path) -> dict[str, Any]:
-    """Return a method's source as JSON: its archive by its name in the workspace, or "" for a blob
+    """Return a method's source as JSON, its archive by its path in the workspace, or "" for a blob
     of the store."""
     if source.exported:
         archive = ""
@@ -108,7 +108,7 @@ def read_source(request: Mapping[str, Any], workspace: Workspace) -> MethodSourc
 
 
 def write_sources(sources: Mapping[str, MethodSource], root: Path) -> dict[str, Any]:
-    """Return the sources of methods as JSON, in their order."""
+    """Return the sources of methods as JSON, in order."""
     return {name: write_source(source, root) for name, source in sources.items()}
 
 

@@ -1,4 +1,4 @@
-"""Export actions: a model's exporter, and everything that it looked at."""
+"""Export actions: a model's exporter, and everything that it read."""
 
 from __future__ import annotations
 
@@ -27,24 +27,26 @@ from pipeline.store.toolchain import hash_seed, processor
 from pipeline.store.workspace import Workspace
 
 Json = Mapping[str, Any]
-_MOST_VARIABLES = 5  # that are named
+_MOST_VARIABLES = 5  # named in a message
 
 
-@dataclass(frozen=True, eq=False, repr=False)  # which take longer to make than all else
+@dataclass(
+    frozen=True, eq=False, repr=False
+)  # these methods would take longest to generate
 class ExportInputs:
     """The inputs of an export.
 
     Attributes:
-        model: its name with its parameters, as `name_export` gives it.
-        path: the exporter's, in the workspace.
+        model: the name of the model with its parameters, as given by `name_export`.
+        path: the path of the exporter in the workspace.
         source: the digest of the exporter.
-        reads: what is at the places that it looked at, by `plan.reads.Finder.find`.
-        distributions: those whose versions count.
+        reads: what was found at the places that the exporter read, by `plan.reads.Finder.find`.
+        distributions: the distributions whose versions count.
         surroundings: the process that planned the export.
-        declared: the inputs that the exporter names, if it names any.
-        unfollowed: what its last run did that can't be followed, a line each. With any, it runs
-            again in each run.
-        parameters: those of `export_methods`, which the action's name holds.
+        declared: the inputs that the exporter declares, if any.
+        unfollowed: operations of its last run that can't be tracked, a line each. If there are any,
+            the exporter runs again in every run.
+        parameters: the parameters of `export_methods`, which the action's name contains.
     """
 
     model: str
@@ -64,7 +66,7 @@ class ExportInputs:
     results: ClassVar[Sequence[Digest]] = ()
 
     def renewed(self, workspace: Workspace) -> ExportInputs:
-        """Return the same: an export stays on the machine that planned it."""
+        """Return the same inputs: an export stays on the machine that planned it."""
         return self
 
 
@@ -85,22 +87,26 @@ def export_key(inputs: ExportInputs) -> Key:
     key["processor"] = processor()
     if (encoding := sys.getfilesystemencoding()) != "utf-8":
         key["encoding"] = encoding  # of names and variables; content is UTF-8
-    if inputs.unfollowed:  # nobody else is given what it made
+    if inputs.unfollowed:  # so that nobody else gets its result
         key["unfollowed"] = list(inputs.unfollowed)
     return key
 
 
 def reads_key(model: str, source: Digest) -> Key:
-    """Return the key of the record of the places that the last runs of an exporter looked at.
+    """Return the key of the record of the places that an exporter's last runs read.
 
-    It says where to look, not what was found, so neither toolchain nor code belong to it.
+    The record says where to look, not what was found, so neither the toolchain nor our code is part
+    of the key.
     """
     return {"kind": "reads", "model": model, "source": source, "version": 2}
 
 
 def find_exported_blobs(result: Json) -> Iterator[Digest]:
-    """Yield the blobs that the result of an export needs: the archive, the inputs and tensors that
-    constant methods return."""
+    """Yield the blobs that the result of an export needs.
+
+    They are the archive, the methods' example inputs, references and batches, and the tensors that
+    constant methods return.
+    """
     yield result["archive"]
     for _, value in result["constant_methods"]:
         yield from find_blobs(value)
@@ -110,7 +116,7 @@ def find_exported_blobs(result: Json) -> Iterator[Digest]:
 
 
 def read_export(fields: Json) -> ExportInputs:
-    """Return the inputs whose fields are JSON."""
+    """Return export inputs from their fields, which are JSON."""
     around = fields["surroundings"]
     declared = fields["declared"]
     records: dict[str, Any] = {
@@ -123,7 +129,8 @@ def read_export(fields: Json) -> ExportInputs:
 
 
 def describe_export(difference: Difference, file: str) -> str | None:
-    """Describe a difference of a field that only keys of exports have; None for any other."""
+    """Describe a difference in a field that only keys of exports have; return None for any
+    other."""
     match difference.path:
         case ("hash_seed",):
             return f"PYTHONHASHSEED: {difference.values}"
@@ -141,8 +148,10 @@ def describe_export(difference: Difference, file: str) -> str | None:
 
 
 def _describe_variables(names_read: str, old: object, new: object) -> str:
-    """Name the environment variables that were set or unset, of those that the exporter went
-    through, `*` or `NUMBA_*`, if both of its runs did."""
+    """Name the environment variables that were set or unset, of those that the exporter listed.
+
+    The exporter listed `*` or `NUMBA_*`. If only one of the two runs did, no variables are named.
+    """
     scope = f"all {names_read}".removesuffix(" *")
     if not (isinstance(old, str) and isinstance(new, str)):
         return f"environment variables, of which only one run read {scope}"
@@ -175,7 +184,7 @@ def _describe_read(kind: str, name: str, difference: Difference) -> str:
             return f"listing of {place}/ changed"
         case "links":
             return f"link {place} {difference.change('appeared')}"
-    if difference.old is ABSENT:  # runs that went different ways
+    if difference.old is ABSENT:  # the two runs took different paths
         return f"{place} is read"
     if difference.new is ABSENT:
         return f"{place} is not read"

@@ -1,4 +1,4 @@
-"""What differs between the kinds of actions, as one record."""
+"""The record of everything that differs between kinds of actions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pipeline.program.sources import MethodSource
 from pipeline.store.digest import Digest
 from pipeline.store.json_diff import Difference
 
-if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
+if TYPE_CHECKING:  # a no-op run parses no config, and so doesn't import pydantic
     from pipeline.config.models import MethodConfig
 
 Result = Mapping[str, Any]
@@ -23,17 +23,17 @@ class Kind(NamedTuple):
     """One kind of action.
 
     Attributes:
-        key: returns the key of inputs, as this process makes it.
-        read: returns inputs by their fields, which are JSON but for a config and sources.
-        describe: returns words for a difference of a field that only keys of this kind have, ""
-            for one that is not worth a line, and None for any other. It is given the name of the
-            model's source, too.
-        blobs: yields the blobs of the store that a result needs to be of use.
-        installed: whether its result is files, which are put into the package's folder.
-        subsumes: whether a result in the store makes the actions before it superfluous.
-        plan: of a kind that a feature brings, returns the action of a method, by the fields of its
+        key: returns the key of inputs, computed by this process.
+        read: returns inputs from their fields, which are JSON except for a config and sources.
+        describe: returns words for a difference in a field that only keys of this kind have, "" if
+            it isn't worth a line, and None for any other field. Also takes the name of the model's
+            source.
+        blobs: yields the blobs without which a result is useless.
+        installed: whether the result is files, which are put into the package's folder.
+        subsumes: whether a result in the store makes the preceding actions superfluous.
+        plan: for a kind that a feature adds, returns the action of a method, from the fields of its
             inputs.
-        find_mistakes: of such a kind, yields what is wrong between a method's config and its
+        find_mistakes: for such a kind, yields disagreements between a method's config and its
             source.
     """
 

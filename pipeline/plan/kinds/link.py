@@ -1,4 +1,4 @@
-"""Link actions: the objects of a package, and how they become one file."""
+"""Link actions: the objects of a package become one file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pipeline.store.digest import Digest, hash_json
 from pipeline.store.json_diff import Difference
 from pipeline.store.workspace import Workspace
 
-if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
+if TYPE_CHECKING:  # a no-op run parses no config, and so doesn't import pydantic
     from pipeline.config.models import PackageConfig
 
 Json = Mapping[str, Any]
@@ -23,24 +23,29 @@ Json = Mapping[str, Any]
 PackageCompiles = Mapping[str, Mapping[str, Digest]]
 
 
-@dataclass(frozen=True, eq=False, repr=False)  # which take longer to make than all else
+@dataclass(
+    frozen=True, eq=False, repr=False
+)  # these methods would take longest to generate
 class LinkInputs:
     """The inputs of a link: plain values, so that a worker links without parsing the config.
 
+    The fields from `quantizes` on are for the manifest.
+
     Attributes:
-        file: how the .pte is called, without its ending.
+        file: the name of the .pte, without its suffix.
         order: the methods, in the order of the model.
         compiles: the compile actions, by unit.
         constant_methods: names and values.
-        allow_none: the methods that may be delegated or quantized nowhere.
+        allow_none: the methods that may have nothing delegated or quantized.
         additions: further fields of the key, which features add.
-        metadata: what the package says of its build, if it says anything.
-        quantizes: the quantize actions, by method; this and what follows is for the manifest.
+        metadata: what the package states about its build, if anything.
+        quantizes: the quantize actions, by method.
         lowering: the resolved configs of the methods, with the digests of their files.
-        emit: the resolved settings of emission.
+        emit: the resolved settings of `emit`.
         programs: the digests of the methods' programs.
-        host: the facts of the machine that calibrates, or None where no method is calibrated.
-        related_compiles: compile actions of further packages that are read, by package and unit.
+        host: the facts about the machine that calibrates, or None if no method is calibrated.
+        related_compiles: compile actions of other packages that the link reads, by package and
+            unit.
     """
 
     package: str = ""
@@ -73,7 +78,7 @@ class LinkInputs:
         return list(dict.fromkeys(objects))
 
     def renewed(self, workspace: Workspace) -> LinkInputs:
-        """Return the same: no file is read, and no code of users runs."""
+        """Return the same inputs: linking reads no file, and runs no user code."""
         return self
 
 
@@ -89,9 +94,9 @@ def describe_package(
     """Return the inputs of the link of a package.
 
     Args:
-        additions: what features add to the key.
-        related_compiles: as `LinkInputs` has them.
-        revision: the commit that its metadata names, if they name one.
+        additions: the fields that features add to the key.
+        related_compiles: in the form of `LinkInputs.related_compiles`.
+        revision: the commit that the package's metadata name, or "".
     """
     names = sorted(name for name, method in config.methods.items() if method.allow_none)
     constants = [[name, value] for name, value in config.constant_methods.items()]
@@ -159,8 +164,8 @@ def link_action(inputs: LinkInputs) -> Action[LinkInputs]:
 def link_key(inputs: LinkInputs) -> Key:
     """Return the key of a link.
 
-    It names compile actions, not their objects: a fresh checkout finds the package without looking
-    at any object. Methods are linked in the order of the model.
+    It names compile actions, not their objects, so a fresh checkout finds the package without
+    looking at any object. Methods are linked in the order of the model.
     """
     key: Key = {
         **common_fields("link"),
@@ -182,7 +187,7 @@ def link_key(inputs: LinkInputs) -> Key:
 
 
 def describe_link(difference: Difference, file: str) -> str | None:
-    """Describe a difference of a field that only keys of links have; None for any other."""
+    """Describe a difference in a field that only keys of links have; return None for any other."""
     match difference.path:
         case ("compiles", unit):
             return f"the object of {unit} {difference.change()}"

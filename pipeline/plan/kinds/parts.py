@@ -1,4 +1,4 @@
-"""Fields that the keys of several kinds of actions have in common.
+"""Fields that are common to the keys of several kinds of actions.
 
 Nothing here imports torch.
 """
@@ -14,26 +14,27 @@ from pipeline.store.digest import Digest
 from pipeline.store.toolchain import code, toolchain
 from pipeline.store.workspace import Workspace
 
-if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
+if TYPE_CHECKING:  # a no-op run parses no config, and so doesn't import pydantic
     from pipeline.config.models import MethodConfig, PackageConfig
 
 Key = dict[str, Any]
-# Libraries of operators, in the order in which they are loaded.
+# Operator libraries, in the order in which they are loaded.
 Libraries = Sequence[tuple[str, Code]]
-# The digests of the files of the workspace that a method's options name, by the option's place in
-# the method, such as `partitioners[0].ethos-u.config_ini`.
+# The digests of the workspace files that a method's options name, by the option's path in the
+# method, such as `partitioners[0].ethos-u.config_ini`.
 OptionFiles = Mapping[str, Sequence[Digest]]
 CALIBRATION = "quantize.calibration"
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 def common_fields(kind: str, distributions: Sequence[str] = ()) -> Key:
-    """Return the fields that every key has: its kind, and the code and libraries that make it."""
+    """Return the fields of every key: its kind, and the code and libraries that compute the
+    result."""
     return {"kind": kind, "code": code(kind), "toolchain": toolchain(distributions)}
 
 
 def operator_fields(libraries: Libraries) -> Key:
-    """Return the fields for libraries of operators, which are loaded in this order."""
+    """Return the fields for operator libraries, in the order in which they are loaded."""
     names = [name for name, _ in libraries]
     if names:
         return {"operators": names, "operator_inputs": dict(libraries)}
@@ -41,7 +42,7 @@ def operator_fields(libraries: Libraries) -> Key:
 
 
 def file_fields(files: OptionFiles, quantizer: bool) -> Key:
-    """Return the field for files that options of the quantizer name, or of the partitioners.
+    """Return the field for the files in options of the quantizer or of the partitioners.
 
     Calibration files have a field of their own.
     """
@@ -58,7 +59,8 @@ def file_fields(files: OptionFiles, quantizer: bool) -> Key:
 def machine_facts(
     config: PackageConfig, methods: Iterable[str]
 ) -> dict[str, dict[str, str]]:
-    """Return what else of this machine can change what the methods' backends make, by backend."""
+    """Return, by backend, any other facts about this machine that can change what the methods'
+    backends make."""
     machines = {backend.name: backend.machine for backend in config.backends(methods)}
     facts = {}
     for name, machine in sorted(machines.items()):
@@ -68,20 +70,20 @@ def machine_facts(
 
 
 def hash_files(paths: Iterable[str], workspace: Workspace) -> list[Digest]:
-    """Hash those files of a workspace that are there."""
+    """Return the digests of the workspace files that exist."""
     return [digest for digest in map(workspace.find_data, paths) if digest is not None]
 
 
 def hash_option_files(
     config: MethodConfig, workspace: Workspace
 ) -> dict[str, list[Digest]]:
-    """Hash the files that a method's options name, by the option's place."""
+    """Return the digests of the files that a method's options name, by the option's path."""
     return {
         place: hash_files(paths, workspace) for place, paths in config.files.items()
     }
 
 
 def find_libraries(libraries: Libraries, workspace: Workspace) -> Libraries:
-    """Return libraries of operators with their inputs as they are now. Raises SourceError."""
+    """Return operator libraries with their current inputs. Raises SourceError."""
     names = [name for name, _ in libraries]
     return list(find_code("operators", names, workspace).items())

@@ -1,4 +1,4 @@
-"""The table of the kinds of actions: those of the core, and those that features bring."""
+"""The table of the kinds of actions, of the core and of features."""
 
 from __future__ import annotations
 
