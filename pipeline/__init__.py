@@ -1,7 +1,7 @@
 """A multi-method batch build system for ExecuTorch packages.
 
-`pte_pipeline` is its public interface. Each public name comes from its module when it is asked for:
-importing this package imports nothing.
+`pte_pipeline` is its public interface. Each public name is imported from its module on first use:
+importing this package imports nothing else.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The doit tasks, by a name that a dodo file may still use: it is `pte_pipeline.tasks` now."""
+"""The doit tasks, under a former name that dodo files may still use; it is now
+`pte_pipeline.tasks`."""
 
 from pipeline.cli.tasks import *
 from pipeline.cli.tasks import __all__ as __all__

@@ -1,7 +1,7 @@
 """The models of a workspace: the source of each, its export action and its methods.
 
-It never imports torch: what only torch can tell (which methods an exporter has) is asked of the
-result of the export action.
+This module never imports torch: anything that only torch can tell, such as which methods an
+exporter has, is read from the result of the export action.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _T = TypeVar("_T")
 
 
 def once(method: Callable[[Any, str], _T]) -> Callable[[Any, str], _T]:
-    """Keep in `_known` what a method finds for a model or a package."""
+    """Decorate a method to cache its result in `_known`, for each model or package."""
 
     @wraps(method)
     def cached(self: Any, name: str) -> _T:
@@ -54,8 +54,8 @@ def _as_mapping(value: Any) -> Mapping[Any, Any]:
 def check_quantized(
     method: str, modules: Iterable[Any], document: Document, outline: Outline | None
 ) -> Iterator[Problem]:
-    """Find modules with options of their own to quantize that a method's program lacks, if it is
-    known which it has."""
+    """Find modules with quantization options that a method's program lacks, if its modules are
+    known."""
     if outline is None:
         return
     for module in modules:
@@ -66,14 +66,15 @@ def check_quantized(
 
 
 class Models:
-    """The models, as their files stand when they are first looked at.
+    """The models, as their files were when they were first read.
 
-    An export is a model with parameters, by the name that `name_export` gives it: of a model
-    without, its own. `forget(export)` makes it look again after one.
+    An export is a model with parameters, identified by the name that `name_export` gives it;
+    without parameters, this is the name of the model. `forget(export)` makes the export be read
+    again after it ran.
 
     Attributes:
-        trusts_last_exports: whether the last export of a model counts for one that would run now,
-            also where that can't be known: for what looks at a build and makes none.
+        trusts_last_exports: whether the last export of a model is accepted as current even if that
+            can't be known, for commands that only inspect a build.
     """
 
     def __init__(
@@ -88,7 +89,8 @@ class Models:
 
     @cached_property
     def _search(self) -> tuple[dict[str, ModelSource], dict[str, str], str | None]:
-        """The models, what is wrong with others, and what is wrong with all of them."""
+        """The models by name, the mistakes of unusable ones by name, and a mistake that affects all
+        of them."""
         try:
             return *sources.find_sources(self.workspace.models), None
         except SourceError as error:
@@ -96,11 +98,11 @@ class Models:
 
     @property
     def sources(self) -> Mapping[str, ModelSource]:
-        """The sources by model, without those that can't be used."""
+        """The sources by model, without unusable ones."""
         return self._search[0]
 
     def problems(self, model: str, document: Document) -> Iterator[Problem]:
-        """Yield why a model that a config names can't be used."""
+        """Yield the reasons why a model that a config names can't be used."""
         models, wrong, wrong_with_all = self._search
         if model in models:
             return
@@ -114,8 +116,10 @@ class Models:
         yield document.problem("model", f"no model '{model}'", remedy)
 
     def unknown_names(self, document: Document) -> Iterator[Problem]:
-        """Yield a problem for the model, or each of its methods and of their modules to quantize,
-        that a config with other mistakes names and that is not there."""
+        """Yield a problem for each unknown name in a config that has other mistakes.
+
+        These are the model, its methods, and the methods' modules to quantize.
+        """
         data = _as_mapping(document.data)
         model = data.get("model")
         written = _as_mapping(data.get("methods"))
@@ -124,7 +128,7 @@ class Models:
         yield from self.problems(model, document)
         if model not in self.sources or "export" in data:
             return
-        with suppress(SourceError):  # which is told once there is no other mistake
+        with suppress(SourceError):  # reported once there is no other mistake
             methods = self.methods(model) or {}
             for name in filter(lambda key: isinstance(key, str), methods and written):
                 if name in methods:
@@ -138,7 +142,7 @@ class Models:
                     yield document.problem(where, "is not a method of the model", hint)
 
     def source(self, export: str) -> ModelSource:
-        """Return the source of an export. Raises SourceError for a model that is not there."""
+        """Return the source of an export. Raises SourceError if its model is not there."""
         model = parse_export(export)[0]
         if model not in self.sources:
             folder = self.workspace.models.name
@@ -148,7 +152,8 @@ class Models:
     def wrong_parameters(
         self, model: str, given: Mapping[str, Any], document: Document
     ) -> Iterator[Problem]:
-        """Yield where a config gives an exporter other parameters than it takes."""
+        """Yield a problem for each parameter in a config that doesn't match what its exporter
+        takes."""
         source = self.sources[model]
         if source.form != "exporter":
             if given:
@@ -157,7 +162,9 @@ class Models:
             return
         digests = self.workspace.file_digests
         file = sources.shown(source.path)
-        with suppress(OSError):  # a file that can't be read; exporting says why
+        with suppress(
+            OSError
+        ):  # a file that can't be read; exporting reports the error
             declared = digests.cached(
                 source.path, "parameters", read_parameters, origin=code("plan")
             )
@@ -172,8 +179,11 @@ class Models:
 
     @once
     def export(self, export: str) -> Action[ExportInputs]:
-        """Return an export's action: that of the first recorded run which found what is there now,
-        else of the latest run. Raises SourceError."""
+        """Return the action of an export. Raises SourceError.
+
+        This is the action of the latest recorded run that fits the current files and has its result
+        in the store, or else the action of the latest run.
+        """
         latest = None
         for action in self.candidates(export):
             if self.workspace.store.get(action.digest) is not None:
@@ -183,7 +193,7 @@ class Models:
         return latest
 
     def declared(self, export: str) -> Declared | None:
-        """Return the inputs that an exporter names, None where it names none. Raises
+        """Return the inputs that an exporter declares, or None if it declares none. Raises
         SourceError."""
         path = self.source(export).path
         digests = self.workspace.file_digests
@@ -192,8 +202,10 @@ class Models:
         return parse_declared(record, str(path.relative_to(self.workspace.root)))
 
     def candidates(self, export: str) -> Iterator[Action[ExportInputs]]:
-        """Yield what an export's action is by each of its recorded runs, the latest first. Raises
-        SourceError."""
+        """Yield the action of an export according to each of its recorded runs, the latest first.
+
+        Raises SourceError.
+        """
         digests = self.workspace.file_digests
         store = self.workspace.store
         path = self.source(export).path
@@ -224,25 +236,31 @@ class Models:
 
     @cached_property
     def libraries(self) -> list[tuple[str, dict[str, str | None]]]:
-        """The libraries of operators that the workspace lists, with their inputs. Raises
+        """The operator libraries that the workspace lists, with their inputs. Raises
         SourceError."""
         listed = self.workspace.operators
         return list(find_code("operators", listed, self.workspace).items())
 
     @cached_property
     def finder(self) -> Finder:
-        """Finds what is now at the places that exports look at."""
+        """Finds what is now at the places that exports read."""
         return Finder(self.workspace, self.surroundings)
 
     def is_current(self, export: str) -> bool:
-        """Return whether the last run of an export may be taken for one that runs now: all that it
-        does can be followed, or it has just run. Raises SourceError."""
+        """Return whether the last run of an export is current: either it has just run, or
+        everything it does can be tracked.
+
+        Raises SourceError.
+        """
         unfollowed = self.export(export).inputs.unfollowed
         return not unfollowed or export in self._exported or self.trusts_last_exports
 
     def quotable(self, export: str) -> dict[str, Digest]:
-        """Return digests of the Python files of the workspace that an export read, whose lines
-        reports quote. An archive has none: its traces name what files they please."""
+        """Return digests of the workspace's Python files that an export read, whose lines reports
+        quote.
+
+        An archive has none: the files that its traces name are arbitrary.
+        """
         if self.source(export).form != "exporter":
             return {}
         action = self.export(export)
@@ -257,8 +275,10 @@ class Models:
 
     @once
     def methods(self, export: str) -> dict[str, MethodSource] | None:
-        """Return the methods of an export in the order of its model, or None while it did not run.
-        Raises SourceError."""
+        """Return the methods of an export in the order of its model, or None until it has run.
+
+        Raises SourceError.
+        """
         source = self.source(export)
         if source.form != "exporter":
             return sources.method_sources(source, self.archives.describe)
@@ -297,7 +317,7 @@ class Models:
 
     @once
     def _exported_result(self, export: str) -> Mapping[str, Any] | None:
-        """Return the result of an export's run, or None while it did not run."""
+        """Return the result of an export's current run, or None until it has run."""
         entry = self.workspace.store.get(self.export(export).digest)
         if entry is not None and self.is_current(export):
             return entry.result
@@ -315,7 +335,7 @@ class Models:
         self._known.clear()
 
     def look_again(self) -> None:
-        """Forget all that was read of models, and where exporters are run."""
+        """Forget everything that was read of models, and the environment in which exporters run."""
         self.clear()
         for name in ("_search", "finder", "libraries"):
             self.__dict__.pop(name, None)

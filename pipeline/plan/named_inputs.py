@@ -1,5 +1,4 @@
-"""Digests of what configs name in the workspace: files of options, passes, libraries of
-operators."""
+"""Digests of the files, passes and operator libraries that configs name in the workspace."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from pipeline.store.workspace import Workspace
 
 
 class NamedInputs:
-    """The files and the code that configs name, as they stand when they are first looked at."""
+    """The files and the code that configs name, as they were when they were first read."""
 
     def __init__(
         self, workspace: Workspace, configs: ConfigCache, models: Models
@@ -26,11 +25,11 @@ class NamedInputs:
         self._known: dict[tuple[str, str], Any] = {}  # by method and package
 
     def forget(self) -> None:
-        """Look again at passes and libraries."""
+        """Forget the inputs of passes and libraries, to read them again."""
         self._known.clear()
 
     def files(self, package: str) -> Iterator[tuple[str, Digest]]:
-        """Yield the files that options of a package name, with their digests."""
+        """Yield the files that a package's options name, with their digests."""
         summary = self._configs.summary(package)
         for path in summary.files if summary else ():
             digest = self._workspace.find_data(path)
@@ -38,7 +37,7 @@ class NamedInputs:
                 yield path, digest
 
     def code(self, package: str) -> list[Code]:
-        """Return the inputs of a package's passes and of its libraries of operators."""
+        """Return the inputs of each of a package's passes and operator libraries."""
         return [
             *self.passes(package).values(),
             *dict(self.libraries(package)).values(),
@@ -54,8 +53,11 @@ class NamedInputs:
 
     @once
     def libraries(self, package: str) -> list[tuple[str, Code]]:
-        """Return the libraries of operators that a package has, with their inputs: those of the
-        workspace, then the config's own. Raises SourceError."""
+        """Return a package's operator libraries with their inputs: the workspace's, then the
+        config's own.
+
+        Raises SourceError.
+        """
         summary = self._configs.summary(package)
         libraries: dict[str, Code] = dict(self._models.libraries)
         names = summary.operators if summary else ()

@@ -1,8 +1,8 @@
-"""Patterns of `emit` that fit nothing: names and modules of weights, and names of buffers.
+"""Patterns of `emit` that match nothing: names and modules of weights, and names of buffers.
 
-They are held against the sources' programs when a package is planned. Quantizing and passes make
-constants of other names, so where there are some, linking knows the names and tells it
-(`run/build/link.py`).
+Patterns are checked against the sources' programs when a package is planned. Quantizing and passes
+make constants with other names; for a package with either, linking knows the names and reports such
+patterns (`run/build/link.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pipeline.program.module_paths import Outline
 from pipeline.program.sources import MethodSource
 from pipeline.store.errors import Problem, did_you_mean, join
 
-if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
+if TYPE_CHECKING:  # a no-op run parses no config, and so doesn't import pydantic
     from pipeline.config.compose import Document
     from pipeline.config.models import PackageConfig
 
@@ -28,7 +28,7 @@ def check_patterns(
     methods: Mapping[str, MethodSource],
     outline: Callable[[MethodSource], Outline | None],
 ) -> Iterator[Problem]:
-    """Find patterns that fit nothing in any method, if it is known what the methods have."""
+    """Find patterns that match nothing in any method, if it is known what the methods contain."""
     emit = config.emit.resolved()
     if not any(emit[option] for option in (*WEIGHT_PATTERNS, "initialized_buffers")):
         return
@@ -58,13 +58,13 @@ def check_patterns(
 def find_unfitting(
     emit: Mapping[str, Any], names: Collection[str], modules: Collection[str]
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield the patterns of weights that fit none: each with its path in a config, what is wrong
-    and what would be right.
+    """Yield each pattern of weights that matches nothing: its path in a config, what is wrong, and
+    what would be right.
 
     Args:
-        emit: as a config resolves it.
+        emit: the resolved `emit` settings of a config.
         names: the qualified names of the package's constants.
-        modules: those of the modules around them.
+        modules: the qualified names of the modules that contain constants.
     """
     for option, fits in WEIGHT_PATTERNS.items():
         for file, patterns in emit[option].items():

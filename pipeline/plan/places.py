@@ -1,7 +1,8 @@
-"""The places that exports read: which of them count, how records write them, what is found there.
+"""The places that exports read: which of them count, how records spell them, and what is there.
 
-Not inputs are what a build itself writes, the Python environment, whose distributions count by
-their versions, and the kernel's own folders. Everything else counts by content, wherever it is.
+Three kinds of places are not inputs: files that a build itself writes, the Python environment,
+whose distributions count by version, and the kernel's own folders. Everything else counts by
+content, wherever it is.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from pipeline.store.workspace import Workspace
 
 Kind = Literal["file", "listing", "link"]
 FOLDER = "folder"  # the value of a `file` that is a folder
-EXECUTABLE = " executable"  # behind the digest of a file that can be executed
-# What programs and libraries look at on every machine; it counts, and needs no declaring.
+EXECUTABLE = " executable"  # follows the digest of a file that can be executed
+# Folders that programs and libraries read on every machine; they count, but needn't be declared.
 SYSTEM = (
     "/etc",
     "/usr",
@@ -37,14 +38,14 @@ SYSTEM = (
     "/var/run",
 )
 _KERNEL_FOLDERS = ("/proc", "/sys", "/dev")
-_MEMORY = "/dev/shm"  # holds files as any folder does
+_MEMORY = "/dev/shm"  # holds files like any other folder
 _PACKAGE = Path(__file__).resolve().parents[1]
-# In every key as `code`
+# Part of every key, as `code`
 _OWN_CODE = (
     str(_PACKAGE),
     str(_PACKAGE.with_name("pte_pipeline")),
 )
-# Folders of a workspace that nobody means to export from, where all of its files are inputs.
+# Folders that no export is meant to depend on, skipped if all files of a workspace are inputs.
 _PASSED_OVER = {
     ".git",
     ".hg",
@@ -57,19 +58,19 @@ _PASSED_OVER = {
 
 
 def within(path: str, folder: str) -> bool:
-    """Return whether a normal path is a folder or stands in it."""
+    """Return whether a normalized path is a folder or is inside it."""
     return path == folder or path.startswith(f"{folder.rstrip(os.sep)}{os.sep}")
 
 
 class FolderSet:
-    """Some folders, of which it is asked often what stands in them."""
+    """A set of folders that is often asked whether a path is inside one of them."""
 
     def __init__(self, folders: Iterable[str]) -> None:
         self._paths = {*folders}
         self._prefixes = tuple(f"{path.rstrip(os.sep)}{os.sep}" for path in self._paths)
 
     def hold(self, path: str) -> bool:
-        """Return whether a normal path is one of the folders or stands in one."""
+        """Return whether a normalized path is one of the folders or is inside one."""
         return path in self._paths or path.startswith(self._prefixes)
 
 
@@ -77,13 +78,16 @@ _KERNEL = FolderSet(_KERNEL_FOLDERS)
 
 
 def _is_in_memory(path: str) -> bool:
-    """Return whether a normal path leads to what someone keeps in memory."""
+    """Return whether a normalized path leads to a file that is kept in memory."""
     return path.startswith(f"{_MEMORY}{os.sep}")
 
 
 def environment_folders() -> tuple[str, ...]:
-    """List the folders of the Python that runs: its library, what is installed, its programs, and
-    what else makes a virtual environment. Data that someone keeps in one are not among them."""
+    """Return the folders of the running Python: its library, installed distributions, programs, and
+    everything else that makes up a virtual environment.
+
+    Data that someone keeps in a virtual environment is not included.
+    """
     return _folders_of(sys.prefix, sys.base_prefix)
 
 
@@ -101,9 +105,12 @@ def _folders_of(prefix: str, base: str) -> tuple[str, ...]:
 
 @cache
 def _installation_folders() -> tuple[str, ...]:
-    """List the folders in which distributions are installed: of the environment, of the system
-    where the environment shares them, of the user (`pip install --user`), and wherever else those
-    are that every key holds, as torch (`pip install --target`)."""
+    """Return the folders in which distributions are installed.
+
+    They are the folders of the environment, of the system if the environment shares them, of the
+    user (`pip install --user`), and any other folder with distributions that are in every key, such
+    as torch (`pip install --target`).
+    """
     paths = sysconfig.get_paths()
     folders = [
         paths["purelib"],
@@ -134,18 +141,18 @@ class Places:
         self._hidden: dict[str, set[str]] = {}
         for path in written:
             self._hide(path)
-        # It is there once something was built; what others keep in it counts.
+        # The store's folder exists once something was built; files that others keep in it count.
         self._store = str(workspace.store.root)
         self._hide(self._store)
 
     def _hide(self, path: str) -> None:
-        """Leave a path out where its folder is listed."""
+        """Omit a path from the listing of its folder."""
         self._hidden.setdefault(os.path.dirname(path), set()).add(
             os.path.basename(path)
         )
 
     def wanted(self, path: str) -> bool:
-        """Return whether what stands at a path can be an input."""
+        """Return whether the file or folder at a path can be an input."""
         path = os.path.normpath(path)
         if "__pycache__" in path or path.startswith(f"{self.root}{os.sep}.doit."):
             return False
@@ -160,14 +167,17 @@ class Places:
         return path in self.installed or not excluded.hold(path)
 
     def is_ancestor(self, path: str) -> bool:
-        """Return whether the workspace or the home folder stands in a folder. Every path that is
-        resolved looks at these."""
+        """Return whether the workspace or the home folder is inside a folder.
+
+        Resolving any path looks at these folders.
+        """
         return within(self.root, os.path.normpath(path)) or within(self._home, path)
 
     def spell(self, path: str) -> str:
-        """Return a path as records write it: relative to the workspace, `~/...`, or absolute.
+        """Return a path in the spelling of records: relative to the workspace, `~/...`, or
+        absolute.
 
-        Steps up (`..`) stay, since after a link they lead elsewhere than the text says.
+        Steps up (`..`) are kept, because after a link they lead elsewhere than the text suggests.
         """
         for folder, prefix in ((self.root, ""), (self._home, "~/")):
             if path.rstrip(os.sep) == folder:
@@ -185,7 +195,7 @@ class Places:
         return path
 
     def locate(self, name: str) -> str:
-        """Return the path that a record wrote as `name`."""
+        """Return the path that a record spells `name`."""
         if name == "~" or name.startswith("~/"):
             return self._home + name[1:]
         if name == ".":
@@ -196,11 +206,11 @@ class Places:
         """Return what is at a path now.
 
         - `file`: the digest of a file's content and whether it can be executed, "folder", or a word
-          for what has no content
+          for something without content
         - `listing`: the digest of the names in a folder, without those that can't be inputs
         - `link`: the target of a symbolic link
 
-        Each is None where there is no such thing.
+        Returns None if there is nothing of that kind.
         """
         try:
             match kind:
@@ -215,7 +225,7 @@ class Places:
                     return self.spell(os.readlink(path))
         except PermissionError:
             return "unreadable"
-        except (OSError, ValueError):  # not there; NUL in a name
+        except (OSError, ValueError):  # missing, or NUL in a name
             return None
 
     def _observe_file(self, path: str) -> str:
@@ -234,8 +244,7 @@ class Places:
         return content + (EXECUTABLE if mode & 0o111 else "")
 
     def names(self, folder: str) -> list[str] | None:
-        """Return the sorted names in a folder, without those that can't be inputs; None where it
-        can't be listed."""
+        """Return the sorted names in a folder that can be inputs, or None if it can't be listed."""
         try:
             names = os.listdir(folder)
         except OSError:
@@ -244,7 +253,7 @@ class Places:
         return sorted(filter(counts, names))
 
     def _counting(self, folder: str) -> Callable[[str], bool]:
-        """Return what tells whether a name in a folder counts."""
+        """Return a function that tells whether a name in a folder counts."""
         hidden = {"__pycache__", *self._hidden.get(folder, ())}
         begin = "\0"
         if folder == self.root:
@@ -252,8 +261,10 @@ class Places:
         return lambda name: name not in hidden and not name.startswith(begin)
 
     def walk(self, folder: str) -> Iterator[tuple[Kind, str]]:
-        """Yield a folder with all that stands in it and can be an input, without the folders of
-        version control and of caches, and other virtual environments."""
+        """Yield a folder and everything in it that can be an input.
+
+        Folders of version control and of caches, and other virtual environments, are skipped.
+        """
         yield "listing", folder
         try:
             entries = sorted(os.scandir(folder), key=lambda entry: entry.name)

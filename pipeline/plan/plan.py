@@ -1,10 +1,12 @@
-"""The plan: which actions the sources and configs call for.
+"""The plan: the actions that the sources and configs require.
 
-It never imports torch: what only torch can tell (which methods an exporter has) is asked of the
-result of the export action, and a plan made before that result exists says that it waits for it.
+It never imports torch: anything that only torch can tell, such as which methods an exporter has, is
+read from the result of the export action. A plan made before that result exists reports that it is
+waiting for it.
 
-Its layers, each on the one before: the files of a workspace (`files`), what is wrong with them
-(`problems`), what is compiled together (`units`), and here what is linked and validated.
+It has layers, each based on the one before: the files of a workspace (`files`), the problems with
+them (`problems`), the methods that are compiled together (`units`), and here linking and
+validation.
 """
 
 from __future__ import annotations
@@ -25,14 +27,15 @@ from pipeline.store.settings import in_ci
 
 
 class Plan(Units):
-    """The actions that a workspace asks for, as its files stand when they are first looked at.
+    """The actions that a workspace requires, as its files were when they were first read.
 
-    `forget(export)` makes it look again after an export ran, `look_again()` after anything else.
+    `forget(export)` makes the plan read them again after an export ran, `look_again()` after
+    anything else.
     """
 
     @once
     def link(self, package: str) -> Action[LinkInputs] | None:
-        """Return the link action, or None while its model, or one of its family, is not
+        """Return the link action, or None until its model, and every model of its family, is
         exported."""
         compiles = self.compiles(package)
         quantizes = self.quantizes(package)
@@ -57,7 +60,8 @@ class Plan(Units):
 
     @once
     def _add_to_link(self, package: str) -> dict[str, Any] | None:
-        """Return what features add to the key of a link, or None while a model is not exported."""
+        """Return the fields that features add to the key of a link, or None until a model is
+        exported."""
         additions: dict[str, Any] = {}
         for planning in self.find_planning(package):
             fields = planning.add_to_link(package)
@@ -78,8 +82,8 @@ class Plan(Units):
 
     @once
     def link_digest(self, package: str) -> Digest | None:
-        """Return the digest of the link action, or None where the package has problems or waits
-        for an export."""
+        """Return the digest of the link action, or None if the package has problems or waits for an
+        export."""
         if not self.is_exported(package):
             return None
         inputs = [self._add_to_link(package)]
@@ -98,8 +102,10 @@ class Plan(Units):
     def validate(
         self, package: str, only: Sequence[str] = ()
     ) -> Action[ValidateInputs] | None:
-        """Return the validate action, or None while the package is not linked; of `only` some of
-        its methods, if they are given."""
+        """Return the validate action, or None until the package is linked.
+
+        With `only`, the action validates only these methods.
+        """
         methods = self.methods(package)
         files = self.linked(package)
         if methods is None or not files:
@@ -113,8 +119,10 @@ class Plan(Units):
         methods: Mapping[str, MethodSource],
         only: Sequence[str] = (),
     ) -> Action[ValidateInputs]:
-        """Return the action that validates a package of these files."""
-        from pipeline.plan.checks import find_places  # a no-op run checks nothing
+        """Return the action that validates a package with these files."""
+        from pipeline.plan.checks import (
+            find_places,
+        )  # lazily: a no-op run checks nothing
 
         config = self.complete_config(package)
         held_to: dict[str, Any] = {}
@@ -154,11 +162,12 @@ class Plan(Units):
         return validate_action(inputs)
 
     def _baseline(self, package: str) -> Digest | None:
-        """Hash the file with a package's accepted figures; None where there is none."""
+        """Return the digest of the file with a package's accepted figures, or None if there is
+        none."""
         return self.workspace.find_data(self.workspace.baseline(package))
 
     def validate_digest(self, package: str) -> Digest | None:
-        """Return the digest of the validate action, or None while the package is not linked."""
+        """Return the digest of the validate action, or None until the package is linked."""
         files = self.linked(package)
         methods = self.methods(package)
         summary = self.configs.summary(package)

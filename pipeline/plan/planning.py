@@ -1,4 +1,4 @@
-"""What features add to the plan of a package: the base class of `moments.Feature.planning`."""
+"""The base class of `moments.Feature.planning`: the part of a feature in the plan of a package."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pipeline.program.sources import MethodSource
 from pipeline.store.digest import Digest
 from pipeline.store.errors import Problem
 
-if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
+if TYPE_CHECKING:  # a no-op run parses no config, and so doesn't import pydantic
     from pipeline.config.compose import Document
     from pipeline.config.models import PackageConfig
 
@@ -18,30 +18,30 @@ Files = Mapping[str, Digest]  # of a package, by name
 
 
 class Planning:
-    """One feature in one plan (`plan.plan.Plan`); each method may be left as it is here.
+    """The part of one feature in one plan (`plan.plan.Plan`); overriding each method is optional.
 
-    It is asked for the packages of whose configs the feature keeps a summary
-    (`ConfigSummary.features`), in every run, so its methods parse no config.
+    It is asked about the packages whose config the feature summarizes (`ConfigSummary.features`),
+    in every run, so its methods parse no config.
     """
 
     def __init__(self, plan: Any) -> None:
         self.plan = plan
 
     def forget(self) -> None:
-        """Forget what depends on exports."""
+        """Forget everything that depends on exports."""
 
     def members(self, package: str) -> Iterable[str]:
-        """Return the packages that are built whenever this one is asked for."""
+        """Return the packages that are built whenever this one is requested."""
         return ()
 
     def deciding(self, package: str) -> Iterable[str]:
-        """Return the packages whose compile actions its link reads."""
+        """Return the packages whose compile actions the link of this one reads."""
         return ()
 
     def find_problems(
         self, package: str, config: PackageConfig, document: Document
     ) -> Iterator[Problem]:
-        """Yield what is wrong with a config that has no other mistakes."""
+        """Yield problems of a config that has no other mistakes."""
         yield from ()
 
     def find_model_problems(
@@ -50,34 +50,38 @@ class Planning:
         document: Document,
         methods: Mapping[str, MethodSource],
     ) -> Iterator[Problem]:
-        """Yield what is wrong between a config, which has no other mistakes, and its model's
-        methods. Raises SourceError."""
+        """Yield disagreements between a config, which has no other mistakes, and the methods of its
+        model.
+
+        Raises SourceError.
+        """
         yield from ()
 
     def problem_facts(self, package: str) -> Any:
-        """Return as JSON what the problems depend on, but for the package's config."""
+        """Return, as JSON, everything but the package's config that the problems depend on."""
         return None
 
     def add_to_link(self, package: str) -> Json | None:
-        """Return fields of the key of the link, or None while a package's model is not exported."""
+        """Return fields for the key of the link, or None until a package's model is exported."""
         return {}
 
     def explain_link(self, package: str) -> Iterator[str]:
-        """Yield why a package is linked again of which nothing changed."""
+        """Yield reasons why a package is linked again although nothing in it changed."""
         yield from ()
 
     def validate_facts(self, package: str, files: Files) -> Any:
-        """Return as JSON what it adds to a validation depends on, but for the package's config."""
+        """Return, as JSON, everything but the package's config that the additions to a validation
+        depend on."""
         return None
 
     def held_to(self, package: str, files: Files, config: PackageConfig) -> Json:
-        """Return fields of the key of a validation, of what a package of these files is held to."""
+        """Return fields for the key of a validation: requirements on a package with these files."""
         return {}
 
     def add_to_record(self, package: str, files: Files) -> Json:
-        """Return fields of the record of the report on a package of these files."""
+        """Return fields for the record of the report on a package with these files."""
         return {}
 
     def find_places(self, package: str, config: PackageConfig) -> Iterable[str]:
-        """Return the paths of settings of the config whose lines the report names."""
+        """Return the config paths of settings whose lines the report names."""
         return ()

@@ -1,4 +1,4 @@
-"""What is wrong with packages: their configs, their models, and both together."""
+"""The problems of packages: mistakes in their configs or models, and disagreements between them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class CheckedFiles(Files):
-    """The configs and models of a workspace, and what is wrong with them."""
+    """The configs and models of a workspace, and their problems."""
 
     def _begin(self) -> None:
         super()._begin()
@@ -26,7 +26,7 @@ class CheckedFiles(Files):
 
     @once
     def find_planning(self, package: str) -> list[Planning]:
-        """Return what features plan of a package, those that its config concerns."""
+        """Return the planning objects of the features that the config of a package concerns."""
         summary = self.configs.summary(package)
         if summary is None or not summary.features:
             return []
@@ -39,14 +39,14 @@ class CheckedFiles(Files):
         return concerned
 
     def members(self, package: str) -> list[str]:
-        """Return the packages that are built whenever this one is asked for, if there are any."""
+        """Return the packages, if any, that are built whenever this one is requested."""
         members: dict[str, None] = {}
         for planning in self.find_planning(package):
             members |= dict.fromkeys(planning.members(package))
         return list(members)
 
     def linked_from(self, package: str) -> list[str]:
-        """Return the packages whose objects the link of a package looks at, itself first."""
+        """Return the packages whose objects the link of a package reads, starting with itself."""
         packages = {package: None}
         for planning in self.find_planning(package):
             packages |= dict.fromkeys(planning.deciding(package))
@@ -59,23 +59,25 @@ class CheckedFiles(Files):
 
     @once
     def problems(self, package: str) -> tuple[Problem, ...]:
-        """Return all that is wrong with a package's config or source, as far as is known now."""
+        """Return all problems with a package's config or source that are known now."""
         golden = self._find_golden_problems(package)
         if self.is_sound(package):
             return golden
-        # What an alias of YAML repeats was written once.
+        # A YAML alias repeats problems of a line that was written only once.
         return tuple(dict.fromkeys([*self._find_problems(package), *golden]))
 
     def check(self, package: str) -> None:
-        """Raise ConfigErrors when the package has problems."""
+        """Raise ConfigErrors if the package has problems."""
         problems = self.problems(package)
         if problems:
             raise ConfigErrors(problems)
 
     @once
     def is_sound(self, package: str) -> bool:
-        """Return whether nothing is wrong with a package but, at most, its recorded outputs, on
-        which no action before its validation depends."""
+        """Return whether a package has no problems, except possibly with its recorded outputs.
+
+        No action before its validation depends on recorded outputs.
+        """
 
         def compute() -> bool | None:
             return not self._find_problems(package) or None
@@ -85,9 +87,10 @@ class CheckedFiles(Files):
     def derive_checked(
         self, package: str, what: str, inputs: list[Any], compute: Callable[[], Any]
     ) -> Any:
-        """Return what follows from everything that a package's link depends on, and from `inputs`.
+        """Return `compute()`, cached by everything that a package's link depends on, and by
+        `inputs`.
 
-        None where the config has mistakes, or the model can't be read.
+        Returns None if the config has mistakes, or the model can't be read.
         """
         summary = self.configs.summary(package)
         if summary is None or summary.model not in self.models.sources:
@@ -106,8 +109,8 @@ class CheckedFiles(Files):
         return self.derive(package, what, [*more, *inputs], compute)
 
     def _find_golden_problems(self, package: str) -> tuple[Problem, ...]:
-        """Return what is wrong with files of recorded outputs, on which nothing else depends."""
-        with suppress(SourceError):  # which is told of the model
+        """Return the problems with files of recorded outputs, on which nothing else depends."""
+        with suppress(SourceError):  # reported as a problem of the model
             if self.waits(package) or self.model(package) not in self.models.sources:
                 return ()
             export = str(self.export(package))
@@ -122,7 +125,7 @@ class CheckedFiles(Files):
         return ()
 
     def _find_problems(self, package: str) -> tuple[Problem, ...]:
-        # Which a no-op run, of sound packages, does without.
+        # Imported lazily: a no-op run, whose packages are sound, doesn't need it.
         from pipeline.plan.config_checks import check_backends, check_config
 
         config = self.configs.config(package)
@@ -149,19 +152,19 @@ class CheckedFiles(Files):
             self.inputs.libraries(package)
         except SourceError as error:
             mistake = str(error).removeprefix("operators: ")
-            # An export would tell it again.
+            # Checking the model would report the error again.
             return (*problems, document.problem("operators", mistake))
         return (*problems, *self._find_model_problems(package, document))
 
     def _find_model_problems(
         self, package: str, document: Document
     ) -> Iterator[Problem]:
-        """Yield what is wrong between a config, which has no mistakes, and its model."""
+        """Yield disagreements between a config, which has no mistakes, and its model."""
         from pipeline.plan.checks import check_model
 
         config = self.config(package)
         if config.model not in self.models.sources:
-            if (package, "link") not in self.pending:  # it may be made first
+            if (package, "link") not in self.pending:  # a task may make the model first
                 yield from self.models.problems(config.model, document)
             return
         yield from self.models.wrong_parameters(config.model, config.export, document)

@@ -1,9 +1,9 @@
-"""Records the places that an export looked at, and finds what is there now.
+"""Records the places that an export read, and finds what is there now.
 
-They are known only after a run. So a record, named by model and exporter, holds the places that the
-last runs looked at (ccache calls this its manifest, ninja a depfile); the key of an export holds
-what was found there. The plan looks at the places of each record again, in this checkout and this
-environment, and takes the first whose export is in the store.
+The places are known only after a run. So a record, named by model and exporter, holds the places
+that the last runs read (ccache calls this its manifest, ninja a depfile); the key of an export
+holds what was found there. The plan looks at the places of each record again, in this checkout and
+this environment, and takes the first record whose export is in the store.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from pipeline.store.forms import SystemName, check_of
 from pipeline.store.toolchain import HASH_SEED
 from pipeline.store.workspace import Workspace
 
-MOST_RECORDS = 8  # of runs that went different ways
+MOST_RECORDS = 8  # of runs that took different paths
 WHOLE_ENVIRONMENT = "*"
-# Variables that each shell has, that say where a build runs, or that stand in the key by
-# themselves; read by name, they count.
+# Variables that every shell sets, that only describe where a build runs, or that have their own
+# field in the key. They count only if they are read by name.
 _PASSING = ("_", "SHLVL", "COLUMNS", "LINES", HASH_SEED)
 _OURS = "PTE_PIPELINE_"
-# Variables that are alike in every exporter's process (features/exporters/neutral.py), so none is
-# an input.
+# Variables that are the same in every exporter's process (features/exporters/neutral.py), so they
+# are no inputs.
 LOCALE = (
     *("LANG", "LANGUAGE", "LC_ALL", "LC_COLLATE", "LC_CTYPE"),
     *("LC_MESSAGES", "LC_MONETARY", "LC_NUMERIC", "LC_TIME"),
@@ -38,18 +38,18 @@ NEUTRAL = (*LOCALE, "OLDPWD", "PWD", "TEMP", "TMP", "TMPDIR", "TZ")
 
 
 class Reads(NamedTuple):
-    """The places that an export looked at, each once and sorted; digests stand in keys alone.
+    """The places that an export read, each once and sorted; only keys hold their digests.
 
     Attributes:
-        files, listings, links: paths, as `Places` spells them, by what was asked of them.
+        files, listings, links: paths as `Places` spells them, by the kind of access.
         environment: names of variables; `*` for the set of all names, `NUMBA_*` for the set of
-            those that begin so.
-        modules: names at the top level that were imported, or looked for in vain.
-        distributions: those whose modules were imported, or whose files were read.
+            names with this prefix.
+        modules: names of top-level modules that were imported, or searched for in vain.
+        distributions: distributions whose modules were imported, or whose files were read.
         made: files and folders that the exporter made in folders that it lists, which don't count
             there.
-        unfollowed: a line for each thing that can't be followed. With any, the export is not
-            reusable: it runs again in each run.
+        unfollowed: operations that can't be tracked, a line each. If there are any, the export is
+            not reusable: it runs again in each run.
     """
 
     files: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ class Reads(NamedTuple):
 
     @classmethod
     def from_json(cls, record: Any) -> Reads | None:
-        """Read a record; None for anything else, as an older version may have left it."""
+        """Read a record; return None for anything else, such as a record of an older version."""
         if _IS_RECORD(record):
             return cls(**{name: tuple(value) for name, value in record.items()})
         return None
@@ -76,15 +76,18 @@ _IS_RECORD = check_of({f"{name}?": [SystemName] for name in Reads._fields})
 
 
 def parse_records(result: Mapping[str, Any]) -> list[Reads]:
-    """Return the runs of a `reads` record, the most recent first."""
+    """Return the runs in a `reads` record, the most recent first."""
     runs = result.get("runs", ())
     records = map(Reads.from_json, runs if isinstance(runs, list) else ())
     return [record for record in records if record is not None]
 
 
 class Surroundings(NamedTuple):
-    """The process that plans: its variables, by the digests of their values, and its path for
-    modules. A worker has others, so an export takes these with it."""
+    """The environment of the process that plans: digests of its variables' values, and its module
+    path.
+
+    A worker has others, so an export takes these with it.
+    """
 
     environment: Mapping[str, Digest]
     search: tuple[str, ...]
@@ -97,8 +100,8 @@ class Surroundings(NamedTuple):
         return cls(values, tuple(sys.path))
 
     def names(self) -> list[str]:
-        """Return the variables that can matter to an export which looks at all of them."""
-        # Paths inside the home folder count by what is there.
+        """Return the variables that can matter to an export that looks at all of them."""
+        # HOME doesn't count: paths inside the home folder count by their content.
         passing = (*_PASSING, *NEUTRAL, "HOME")
         return sorted(
             name
@@ -108,7 +111,7 @@ class Surroundings(NamedTuple):
 
 
 class Finder:
-    """Finds what is now at the places that exports looked at, each place once."""
+    """Finds what is now at the places that exports read, looking at each place once."""
 
     def __init__(
         self,
@@ -124,7 +127,7 @@ class Finder:
         self._installed: dict[str, bool] = {}
 
     def observe(self, kind: Kind, name: str, made: Iterable[str] = ()) -> str | None:
-        """Return what is at a place, as `Places.observe` does; a folder's listing without what is
+        """Return what is at a place, like `Places.observe`; a listing omits the names that are
         `made`."""
         if kind == "listing":
             return self._observe_listing(name, made)
@@ -137,7 +140,7 @@ class Finder:
         return self._seen[key]
 
     def assume(self, kind: Kind, name: str, value: str | None) -> None:
-        """Take what was found before for what is there."""
+        """Use an earlier observation of a place instead of looking at it."""
         if kind != "listing":
             self._seen[kind, name] = value
 
@@ -156,8 +159,11 @@ class Finder:
     def find(
         self, reads: Reads, declared: Iterable[str] = ()
     ) -> dict[str, dict[str, Any]]:
-        """Return the part of an export's key that says what it read; `declared` are files that
-        count too, as the exporter says so."""
+        """Return the part of an export's key that describes what it read.
+
+        Args:
+            declared: files that the exporter declares, which count too.
+        """
         files = {}
         for name in sorted({*reads.files, *declared}):
             files[name] = self.observe("file", name)
@@ -176,7 +182,7 @@ class Finder:
         }
 
     def _environment(self, names: Iterable[str]) -> dict[str, str | None]:
-        """Return the digests of variables, and the names of all that count as a set."""
+        """Return the digests of variables and, for each pattern, the names that match it."""
         values: dict[str, str | None] = {}
         for name in names:
             values[name] = self.surroundings.environment.get(name)
@@ -187,9 +193,12 @@ class Finder:
     # Modules
 
     def _modules(self, names: Iterable[str]) -> dict[str, list[str]]:
-        """Return where modules are found outside the Python environment, and which ones nowhere: a
-        file of this name that appears is imported then. What is elsewhere comes before a module of
-        the workspace (program/workspace_modules.py)."""
+        """Return where each module is found outside the Python environment; an empty list if
+        nowhere.
+
+        A missing module counts because a file with its name, once it appears, is imported. Modules
+        elsewhere take precedence over those of the workspace (program/workspace_modules.py).
+        """
         entries = {}
         for name in names:
             modules = self._entries_of(name, self._elsewhere)
@@ -209,12 +218,12 @@ class Finder:
 
     @cached_property
     def _own(self) -> list[str]:
-        """The workspace's folders of modules."""
+        """The folders of the workspace that contain modules."""
         return [self._models, self.places.root]
 
     @cached_property
     def _elsewhere(self) -> list[str]:
-        """The other folders on the path that are outside of the environment."""
+        """The other folders on the module path that are outside the Python environment."""
         installed = self.places
         return list(
             dict.fromkeys(
@@ -232,7 +241,7 @@ class Finder:
 
     @cached_property
     def _stems(self) -> dict[str, dict[str, list[str]]]:
-        """The names in each folder on the path outside the environment, by their module."""
+        """The file names in each folder of modules outside the Python environment, by module."""
         return {
             folder: self._entries(folder) for folder in (*self._own, *self._elsewhere)
         }
@@ -264,7 +273,7 @@ class Finder:
         return self._installed[name]
 
     def _is_loaded(self, name: str) -> bool:
-        """Return whether this process has a module from a file that is still installed."""
+        """Return whether this process has loaded a module from a file that is still installed."""
         origin = getattr(
             getattr(sys.modules.get(name), "__spec__", None),
             "origin",
@@ -282,7 +291,7 @@ def _folder_of(name: str) -> str:
 
 
 def is_inside(name: str) -> bool:
-    """Return whether a spelled path leads into the workspace."""
+    """Return whether a path, as spelled in records, leads into the workspace."""
     path = os.path.normpath(name)
     if os.path.isabs(path) or name.startswith("~"):
         return False

@@ -1,7 +1,7 @@
-"""Remarks: what is no mistake, and is hardly meant.
+"""Remarks: things that are not mistakes, but are hardly intended.
 
-They are told in each run, since what is ignored without a word is taken for done. Features make
-them: of files that nothing uses, of a `target` that is nearly another, and so on.
+They are reported in every run, since users take for done what is silently ignored. Features find
+them: files that nothing uses, a `target` that resembles another one, and so on.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pipeline.store.errors import Problem
 
 
 def find_remarks(plan: Plan) -> list[Problem]:
-    """Return the remarks about a workspace, sorted by file."""
+    """Return the remarks on a workspace, sorted by file and line."""
     remarks: list[Problem] = []
     for remarks_of_feature in call_all("remarks", plan):
         remarks += remarks_of_feature

@@ -1,8 +1,8 @@
-"""Requests: actions as JSON of digests and plain values, for any worker.
+"""Requests: actions as JSON, made of digests and plain values, for any worker.
 
-A worker reads a request in a workspace that has the files which it names. Where that is another
-machine, it first makes the key on its own, with its own code, libraries and machine, and takes
-nothing whose key differs.
+A worker reads a request in a workspace with the files that the request names. On another machine,
+it first computes the key itself, from its own code, libraries and machine, and refuses a request
+whose key differs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pipeline.store.workspace import Workspace
 
 
 def write_request(action: Action, root: Path) -> str:
-    """Write an action whose files are in the workspace at `root`."""
+    """Return an action as JSON, given the root of the workspace with its files."""
     request = {
         "kind": action.kind,
         "model": action.model,
@@ -59,7 +59,7 @@ def read_names(text: str) -> Action[None]:
 
 
 def read_request(text: str, workspace: Workspace) -> Action[Any]:
-    """Read a requested action. Raises ConfigErrors for a config that this process can't parse."""
+    """Read a requested action. Raises ConfigErrors if this process can't parse its config."""
     request = json.loads(text)
     fields = {name: from_json(value) for name, value in request["inputs"].items()}
     if "config" in fields:
@@ -75,6 +75,8 @@ def read_request(text: str, workspace: Workspace) -> Action[Any]:
 
 
 def count_key(action: Action[Any], workspace: Workspace) -> Key:
-    """Return the key of an action as this process makes it, of the files in a workspace. Raises
-    SourceError."""
+    """Return the key of an action as this process computes it, from the files in a workspace.
+
+    Raises SourceError.
+    """
     return KINDS[action.kind].key(action.inputs.renewed(workspace))

@@ -1,8 +1,8 @@
-"""State that several methods name alike: whether they share it is a word of the config.
+"""State that several methods use under the same name: the config must say whether they share it.
 
-A key-value cache that `prefill` fills and `decode` reads is one buffer of the model. ExecuTorch
-gives each method its own copy unless their memory is planned together, and a package that is split
-so by accident computes something else than its model.
+A key-value cache that `prefill` fills and `decode` reads is a single buffer of the model.
+ExecuTorch gives each method its own copy unless their memory is planned together, and a package
+whose state is split this way by accident computes something else than its model.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.program.buffers import describe_form, find_common
 from pipeline.store.errors import Problem, listed
 
-if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
+if TYPE_CHECKING:  # a no-op run parses no config, and so doesn't import pydantic
     from pipeline.config.compose import Document
     from pipeline.config.models import PackageConfig
 
@@ -29,15 +29,16 @@ _MOST_NAMED = 3  # buffers in a message
 
 
 def says_sharing(config: PackageConfig) -> bool:
-    """Return whether a config says if its methods share buffers, or leaves them to the app."""
+    """Return whether a config says if its methods share buffers, or leaves the buffers to the
+    app."""
     planning = config.emit.memory_planning
     is_written = "share_mutable_buffers" in planning.model_fields_set
     return is_written or not planning.alloc_mutable_buffers
 
 
 def describe_unsaid(buffers: Mapping[str, tuple[str, ...]]) -> tuple[str, str]:
-    """Return what is wrong with a config that does not say whether its methods share buffers, and
-    the lines of which one is missing.
+    """Return the mistake of a config that doesn't say whether its methods share buffers, and the
+    config lines to choose from.
 
     Args:
         buffers: the methods that use each buffer that one of them changes.
@@ -59,12 +60,15 @@ def check_shared_state(
     buffers: Mapping[str, Mapping[str, Json]],
     renamed: Mapping[str, Renamed],
 ) -> Iterator[Problem]:
-    """Find state that methods name alike while the config does not say whether they share it,
-    shared buffers of one name that are not one tensor, and one tensor under several names.
+    """Find disagreements between a config and the state of its methods.
+
+    These are buffers that methods use under the same name without the config saying whether they
+    are shared, shared buffers with the same name that are different tensors, and a tensor that has
+    several names.
 
     Args:
         buffers: by method, the buffers that its program uses (`describe_buffers`).
-        renamed: by method, buffers that are one tensor of the model where their numbers are equal.
+        renamed: by method, numbered buffers; equal numbers denote the same tensor of the model.
     """
     common = find_common(buffers)
     if common and not says_sharing(config):
@@ -95,7 +99,7 @@ def check_shared_state(
 
 
 def _find_renamed(renamed: Mapping[str, Renamed]) -> list[list[str]]:
-    """Return for each tensor that methods name differently its names and their methods."""
+    """Return the names, with their methods, of each tensor that methods name differently."""
     users: dict[int, list[tuple[str, str]]] = defaultdict(list)
     for method, numbers in renamed.items():
         for name, number in numbers:
@@ -110,8 +114,11 @@ def _find_renamed(renamed: Mapping[str, Renamed]) -> list[list[str]]:
 def _find_several_forms(
     buffers: Mapping[str, Mapping[str, Json]],
 ) -> dict[str, list[str]]:
-    """Return the forms of each buffer that is another tensor in another method, if one changes
-    it: ExecuTorch gives all of them the memory of the first."""
+    """Return the forms of each buffer that has different forms in several methods, if one changes
+    it.
+
+    ExecuTorch gives all of them the memory of the first.
+    """
     forms: dict[str, dict[str, str]] = defaultdict(dict)
     changed = set()
     for method, uses in buffers.items():

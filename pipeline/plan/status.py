@@ -1,4 +1,4 @@
-"""The status of actions of a plan: which are stale, and why."""
+"""The status of a plan's actions: which are stale, and why."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ _WORDS = {
 
 
 class Status(NamedTuple):
-    """`hit`: not in the workspace, but in the store. `waiting`: for an action before it."""
+    """The status of an action.
+
+    `hit` means that the result is not in the workspace, but in the store; `waiting`, that a
+    preceding action must run first.
+    """
 
     state: State
     reason: str
@@ -54,7 +58,7 @@ def export_status(plan: Plan, model: str) -> Status:
 
 
 def _why_unknown(plan: Plan, export: str, source: Digest) -> str:
-    """Return why no run of an exporter of this content is known."""
+    """Return why no run of an exporter with this content is known."""
     exported = [
         plan.workspace.state(p) for p in plan.packages if plan.export(p) == export
     ]
@@ -74,8 +78,10 @@ def _first(reasons: Sequence[str]) -> str:
 
 
 def unit_status(plan: Plan, package: str, action: Action | None) -> Status:
-    """Return the status of a quantize or compile action, which leaves nothing in `build/`; `action`
-    is None while it can't be known."""
+    """Return the status of a quantize or compile action, which leaves nothing in `build/`.
+
+    `action` is None until it can be known.
+    """
     if action is None:
         return _waiting(plan, package)
     verb, noun = _WORDS[action.kind]
@@ -111,7 +117,7 @@ def link_status(plan: Plan, package: str) -> Status:
 
 
 def validate_status(plan: Plan, package: str, unit: Sequence[str] = ()) -> Status:
-    """Return the status of the validation of a package, or of these of its methods."""
+    """Return the status of the validation of a package, or of the methods in `unit`."""
     digest = plan.validate_digest(package)
     if digest is None:
         return Status("waiting", "the package is not lowered yet")
@@ -129,7 +135,7 @@ def validate_status(plan: Plan, package: str, unit: Sequence[str] = ()) -> Statu
     if recorded.get("action") != digest:
         action = action or plan.validate(package)
         assert action is not None
-        key = recorded.get("key")  # of one that the store does not hold
+        key = recorded.get("key")  # of a validation that is not in the store
         changed = _changes(plan, recorded.get("action"), action, "validated", key)
         return _hit_or_stale(
             plan,
@@ -146,25 +152,27 @@ def validate_status(plan: Plan, package: str, unit: Sequence[str] = ()) -> Statu
 
 
 def validated_unit(plan: Plan, package: str, unit: Sequence[str]) -> Sequence[str]:
-    """Return the methods that are validated where these are asked for: none, which stands for the
-    whole package, if that was found good already."""
+    """Return the methods to validate if `unit` is requested.
+
+    Returns an empty unit, which stands for the whole package, if the package was already validated.
+    """
     if unit and validate_status(plan, package).state == "stale":
         return unit
     return ()
 
 
 def _why_unkept(recorded: Mapping[str, Any], budget: float) -> str:
-    """Return why a validation that the store does not hold is to be done again, or ""."""
+    """Return why a validation that is not in the store must run again, or ""."""
     if not recorded.get("ok"):
         return "the last validation failed"
-    # What its budget had no time for, the same budget has no time for again.
+    # With the same budget, it would run out of time at the same point.
     if recorded.get("complete", True) or recorded.get("budget", 0) >= budget:
         return ""
     return "the last validation ran out of time and left some inputs out"
 
 
 def _hit_or_stale(plan: Plan, action: Digest, reason: str) -> Status:
-    """Return the status of an action whose result is files, not all of which are in `build/`."""
+    """Return the status of an action whose result is files, some of which are not in `build/`."""
     store = plan.workspace.store
     entry = store.get(action)
     is_stored = entry is not None and store.obtainable(blobs_of_files(entry.result))
@@ -184,8 +192,7 @@ def _waiting(plan: Plan, package: str) -> Status:
 
 
 def find_damage(plan: Plan, package: str, recorded: Mapping[str, Any]) -> str:
-    """Describe what is wrong with the files that a build left and recorded; empty where nothing
-    is."""
+    """Describe what is wrong with the files that a build left and recorded, or return ""."""
     if mistrust := _describe_mistrust(plan, recorded.get("vouchers", ())):
         return mistrust
     folder = plan.workspace.package(package)
@@ -199,7 +206,7 @@ def find_damage(plan: Plan, package: str, recorded: Mapping[str, Any]) -> str:
 
 
 def _describe_mistrust(plan: Plan, vouchers: Sequence[str]) -> str:
-    """Say whose results, which may be in a package, are no longer believed; empty for nobody's."""
+    """Return why the vouchers of a package are no longer all trusted, or "" if they are."""
     doubtful = [
         voucher for voucher in vouchers if not plan.workspace.store.trusts([voucher])
     ]
@@ -214,7 +221,7 @@ def _describe_mistrust(plan: Plan, vouchers: Sequence[str]) -> str:
 
 
 def _link_changes(plan: Plan, package: str, previous: Digest | None) -> str:
-    """The changes of the methods that are to be linked, then those of the link itself."""
+    """Return the changes of the methods to link or, if there are none, those of the link itself."""
     action = plan.link(package)
     if previous is None or action is None:
         return "never lowered in this workspace"
@@ -236,7 +243,7 @@ def _changes(
     verb: str = "compiled",
     key: Mapping[str, Any] | None = None,
 ) -> str:
-    """Describe what changed since the `previous` action; `key` is its key, if it is known."""
+    """Describe what changed since the `previous` action; `key` is its key, if known."""
     if previous is None:
         return f"never {verb} in this workspace"
     if key is None and (old := plan.workspace.store.get(previous)) is not None:
@@ -249,7 +256,7 @@ def _changes(
 def describe_changes(
     plan: Plan, old: Mapping[str, Any], action: Action
 ) -> Iterator[str]:
-    """Describe how an action's key differs from an earlier one of its kind."""
+    """Describe how an action's key differs from an earlier key of its kind."""
 
     def find_parts(program: Digest) -> Mapping[str, Any] | None:
         entry = plan.workspace.store.get_by_key(keys.program_key(program))
@@ -267,7 +274,7 @@ def describe_changes(
         return planned.get(quantize) or (entry.key if entry else None)
 
     file = str(plan.models.source(action.model).path.relative_to(plan.workspace.root))
-    # Which a no-op run, where nothing differs, does without.
+    # Imported lazily: a no-op run, where nothing differs, doesn't need it.
     from pipeline.plan.key_diff import describe_differences
 
     return describe_differences(old, action.key, find_parts, file, find_key)

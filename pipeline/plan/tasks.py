@@ -1,7 +1,7 @@
-"""The tasks of a build: actions by their names.
+"""The tasks of a build: actions identified by name.
 
-A task stands for an action that the plan gives when its turn comes, as the key can depend on what
-runs before it.
+The plan provides the action of a task when it is the task's turn, because the key can depend on
+what runs before it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from pipeline.plan.plan import Plan
 from pipeline.plan.status import Status
 from pipeline.store.errors import PipelineError
 
-# The methods that are compiled together, the one that is quantized, or those that are validated if
-# not all are; otherwise empty.
+# The methods that are compiled together, the method that is quantized, or the methods that are
+# validated if not all are; otherwise empty.
 Unit = Sequence[str]
 
 
@@ -57,12 +57,12 @@ _ACTIONS: Mapping[str, Callable[[Plan, str, Unit], Action | None]] = {
 
 
 def find_action(plan: Plan, kind: str, name: str, unit: Unit = ()) -> Action | None:
-    """Return an action of a package (for an export, of a model); None while it can't be known."""
+    """Return an action of a package (for an export, of a model), or None until it can be known."""
     return _ACTIONS[kind](plan, name, unit)
 
 
 def find_status(plan: Plan, kind: str, name: str, unit: Unit = ()) -> Status:
-    """Return the status of an action. Raises SourceError for a model that can't be read."""
+    """Return the status of an action. Raises SourceError if a model can't be read."""
     match kind:
         case "export":
             return status.export_status(plan, name)
@@ -74,7 +74,7 @@ def find_status(plan: Plan, kind: str, name: str, unit: Unit = ()) -> Status:
 
 
 class ActionTask(NamedTuple):
-    """An action by its names."""
+    """An action, identified by its kind and names."""
 
     plan: Plan
     kind: str
@@ -88,7 +88,8 @@ class ActionTask(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its package, or that of the model for an export, which several packages share."""
+        """The name of its package or, for an export, of its model, which several packages may
+        share."""
         return str(self.package or self.model)
 
     @property
@@ -100,10 +101,11 @@ class ActionTask(NamedTuple):
         return KINDS[self.kind]
 
     def action(self, always: bool = False) -> Action | None:
-        """Return the action as its inputs are now; None where one is missing.
+        """Return the action with its inputs as they are now, or None if one is missing.
 
-        `always` performs it whatever there is. Otherwise that of a wider unit serves, where what it
-        takes is there.
+        Args:
+            always: return the action of this unit even if a validation of the whole package is
+                already there and could be used instead.
         """
         unit: Unit = self.unit
         with _while_files_last(self.plan):
@@ -112,11 +114,11 @@ class ActionTask(NamedTuple):
             return find_action(self.plan, self.kind, self.name, unit)
 
     def status(self) -> Status:
-        """Return whether the action's result is there.
+        """Return the status of the action.
 
         Raises:
-            PipelineError: the package has mistakes, or no config any more, or its model can't be
-                read.
+            PipelineError: the package has mistakes, or no longer has a config, or its model can't
+                be read.
         """
         if self.package is not None and not self.plan.configs.has(self.package):
             raise PipelineError(f"no config makes {self.package} anymore")
@@ -133,7 +135,7 @@ class ActionTask(NamedTuple):
 
 @contextmanager
 def _while_files_last(plan: Plan) -> Iterator[None]:
-    """Raises PipelineError, with its name, for a file that is removed while a run goes on."""
+    """Raise PipelineError, with the name of the file, if a file is removed during a run."""
     try:
         yield
     except FileNotFoundError as error:

@@ -19,7 +19,7 @@ class Units(CheckedFiles):
 
     @once
     def quantizes(self, package: str) -> dict[str, Action] | None:
-        """Return the quantize actions by method, or None while the model is not exported."""
+        """Return the quantize actions by method, or None until the model is exported."""
         methods = self.methods(package)
         config = self.config(package)
         if methods is None:
@@ -40,7 +40,7 @@ class Units(CheckedFiles):
 
     @once
     def compiles(self, package: str) -> list[Action[CompileInputs]] | None:
-        """Return the compile actions, or None while the model is not exported."""
+        """Return the compile actions, or None until the model is exported."""
         methods = self.methods(package)
         quantizes = self.quantizes(package)
         if methods is None or quantizes is None:
@@ -84,8 +84,8 @@ class Units(CheckedFiles):
 
     @once
     def compile_digests(self, package: str) -> dict[str, Digest] | None:
-        """Return the digests of the compile actions by unit, or None where the package has problems
-        or waits for an export."""
+        """Return the digests of the compile actions by unit, or None if the package has problems or
+        waits for an export."""
         if not self.is_exported(package):
             return None
 

@@ -1,10 +1,12 @@
-"""Code of a workspace that configs name, and that runs while packages are built: which files,
-variables and distributions it depends on, which stand in the keys of what it helps to make.
+"""Workspace code that configs name, and that runs while packages are built.
 
-Each kind of such code, passes and libraries of operators, has the name of its folder, and is
-brought by a feature (`moments.Feature.user_code`). A key is made before its action runs, so what
-the code reads at run time stands in its text: `INPUTS` of its modules, as exporters have it. What
-it reads beside is an error, which `features/tracing/pass_reads.py` finds.
+This module finds the files, variables and distributions that such code depends on, which are part
+of the keys of everything that the code helps to make.
+
+Each kind of code, passes and operator libraries, is named like its folder and is provided by a
+feature (`moments.Feature.user_code`). A key is made before its action runs, so the code must
+declare what it reads at run time: in the `INPUTS` of its modules, like an exporter. Reading
+anything else is an error, which `features/tracing/pass_reads.py` detects.
 """
 
 from __future__ import annotations
@@ -25,13 +27,14 @@ from pipeline.store.errors import SourceError
 from pipeline.store.toolchain import CORE, code, version_of
 from pipeline.store.workspace import Workspace
 
-# The digests and versions of all that a piece of code depends on, by name.
+# The digests and versions of everything that a piece of code depends on, by name.
 Code = Mapping[str, str | None]
-KNOWN = {*CORE, "pipeline", "pte_pipeline"}  # count in every key
+KNOWN = {*CORE, "pipeline", "pte_pipeline"}  # already part of every key
 
 
 class CodeReader:
-    """Finds what modules of a workspace depend on, as their files are now, without running them."""
+    """Finds what modules of a workspace depend on, from their current files, without running
+    them."""
 
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
@@ -42,11 +45,11 @@ class CodeReader:
         return Places(self.workspace)
 
     def hash_files(self, files: Mapping[str, Path]) -> dict[str, str | None]:
-        """Return the digests of files by their names."""
+        """Return the digests of files, by name."""
         return {name: self._digests.hash(path) for name, path in files.items()}
 
     def find_declared(self, modules: Iterable[Path]) -> dict[str, str | None]:
-        """Return the digests and versions of all that INPUTS of modules name."""
+        """Return the digests and versions of everything that the INPUTS of modules declare."""
         inputs: dict[str, str | None] = {}
         for where, declared in self.declared(modules):
             for name in declared.find(self._places, where):
@@ -58,7 +61,8 @@ class CodeReader:
         return inputs
 
     def declared(self, modules: Iterable[Path]) -> Iterator[tuple[str, Declared]]:
-        """Yield what modules declare, with their names. Raises SourceError."""
+        """Yield the name and the declared inputs of each module that has any. Raises
+        SourceError."""
         for path in modules:
             where = os.path.relpath(path, self.workspace.root)
             record = self._digests.cached(path, "inputs", read_declared, code("plan"))
@@ -67,8 +71,11 @@ class CodeReader:
                 yield where, declared
 
     def imports(self, files: Iterable[Path]) -> list[str]:
-        """Return the modules at the top level that these files import, without those that are in
-        every key, and those of the same folder, by whose names nothing else is imported."""
+        """Return the top-level modules that these files import.
+
+        Modules that are part of every key are left out, and so are modules of the same folder,
+        unless an import of that name finds another module.
+        """
         named: set[str] = set()
         siblings: set[str] = set()
         folders = {str(self.workspace.root)}
@@ -91,43 +98,47 @@ class UserCode(CodeReader):
     """One kind of code that configs name: the base class of `moments.Feature.user_code`."""
 
     def select(self, references: Iterable[str]) -> list[str]:
-        """Return those that a config may name, of what it names."""
+        """Return those of the references in a config that a config may name."""
         return list(references)
 
     def find(self, reference: str) -> dict[str, str | None]:
-        """Return the digests and versions of all that code depends on, by name. Raises
-        SourceError for INPUTS that can't be."""
+        """Return the digests and versions of everything that a reference's code depends on, by
+        name.
+
+        Raises SourceError if its INPUTS are wrong.
+        """
         raise NotImplementedError
 
     def modules(self, references: Iterable[str]) -> list[Path]:
-        """Return the modules of the workspace whose INPUTS count for these."""
+        """Return the workspace modules whose INPUTS count for these references."""
         raise NotImplementedError
 
     def files(self, reference: str) -> dict[str, Path]:
-        """Return the files of the workspace, or of a distribution, whose content counts."""
+        """Return the files, of the workspace or of a distribution, whose content counts."""
         raise NotImplementedError
 
     def locate(self, reference: str) -> Path | None:
-        """Return the file of the workspace that a reference means; None for others."""
+        """Return the workspace file that a reference denotes, or None if it denotes another
+        file."""
         raise NotImplementedError
 
     def library_name(self, reference: str) -> str:
-        """Return what the operators that loading it registers are listed under."""
+        """Return the name under which the operators that the library registers are listed."""
         return reference
 
     def check(self, planned: Mapping[str, Code]) -> None:
-        """Raise SourceError where code is not what was planned, by reference."""
+        """Raise SourceError if any code, by reference, differs from the planned code."""
         raise NotImplementedError
 
     def find_all(self, references: Iterable[str]) -> dict[str, dict[str, str | None]]:
-        """Return what `find` does of each."""
+        """Return the result of `find` for each reference."""
         return {reference: self.find(reference) for reference in references}
 
 
 def _read_imports(path: Path) -> list[str]:
     try:
         tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError):  # loading it says why
+    except (SyntaxError, ValueError):  # loading the module reports the error
         return []
     names: set[str] = set()
     for node in ast.walk(tree):
@@ -145,8 +156,10 @@ def _digest_of(value: str | None) -> Digest | None:
 
 
 def open_code(kind: str, workspace: Workspace) -> UserCode:
-    """Return the code of a kind, `passes` or `operators`, as a workspace has it now. Raises
-    SourceError where this installation has no feature that brings it."""
+    """Return the current code of a kind, `passes` or `operators`, in a workspace.
+
+    Raises SourceError if this installation has no feature that provides it.
+    """
     kinds = find_functions("user_code")
     if kind not in kinds:
         raise SourceError(f'{kind}: this installation has no feature "{kind}"')
@@ -165,14 +178,14 @@ def find_code(
 
 
 def check_code(kind: str, planned: Mapping[str, Code], workspace: Workspace) -> None:
-    """Raise SourceError where code is another by now than that which was planned, by reference."""
-    if planned:  # looked at without what the workspace has cached
+    """Raise SourceError if any code, by reference, is no longer the code that was planned."""
+    if planned:  # the copy of the workspace starts without cached properties
         open_code(kind, replace(workspace)).check(planned)
 
 
 def list_files(folder: Path, name: str) -> dict[str, Path]:
-    """Return all files in a folder but those that Python caches, and hidden ones, by their paths
-    in it with a name in front."""
+    """Return all files in a folder, except hidden ones and Python's caches, by their paths in the
+    folder with `name` in front."""
     name_to_path = {}
     for path in sorted(folder.rglob("*")):
         parts = path.relative_to(folder).parts

@@ -33,9 +33,7 @@ if TYPE_CHECKING:  # a no-op run parses no config, and so doesn't import pydanti
 _NOT_COMPILED = ("layout", "etrecord", "metadata", "metadata_revision")
 
 
-@dataclass(
-    frozen=True, eq=False, repr=False
-)  # these methods would take longest to generate
+@dataclass(frozen=True, eq=False, repr=False)  # generating __eq__ and __repr__ is slow
 class CompileInputs:
     """The inputs of a compilation.
 

@@ -30,9 +30,7 @@ Json = Mapping[str, Any]
 _MOST_VARIABLES = 5  # named in a message
 
 
-@dataclass(
-    frozen=True, eq=False, repr=False
-)  # these methods would take longest to generate
+@dataclass(frozen=True, eq=False, repr=False)  # generating __eq__ and __repr__ is slow
 class ExportInputs:
     """The inputs of an export.
 

@@ -23,9 +23,7 @@ Json = Mapping[str, Any]
 PackageCompiles = Mapping[str, Mapping[str, Digest]]
 
 
-@dataclass(
-    frozen=True, eq=False, repr=False
-)  # these methods would take longest to generate
+@dataclass(frozen=True, eq=False, repr=False)  # generating __eq__ and __repr__ is slow
 class LinkInputs:
     """The inputs of a link: plain values, so that a worker links without parsing the config.
 

@@ -1,7 +1,7 @@
-"""Validate actions: a package on disk, the programs that it is compared with, and its limits.
+"""Validate actions: a package on disk, the programs to compare it with, and its limits.
 
-What is measured has a key of its own in the action's, `measured`, without gates and baseline, so
-that another gate is judged without running the package again.
+The key of the measurement is a separate field of the action's key, `measured`, without gates and
+baseline, so that a changed gate is judged without running the package again.
 """
 
 from __future__ import annotations
@@ -28,30 +28,31 @@ from pipeline.store.json_diff import ABSENT, Difference
 from pipeline.store.toolchain import host
 from pipeline.store.workspace import Workspace
 
-if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
+if TYPE_CHECKING:  # a no-op run parses no config, and so doesn't import pydantic
     from pipeline.config.models import MethodConfig, PackageConfig
 
 Json = Mapping[str, Any]
-# By method, the path and the digest of a file of recorded outputs.
+# The path and the digest of a file of recorded outputs, by method.
 GoldenFiles = Mapping[str, tuple[str, Digest]]
 
 
-@dataclass(frozen=True, eq=False, repr=False)  # which take longer to make than all else
+@dataclass(frozen=True, eq=False, repr=False)  # generating __eq__ and __repr__ is slow
 class ValidateInputs:
-    """The inputs of a validation. By its config a method that fails is lowered again.
+    """The inputs of a validation. They include the config, because a method that fails is lowered
+    again.
 
     Attributes:
-        files: the files of the package on disk, which are validated.
-        sources: the methods that it is compared with.
+        files: the package's files on disk, which are validated.
+        sources: the methods that the package is compared with.
         examples: the files that the config names for a method, which replace the model's examples.
         baseline: the file with the accepted figures.
-        places: file and line of settings, by their path in the config.
-        quotable: the files of the workspace whose lines what was measured and the report quote.
+        places: the file and line of settings, by their path in the config.
+        quotable: the workspace files whose lines are quoted by both the measurement and the report.
         config_files: the files that `places` names, which the report quotes too.
-        held_to: further fields of the key, which features add, of what the package is held to.
+        held_to: requirements on the package, further fields of the key that features add.
         record: fields that features add to the record of the report.
         only: the methods that are validated, if not all are.
-        in_ci: whether a baseline that is missing is a failure.
+        in_ci: whether a missing baseline is a failure.
         golden: the file of recorded outputs of each method that has one.
         written: the config as it was written, with the values of its variables.
         quantizes: the quantize actions whose programs the package was made from.
@@ -88,13 +89,15 @@ class ValidateInputs:
 
     @property
     def quoted(self) -> Mapping[str, Digest]:
-        """The files of the workspace whose lines the report quotes."""
+        """The workspace files whose lines the report quotes."""
         return {**self.quotable, **self.config_files}
 
     @property
     def traced(self) -> Mapping[str, Digest | None]:
-        """The files whose lines what was measured quotes: traces in archives name lines too, of
-        files that aren't here."""
+        """The files whose lines the measurement quotes, and the archives of the methods.
+
+        Traces in archives also name lines, of files that aren't here.
+        """
         archives = {}
         for source in self.sources.values():
             if not source.exported:
@@ -102,7 +105,7 @@ class ValidateInputs:
         return {**archives, **self.quotable}
 
     def renewed(self, workspace: Workspace) -> ValidateInputs:
-        """Return the same with files and libraries as a workspace has them now."""
+        """Return the same inputs with the workspace's current files and libraries."""
         examples = {
             name: hash_files(limits.examples or (), workspace)
             for name, limits in self.config.validation.methods.items()
@@ -142,10 +145,10 @@ def validate_key(inputs: ValidateInputs) -> Key:
 
 
 def measured_key(inputs: ValidateInputs) -> Key:
-    """Return the key of what is measured."""
+    """Return the key of the measurement."""
     config = inputs.config
     machines = {b.backend_id: b.machine for b in config.backends(config.methods)}
-    # Why this machine can't run what some backends make, and with which library it can.
+    # By backend, why this machine can't run its delegates, or the library with which it can.
     not_run = {}
     runs_with = {}
     for backend_id, machine in sorted(machines.items()):
@@ -166,10 +169,10 @@ def measured_key(inputs: ValidateInputs) -> Key:
         **_unsaid_sharing(config),
         "constant_methods": config.constant_methods,
         "settings": _measured_settings(config),
-        # What was narrowed is told, and bytes can be the same either way.
+        # Narrowed sizes are reported, and the bytes can be the same either way.
         "keep_ranges": kept_ranges,
         "not_run": not_run,
-        "devices": inputs.held_to.get("devices"),  # others than this machine
+        "devices": inputs.held_to.get("devices"),  # other than this machine
         "metrics": inputs.held_to.get("metrics"),
         "host": host(),
         "facts": machine_facts(config, config.methods),
@@ -193,10 +196,10 @@ def _program_fields(inputs: ValidateInputs, method: str) -> Key:
 
 
 def _measured_settings(config: PackageConfig) -> Key:
-    """Return the settings of a validation without what measured values are held to."""
+    """Return the settings of a validation that affect measuring, without the requirements."""
     settings = config.validation.resolved()
     del settings["gates"], settings["allow"]
-    if not settings["bundle"]:  # what is left out must not count
+    if not settings["bundle"]:  # settings of an omitted bundle must not count
         del settings["bundle"], settings["bundle_limit"]
     settings["reference"] = _drop_unset(settings["reference"])
     if not settings["reference"]:
@@ -206,7 +209,8 @@ def _measured_settings(config: PackageConfig) -> Key:
 
 
 def _measured_methods(methods: Mapping[str, Json]) -> Key:
-    """Return what the config sets for each method that it sets something for, without gates."""
+    """Return, for each method with settings that affect measuring, these settings, without
+    gates."""
     measured = {}
     for name, limits in methods.items():
         reference = _drop_unset(limits["reference"]) or None
@@ -221,7 +225,7 @@ def _drop_unset(limits: Json) -> Key:
 
 
 def _held_to(inputs: ValidateInputs) -> Key:
-    """Return what measured values are held to."""
+    """Return the requirements that measured values must meet."""
     config = inputs.config
     settings = config.validation.resolved()
     methods = settings["methods"].items()
@@ -239,8 +243,11 @@ def _held_to(inputs: ValidateInputs) -> Key:
 
 
 def _unsaid_sharing(config: PackageConfig) -> Key:
-    """Return a field for a config that does not say whether its methods share their state."""
-    from pipeline.plan.shared_state import says_sharing  # a no-op run makes no key
+    """Return a field for a config that does not state whether its methods share their state, or
+    {}."""
+    from pipeline.plan.shared_state import (
+        says_sharing,
+    )  # lazily: a no-op run makes no key
 
     if says_sharing(config):
         return {}
@@ -248,11 +255,12 @@ def _unsaid_sharing(config: PackageConfig) -> Key:
 
 
 def describe_validate(difference: Difference, file: str) -> str | None:
-    """Describe a difference of a field that only keys of validations have; None for others."""
+    """Describe a difference in a field that only keys of validations have; return None for
+    others."""
     change = difference.change()
     match difference.path:
         case ("measured", *_):
-            return ""  # which lies over the rest
+            return ""  # its fields are merged into the rest, and described there
         case ("only",):
             last = "all methods were"
             if difference.old is not ABSENT:

@@ -1,7 +1,7 @@
-"""Words for differences of keys, which the kinds of actions share.
+"""Words for differences between keys, shared by the kinds of actions.
 
-A function that describes returns None for a difference that is not its own, and "" for one that is
-not worth a line.
+A describing function returns None for a difference that it is not responsible for, and "" for one
+that is not worth a line.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from pipeline.store.json_diff import ABSENT, Difference
 
 
 def show_place(name: str) -> str:
-    """Return the path of a place as people know it."""
+    """Return the path of a place in a form that people recognize."""
     if is_inside(name):
         return name
     return f"{os.path.basename(name)} (outside the workspace, {name})"
 
 
 def describe_setting(where: str, difference: Difference) -> str:
-    """Describe a difference of a value that a config says."""
+    """Describe a difference in a value that a config sets."""
     if difference.old is ABSENT or difference.new is ABSENT:
         return f"config {where} {difference.change()}"
     return f"config {where}: {difference.values}"
 
 
 def describe_common(difference: Difference, file: str) -> str | None:
-    """Describe a difference of a field that keys of several kinds have."""
+    """Describe a difference in a field that keys of several kinds have."""
     change = difference.change()
     match difference.path:
         case ("toolchain", name) if name.startswith("$"):
@@ -41,7 +41,7 @@ def describe_common(difference: Difference, file: str) -> str | None:
         case ("host", *path):
             return f"this machine, {'.'.join(path)}: {difference.values}"
         case ("methods", _, "names") if None in (difference.old, difference.new):
-            return ""  # they count by now, or no more, for what the config says
+            return ""  # names started or stopped counting because the config changed
         case ("methods", method, "names"):
             return f"names of values or classes in {method} changed"
         case ("methods", method, "files", place):
