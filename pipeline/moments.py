@@ -1,18 +1,19 @@
 """The moments at which a feature takes part in a build: the contract between core and features.
 
 The core builds, stores and validates packages. A feature is a folder in `pipeline/features/` that
-the core can do without: its `__init__.py` declares `FEATURE = Feature(...)`, whose fields are the
-moments listed below, in groups by what happens then, each a function named as `"module:function"`.
-The function is imported when its moment comes, so a feature that is installed and not used costs
-the import of its declaration. The core imports no feature; deleting the folder leaves a build that
-works without it.
+the core can do without. Its `__init__.py` declares `FEATURE = Feature(...)`, whose fields are the
+moments listed below, grouped by the part of a build in which they occur. Each moment names a
+function as `"module:function"`. The function is imported at its moment, so a feature that is
+installed but not used costs only the import of its declaration. The core imports no feature;
+deleting a feature's folder leaves a build that works without it.
 
-Another distribution brings a feature by an entry point of the group `pte_pipeline.features`, whose
-name is the feature's and whose value is its declaration (`my_distribution.feature:FEATURE`).
+Another distribution provides a feature through an entry point of the group `pte_pipeline.features`,
+whose name is the feature's name and whose value is its declaration
+(`my_distribution.feature:FEATURE`).
 
-A plain frozen record rather than pluggy: importing pluggy and registering 20 plugins takes 35 ms of
-a no-op run, against 9 ms here, and its hooks are found by a function's name, which import-linter,
-mypy and a reader's search do not follow.
+The contract is a plain frozen record rather than pluggy. Importing pluggy and registering 20
+plugins takes 35 ms of a no-op run, against 9 ms here, and pluggy finds hooks by the function's
+name, which import-linter, mypy and a reader's search do not follow.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 GROUP = "pte_pipeline.features"
-# Whose actions hold code of a moment.
+# The kinds of keys that can contain the code of a moment.
 KEYS = (
     "plan",
     "build",
@@ -44,18 +45,19 @@ class Command(NamedTuple):
 
     Attributes:
         summary: one line.
-        words: what may follow its name.
-        options: the help of its flags (`name`) and of its options with a value (`name VALUE`),
-            which may stand anywhere after its name.
+        words: the words that may follow its name.
+        options: the help for its flags (`name`) and for its options with a value (`name VALUE`),
+            which may appear anywhere after its name.
         more: further lines of its help.
-        examples: command lines with what they do.
-        run: of a feature's verb, the function that takes the plan and the words, and yields lines
+        examples: command lines, each with what it does.
+        run: for a feature's verb, the function that takes the plan and the words, and yields lines
             to print.
-        builds: whether it builds packages, for which the toolchain must be a known one.
+        builds: whether it builds packages, which requires a known toolchain.
         anywhere: whether it needs no workspace: its function takes the words and a folder, prints,
             and returns the exit status.
-        record: of a verb with an option `json`, the outline of the record that it yields in place
-            of lines where that is set, as `"module:NAME"`: as `store.forms.check_of` takes one.
+        record: for a verb with an option `json`, the outline of the record that it yields in place
+            of lines if the option is set, as `"module:NAME"`; an outline for
+            `store.forms.check_of`.
     """
 
     name: str
@@ -74,11 +76,11 @@ class Setting(NamedTuple):
     """A setting of a workspace, in `[tool.pte-pipeline]` or the environment.
 
     Attributes:
-        parse: takes the value and the workspace's folder; raises ValueError for a wrong one.
+        parse: takes the value and the workspace's folder; raises ValueError if the value is wrong.
         expected: what the value must be, in words.
-        meaning: what it does, in a sentence.
-        default: in words.
-        has_variable: whether a variable of the environment can set it.
+        meaning: what the setting does, in a sentence.
+        default: the default, in words.
+        has_variable: whether an environment variable can set it.
     """
 
     parse: Callable[[Any, Path], Any]
@@ -92,351 +94,370 @@ _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 def _moment(keys: str, default: Any = "") -> Any:
-    """Declare a moment; `keys` says which actions' keys hold the code that takes part in it
-    (`store.toolchain.code`), so that no result of other code is taken for theirs. Spaces part
-    several."""
-    # A dataclass refuses a default that can't be hashed, as a mapping can't.
+    """Declare a moment.
+
+    Args:
+        keys: the kinds of actions whose keys contain the code that takes part in the moment
+            (`store.toolchain.code`), so that results of other code are never used; separated by
+            spaces.
+    """
+    # A dataclass refuses an unhashable default, such as a mapping.
     if isinstance(default, Mapping):
         return field(default_factory=lambda: default, metadata={"keys": keys})
     return field(default=default, metadata={"keys": keys})
 
 
-@dataclass(frozen=True, eq=False, repr=False)  # all else takes 4 ms of a no-op run
+@dataclass(
+    frozen=True, eq=False, repr=False
+)  # __eq__ and __repr__ cost a no-op run 4 ms
 class Feature:
     """What a feature adds to a build.
 
     Attributes:
-        name: that of its folder.
+        name: the name of its folder.
         summary: what a build can't do without it, in one line.
 
         Command line
 
-        verbs: the commands that it brings.
-        options: those with a value that any command line may have, such as `--toolchain NAME`, by
-            name; each function takes the value, the words without it and the workspace's folder,
-            before anything is planned.
-        option_help: what help says of the options that it takes from any command line, by the
-            option as it is written.
-        rewrite_words: takes the name of doit's command (`run` for those of ours), the words after
-            it, and the workspace's folder; returns the words that doit and the core know.
-        split_command: takes the words of a command line and the workspace's folder; returns None
-            where this process runs all of it, or the words that it runs (None for none), and a
-            function that runs what is left and returns the exit status.
-        before_command: takes the workspace, and whether the command builds packages, before it does
-            anything; raises PipelineError to refuse the command.
-        help_pages: takes the words of which help is asked, and the program's name; returns lines,
-            or None for words that it doesn't know.
-        suggest_page: takes a word that `help` has no page of; returns a hint at one of a like name,
-            or "".
-        reporters: those of `doit -r`, by name.
+        verbs: the commands that it adds.
+        options: options with a value that any command line may have, such as `--toolchain NAME`, by
+            name; each function takes the value, the words without the option and the workspace's
+            folder, before anything is planned.
+        option_help: the help for the options that it takes from any command line, by the option as
+            it is written.
+        rewrite_words: takes the name of doit's command (`run` for our own commands), the words
+            after it, and the workspace's folder; returns words that doit and the core know.
+        split_command: takes the words of a command line and the workspace's folder; returns None if
+            this process runs all of it, or else the words that it runs (None for none), and a
+            function that runs the rest and returns the exit status.
+        before_command: takes the workspace, and whether the command builds packages, before the
+            command does anything; raises PipelineError to refuse it.
+        help_pages: takes the words for which help is requested, and the program's name; returns
+            lines, or None for unknown words.
+        suggest_page: takes a word that `help` has no page for; returns a hint at a page with a
+            similar name, or "".
+        reporters: reporters for `doit -r`, by name.
 
         Config and plan
 
-        settings: those of workspaces that it reads, by name; the name of each begins with that of
-            the feature.
-        config: functions by the section of a config to which they add keys, such as `package`, its
-            top, or `validate.gates`, and `target`, a file of `targets/`; each returns types and
-            `pydantic.Field`s by name.
+        settings: the workspace settings that it reads, by name; each name begins with the feature's
+            name.
+        config: functions by the section of a config to which they add keys, such as
+            `validate.gates`, `package` for the top level, or `target` for a file of `targets/`;
+            each returns types and `pydantic.Field`s by name.
         expand_matrix: takes the `config.yaml.Node` of a config's `matrix`, its
             `config.variables.Variables`, the name of its file, the node of its `package` or None,
-            and that of the rest of the config; returns the `config.variables.Combination` of each
-            package by name.
-        explain_key: takes the model of a config's section, and a key that it does not have; says
-            what to do about it, or returns "".
+            and the node of the rest of the config; returns the `config.variables.Combination` of
+            each package by name.
+        explain_key: takes the model of a config's section, and a key that the section doesn't have;
+            returns what to do about it, or "".
         explain_syntax: takes the text of a config, and the `yaml.MarkedYAMLError` of reading it;
             returns the number of a line, from 1, what is wrong there, or "", and what to do.
-        edit_config: takes the text of a config file, the path of a mapping in it as a
-            `config.yaml.Node` has it, keys that lead from there to a mapping that need not be
-            there, and members of that, `...` for one to remove; returns the text with them, or None
-            where it can't without changing anything else.
-        parse_baseline: takes the content of a baseline and its file's name; returns the figures
-            that it accepts, as JSON. Raises ConfigErrors, with every mistake.
-        check_files: takes a plan; yields mistakes in files that no config need name.
-        schemas: by a path in a workspace, what returns the JSON Schema to write there for editors;
-            takes the `pydantic.json_schema.GenerateJsonSchema` by which that of configs is made.
-        entries: a module whose `ENTRIES` are `backends.entry.Backend`s, or whose `QUANTIZERS` are
-            quantizers without a backend, for the catalogue; its folder has their data files
-            (`backends.families`). The catalogue imports it as it is made.
-        backends: takes the `backends.entry.Backend`s of this package by name; returns further ones
-            by name, and by the name of a plugin what is wrong with those that can't be used.
-        unknown_options: takes a `backends.entry.Backend` and its `backends.options.Options` of a
-            config; yields the names of those that the installed ExecuTorch does not take, each with
-            what is known instead.
-        describe_outdated: says that these are not known for what is installed, or "".
-        summarize: takes a `config.models.PackageConfig`, and whether values of variables stand in
-            it, which must not be kept as they are; returns JSON that the plan keeps of the config,
-            or None where the feature has no part in the package.
-        planning: a class like `plan.planning.Planning`, of which a plan has one object, for the
-            packages of which `summarize` says something.
-        remarks: takes a plan; yields `store.errors.Problem`s for each run to report as warnings.
-        kinds: by its name, what returns a `plan.kinds.kind.Kind`: a kind of action whose result a
-            compilation reads in place of a method's program. The core knows of one, `quantize`.
-        user_code: by the kind of code of a workspace that configs name, `passes` or `operators`, a
-            class like `plan.user_code.UserCode`, which finds what this code depends on.
+        edit_config: takes the text of a config file, the path of a mapping in it in the form of a
+            `config.yaml.Node`, keys that lead from there to a mapping that needn't exist, and
+            members for that mapping, `...` for a member to remove; returns the edited text, or None
+            if it can't edit without changing anything else.
+        parse_baseline: takes the content of a baseline and its file's name; returns the accepted
+            figures, as JSON. Raises ConfigErrors, with every mistake.
+        check_files: takes a plan; yields mistakes in files that no config needs to name.
+        schemas: by path in a workspace, functions that return the JSON Schema to write there for
+            editors; each takes the `pydantic.json_schema.GenerateJsonSchema` that generates the
+            schema of configs.
+        entries: a module for the catalogue, whose `ENTRIES` are `backends.entry.Backend`s, or whose
+            `QUANTIZERS` are quantizers without a backend; its folder has their data files
+            (`backends.families`). The catalogue imports it while being made.
+        backends: takes the `backends.entry.Backend`s of this package by name; returns further
+            backends by name and, by the name of a plugin, what is wrong with the unusable ones.
+        unknown_options: takes a `backends.entry.Backend` and its `backends.options.Options` from a
+            config; yields the name of each option that the installed ExecuTorch doesn't take, with
+            a hint at the known ones.
+        describe_outdated: returns a message if the known options were described for another version
+            than the installed one, or "".
+        summarize: takes a `config.models.PackageConfig`, and whether it contains values of
+            variables, which must not be kept as they are; returns JSON that the plan keeps about
+            the config, or None if the feature plays no part in the package.
+        planning: a class like `plan.planning.Planning`; a plan has one object of it, for the
+            packages that `summarize` returned something for.
+        remarks: takes a plan; yields `store.errors.Problem`s to report as warnings in each run.
+        kinds: by name, functions that return a `plan.kinds.kind.Kind`: a kind of action whose
+            result a compilation reads in place of a method's program. The core knows one,
+            `quantize`.
+        user_code: by the kind of workspace code that configs name, `passes` or `operators`, a class
+            like `plan.user_code.UserCode`, which finds what this code depends on.
         elsewhere: takes a `plan.config_cache.ConfigCache`; returns the packages that other
-            processes build, which the plan of this one leaves out.
-        describe_key: takes a `store.json_diff.Difference` of two keys; returns words for one of a
-            field that the feature brings, and None for any other.
+            processes build, which this process's plan leaves out.
+        describe_key: takes a `store.json_diff.Difference` of two keys; returns words if its field
+            belongs to the feature, and None otherwise.
         explain_compile: takes a stale compile action and the workspace; returns a sentence for
             `doit explain`, or "".
 
         Run
 
-        executors: the functions that open executors, by the name that the setting `executor` begins
-            with; each takes the workspace, the number of jobs, whether actions run whatever the
-            store holds, and the whole setting; returns a `run.executors.Executor`.
-        other_tasks: takes the plan, and a function that makes our doit tasks again, where a dodo
-            file has other tasks too; returns an object like
-            `features.other_tasks.phases.OtherTasks`, which says in which order tasks run.
-        pending_tasks: takes the plan, and what loads the tasks of a dodo file; returns the
-            `plan.status.Status` of actions that wait for other tasks, by package and kind.
+        executors: functions that open executors, by the name with which the setting `executor`
+            begins; each takes the workspace, the number of jobs, whether actions run regardless of
+            what is in the store, and the whole setting; returns a `run.executors.Executor`.
+        other_tasks: takes the plan, and a function that makes our doit tasks again, if a dodo file
+            also has other tasks; returns an object like `features.other_tasks.phases.OtherTasks`,
+            which determines the order of all tasks.
+        pending_tasks: takes the plan, and a function that loads the tasks of a dodo file; returns
+            the `plan.status.Status` of actions that wait for other tasks, by package and kind.
         expect_costs: a class like `run.admission.NoExpectations`, of which a run has one object;
             takes the store.
         start_process: starts a fresh process in place of a fork; takes the function to call there,
-            which ends the process, and what makes the context of the call; returns its number.
-        perform: by the name of a kind of `kinds`, what performs its actions in a worker; takes the
-            action, the workspace and `run.stages.Stages`, and puts the result into the store.
-        live_view: returns a context manager that shows on a terminal what goes on, and gives the
+            which ends the process, and a function that makes the context of the call; returns the
+            process's number.
+        perform: by the name of a kind in `kinds`, functions that perform its actions in a worker;
+            each takes the action, the workspace and `run.stages.Stages`, and puts the result into
+            the store.
+        live_view: returns a context manager that shows progress on a terminal, and yields the
             function to call with each `report.events.Event`; takes the stream, the actions, and a
             `run.batch.Outlook`. Its libraries are imported when it is entered.
-        explain_error: takes what ended an action and the workspace's folder; returns a line that
-            says where and why.
+        explain_error: takes the error that ended an action and the workspace's folder; returns a
+            line that says where and why.
         show_error: takes the text of an error, and the kind of the action that failed or "";
-            returns it as people read it.
-        find_code: takes the same; returns the code of the error.
-        add_remedy: takes the text of an error, further operators that it is about, and the error
-            itself or None; returns the text, with what to do where that is known.
+            returns the text for display.
+        find_code: takes the same arguments; returns the code of the error.
+        add_remedy: takes the text of an error, further operators that it concerns, and the error
+            itself or None; returns the text, with a remedy if one is known.
         describe_run: takes the plan, the `report.events.Event`s of a run that did something, the
             packages whose methods have rows or None for all, and the columns of the terminal or
-            None; yields lines to print at its end.
+            None; yields lines to print at the end of the run.
         record_run: takes the workspace, the `report.events.Event`s of a run that did something, and
-            a `store.usage.is_caches`; writes files in `build/`, or into the store. Raises
-            OSError.
-        find_schedule: takes the content of `timeline.json` or None; returns what it says of what
-            bounded the run, as JSON and in sentences, or None.
+            a record that `store.usage.is_caches` accepts; writes files in `build/`, or into the
+            store. Raises OSError.
+        find_schedule: takes the content of `timeline.json` or None; returns what limited the speed
+            of the run, as JSON and in sentences, or None.
 
         Export
 
-        perform_export: the same as `perform` for `export`, whose code is in the keys of exports
-            alone.
-        public: modules from which `pte_pipeline` passes on names to exporters and passes.
+        perform_export: like `perform`, for `export`; its code is only in the keys of exports.
+        public: modules whose names `pte_pipeline` re-exports for exporters and passes.
         fetch_sources: takes the workspace, the `plan.kinds.export.ExportInputs` of an exporter that
-            is about to run, and `run.stages.Stages`; fetches what it reads from elsewhere, in a
-            process of its own. Raises SourceError.
-        watch_exporter: a class like `run.export.declared_reads.DeclaredReads`, of which there is
-            one while an exporter runs; the key of the export holds what it finds.
-        more_examples: takes the program of a method whose exporter names no examples; returns more
-            of them than the arguments of its export, each positional arguments and keywords.
+            is about to run, and `run.stages.Stages`; fetches what the exporter reads from
+            elsewhere, in a process of its own. Raises SourceError.
+        watch_exporter: a class like `run.export.declared_reads.DeclaredReads`, with one object
+            while an exporter runs; the key of the export contains what it finds.
+        more_examples: takes the program of a method whose exporter gives no examples; returns
+            further examples besides the arguments of its export, each as positional arguments and
+            keywords.
         record_references: takes the references of an exporter, its programs and examples by method,
             torch's default dtype and device while it ran, the workspace's folder, and None or, for
             a process that can't fork, a `features.exporters.announced_deaths.Announcements`;
             returns a recording of each reference by method, as bytes for the store.
-        explain_departure: says where and why an exported program departs from its eager reference,
-            or ""; takes both, the inputs that show it, and the workspace's folder.
+        explain_departure: takes an exported program, its eager reference, the inputs on which they
+            differ, and the workspace's folder; returns where and why the program departs from the
+            reference, or "".
 
         Compile
 
         instead_of_compile: makes the result of a compile action in another way; takes the action,
-            the workspace, `run.stages.Stages`, and whether this process is the one that builds,
-            not a worker; returns whether it did. Imports no torch.
-        import_executorch: imports ExecuTorch, which a worker needs next, in less time. It must
-            change no byte, and `fast_lowering` switches it off.
-        around_lowering: returns a context manager, within which a worker quantizes or compiles;
+            the workspace, `run.stages.Stages`, and whether this process is the building process
+            rather than a worker; returns whether it did. Imports no torch.
+        import_executorch: imports ExecuTorch, which a worker needs next, in less time. It must not
+            change a byte, and `fast_lowering` switches it off.
+        around_lowering: returns a context manager within which a worker quantizes or compiles;
             takes whether it may patch torch and ExecuTorch, which user code would see, and the
-            action's kind. It must change no byte, and the setting `fast_lowering` switches it off.
-        load_passes: takes the `config.edge.PassSpec`s of a config, some, and the workspace's
-            folder; returns passes over graphs, in their order. They and algorithms of memory
-            planning are called like functions. Raises PipelineError.
-        load_libraries: takes the names of libraries of operators, some, and the workspace's folder;
-            loads them into this process. Raises PipelineError.
-        watch_passes: takes a compile action with passes or libraries of operators, and the
-            workspace; returns an object like `features.tracing.pass_reads.PassReads`, whose `check`
-            says whether its result may be kept.
-        find_changed_specs: takes an exported program whose operators change what they are given;
-            returns the `InputSpec`s of the buffers, parameters and inputs that it changes, in their
-            order, or None where only functionalizing it tells.
-        select_modules: takes lists of names of modules; returns a
-            `features.module_selection.selection.ModuleSelection` of the nodes that stand in one
+            action's kind. It must not change a byte, and the setting `fast_lowering` switches it
+            off.
+        load_passes: takes the `config.edge.PassSpec`s of a config, at least one, and the
+            workspace's folder; returns the passes over graphs, in order. Passes and memory planning
+            algorithms are called like functions. Raises PipelineError.
+        load_libraries: takes the names of operator libraries, at least one, and the workspace's
+            folder; loads them into this process. Raises PipelineError.
+        watch_passes: takes a compile action with passes or operator libraries, and the workspace;
+            returns an object like `features.tracing.pass_reads.PassReads`, whose `check` decides
+            whether the result may be kept.
+        find_changed_specs: takes an exported program whose operators mutate their arguments;
+            returns the `InputSpec`s of the buffers, parameters and inputs that it changes, in
+            order, or None if only functionalizing it can tell.
+        select_modules: takes lists of module names; returns a
+            `features.module_selection.selection.ModuleSelection` of the nodes that are inside one
             module of each list.
-        explain_lowering: takes programs by method; returns a context manager, within which they are
-            lowered, that raises PipelineError in place of errors that it can explain.
+        explain_lowering: takes programs by method; returns a context manager within which they are
+            lowered, and which raises PipelineError in place of errors that it can explain.
         follow_partition: takes a `compile.module_filter.FilteredPartitioner` and an edge program;
-            returns a context manager, within which it partitions the program, that gives a function
-            to call with the tagged program.
+            returns a context manager within which the program is partitioned, and which yields a
+            function to call with the tagged program.
         find_preprocessed: takes a `compile.preprocess.cached_backend.CachedBackend`, partitions
-            with their compile specs, and what makes their part of a key; returns the place of their
-            results in the store, a `ResultsPlace` of that module, or None.
-        check_shared_state: takes the lowered programs of methods whose mutable buffers are one
-            memory, by method; raises PipelineError for a delegate that keeps such a buffer.
+            with their compile specs, and a function that makes the partitions' part of a key;
+            returns the place of their results in the store, a `ResultsPlace` of that module, or
+            None.
+        check_shared_state: takes the lowered programs, by method, of methods whose mutable buffers
+            share memory; raises PipelineError if a delegate keeps such a buffer.
         measure_delegation: takes a lowered program; returns fields that only some
             `store.compiled.DELEGATION`s have, such as `boundary`.
-        explain_emission: like `explain_lowering`, for emitting edge programs; takes these, and
-            ExecuTorch's config.
-        record_emission: returns a context manager, within which programs are emitted, that gives an
-            object like `features.instructions.emit_trace.Emission`; takes nothing.
-        warn_of_program: takes the program of a method that is lowered, and what leads from places
-            in a quantized program to those in its source, or None; returns
+        explain_emission: like `explain_lowering`, for emitting edge programs; takes the edge
+            programs and ExecuTorch's config.
+        record_emission: returns a context manager within which programs are emitted, and which
+            yields an object like `features.instructions.emit_trace.Emission`; takes no arguments.
+        warn_of_program: takes the program of a method that is lowered, and the mapping from places
+            in a quantized program to places in its source, or None; returns
             `store.compiled.LoweringWarning`s.
-        warn_of_quantization: takes what quantizing a method did, and what delegates take of it, or
-            None where it has no partitioners; returns a warning, or "".
+        warn_of_quantization: takes the facts of a quantized method and its delegation, which is
+            None if it has no partitioners; returns a warning, or "".
         warn_of_emitted: takes the execution plan of a method that was just emitted, its
-            `store.compiled.Instructions`, the program that was lowered, and what leads from places
-            in a quantized program to those in its source, or None; returns
-            warnings, as `store.compiled.LOWERING_WARNING` says.
-        find_lost_results: takes such a plan, the places of its instructions, and the program;
-            returns the results of `torch.cond` that the plan overwrites too early, as
-            `features.lost_results.warnings.find_placed_losses` does.
-        compile_facts: returns a `run.build.listening.CompileListener`, whose facts of methods the
-            result of a compile action keeps. They must be the same in each compilation.
+            `store.compiled.Instructions`, the program that was lowered, and the mapping from places
+            in a quantized program to places in its source, or None; returns warnings, in the form
+            of `store.compiled.LOWERING_WARNING`.
+        find_lost_results: takes such an execution plan, the places of its instructions, and the
+            program; returns the results of `torch.cond` that the plan overwrites too early, like
+            `features.lost_results.warnings.find_placed_losses`.
+        compile_facts: returns a `run.build.listening.CompileListener`; the result of a compile
+            action keeps the listener's facts about methods. They must be the same in each
+            compilation.
         listen_to_compile: takes a compile action and the workspace; returns a
             `run.build.listening.CompileListener`, or None.
-        after_emit: takes ExecuTorch's manager of a unit that was just emitted, its
-            `plan.kinds.compile.CompileInputs`, its programs by method, and the store, which takes
-            its blobs; returns blobs by name, which the result of the compile action keeps, as JSON.
+        after_emit: takes ExecuTorch's program manager of a unit that was just emitted, its
+            `plan.kinds.compile.CompileInputs`, its programs by method, and the store, into which it
+            puts its blobs; returns the blobs by name, which the result of the compile action keeps,
+            as JSON.
 
         Link
 
         check_compiled: takes the compiled methods of a package by name, as
             `store.compiled.COMPILED_METHOD`s, and their resolved configs; yields
-            `store.errors.Problem`s for which the package is not linked.
+            `store.errors.Problem`s that keep the package from being linked.
         share_weights: takes a link action, the store, and whether files may be laid out, which
-            needs torch; returns the `compile.sharing.Shared` of the package, or None where files
-            would have to be laid out. Raises MissingBlobError.
+            needs torch; returns the `compile.sharing.Shared` of the package, or None if files would
+            have to be laid out but may not be. Raises MissingBlobError.
         instead_of_link: makes the files of a link action in another way; takes the action, the
-            workspace, `run.stages.Stages`, and the function that is given the result with its
-            files; returns whether it did. Imports no torch.
+            workspace, `run.stages.Stages`, and the function to call with the result and its files;
+            returns whether it did. Imports no torch.
         listen_to_link: learns from a link; takes the action, the results of its compile actions by
-            unit, the `compile.sharing.Shared` of the package, the pieces of its own files by their
-            stems, and the store.
-        after_link: takes a `run.build.link.LinkedPackage`; returns the digests of further files of
-            the package by name, whose blobs it has put into the store.
-        link_files: the names of those of them that every package has.
+            unit, the `compile.sharing.Shared` of the package, the pieces of the package's own files
+            by stem, and the store.
+        after_link: takes a `run.build.link.LinkedPackage`; puts further files of the package into
+            the store, and returns their digests by name.
+        link_files: the names of the files from `after_link` that every package has.
         computed_constants: takes the program of a delegate; yields the name and the value of each
             tensor that its backend computes from constants, and stores.
-        find_kernel_library: takes the name of an operator, such as `aten::add.out`; returns that of
-            ExecuTorch's library of kernels that has it, or None.
+        find_kernel_library: takes the name of an operator, such as `aten::add.out`; returns the
+            name of the ExecuTorch kernel library that has it, or None.
         kernel_namespaces: returns the namespaces of operators whose names are all known.
         follow_install: takes the workspace and a package, before another build of it is installed;
-            returns a function that is called once it is, and returns facts for the package's state.
+            returns a function to call afterwards, which returns facts for the package's state.
 
         Measure
 
-        measuring: a class like `run.prove.measuring.Measuring`, of which there is one object while
-            a package is measured.
-        devices: by its name, what makes a device, a `devices.interface.Device`.
-        load_delegates: loads what brings further delegates into ExecuTorch's runtime in this
-            process, whose bindings were just imported. Raises PipelineError.
-        explain_missing_delegate: takes the id of a backend, and its delegate in a word; says that
-            the runtime here lacks this, or returns "".
-        find_delegate_facts: takes the id of a backend; returns what `backends.entry.Execution`
-            has as its `facts`, of what brings its delegate into the runtime here.
+        measuring: a class like `run.prove.measuring.Measuring`, with one object while a package is
+            measured.
+        devices: by name, functions that make a device, a `devices.interface.Device`.
+        load_delegates: loads further delegates into the ExecuTorch runtime of this process, whose
+            bindings were just imported. Raises PipelineError.
+        explain_missing_delegate: takes the id of a backend, and a word for its delegate; returns a
+            message if the runtime here lacks the delegate, or "".
+        find_delegate_facts: takes the id of a backend; returns facts about the library that brings
+            its delegate into the runtime here, as for the `facts` of `backends.entry.Execution`.
         read_signature: takes the `signature` of a method in a manifest; returns a
-            `features.loading.method_spec.MethodSpec`, by which other features call the method.
+            `features.loading.method_spec.MethodSpec`, with which other features call the method.
             Raises PipelineError.
         run_cases: takes a `validate.method.MethodValidator` and kinds of inputs; calls the method
             on `program.inputs.InputSet`s of these kinds, and returns True.
         call_references: runs the references of an exporter in a process of its own; takes an export
-            action, the workspace's folder, the most seconds of a call, and a function; gives this
-            a `features.exporters.reference_calls.ReferenceCalls`, and returns its result.
-        keep_state: takes references; returns a function that gives what they reach its state back,
-            and raises SourceError where it can't.
+            action, the workspace's folder, the most seconds of a call, and a function; calls this
+            function with a `features.exporters.reference_calls.ReferenceCalls`, and returns its
+            result.
+        keep_state: takes references; returns a function that restores the state of everything they
+            reach, and raises SourceError if it can't.
         round_sources: takes programs by method; returns by method a `program.eager.Source` that
             rounds every value anew, from whose runs limits are derived. They share state.
         call_together: takes a sequence of methods that share state, their
             `validate.method.MethodValidator`s by name, and the package's
             `devices.interface.PackageFiles`; calls them one after another, and returns True.
         check_payloads: takes a package's `devices.interface.PackageFiles` and the name of a method
-            that this machine can't run; yields what is wrong with payloads of its delegates.
-        judge_movement: a class like `features.unjudged.judge.MovementJudge`, of which there is one
-            for what a method is compared with, and one for the float program of a quantized method;
-            takes what they give in calls, and returns the `movement` of
+            that this machine can't run; yields what is wrong with the payloads of its delegates.
+        judge_movement: a class like `features.unjudged.judge.MovementJudge`, with one object for
+            the program that a method is compared with, and one for the float program of a quantized
+            method; takes the outputs of its calls, and returns the `movement` of
             `report.method_records.METHOD_OUTLINE`.
-        judge_random: takes the names of outputs, what repeated calls of a source gave on one input
-            set, and what those of a package, or a reference, did; returns a name and a fault for
-            each output that is distributed in another way.
-        judge_quantization: a class like `features.quantization_loss.calls.FloatComparison`, of
-            which there is one for a method that was quantized on the way; takes the
+        judge_random: takes the names of outputs, the results of repeated calls of a source on one
+            input set, and those of a package or a reference; returns a name and a fault for each
+            output with another distribution.
+        judge_quantization: a class like `features.quantization_loss.calls.FloatComparison`, with
+            one object for a method that is quantized during the build; takes the
             `validate.call_judge.CallJudge` of the method, its `config.validation.Limits`, how its
             program with observers departs from the float one, and its quantized program.
         judge_narrowed: a class like `features.ranges.narrowed.NarrowedSizes`; takes the
             `validate.interface.NarrowedInput`s of a method.
-        explain_conditioning: says how ill-conditioned a program is on an input set, and where that
-            begins; "" where it is not.
-        describe_unwritten: takes a `program.eager.Source`, an input set, how runs on this differ,
-            in words or "", and the workspace's folder or None; says that the source reads
-            uninitialized memory, or returns "". Raises whatever an operator raises.
+        explain_conditioning: returns how ill-conditioned a program is on an input set, and where
+            that begins, or "" if it isn't.
+        describe_unwritten: takes a `program.eager.Source`, an input set, how its runs on this input
+            set differ, in words or "", and the workspace's folder or None; returns a message if the
+            source reads uninitialized memory, or "". Raises whatever an operator raises.
         locate_on_device: takes a `run.prove.measuring.Measurement`, calls that a device gets wrong,
             an object like `features.native.device_failure.DeviceFailure`, and a
             `validate.budget.Budget`; returns `features.locating.records.CulpritRecord`s, the first
-            one first, and lines on what was not found out.
+            culprit first, and lines on what could not be determined.
         find_quotes: takes the record of a measured package, its
-            `plan.kinds.validate.ValidateInputs` and the workspace; returns JSON by which its lines
-            of source can be quoted anew.
-        quote_anew: takes such a record, that JSON, and the inputs as they are by now, whose lines
-            moved; returns the record with the lines as they are now, or None where they can't be
-            known. Raises SourceError.
+            `plan.kinds.validate.ValidateInputs` and the workspace; returns JSON from which its
+            source lines can be quoted again.
+        quote_anew: takes such a record, that JSON, and the current inputs, whose lines moved;
+            returns the record with the lines as they are now, or None if they can't be determined.
+            Raises SourceError.
         judge: takes a validate action and the workspace before the package is measured; returns a
-            function of its manifest and what was measured, which returns a
+            function of the package's manifest and the measurements, which returns a
             `run.prove.judgement.Judgement`.
-        run_elsewhere: takes the workspace, the name of a toolchain and a package; loads and runs it
-            on that toolchain's runtime, and returns by method what this refuses.
+        run_elsewhere: takes the workspace, the name of a toolchain and a package; loads and runs
+            the package on that toolchain's runtime, and returns by method what the runtime refuses.
         ask_device: takes the workspace, the name of a device, and the `.pte` and `.ptd` files of a
-            package; returns by method what the device's runtime lacks of it, as sentences. Raises
-            PipelineError where there is no such device, or it can't be asked.
+            package; returns by method what the device's runtime lacks for it, as sentences. Raises
+            PipelineError if there is no such device, or it doesn't answer.
 
         Report
 
         report_fields: by the field of `report.json` that it fills, such as `gates`, or
-            `methods.latency`, what that is made of.
+            `methods.latency`, the outline of the field.
         sections: by rank, functions that take a package's report and return a
             `report.elements.ReportSection` of it; the core's sections have the ranks 0, 20, 30, ...
-        overview_sections: by rank, those of the page over all packages, which take
-            `report.packages.Entry`s.
+        overview_sections: by rank, functions that take `report.packages.Entry`s and return a
+            section of the page over all packages.
         find_headline: takes the records of methods in a report; returns the worst verdict on them,
-            the figure and the limit by which the method that is nearest to it has this verdict, as
-            text, "" where there are none, and the ratio of the error to the limit.
-        highlights: takes a package's report; returns a `report.elements.DataTable` that stands
-            open at the top of a pull request's comment.
+            the deciding figure and its limit, as text, of the method with this verdict that comes
+            nearest to its limit, "" if there are none, and the ratio of the error to the limit.
+        highlights: takes a package's report; returns a `report.elements.DataTable` that is shown
+            expanded at the top of a pull request's comment.
         draw_chart: takes a chart's kind and data; returns a `report.elements.Drawing`, or None.
         package_pages: renders pages of a package by file name; takes its report, texts of the files
-            that this quotes, and what is delegated less than before, as `report.render.render`.
-        page_files: the names of those of a package.
-        write_overview: takes the workspace and packages; writes the pages over all of them, which
+            that the report quotes, and what is delegated less than before, like
+            `report.render.render`.
+        page_files: the names of a package's pages.
+        write_overview: takes the workspace and packages; writes the pages over all packages, which
             `overview_pages` renders, and returns their paths. Raises OSError.
-        overview_pages: renders those over all packages; takes their `report.packages.Entry`s,
+        overview_pages: renders the pages over all packages; takes their `report.packages.Entry`s,
             and the timeline and provenance of `report.render.render_all`.
-        report_formats: by the name of a file beside each package's report and in `build/`, what
-            returns its bytes; takes reports, and the errors of packages without one.
-        find_histories: takes the workspace and packages; returns the figures of each at earlier
-            commits, the oldest first, by package, as `report.packages.Entry.history` has them.
+        report_formats: by the name of a file next to each package's report and in `build/`,
+            functions that return its bytes; each takes reports, and the errors of packages without
+            one.
+        find_histories: takes the workspace and packages; returns the figures of each package at
+            earlier commits, the oldest first, by package, in the form of
+            `report.packages.Entry.history`.
         find_build_facts: takes the workspace and packages; returns where and when they were built,
-            by what each text is of.
-        read_build: takes the path of a manifest; returns the figures of the build, as JSON
-            `features.gates.baseline_fields`, and its manifest, by `figures` and `manifest`; None
-            where it can't be read.
-        compare_builds: takes a package's name, two builds of it, as `read_build` returns them, and
+            as texts by the name of the fact.
+        read_build: takes the path of a manifest; returns the figures of the build, as JSON of
+            `features.gates.baseline_fields`, under `figures`, and its manifest, under `manifest`;
+            None if it can't be read.
+        compare_builds: takes a package's name, two builds of it, as returned by `read_build`, and
             the name of the second; returns their comparison, whose `markdown()` yields lines.
 
         Store
 
         outlines: by the kind of a stored result (`store.results.OUTLINES`), or the name of a file
-            beside a package, what it is made of.
-        earlier_keys: takes a store, a kind of action, and a key or None; yields the digest and the
-            key of results of that kind, the latest used first; with a key, of those that can be
-            compared with it.
-        evict: takes a `store.store.Store` that a run has changed, and the bytes that it may hold;
-            removes what was least recently used. Raises PipelineError, OSError.
-        remote_tier: takes a `store.settings_reader.SettingsReader`, where one of its settings is
-            set; returns the `store.remote_tier.RemoteTierSettings` of the store's remote tier, or
-            None.
+            next to a package, its outline.
+        earlier_keys: takes a store, a kind of action, and a key or None; yields the digests and
+            keys of results of that kind, the most recently used first; with a key, only of results
+            that are comparable to it.
+        evict: takes a `store.store.Store` that a run has changed, and the most bytes that it may
+            hold; removes the least recently used results. Raises PipelineError, OSError.
+        remote_tier: takes a `store.settings_reader.SettingsReader`, if one of its settings is set;
+            returns the `store.remote_tier.RemoteTierSettings` of the store's remote tier, or None.
         read_key_paths: takes a `store.settings_reader.SettingsReader`; returns the path of the
-            workspace's signing key or None, and those of the keys that it trusts, for other
+            workspace's signing key or None, and the paths of the keys that it trusts, for other
             features. Raises PipelineError.
-        load_keys: takes these; returns a `features.signing.keys.Keys`, which signs and checks
-            signatures. Raises PipelineError for a key that can't be used.
-        remote_files: takes an address of fsspec and a workspace's folder, whose settings it heeds;
-            returns a `features.remote.files.RemoteFiles`, whose `error` is what its methods raise.
-            Raises PipelineError.
+        load_keys: takes these paths; returns a `features.signing.keys.Keys`, which signs and checks
+            signatures. Raises PipelineError if a key can't be used.
+        remote_files: takes an fsspec address and a workspace's folder, whose settings it follows;
+            returns a `features.remote.files.RemoteFiles`, whose `error` is the exception that its
+            methods raise. Raises PipelineError.
         prefetch_exports: takes a plan whose store has a remote tier, and packages; fetches the
             records by which their exports are known, many at a time.
         prefetch_packages: takes such a plan, packages, whether they are validated, and whether the
@@ -445,7 +466,8 @@ class Feature:
 
         Set by `find_features`
 
-        distribution: the one that brings it by an entry point; "" for a folder of this package.
+        distribution: the distribution that provides it by an entry point, or "" for a folder of
+            this package.
     """
 
     name: str
@@ -593,7 +615,7 @@ class Feature:
     outlines: Mapping[str, str] = _moment("", _NONE)
     earlier_keys: str = _moment("")
     evict: str = _moment("")
-    remote_tier: str = _moment("")  # what it moves is checked by its digest
+    remote_tier: str = _moment("")  # everything it transfers is checked by digest
     read_key_paths: str = _moment("")
     load_keys: str = _moment("")
     remote_files: str = _moment("")
@@ -606,8 +628,8 @@ class Feature:
 
 @cache
 def find_features() -> tuple[Feature, ...]:
-    """Return the features of this installation: those of the folder, then those of other
-    distributions, sorted by name."""
+    """Return the features of this installation: the folders', then those of other distributions,
+    each sorted by name."""
     folders = sorted(path.parent.name for path in FOLDER.glob("*/__init__.py"))
     features = [import_module(f"pipeline.features.{name}").FEATURE for name in folders]
     points = sorted(installed_entry_points(GROUP), key=lambda point: point.name)
@@ -618,14 +640,14 @@ def find_features() -> tuple[Feature, ...]:
 
 
 def has_feature(name: str) -> bool:
-    """Tell whether this installation has a feature."""
+    """Return whether this installation has a feature."""
     return any(feature.name == name for feature in find_features())
 
 
 @cache
 def installed_entry_points(group: str) -> EntryPoints:
-    """Return the entry points of a group that distributions of this installation declare."""
-    # Parsing those of 200 distributions takes 9 ms of a no-op run, and reading them 2.
+    """Return the entry points in a group that the installed distributions declare."""
+    # For 200 distributions, parsing entry points takes 9 ms of a no-op run, and reading them 2 ms.
     for distribution in distributions():
         if group in (distribution.read_text("entry_points.txt") or ""):
             return entry_points(group=group)
@@ -633,33 +655,38 @@ def installed_entry_points(group: str) -> EntryPoints:
 
 
 def call_all(moment: str, *arguments: object) -> Iterator[Any]:
-    """Call the function of each feature that takes part in a moment, and yield what it returns."""
-    # One by one, so that `next` calls no more features than it takes.
+    """Call the function of each feature that takes part in a moment, and yield the results."""
+    # One by one, so that `next` calls only as many features as it needs.
     for feature in find_features():
         if reference := getattr(feature, moment):
             yield load(reference)(*arguments)
 
 
 def earlier_keys(*arguments: object) -> Iterator[tuple[Any, Mapping[str, Any]]]:
-    """Yield the digest and the key of earlier results, the latest used first; none without the
-    feature that finds them. The arguments are those of the moment."""
+    """Yield the digests and keys of earlier results, the most recently used first.
+
+    Yields nothing without the feature that finds them. The arguments are those of the moment.
+    """
     for results in call_all("earlier_keys", *arguments):
         yield from results
 
 
 def show_error(text: str, kind: str = "") -> str:
-    """Return an error as people read it. What its text holds is compared with, and kept, without.
+    """Return the text of an error for display. Texts are compared and stored without this change.
 
     Args:
-        kind: that of the action that failed, such as `compile`; "" for a command line; `warning`
-            for a warning.
+        kind: the kind of the action that failed, such as `compile`; "" for a command line;
+            `warning` for a warning.
     """
     return next(call_all("show_error", text, kind), text)
 
 
 def find_code(text: str, kind: str) -> str:
-    """Return the code of an error, such as `PTE111`; "" where there is no error, or no feature that
-    knows codes. The arguments are those of `show_error`."""
+    """Return the code of an error, such as `PTE111`.
+
+    Returns "" if there is no error, or no feature that knows codes. The arguments are those of
+    `show_error`.
+    """
     return next(call_all("find_code", text, kind), "") if text else ""
 
 
@@ -673,8 +700,8 @@ def within_all(moment: str, *arguments: object) -> Iterator[None]:
 
 
 def find_sections(moment: str = "sections") -> list[tuple[int, str]]:
-    """Return the sections of reports that features add, or those of the page over all packages:
-    the rank and the function of each."""
+    """Return the rank and the function of each section that features add to reports or, with
+    `overview_sections`, to the page over all packages."""
     sections: list[tuple[int, str]] = []
     for feature in find_features():
         sections += getattr(feature, moment).items()
@@ -682,7 +709,8 @@ def find_sections(moment: str = "sections") -> list[tuple[int, str]]:
 
 
 def find_functions(moment: str) -> dict[str, str]:
-    """Return the functions of a moment such as `executors`, by the names that features give."""
+    """Return the functions of a moment such as `executors`, by the names that features give
+    them."""
     references: dict[str, str] = {}
     for feature in find_features():
         references.update(getattr(feature, moment))
@@ -695,23 +723,24 @@ def find_link_files() -> list[str]:
 
 
 def find_page_files() -> list[str]:
-    """Return the names of the pages of every package, and of its reports in other formats."""
+    """Return the names of each package's pages, and of its reports in other formats."""
     pages = [name for feature in find_features() for name in feature.page_files]
     return [*pages, *find_functions("report_formats")]
 
 
 def find_modules(feature: Feature, keys: str) -> list[str]:
-    """Return the modules that a feature names for the moments whose code stands in these keys, or
-    with "" for its verbs, which stand in none."""
+    """Return the modules that a feature names for the moments whose code is part of these keys.
+
+    With "", returns the modules of its verbs, which are part of no key.
+    """
     if not keys:
         return [verb.run.partition(":")[0] for verb in feature.verbs]
     return _find_modules(feature).get(keys, [])
 
 
-@cache  # the keys of a no-op run ask 690 times
+@cache  # a no-op run calls this 690 times to make its keys
 def _find_modules(feature: Feature) -> dict[str, list[str]]:
-    """Return the modules that a feature names for moments, by the keys in which their code
-    stands."""
+    """Return the modules that a feature names for moments, by the keys that contain their code."""
     modules: dict[str, list[str]] = {}
     keys_of_moments = _read_keys()
     for moment, value in vars(feature).items():
@@ -723,7 +752,7 @@ def _find_modules(feature: Feature) -> dict[str, list[str]]:
 
 @cache
 def _read_keys() -> dict[str, list[str]]:
-    """Return the keys in which the code of each moment stands, by the moment."""
+    """Return the keys that contain the code of each moment, by moment."""
     return {
         moment.name: moment.metadata.get("keys", "").split()
         for moment in fields(Feature)
@@ -731,7 +760,7 @@ def _read_keys() -> dict[str, list[str]]:
 
 
 def _references(value: Any) -> list[str]:
-    """Return the references of a moment: one, or several."""
+    """Return the references of a moment, which has one or several, as a list."""
     if isinstance(value, str):
         return [value] if value else []
     if isinstance(value, Mapping):
