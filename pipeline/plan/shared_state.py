@@ -29,7 +29,7 @@ _MOST_NAMED = 3  # buffers in a message
 
 
 def says_sharing(config: PackageConfig) -> bool:
-    """Return whether a config says if its methods share buffers, or leaves the buffers to the
+    """Return whether a config either says if its methods share buffers, or leaves them to the
     app."""
     planning = config.emit.memory_planning
     is_written = "share_mutable_buffers" in planning.model_fields_set

@@ -1,5 +1,4 @@
-"""The build's storage: digests, atomic files, the store and its remote tier, the workspace and its
-settings. Imports no torch."""
+"""Digests, atomic files, the store and its remote tier, workspaces, settings. Imports no torch."""
 
 from pipeline.store.store import MissingBlobError as MissingBlobError
 from pipeline.store.store import Store as Store

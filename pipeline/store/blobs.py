@@ -113,8 +113,7 @@ class BlobStore(StoreFolder):
     def lacking(
         self, digests: Iterable[Digest], path: Callable[[Digest], Path]
     ) -> list[Digest]:
-        """Return the digests whose files are missing here, or an empty list if there is no
-        remote."""
+        """Return the digests whose files are missing here, or an empty list without a remote."""
         if self.remote is None:
             return []
         return [blob for blob in dict.fromkeys(digests) if not is_plain(path(blob))]
@@ -122,7 +121,8 @@ class BlobStore(StoreFolder):
     def each_at_once(
         self, function: Callable[[Digest], _T], digests: Sequence[Digest]
     ) -> list[_T]:
-        """Call a function that queries the remote for each digest, up to `AT_ONCE` at a time."""
+        """Call a function, which queries the remote, with each digest, up to `AT_ONCE` at a
+        time."""
         if len(digests) < 2 or self.remote is None:
             return [function(blob) for blob in digests]
         from concurrent.futures import ThreadPoolExecutor
@@ -313,8 +313,7 @@ def _write(file: BinaryIO, data: bytes | memoryview) -> int:
 
 @cache
 def _connect(settings: RemoteTierSettings) -> RemoteTier:
-    """Return this process's only connection to the remote of these settings, so that an
-    unresponsive remote is given up once."""
+    """Return this process's only connection to a remote, so that it is given up only once."""
     return settings.open()
 
 

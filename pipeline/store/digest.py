@@ -97,8 +97,11 @@ def read_pieces(path: Path) -> Iterator[bytes]:
 
 
 def verified(pieces: Iterable[AnyBytes], expected: Digest) -> Iterator[AnyBytes]:
-    """Yield pieces of content. Raises WrongContentError after the last piece if the content doesn't
-    match `expected`; the caller must then discard whatever it made from it."""
+    """Yield pieces of content, hashing them on the way.
+
+    Raises WrongContentError after the last piece if the content doesn't match `expected`; the
+    caller must then discard whatever it made from it.
+    """
     hasher = blake3()
     for piece in pieces:
         hasher.update(piece)

@@ -1,5 +1,4 @@
-"""Identifies installed distributions by version and by the content of files that RECORD doesn't
-cover.
+"""Identifies installed distributions by version, and by content that differs from RECORD.
 
 A version alone doesn't reveal that a file was patched in place, that a folder is installed
 editable, or that another folder on the path is imported instead. A file counts as unmodified if its
@@ -103,8 +102,7 @@ _NOWHERE = Path(os.sep, "nowhere")  # a place that no RECORD covers
 
 
 def _cached(info: Path, compute: Callable[[], dict[str, Any]]) -> str:
-    """Return the `identity` that `compute` gives, or the cached one if no file behind it has
-    changed."""
+    """Return the `identity` from `compute`, or the cached one if no file behind it has changed."""
     cached, stamps = _cache_path(info), _own_stamps(info)
     record = read_record(cached) or {}
     with suppress(
@@ -125,8 +123,7 @@ def _cached(info: Path, compute: Callable[[], dict[str, Any]]) -> str:
 
 
 def _identify(installed: Distribution, info: Path) -> dict[str, Any]:
-    """Return the identity of a distribution, and the record by which `_cached` checks that it still
-    holds."""
+    """Return the identity of a distribution, with the facts by which `_cached` validates it."""
     listed = _read_listed(installed)
     description = _look(info, _top_level(installed, listed), listed)
     changes = description["identity"]
@@ -144,8 +141,7 @@ def _cache_path(info: Path) -> Path:
 
 
 def _own_stamps(info: Path) -> list[Any]:
-    """Return the digest of this module, and the stamps of the files that describe an
-    installation."""
+    """Return this module's digest, and the stamps of the files that describe an installation."""
     stamps: list[Any] = [hash_file(Path(__file__))]
     for name in (
         "METADATA",
@@ -195,8 +191,7 @@ def _top_level(installed: Distribution, listed: Mapping[str, _Listed]) -> list[s
 
 
 def _find_places(info: Path, names: Sequence[str]) -> list[_Place]:
-    """Find the folders and files that these names are imported from: next to RECORD's folder or
-    elsewhere."""
+    """Find where these names are imported from: the folder of the installation, or elsewhere."""
     base, places = str(info.parent), []
     for name in names:
         installed_path = os.path.join(base, name)
@@ -262,8 +257,10 @@ def _look(
 
 
 def _walk(top: str) -> Iterator[tuple[str, bool]]:
-    """Yield the relevant files below a folder, or the file itself, and the folders that contain
-    such files; the flag is True for a file."""
+    """Yield the relevant files below a folder, or the file itself, and their folders.
+
+    The flag is True for a file.
+    """
     if not os.path.isdir(top):
         if os.path.isfile(top):
             yield top, True

@@ -1,5 +1,4 @@
-"""The entries of actions in a store: what an entry holds, when it is valid, and which blobs it
-names.
+"""The entries of actions in a store: their content, their validity and the blobs they name.
 
 An entry is valid if its result fits its key: it has the form that `results.py` declares, and its
 fields agree. Every reader, of the store or of a remote, gets a valid entry: the store treats any
@@ -29,10 +28,10 @@ _REFERENCE = re.compile(rb'"([0-9a-f]{64})"')
 class ActionEntry(NamedTuple):
     """The key and the result of an action, and the wall time that it took in seconds.
 
-    `vouchers` are the names of the keys that signed the entry, or the remote results that it may be
-    derived from. An entry is used only if all of them are trusted; it has none if everything was
+    `vouchers` are the names of the keys that signed the entry itself, or any remote result that it
+    may derive from. An entry is used only if all of them are trusted; it has none if everything was
     made locally. `stages` maps the action's stages, and the steps within them, to seconds. `peak`
-    is the most memory that its process held, in bytes, or 0 if unknown.
+    is the most memory that the action's process held, in bytes, or 0 if unknown.
     """
 
     key: Mapping[str, Any]
@@ -215,8 +214,7 @@ def _agrees_preprocess(key: Json, result: Json) -> bool:
 
 
 def _is_placeable(named: Json) -> bool:
-    """Return whether named data have a valid alignment: a power of two, at most a page of 64
-    KiB."""
+    """Return whether the alignment of named data is a power of two, up to a page of 64 KiB."""
     alignment = named["alignment"]
     return bool(0 < alignment <= 1 << 16 and alignment & (alignment - 1) == 0)
 

@@ -124,8 +124,10 @@ class ConfigErrors(PipelineError):  # noqa: N818 (several)
 def find_widespread(
     package_to_problems: Mapping[str, Iterable[Problem]],
 ) -> dict[Problem, list[str]]:
-    """Return the problems that many packages share, each with these packages: a missing base, for
-    example, or a copied typo."""
+    """Return the problems that many packages share, each with these packages.
+
+    A missing base is an example, or a copied typo.
+    """
     cause_to_packages: dict[Problem, dict[str, None]] = {}
     for package, problems in package_to_problems.items():
         for problem in problems:
@@ -167,8 +169,7 @@ def format_new_problems(
 
 
 def describe_error(problem: BaseException) -> str:
-    """Describe the error that ended an action in one line; a PipelineError keeps its own
-    message."""
+    """Describe the error that ended an action in one line; PipelineErrors describe themselves."""
     if isinstance(problem, PipelineError):
         return str(problem)
     if isinstance(problem, MemoryError):
@@ -217,8 +218,10 @@ def listed(words: Iterable[str], most: int | None = None) -> str:
 def did_you_mean(
     word: str, candidates: Iterable[str], most: int = 100, impossible: str = ""
 ) -> str:
-    """Suggest the nearest known word, unless none is near or it is `impossible`, and list at most
-    `most` of the known words."""
+    """Suggest the nearest known word, if any, and list at most `most` of the known words.
+
+    A word that is `impossible` is never suggested.
+    """
     names = list(candidates)
     spelled = {name.lower(): name for name in reversed(names[:_COMPARED])}
     if "." not in word:  # head, of model.head

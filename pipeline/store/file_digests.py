@@ -28,8 +28,7 @@ _SECOND = 1_000_000_000  # ns
 
 
 class FileDigests:
-    """A cache of JSON values computed from files, kept in one JSON file, or in memory if it has no
-    path.
+    """A cache of JSON values computed from files, in one JSON file or, without a path, in memory.
 
     None is not cached.
     """
@@ -54,8 +53,7 @@ class FileDigests:
             return None
 
     def hash_open(self, path: Path, file: IO[bytes]) -> Digest:
-        """Return the digest of the content of an open file, even if its path now leads to another
-        file.
+        """Return the digest of an open file's content, even if its path now leads to another file.
 
         Raises OSError.
         """

@@ -42,8 +42,7 @@ def read_record(path: Path) -> dict[str, Any] | None:
 
 
 def read_own_record(path: Path) -> dict[str, Any]:
-    """Read a record that `own_record_bytes` wrote, or return {} if it is missing or has been
-    altered."""
+    """Read a record that `own_record_bytes` wrote; return {} if it is missing or was altered."""
     try:
         stat_file(path)
         content = path.read_bytes()
@@ -174,11 +173,11 @@ def _is_own_folder(path: str) -> bool:
 def name_full_disk(
     error: OSError, folder: str | Path, size: int | None = None
 ) -> OSError:
-    """Return a full disk's error with the folder that has no room, and the free and the needed
-    bytes.
+    """Return the error of a full disk, with the folder and the bytes that are free and needed
+    there.
 
     Args:
-        size: the bytes that are needed, or None if unknown.
+        size: the number of bytes that are needed, or None if unknown.
     """
     with suppress(OSError):
         free = shutil.disk_usage(folder).free
@@ -285,8 +284,7 @@ def replacing(
 
 
 def write_atomically(path: Path, data: bytes, root: Path | None = None) -> None:
-    """Write a file, replacing what is there, including anything in the place of a folder below
-    `root`."""
+    """Write a file, replacing what is there or, below `root`, in the place of its folders."""
     with replacing(path, root=root, size=len(data)) as file:
         file.write(data)
 

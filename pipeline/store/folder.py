@@ -55,8 +55,7 @@ class StoreFolder:
 
     @contextmanager
     def writing(self, name: str) -> Iterator[BinaryIO]:
-        """Open a file that is published under `name` when the block ends, unless the block
-        raises."""
+        """Open a file that is published as `name` when the block ends, unless the block raises."""
         with self.scratch() as file:
             yield file
             self._publish(file, name)
@@ -184,7 +183,6 @@ def touch(path: Path) -> None:
 
 
 def drop(path: Path) -> None:
-    """Remove a bad file, if possible; in a store that can't be written to it stays, and stays a
-    miss."""
+    """Remove a bad file if possible; in a store that can't be written to, it stays as a miss."""
     with suppress(OSError):
         remove(path)

@@ -1,5 +1,4 @@
-"""Runs git on a repository that a stranger may have made, without running anything of that
-repository.
+"""Runs git on a repository that a stranger may have made, without running any of its commands.
 
 A repository can name commands to run: its configuration can set a file-system monitor, hooks,
 filters, pagers and remote helpers, and a folder of plain files can pose as a bare repository with
@@ -98,8 +97,7 @@ def _find_pretender(root: Path) -> Path | None:
 
 
 def _empty_filters(root: Path) -> dict[str, str]:
-    """Return settings that keep all filters, of the repository and of the user, from running
-    commands."""
+    """Return settings that keep filters of the repository and the user from running commands."""
     listing = ("config", "-z", "--name-only", "--get-regexp", r"^filter\.")
     names = _run(root, _SETTINGS, listing, b"", {}, LIMIT).stdout.split(b"\0")
     settings = {}

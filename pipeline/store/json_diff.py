@@ -12,7 +12,7 @@ ABSENT = object()
 
 
 class Difference(NamedTuple):
-    """A value that differs; `path` leads to it in both documents, and a missing value is
+    """A value that differs, with the `path` to it in both documents; a missing value is
     `ABSENT`."""
 
     path: tuple[str, ...]
@@ -55,8 +55,7 @@ def diff_json(old: Any, new: Any, path: tuple[str, ...] = ()) -> Iterator[Differ
 def diff_names(
     old: Mapping[str, Any], new: Mapping[str, Any], absent: Any = ABSENT
 ) -> Iterator[Difference]:
-    """Yield the values of two mappings that differ, each as a whole; `absent` replaces a missing
-    value."""
+    """Yield the values of two mappings that differ, as a whole; `absent` replaces missing ones."""
     for name in sorted(old.keys() | new.keys(), key=str):
         before, after = old.get(name, absent), new.get(name, absent)
         if before != after:

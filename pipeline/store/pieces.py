@@ -83,8 +83,7 @@ def find_size(pieces: Iterable[Piece], store: BlobStore) -> int:
 
 
 def join_pieces(pieces: Iterable[Piece], store: BlobStore) -> tuple[Digest, int]:
-    """Store a file as one blob; return its digest and its size in bytes. Raises
-    MissingBlobError."""
+    """Store a file as one blob; return its digest and size in bytes. Raises MissingBlobError."""
     with store.writer() as file:
         for chunk in iter_content(pieces, store):
             file.write(chunk)
@@ -150,8 +149,7 @@ def blobs_of_files(result: Mapping[str, Any]) -> list[Digest]:
 
 
 def _merge_small(pieces: Iterable[Piece], store: BlobStore) -> Iterator[Piece]:
-    """Yield each large blob as a piece, and everything between two of them merged into one
-    piece."""
+    """Yield each large blob, and everything between two of them merged into one piece."""
     for large, group in groupby(pieces, lambda piece: _is_large(piece, store)):
         between = list(group)
         if large:

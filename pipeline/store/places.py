@@ -50,8 +50,7 @@ def action_of(path: Path) -> Digest:
 
 
 def describe_remedy(root: Path, problem: str) -> str:
-    """Return a sentence about a store that this user can't fully use: the problem, and what to
-    do."""
+    """Return a sentence on a store that this user can't fully use: the problem and the remedy."""
     is_full = any(os.strerror(code) in problem for code in (errno.ENOSPC, errno.EDQUOT))
     remedy = "share it with a group (docs/guides/scaling.md#a-store-for-several-users)"
     if is_full:
@@ -74,7 +73,6 @@ def default_root() -> Path:
 
 
 def own_places(root: Path) -> list[Path]:
-    """Return the files and folders that builds write in a store's folder and in the user's
-    caches."""
+    """Return the paths that builds write in a store's folder and in the user's caches."""
     caches = [default_root() / name for name in ("distributions", TOOLCHAINS)]
     return [*(root / name for name in _OWN), *caches]

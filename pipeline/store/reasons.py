@@ -41,8 +41,7 @@ _ARCHIVE = r"PytorchStreamWriter failed|inline_container\.cc.*unexpected pos"
 
 
 def reason(error: BaseException) -> str:
-    """Return the message of an error and of its causes on one line, or the error's type if it has
-    none."""
+    """Return the messages of an error and its causes on one line, or its type if it has none."""
     parts: list[str] = []
     for number, cause in enumerate(iter_causes(error)):
         words = _shorten(str(cause))
@@ -54,8 +53,7 @@ def reason(error: BaseException) -> str:
 
 
 def iter_causes(error: BaseException, handled: bool = False) -> Iterator[BaseException]:
-    """Yield an error and the errors that it was raised from; with `handled`, also those that were
-    being handled."""
+    """Yield an error and its causes; with `handled`, also the errors that were being handled."""
     visited: set[int] = set()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in visited:

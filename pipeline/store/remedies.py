@@ -28,8 +28,7 @@ def add_remedy(text: str, error: BaseException | None = None) -> str:
 
 
 def range_remedy(operator: str, lowered: Sequence[int | None], keeps: bool) -> str:
-    """Return what to do about an input size that is lowered for a smaller range than its source
-    takes.
+    """Return what to do about an input size that is lowered for a smaller range than its source's.
 
     Args:
         operator: the operator that narrowed the size, or "" if unknown.

@@ -62,8 +62,9 @@ class RemoteCounts:
 
 
 class RemoteTier(Protocol):
-    """A remote tier, shared by all threads of a process. No method raises for a failure of the
-    remote.
+    """A remote tier, shared by all threads of a process.
+
+    No method raises for a failure of the remote.
 
     Attributes:
         counts: the counts of this process, or of the action that it runs.
@@ -80,8 +81,10 @@ class RemoteTier(Protocol):
         """Raise PipelineError if the settings can't work, whatever the remote does."""
 
     def trusts(self, voucher: str) -> bool:
-        """Return whether results with this voucher are trusted: the name of a key, or
-        `entries.ANYONE` for unsigned results."""
+        """Return whether results with this voucher are trusted.
+
+        A voucher is the name of a key, or `entries.ANYONE` for unsigned results.
+        """
 
     def fetch_result(
         self,
@@ -121,5 +124,4 @@ class RemoteTier(Protocol):
         """Add the outcome of another process."""
 
     def describe(self, use: Mapping[str, Any]) -> str:
-        """Describe a run's use of the remote, in the form of `run.json`, in one line without zero
-        counts."""
+        """Describe a run's use of the remote, from `run.json`, in one line without zero counts."""

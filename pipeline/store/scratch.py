@@ -18,8 +18,7 @@ _LOCK = "lock"
 
 @contextmanager
 def scratch_folder(prefix: str, parent: str | Path = "") -> Iterator[Path]:
-    """Yield a new folder in `parent`, or in the system's temporary folder; remove it after the
-    block.
+    """Yield a new folder in `parent` or the system's temporary folder, and remove it afterwards.
 
     The folder is locked, so that folders of killed processes are recognized; those are removed
     first.
@@ -54,8 +53,7 @@ def _remove_abandoned(folder: Path) -> None:
 
 
 def empty_folder(folder: Path) -> None:
-    """Remove the contents of a folder if possible, even from subfolders that can't be written
-    to."""
+    """Remove what can be removed from a folder, even from subfolders without write permission."""
     for parent, names, _ in os.walk(folder):
         for name in names:
             subfolder = os.path.join(parent, name)

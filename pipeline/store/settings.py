@@ -83,14 +83,15 @@ def read_executor(reader: SettingsReader) -> str:
 
 
 def in_ci() -> bool:
-    """Return whether this process runs in CI, according to the variable that all CI services
-    set."""
+    """Return whether this process runs in CI, by the variable that all CI services set."""
     return os.environ.get("CI", "").lower() in ("1", "true")
 
 
 def usable_cores() -> int:
-    """Return the number of cores that this process may use, or all cores if the system doesn't
-    tell, like macOS."""
+    """Return the number of cores that this process may use, or of all cores if that is unknown.
+
+    Some systems, such as macOS, don't report it.
+    """
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

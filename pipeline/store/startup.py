@@ -51,10 +51,9 @@ def startup_code() -> dict[str, str]:
 
 
 def _hash_libraries() -> dict[str, str]:
-    """Return digests of the libraries that the loader loads first, and of those that it may load in
-    place of the system's.
+    """Return digests of libraries that the loader loads first, or in place of the system's.
 
-    The latter, which may be gigabytes, are hashed by name and size.
+    The latter are hashed by name and size, because they may be gigabytes.
     """
     first = [os.environ.get(name, "") for name in ("LD_AUDIT", "LD_PRELOAD")]
     with suppress(OSError):
@@ -96,10 +95,10 @@ def _find_lines() -> Iterator[tuple[Path, str]]:
 
 
 def _follow(names: set[str]) -> set[str]:
-    """Return the installed modules with these names and, transitively, the modules that they
-    import, except for Python's own.
+    """Return the installed modules with these names, and the modules that they import in turn.
 
-    All files of a package are hashed, so its imports are not followed.
+    Python's own modules are left out. All files of a package are hashed, so its imports are not
+    followed.
     """
     modules: set[str] = set()
     waiting = names - sys.stdlib_module_names

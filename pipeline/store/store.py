@@ -80,8 +80,7 @@ class Store(BlobStore):
 
     @property
     def own_places(self) -> list[Path]:
-        """The folders and files that builds write; anything else in the store's folder is somebody
-        else's."""
+        """The paths that builds write; anything else in the store's folder is somebody else's."""
         return own_places(self.root)
 
     def action_path(self, action: Digest) -> Path:
@@ -143,8 +142,7 @@ class Store(BlobStore):
 
     @property
     def corrections(self) -> str:
-        """The number of results found to contradict their archives, as a text, or "" if there are
-        none.
+        """The number of results found to contradict their archives, as a text, or "" for none.
 
         It is part of cache keys, so that values derived from such a result are no longer used.
         """
@@ -152,8 +150,7 @@ class Store(BlobStore):
         return str(corrections) if corrections else ""
 
     def distrust(self, action: Digest) -> None:
-        """Drop the result of an action because it contradicts its archive, and never fetch it
-        again."""
+        """Drop an action's result, which contradicts its archive, and never fetch it again."""
         with suppress(OSError):
             self._add_lines(CORRECTIONS, [action])
         drop(self.action_path(action))
@@ -167,8 +164,7 @@ class Store(BlobStore):
         return lines
 
     def _add_lines(self, name: str, lines: Iterable[str]) -> None:
-        """Add lines to a file unless it already has them. Raises OSError if they can't be
-        written."""
+        """Add the lines that a file lacks. Raises OSError if they can't be written."""
         new = sorted(set(lines) - self._read_lines(name))
         if not new:
             return
@@ -235,8 +231,8 @@ class Store(BlobStore):
         return action
 
     def share(self, actions: Iterable[Digest], blobs: Iterable[Digest]) -> None:
-        """Push blobs and entries that are here, and that the remote lacks, for others to find
-        there."""
+        """Push blobs and entries that are here and that the remote lacks, so that others find
+        them."""
         if self.remote is None or not self.remote.settings.pushes:
             return
         self.each_at_once(self.push, list(dict.fromkeys(blobs)))
@@ -260,11 +256,11 @@ class Store(BlobStore):
 
     @contextmanager
     def lock(self, name: str) -> Iterator[None]:
-        """Make other processes that request the same name wait, so that they find in the store what
-        this process computes.
+        """Make other processes that request the same name wait until the block ends.
 
-        Without the lock, the only harm is that work is done twice, so neither a filesystem without
-        locks nor a holder that hangs is an error.
+        They then find in the store what this process computes. Without the lock, the only harm is
+        that work is done twice, so neither a filesystem without locks nor a holder that hangs is an
+        error.
         """
         from filelock import FileLock, Timeout
 

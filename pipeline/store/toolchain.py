@@ -129,8 +129,7 @@ def _features(keys: str) -> bytes:
 
 
 def find_uncounted(feature: Feature, keys: str) -> set[str]:
-    """Return the names of the modules in a feature's folder that don't count in keys of these
-    moments.
+    """Return the names of a feature's modules that don't count in keys of these moments.
 
     They are the modules of verbs and, in the keys of other actions, those of reports. Tests check
     that no moment of these keys imports any of them.
@@ -175,8 +174,7 @@ def version_of(distribution: str) -> str:
 
 
 def toolchain(extra: Iterable[str] = ()) -> dict[str, str]:
-    """Return versions by distribution, including Python's, and digests of whatever else changes
-    results.
+    """Return the toolchain by name: versions of distributions and Python, and digests of the rest.
 
     The digests cover the environment variables that the distributions read, and code that runs when
     Python starts. The toolchain is part of every action's key.
@@ -199,17 +197,17 @@ def unchanged_folders() -> list[str]:
 
 
 def forget_toolchain() -> None:
-    """Forget what is installed and what runs when Python starts, because another task may have
-    changed it."""
+    """Forget what is installed and what runs at Python's start; another task may have changed
+    it."""
     forget_identities()
     startup_code.cache_clear()
 
 
 def hash_seed() -> str:
-    """Return the seed of `hash` in workers, which determines the order of sets of texts: the
-    user's, or 0.
+    """Return the seed of `hash` in workers: the user's, or 0.
 
-    It is part of the keys of exports; compiled code does not depend on it.
+    It determines the order of sets of texts. It is part of the keys of exports; compiled code does
+    not depend on it.
     """
     seed = os.environ.get(HASH_SEED, "")
     return seed if seed.isdigit() else "0"
@@ -300,10 +298,9 @@ _BEYOND = {
 
 @cache
 def processor() -> str:
-    """Return a short name for the features of this processor that kernels can use, such as
-    `GenuineIntel x86-64-v3+vnni`.
+    """Return a short name for the processor features that kernels can use.
 
-    Machines that compute alike have the same name.
+    An example is `GenuineIntel x86-64-v3+vnni`. Machines that compute alike have the same name.
     """
     fields = cpu_fields()
     flags = set(fields.get("flags", fields.get("Features", "")).split())
@@ -319,8 +316,7 @@ def processor() -> str:
 
 
 def host() -> dict[str, object]:
-    """Return the facts about this machine that can change the last bits of a computation in eager
-    mode."""
+    """Return the facts of this machine that can change the last bits of an eager computation."""
     fields = cpu_fields()
     isa = list(_instruction_sets(fields.get("flags", fields.get("Features", ""))))
     # MKL dispatches on the maker.

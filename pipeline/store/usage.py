@@ -21,8 +21,8 @@ class Usage:
     """The use of the caches for one kind of action.
 
     Attributes:
-        hits: the number of requests that were cached.
-        misses: the number of requests that were not.
+        hits: the number of lookups that found a result.
+        misses: the number of lookups that found none.
         saved: the seconds that the hits took when they were computed.
         spent: the seconds that the misses took now.
     """

@@ -189,7 +189,7 @@ def config_files(folder: Path) -> dict[str, list[Path]]:
 
 
 def makes_packages(stem: str) -> bool:
-    """Return whether a config of this name makes packages, or exists only to be extended."""
+    """Return whether a config of this name makes packages; others exist only to be extended."""
     return not stem.startswith("_")
 
 
