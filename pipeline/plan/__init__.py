@@ -1,2 +1,1 @@
-"""The plan: the actions that sources and configs require, their keys and their status. Imports no
-torch."""
+"""The plan: the actions that sources and configs require, with their keys and status. No torch."""

@@ -1,5 +1,4 @@
-"""The archives of models, described without torch: from the store or, failing that, by reading
-them."""
+"""The archives of models, described without torch: from the store, or else by reading them."""
 
 from __future__ import annotations
 
@@ -131,8 +130,7 @@ class Archives:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Raise SourceError in place of an OSError in the block, for a model's file that can't be
-    read."""
+    """Raise SourceError in place of an OSError in the block, which reads a model's file."""
     try:
         yield
     except OSError as error:

@@ -96,14 +96,12 @@ class ConfigCache:
         return self.toolchains[distributions]
 
     def _environment(self, summary: ConfigSummary) -> list[Any]:
-        """Return everything that counts besides the config: versions, this machine, and its
-        plugins' code."""
+        """Return what counts besides the config: versions, this machine, and its plugins' code."""
         return [self.toolchain(summary), summary.machine]
 
     @cached_property
     def _files(self) -> dict[str, list[Path]]:
-        """The configs by the package that they make; several configs for one package are a
-        mistake."""
+        """The configs by the package that they make; several for one package are a mistake."""
         files: dict[str, list[Path]] = {}
         for stem, paths in config_files(self.workspace.configs).items():
             for path in paths if makes_packages(stem) else ():
@@ -126,10 +124,10 @@ class ConfigCache:
         return Folder(self.workspace.configs, self.workspace.environment)
 
     def _composed(self, path: Path) -> dict[str, Any] | None:
-        """Return the packages that a file makes, and the digests of its other inputs: files and
-        environment variables.
+        """Return the packages that a config file makes, with the digests of its other inputs.
 
-        Returns None for a file with mistakes, which is read again every time.
+        The inputs are files and environment variables. Returns None for a file with mistakes, which
+        is read again every time.
         """
 
         def compute(path: Path) -> dict[str, Any] | None:
@@ -163,10 +161,10 @@ class ConfigCache:
         return all(self._variable(name) == digest for name, digest in variables.items())
 
     def _variable(self, name: str) -> Digest | None:
-        """Return the digest of a variable's value, which must not be in any file as it is, or None
-        if unset.
+        """Return the digest of a variable's value, or None if it isn't set.
 
-        A variable that configs may no longer read has a digest that no value has.
+        No file may hold the value itself. A variable that configs may no longer read has a digest
+        that no value has.
         """
         environment = self.workspace.environment
         if name not in environment.names:
@@ -179,7 +177,7 @@ class ConfigCache:
         return hash_bytes(b"=" + os.fsencode(value))
 
     def _digest(self, name: str) -> Digest | None:
-        """Return the digest of a file that configs extend, hashed only once, since many may extend
+        """Return the digest of a file that configs extend; it is hashed once, as many may extend
         it."""
         if name not in self._digests:
             self._digests[name] = self.workspace.find_data(
@@ -212,8 +210,7 @@ class ConfigCache:
         return package in self._files
 
     def made_by(self, file: str) -> Iterator[str]:
-        """Yield the packages that are made from a file of the folder, directly or by extending
-        it."""
+        """Yield the packages made from a file of the folder, directly or by extending it."""
         for package, paths in self._files.items():
             composed = [self._composed(path) for path in paths]
             parts = {
@@ -230,8 +227,7 @@ class ConfigCache:
         return self._parse_config(package)[0]
 
     def document(self, package: str) -> Document | None:
-        """Return the document that a package's config is parsed from, or None if a file can't be
-        read."""
+        """Return the document of a package's config, or None if a file can't be read."""
         return self._parse_config(package)[1]
 
     def mistakes(self, package: str) -> tuple[Problem, ...]:
@@ -259,10 +255,9 @@ class ConfigCache:
         return self._summaries[package]
 
     def _cached_summary(self, package: str) -> dict[str, Any] | None:
-        """Return a package's summary, cached like `derived` and by the environment of the summary
-        itself.
+        """Return a package's summary, cached like `derived` and by the summary's own environment.
 
-        The environment counts because a plugin's backend may since have gone or changed.
+        The environment counts because a plugin's backend may have gone or changed since.
         """
         path, *further_files = self._files[package]
         composed = self._composed(path)

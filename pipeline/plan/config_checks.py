@@ -1,5 +1,4 @@
-"""Checks of a config against the catalogue, this machine and the workspace, independent of its
-model."""
+"""Checks of a config against the catalogue, this machine and the workspace, without its model."""
 
 from __future__ import annotations
 
@@ -199,8 +198,7 @@ def _foreign_quantizers(config: PackageConfig, document: Document) -> Iterator[P
 def _settings_for_quantized(
     method: MethodConfig, quantize: QuantizeConfig
 ) -> list[str]:
-    """Return the config lines that each let a partitioner lower what another backend's quantizer
-    makes.
+    """Return the config lines with which partitioners lower another backend's quantized methods.
 
     A line is "" for a partitioner that needs no setting.
     """

@@ -1,5 +1,4 @@
-"""The `INPUTS` of an exporter: the inputs that it declares, read from its source without importing
-it."""
+"""The inputs that an exporter declares as `INPUTS`, read from its source without importing it."""
 
 from __future__ import annotations
 

@@ -128,8 +128,7 @@ class Files:
 
     @cached_property
     def revision(self) -> str:
-        """The commit that is checked out, marked like in `git describe --dirty`, or "" if there is
-        none."""
+        """The checked-out commit, marked like in `git describe --dirty`, or "" if there is none."""
         revision = find_revision(self.workspace.root)
         if revision:
             return f"{revision.commit}{'-dirty' * revision.changed}"
@@ -145,7 +144,7 @@ class Files:
         return None
 
     def exporter(self, package: str) -> str | None:
-        """Return the export of a package, or None if its model has no exporter, but an archive."""
+        """Return the export of a package, or None if its model is an archive."""
         source = self.models.sources.get(self.model(package) or "")
         if source and source.form == "exporter":
             return self.export(package)
@@ -160,8 +159,7 @@ class Files:
 
     @once
     def methods(self, package: str) -> dict[str, MethodSource] | None:
-        """Return the methods of a package, in the order of its model, or None until the model is
-        exported.
+        """Return a package's methods in the order of its model, or None until it is exported.
 
         Raises SourceError.
         """
@@ -220,8 +218,7 @@ class Files:
 
     @once
     def _fingerprint(self, package: str) -> Digest:
-        """Return the digest of everything that determines a package's actions, except its
-        config."""
+        """Return the digest of everything except the config that determines a package's actions."""
         summary = self.configs.summary(package)
         methods = self.methods(package) or {}
         assert summary is not None
@@ -250,8 +247,8 @@ class Files:
         self.models.archives.remember()
 
     def note_export(self, action: Action) -> None:
-        """Record the content of the exporter with which a model was exported, and forget the
-        export's earlier results."""
+        """Record the exporter's content for a finished export, and forget the export's earlier
+        results."""
         for package in self.packages:
             if self.export(package) == action.model:
                 state = {
@@ -263,8 +260,7 @@ class Files:
         self.forget(action.model)
 
     def look_again(self) -> None:
-        """Forget everything that was read of the workspace's files, because another task may have
-        changed them."""
+        """Forget everything read from the workspace's files; another task may have changed them."""
         for name in ("exporters", "revision"):
             self.__dict__.pop(name, None)
         self.models.look_again()

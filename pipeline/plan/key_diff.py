@@ -73,7 +73,7 @@ def _flat(key: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _are_digests(difference: Difference) -> bool:
-    """Return whether the values are digests of quantize actions, as in a compile key, or
+    """Return whether both values are digests of quantize actions (as in a compile key) or
     missing."""
     return all(
         isinstance(value, str | None) for value in (difference.old, difference.new)

@@ -54,8 +54,7 @@ def _as_mapping(value: Any) -> Mapping[Any, Any]:
 def check_quantized(
     method: str, modules: Iterable[Any], document: Document, outline: Outline | None
 ) -> Iterator[Problem]:
-    """Find modules with quantization options that a method's program lacks, if its modules are
-    known."""
+    """Find modules with quantization options that a method's program lacks, if that is known."""
     if outline is None:
         return
     for module in modules:
@@ -69,7 +68,7 @@ class Models:
     """The models, as their files were when they were first read.
 
     An export is a model with parameters, identified by the name that `name_export` gives it;
-    without parameters, this is the name of the model. `forget(export)` makes the export be read
+    without parameters, this is the name of the model. `forget(export)` causes an export to be read
     again after it ran.
 
     Attributes:
@@ -89,8 +88,8 @@ class Models:
 
     @cached_property
     def _search(self) -> tuple[dict[str, ModelSource], dict[str, str], str | None]:
-        """The models by name, the mistakes of unusable ones by name, and a mistake that affects all
-        of them."""
+        """The usable models, the mistakes in others, both by name, and a mistake that affects
+        all."""
         try:
             return *sources.find_sources(self.workspace.models), None
         except SourceError as error:
@@ -152,7 +151,7 @@ class Models:
     def wrong_parameters(
         self, model: str, given: Mapping[str, Any], document: Document
     ) -> Iterator[Problem]:
-        """Yield a problem for each parameter in a config that doesn't match what its exporter
+        """Yield a problem for each mismatch between a config's parameters and those its exporter
         takes."""
         source = self.sources[model]
         if source.form != "exporter":
@@ -193,8 +192,10 @@ class Models:
         return latest
 
     def declared(self, export: str) -> Declared | None:
-        """Return the inputs that an exporter declares, or None if it declares none. Raises
-        SourceError."""
+        """Return the inputs that an exporter declares, or None if it declares none.
+
+        Raises SourceError.
+        """
         path = self.source(export).path
         digests = self.workspace.file_digests
         with reading(path):
@@ -236,8 +237,7 @@ class Models:
 
     @cached_property
     def libraries(self) -> list[tuple[str, dict[str, str | None]]]:
-        """The operator libraries that the workspace lists, with their inputs. Raises
-        SourceError."""
+        """The workspace's operator libraries, with their inputs. Raises SourceError."""
         listed = self.workspace.operators
         return list(find_code("operators", listed, self.workspace).items())
 
@@ -247,17 +247,16 @@ class Models:
         return Finder(self.workspace, self.surroundings)
 
     def is_current(self, export: str) -> bool:
-        """Return whether the last run of an export is current: either it has just run, or
-        everything it does can be tracked.
+        """Return whether the last run of an export is current. Raises SourceError.
 
-        Raises SourceError.
+        It is if everything it does can be tracked, if it has just run, or if last exports are
+        trusted.
         """
         unfollowed = self.export(export).inputs.unfollowed
         return not unfollowed or export in self._exported or self.trusts_last_exports
 
     def quotable(self, export: str) -> dict[str, Digest]:
-        """Return digests of the workspace's Python files that an export read, whose lines reports
-        quote.
+        """Return digests of the workspace's Python files that an export read, for reports to quote.
 
         An archive has none: the files that its traces name are arbitrary.
         """

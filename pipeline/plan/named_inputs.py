@@ -53,8 +53,7 @@ class NamedInputs:
 
     @once
     def libraries(self, package: str) -> list[tuple[str, Code]]:
-        """Return a package's operator libraries with their inputs: the workspace's, then the
-        config's own.
+        """Return a package's operator libraries with their inputs: the workspace's, then its own.
 
         Raises SourceError.
         """

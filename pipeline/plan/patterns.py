@@ -58,8 +58,7 @@ def check_patterns(
 def find_unfitting(
     emit: Mapping[str, Any], names: Collection[str], modules: Collection[str]
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield each pattern of weights that matches nothing: its path in a config, what is wrong, and
-    what would be right.
+    """Yield each weight pattern that matches nothing: its config path, its mistake and a remedy.
 
     Args:
         emit: the resolved `emit` settings of a config.

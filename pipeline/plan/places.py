@@ -83,10 +83,10 @@ def _is_in_memory(path: str) -> bool:
 
 
 def environment_folders() -> tuple[str, ...]:
-    """Return the folders of the running Python: its library, installed distributions, programs, and
-    everything else that makes up a virtual environment.
+    """Return the folders of the running Python.
 
-    Data that someone keeps in a virtual environment is not included.
+    They are its library, installed distributions, programs, and everything else that makes up a
+    virtual environment, but not data that someone keeps in one.
     """
     return _folders_of(sys.prefix, sys.base_prefix)
 
@@ -174,8 +174,7 @@ class Places:
         return within(self.root, os.path.normpath(path)) or within(self._home, path)
 
     def spell(self, path: str) -> str:
-        """Return a path in the spelling of records: relative to the workspace, `~/...`, or
-        absolute.
+        """Return a path as records spell it: relative to the workspace, `~/...`, or absolute.
 
         Steps up (`..`) are kept, because after a link they lead elsewhere than the text suggests.
         """

@@ -35,7 +35,7 @@ class Plan(Units):
 
     @once
     def link(self, package: str) -> Action[LinkInputs] | None:
-        """Return the link action, or None until its model, and every model of its family, is
+        """Return the link action, or None until the models of the package and its family are
         exported."""
         compiles = self.compiles(package)
         quantizes = self.quantizes(package)
@@ -60,8 +60,7 @@ class Plan(Units):
 
     @once
     def _add_to_link(self, package: str) -> dict[str, Any] | None:
-        """Return the fields that features add to the key of a link, or None until a model is
-        exported."""
+        """Return what features add to the key of a link, or None until a model is exported."""
         additions: dict[str, Any] = {}
         for planning in self.find_planning(package):
             fields = planning.add_to_link(package)
@@ -82,7 +81,7 @@ class Plan(Units):
 
     @once
     def link_digest(self, package: str) -> Digest | None:
-        """Return the digest of the link action, or None if the package has problems or waits for an
+        """Return the link action's digest, or None if the package has problems or awaits an
         export."""
         if not self.is_exported(package):
             return None
@@ -162,8 +161,7 @@ class Plan(Units):
         return validate_action(inputs)
 
     def _baseline(self, package: str) -> Digest | None:
-        """Return the digest of the file with a package's accepted figures, or None if there is
-        none."""
+        """Return the digest of a package's accepted figures, or None if it has none."""
         return self.workspace.find_data(self.workspace.baseline(package))
 
     def validate_digest(self, package: str) -> Digest | None:

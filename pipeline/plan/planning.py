@@ -50,8 +50,7 @@ class Planning:
         document: Document,
         methods: Mapping[str, MethodSource],
     ) -> Iterator[Problem]:
-        """Yield disagreements between a config, which has no other mistakes, and the methods of its
-        model.
+        """Yield disagreements between an otherwise correct config and the methods of its model.
 
         Raises SourceError.
         """
@@ -70,8 +69,8 @@ class Planning:
         yield from ()
 
     def validate_facts(self, package: str, files: Files) -> Any:
-        """Return, as JSON, everything but the package's config that the additions to a validation
-        depend on."""
+        """Return, as JSON, everything but the config that the additions to a validation depend
+        on."""
         return None
 
     def held_to(self, package: str, files: Files, config: PackageConfig) -> Json:

@@ -26,7 +26,7 @@ class CheckedFiles(Files):
 
     @once
     def find_planning(self, package: str) -> list[Planning]:
-        """Return the planning objects of the features that the config of a package concerns."""
+        """Return the planning objects of the features that a package's config concerns."""
         summary = self.configs.summary(package)
         if summary is None or not summary.features:
             return []
@@ -87,8 +87,7 @@ class CheckedFiles(Files):
     def derive_checked(
         self, package: str, what: str, inputs: list[Any], compute: Callable[[], Any]
     ) -> Any:
-        """Return `compute()`, cached by everything that a package's link depends on, and by
-        `inputs`.
+        """Return `compute()`, cached by `inputs` and everything that a package's link depends on.
 
         Returns None if the config has mistakes, or the model can't be read.
         """

@@ -28,8 +28,8 @@ WHOLE_ENVIRONMENT = "*"
 # field in the key. They count only if they are read by name.
 _PASSING = ("_", "SHLVL", "COLUMNS", "LINES", HASH_SEED)
 _OURS = "PTE_PIPELINE_"
-# Variables that are the same in every exporter's process (features/exporters/neutral.py), so they
-# are no inputs.
+# Variables that are the same in every exporter's process (features/exporters/neutral.py), so none
+# of them is an input.
 LOCALE = (
     *("LANG", "LANGUAGE", "LC_ALL", "LC_COLLATE", "LC_CTYPE"),
     *("LC_MESSAGES", "LC_MONETARY", "LC_NUMERIC", "LC_TIME"),
@@ -83,8 +83,7 @@ def parse_records(result: Mapping[str, Any]) -> list[Reads]:
 
 
 class Surroundings(NamedTuple):
-    """The environment of the process that plans: digests of its variables' values, and its module
-    path.
+    """The module path of the process that plans, and digests of its environment variables.
 
     A worker has others, so an export takes these with it.
     """
@@ -127,8 +126,7 @@ class Finder:
         self._installed: dict[str, bool] = {}
 
     def observe(self, kind: Kind, name: str, made: Iterable[str] = ()) -> str | None:
-        """Return what is at a place, like `Places.observe`; a listing omits the names that are
-        `made`."""
+        """Return what is at a place, like `Places.observe`; a listing omits the names in `made`."""
         if kind == "listing":
             return self._observe_listing(name, made)
         key = kind, name
@@ -193,8 +191,7 @@ class Finder:
     # Modules
 
     def _modules(self, names: Iterable[str]) -> dict[str, list[str]]:
-        """Return where each module is found outside the Python environment; an empty list if
-        nowhere.
+        """Return where each module is found outside the Python environment, [] if nowhere.
 
         A missing module counts because a file with its name, once it appears, is imported. Modules
         elsewhere take precedence over those of the workspace (program/workspace_modules.py).

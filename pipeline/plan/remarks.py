@@ -1,7 +1,7 @@
 """Remarks: things that are not mistakes, but are hardly intended.
 
-They are reported in every run, since users take for done what is silently ignored. Features find
-them: files that nothing uses, a `target` that resembles another one, and so on.
+They are reported in every run, because users assume that whatever is silently ignored took effect.
+Features find them: files that nothing uses, a `target` that resembles another one, and so on.
 """
 
 from __future__ import annotations

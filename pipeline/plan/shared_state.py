@@ -114,8 +114,7 @@ def _find_renamed(renamed: Mapping[str, Renamed]) -> list[list[str]]:
 def _find_several_forms(
     buffers: Mapping[str, Mapping[str, Json]],
 ) -> dict[str, list[str]]:
-    """Return the forms of each buffer that has different forms in several methods, if one changes
-    it.
+    """Return the forms of each buffer that has several, if a method changes the buffer.
 
     ExecuTorch gives all of them the memory of the first.
     """

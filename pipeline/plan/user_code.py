@@ -33,7 +33,7 @@ KNOWN = {*CORE, "pipeline", "pte_pipeline"}  # already part of every key
 
 
 class CodeReader:
-    """Finds what modules of a workspace depend on, from their current files, without running
+    """Finds what a workspace's modules depend on, from their current files, without running
     them."""
 
     def __init__(self, workspace: Workspace) -> None:
@@ -61,8 +61,10 @@ class CodeReader:
         return inputs
 
     def declared(self, modules: Iterable[Path]) -> Iterator[tuple[str, Declared]]:
-        """Yield the name and the declared inputs of each module that has any. Raises
-        SourceError."""
+        """Yield the name and the declared inputs of each module that has any.
+
+        Raises SourceError.
+        """
         for path in modules:
             where = os.path.relpath(path, self.workspace.root)
             record = self._digests.cached(path, "inputs", read_declared, code("plan"))
@@ -102,8 +104,7 @@ class UserCode(CodeReader):
         return list(references)
 
     def find(self, reference: str) -> dict[str, str | None]:
-        """Return the digests and versions of everything that a reference's code depends on, by
-        name.
+        """Return the digests and versions of all that a reference's code depends on, by name.
 
         Raises SourceError if its INPUTS are wrong.
         """
@@ -118,8 +119,7 @@ class UserCode(CodeReader):
         raise NotImplementedError
 
     def locate(self, reference: str) -> Path | None:
-        """Return the workspace file that a reference denotes, or None if it denotes another
-        file."""
+        """Return the workspace file that a reference denotes, or None if it is another file."""
         raise NotImplementedError
 
     def library_name(self, reference: str) -> str:
@@ -184,8 +184,10 @@ def check_code(kind: str, planned: Mapping[str, Code], workspace: Workspace) -> 
 
 
 def list_files(folder: Path, name: str) -> dict[str, Path]:
-    """Return all files in a folder, except hidden ones and Python's caches, by their paths in the
-    folder with `name` in front."""
+    """Return the files in a folder, except hidden ones and Python's caches.
+
+    The keys are their paths in the folder, with `name` in front.
+    """
     name_to_path = {}
     for path in sorted(folder.rglob("*")):
         parts = path.relative_to(folder).parts

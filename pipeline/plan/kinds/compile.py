@@ -135,8 +135,7 @@ def compile_key(inputs: CompileInputs) -> Key:
 
 
 def _method_fields(inputs: CompileInputs, method: str) -> Key:
-    """Return the fields on which a method's object depends, without settings that only linking
-    uses."""
+    """Return the fields that determine a method's object, without those that only linking uses."""
     source = inputs.sources[method]
     config = inputs.config
     lowering = config.methods[method].resolved()
@@ -151,8 +150,7 @@ def _method_fields(inputs: CompileInputs, method: str) -> Key:
 
 
 def describe_compile(difference: Difference, file: str) -> str | None:
-    """Describe a difference in a field that only keys of compilations have; return None for
-    others."""
+    """Describe a difference in a field that only compile keys have; return None for any other."""
     match difference.path:
         case (place,) if place.startswith("file_order"):
             return (

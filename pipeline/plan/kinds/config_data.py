@@ -57,8 +57,10 @@ def _make_problem(path: str, what: str, known: str = "", at: str = "") -> Proble
 
 
 def to_json(value: Any) -> Any:
-    """Return plain data in a form that JSON preserves, including secrets, and mappings with keys of
-    other types than text."""
+    """Return plain data in a form that JSON preserves.
+
+    This covers secrets, and mappings whose keys are not all texts.
+    """
     if isinstance(value, Mapping):
         if all(isinstance(key, str) for key in value):
             return {key: to_json(member) for key, member in value.items()}
@@ -84,8 +86,10 @@ def from_json(value: Any) -> Any:
 
 
 def write_source(source: MethodSource, root: Path) -> dict[str, Any]:
-    """Return a method's source as JSON, its archive by its path in the workspace, or "" for a blob
-    of the store."""
+    """Return a method's source as JSON.
+
+    Its archive is a path in the workspace, or "" for a blob of the store.
+    """
     if source.exported:
         archive = ""
     else:

@@ -127,8 +127,7 @@ def read_export(fields: Json) -> ExportInputs:
 
 
 def describe_export(difference: Difference, file: str) -> str | None:
-    """Describe a difference in a field that only keys of exports have; return None for any
-    other."""
+    """Describe a difference in a field that only export keys have; return None for any other."""
     match difference.path:
         case ("hash_seed",):
             return f"PYTHONHASHSEED: {difference.values}"

@@ -185,7 +185,7 @@ def link_key(inputs: LinkInputs) -> Key:
 
 
 def describe_link(difference: Difference, file: str) -> str | None:
-    """Describe a difference in a field that only keys of links have; return None for any other."""
+    """Describe a difference in a field that only link keys have; return None for any other."""
     match difference.path:
         case ("compiles", unit):
             return f"the object of {unit} {difference.change()}"

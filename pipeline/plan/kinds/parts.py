@@ -28,8 +28,7 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 def common_fields(kind: str, distributions: Sequence[str] = ()) -> Key:
-    """Return the fields of every key: its kind, and the code and libraries that compute the
-    result."""
+    """Return the fields of every key: its kind, and the code and libraries behind the result."""
     return {"kind": kind, "code": code(kind), "toolchain": toolchain(distributions)}
 
 
@@ -59,8 +58,8 @@ def file_fields(files: OptionFiles, quantizer: bool) -> Key:
 def machine_facts(
     config: PackageConfig, methods: Iterable[str]
 ) -> dict[str, dict[str, str]]:
-    """Return, by backend, any other facts about this machine that can change what the methods'
-    backends make."""
+    """Return, by backend, the facts about this machine that can change what methods' backends
+    make."""
     machines = {backend.name: backend.machine for backend in config.backends(methods)}
     facts = {}
     for name, machine in sorted(machines.items()):

@@ -38,8 +38,9 @@ GoldenFiles = Mapping[str, tuple[str, Digest]]
 
 @dataclass(frozen=True, eq=False, repr=False)  # generating __eq__ and __repr__ is slow
 class ValidateInputs:
-    """The inputs of a validation. They include the config, because a method that fails is lowered
-    again.
+    """The inputs of a validation.
+
+    They include the config, because a method that fails is lowered again.
 
     Attributes:
         files: the package's files on disk, which are validated.
@@ -209,8 +210,7 @@ def _measured_settings(config: PackageConfig) -> Key:
 
 
 def _measured_methods(methods: Mapping[str, Json]) -> Key:
-    """Return, for each method with settings that affect measuring, these settings, without
-    gates."""
+    """Return the settings that affect measuring, without gates, of each method that has any."""
     measured = {}
     for name, limits in methods.items():
         reference = _drop_unset(limits["reference"]) or None
@@ -243,8 +243,7 @@ def _held_to(inputs: ValidateInputs) -> Key:
 
 
 def _unsaid_sharing(config: PackageConfig) -> Key:
-    """Return a field for a config that does not state whether its methods share their state, or
-    {}."""
+    """Return a field if a config doesn't say whether its methods share their state, else {}."""
     from pipeline.plan.shared_state import (
         says_sharing,
     )  # lazily: a no-op run makes no key
@@ -255,8 +254,7 @@ def _unsaid_sharing(config: PackageConfig) -> Key:
 
 
 def describe_validate(difference: Difference, file: str) -> str | None:
-    """Describe a difference in a field that only keys of validations have; return None for
-    others."""
+    """Describe a difference in a field that only validate keys have; return None for any other."""
     change = difference.change()
     match difference.path:
         case ("measured", *_):
