@@ -98,8 +98,8 @@ def _moment(keys: str, default: Any = "") -> Any:
 
     Args:
         keys: the kinds of actions whose keys contain the code that takes part in the moment
-            (`store.toolchain.code`), so that results of other code are never used; separated by
-            spaces.
+            (`store.toolchain.code`), separated by spaces, so that results of other code are never
+            used.
     """
     # A dataclass refuses an unhashable default, such as a mapping.
     if isinstance(default, Mapping):
@@ -107,9 +107,7 @@ def _moment(keys: str, default: Any = "") -> Any:
     return field(default=default, metadata={"keys": keys})
 
 
-@dataclass(
-    frozen=True, eq=False, repr=False
-)  # __eq__ and __repr__ cost a no-op run 4 ms
+@dataclass(frozen=True, eq=False, repr=False)  # the rest costs a no-op run 4 ms
 class Feature:
     """What a feature adds to a build.
 
@@ -196,9 +194,9 @@ class Feature:
         executors: functions that open executors, by the name with which the setting `executor`
             begins; each takes the workspace, the number of jobs, whether actions run regardless of
             what is in the store, and the whole setting; returns a `run.executors.Executor`.
-        other_tasks: takes the plan, and a function that makes our doit tasks again, if a dodo file
-            also has other tasks; returns an object like `features.other_tasks.phases.OtherTasks`,
-            which determines the order of all tasks.
+        other_tasks: takes the plan, and a function that makes our doit tasks again; called if a
+            dodo file also has other tasks; returns an object like
+            `features.other_tasks.phases.OtherTasks`, which determines the order of all tasks.
         pending_tasks: takes the plan, and a function that loads the tasks of a dodo file; returns
             the `plan.status.Status` of actions that wait for other tasks, by package and kind.
         expect_costs: a class like `run.admission.NoExpectations`, of which a run has one object;
@@ -700,8 +698,10 @@ def within_all(moment: str, *arguments: object) -> Iterator[None]:
 
 
 def find_sections(moment: str = "sections") -> list[tuple[int, str]]:
-    """Return the rank and the function of each section that features add to reports or, with
-    `overview_sections`, to the page over all packages."""
+    """Return the rank and the function of each section that features add to a package's report.
+
+    With `overview_sections`, these are the sections of the page over all packages.
+    """
     sections: list[tuple[int, str]] = []
     for feature in find_features():
         sections += getattr(feature, moment).items()
@@ -709,8 +709,7 @@ def find_sections(moment: str = "sections") -> list[tuple[int, str]]:
 
 
 def find_functions(moment: str) -> dict[str, str]:
-    """Return the functions of a moment such as `executors`, by the names that features give
-    them."""
+    """Return the functions of a moment such as `executors`, by their names in the features."""
     references: dict[str, str] = {}
     for feature in find_features():
         references.update(getattr(feature, moment))

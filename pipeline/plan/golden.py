@@ -60,9 +60,7 @@ def find_golden_mistakes(
 
 def _list_files(workspace: Workspace, export: str) -> list[Path]:
     folder = os.path.join(workspace.root, FOLDER, export)
-    if not os.path.isdir(
-        folder
-    ):  # the usual case, checked by no-op runs for every package
+    if not os.path.isdir(folder):  # usual, and asked by no-op runs per package
         return []
     try:
         names = sorted(os.listdir(folder))

@@ -161,9 +161,7 @@ class Models:
             return
         digests = self.workspace.file_digests
         file = sources.shown(source.path)
-        with suppress(
-            OSError
-        ):  # a file that can't be read; exporting reports the error
+        with suppress(OSError):  # an unreadable file; exporting reports the error
             declared = digests.cached(
                 source.path, "parameters", read_parameters, origin=code("plan")
             )

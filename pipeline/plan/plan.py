@@ -119,9 +119,7 @@ class Plan(Units):
         only: Sequence[str] = (),
     ) -> Action[ValidateInputs]:
         """Return the action that validates a package with these files."""
-        from pipeline.plan.checks import (
-            find_places,
-        )  # lazily: a no-op run checks nothing
+        from pipeline.plan.checks import find_places  # a no-op run checks nothing
 
         config = self.complete_config(package)
         held_to: dict[str, Any] = {}

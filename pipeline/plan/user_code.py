@@ -100,7 +100,7 @@ class UserCode(CodeReader):
     """One kind of code that configs name: the base class of `moments.Feature.user_code`."""
 
     def select(self, references: Iterable[str]) -> list[str]:
-        """Return those of the references in a config that a config may name."""
+        """Return the references that a config is allowed to name."""
         return list(references)
 
     def find(self, reference: str) -> dict[str, str | None]:

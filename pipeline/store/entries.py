@@ -220,9 +220,7 @@ def _is_placeable(named: Json) -> bool:
 
 
 def _agrees_link(key: Json, result: Json) -> bool:
-    stem = key.get(
-        "file", key["model"]
-    )  # earlier versions named the file after the model
+    stem = key.get("file", key["model"])  # older versions named it after the model
     files = result["files"]
     required = {f"{stem}.pte", MANIFEST, *find_link_files()}
     optional = files.keys() - required - {ETRECORD}

@@ -18,13 +18,9 @@ from types import MappingProxyType
 from pipeline.store.reasons import find_full_disk, reason
 from pipeline.store.visible import one_line
 
-_MOST_ALIKE = (
-    3  # packages that each report a shared problem; more are reported together
-)
+_MOST_ALIKE = 3  # packages that report a shared problem separately
 _NONE: Mapping[Problem, Sequence[str]] = MappingProxyType({})
-_COMPARED = (
-    300  # most words compared, and characters of each: the cost is their product
-)
+_COMPARED = 300  # words, and characters of each: the cost is their product
 
 
 class PipelineError(Exception):

@@ -225,9 +225,7 @@ def _locked(folder: Path) -> BinaryIO:
         )
         try:
             file = open(path, "xb")  # noqa: SIM115
-        except (
-            OSError
-        ) as error:  # blame the folder, not a name that the user doesn't know
+        except OSError as error:  # blame the folder, not a name nobody knows
             raise OSError(error.errno, error.strerror, str(folder)) from error
         with suppress(OSError):  # a filesystem without locks; nothing is swept there
             fcntl.flock(file, fcntl.LOCK_EX)

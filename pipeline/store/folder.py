@@ -67,9 +67,7 @@ class StoreFolder:
             _move(file, self._find_overflow(error), name)
             return
         if self.overflow is not None and is_plain(self.overflow / name):
-            drop(
-                self.overflow / name
-            )  # left from a time when the store couldn't be written to
+            drop(self.overflow / name)  # from when the store wasn't writable
 
     @contextmanager
     def scratch(self) -> Iterator[BinaryIO]:

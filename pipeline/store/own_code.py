@@ -31,7 +31,7 @@ def hash_own_files(base: Path) -> dict[str, str]:
     record = read_record(cached) or {}
     with suppress(
         LookupError, TypeError, AttributeError, OSError
-    ):  # not a record of this function
+    ):  # not a record that this function wrote
         if record["stamps"] == _hash_stamps(_read_stamps(base, record["places"])):
             return dict(record["digests"])
     started = time.time_ns()  # before anything is read

@@ -18,9 +18,7 @@ VOUCHERS = (
     "vouchers"  # the keys whose signatures made remote results trusted, one per line
 )
 CORRECTIONS = "corrections"  # the actions whose results contradicted their archives
-TOOLCHAINS = (
-    "toolchains"  # environments installed for workspaces, with links to our code
-)
+TOOLCHAINS = "toolchains"  # environments of workspaces, and links to our code
 _FILES = (
     "README",
     "costs.json",

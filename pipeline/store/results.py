@@ -127,9 +127,7 @@ def _outline_compile() -> Any:
     return {
         "object": MethodObject,
         "methods": {MethodName: COMPILED_METHOD},
-        "etrecord": {
-            EntryName: Blob
-        },  # the entries of an ETRecord, if one was requested
+        "etrecord": {EntryName: Blob},  # of an ETRecord, if requested
         "blobs": list[Digest],  # all blobs of these fields, sorted
     }
 

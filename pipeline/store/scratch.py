@@ -31,9 +31,7 @@ def scratch_folder(prefix: str, parent: str | Path = "") -> Iterator[Path]:
         with open(path / f"{_LOCK}.new", "w") as lock:
             with suppress(OSError):  # a filesystem without locks
                 fcntl.flock(lock, fcntl.LOCK_EX)
-            os.rename(
-                lock.name, path / _LOCK
-            )  # renamed so that nobody finds it unlocked
+            os.rename(lock.name, path / _LOCK)  # only now, so that it is never unlocked
             yield path
     finally:
         _remove(path)

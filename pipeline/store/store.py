@@ -27,9 +27,7 @@ from pipeline.store.places import CORRECTIONS, VOUCHERS, action_name, own_places
 if TYPE_CHECKING:
     from pipeline.store.remote_tier import RemoteTierSettings
 
-LOCK_TIMEOUT = (
-    900.0  # seconds to wait for another process that computes the same result
-)
+LOCK_TIMEOUT = 900.0  # seconds to wait for a process that computes the same result
 
 
 @lru_cache(maxsize=8)  # a build reads the entries of its last methods again and again

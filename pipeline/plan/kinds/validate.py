@@ -244,9 +244,7 @@ def _held_to(inputs: ValidateInputs) -> Key:
 
 def _unsaid_sharing(config: PackageConfig) -> Key:
     """Return a field if a config doesn't say whether its methods share their state, else {}."""
-    from pipeline.plan.shared_state import (
-        says_sharing,
-    )  # lazily: a no-op run makes no key
+    from pipeline.plan.shared_state import says_sharing  # a no-op run makes no key
 
     if says_sharing(config):
         return {}
