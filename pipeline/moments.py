@@ -378,14 +378,14 @@ class Feature:
         judge_narrowed: a class like `features.ranges.narrowed.NarrowedSizes`; takes the
             `validate.interface.NarrowedInput`s of a method.
         explain_conditioning: returns how ill-conditioned a program is on an input set, and where
-            that begins, or "" if it isn't.
+            that begins, or "" if it is well-conditioned.
         describe_unwritten: takes a `program.eager.Source`, an input set, how its runs on this input
             set differ, in words or "", and the workspace's folder or None; returns a message if the
             source reads uninitialized memory, or "". Raises whatever an operator raises.
         locate_on_device: takes a `run.prove.measuring.Measurement`, calls that a device gets wrong,
             an object like `features.native.device_failure.DeviceFailure`, and a
-            `validate.budget.Budget`; returns `features.locating.records.CulpritRecord`s, the first
-            culprit first, and lines on what could not be determined.
+            `validate.budget.Budget`; returns `features.locating.records.CulpritRecord`s, starting
+            with the first culprit, and lines on what could not be determined.
         find_quotes: takes the record of a measured package, its
             `plan.kinds.validate.ValidateInputs` and the workspace; returns JSON from which its
             source lines can be quoted again.
@@ -409,9 +409,10 @@ class Feature:
             `report.elements.ReportSection` of it; the core's sections have the ranks 0, 20, 30, ...
         overview_sections: by rank, functions that take `report.packages.Entry`s and return a
             section of the page over all packages.
-        find_headline: takes the records of methods in a report; returns the worst verdict on them,
-            the deciding figure and its limit, as text, of the method with this verdict that comes
-            nearest to its limit, "" if there are none, and the ratio of the error to the limit.
+        find_headline: takes the records of methods in a report; returns the worst verdict on them;
+            for the method with this verdict that comes nearest to its limit, the deciding figure
+            and the limit, as text, each "" if there is none; and the ratio of the error to the
+            limit.
         highlights: takes a package's report; returns a `report.elements.DataTable` that is shown
             expanded at the top of a pull request's comment.
         draw_chart: takes a chart's kind and data; returns a `report.elements.Drawing`, or None.
