@@ -154,7 +154,8 @@ def validate_status(plan: Plan, package: str, unit: Sequence[str] = ()) -> Statu
 def validated_unit(plan: Plan, package: str, unit: Sequence[str]) -> Sequence[str]:
     """Return the methods to validate if `unit` is requested.
 
-    Returns an empty unit, which stands for the whole package, if the package was already validated.
+    Returns an empty unit, which stands for the whole package, if the package's validation isn't
+    stale.
     """
     if unit and validate_status(plan, package).state == "stale":
         return unit

@@ -104,8 +104,8 @@ class ActionTask(NamedTuple):
         """Return the action with its inputs as they are now, or None if one is missing.
 
         Args:
-            always: return the action of this unit even if a validation of the whole package is
-                already there and could be used instead.
+            always: return the action of this unit. Otherwise, the validation of the whole package
+                replaces the validation of some methods unless it is stale.
         """
         unit: Unit = self.unit
         with _while_files_last(self.plan):

@@ -267,8 +267,8 @@ METHOD_FACTS: Mapping[str, Any] = {
     # Which instruction computes which node of the program that was lowered: the quantized program,
     # if there is one.
     "instructions": Instructions,
-    # The debug handles that Python runtimes use, each with the place of its node in the source
-    # program rather than its line, which may change although the program doesn't.
+    # The debug handles in delegates that run in Python, each with the place of its node in the
+    # source program rather than its line, which may change although the program doesn't.
     "debug_handles": list[tuple[Count, Count]],
     # The number of operators in control flow of a quantized method that are not quantized.
     "left_float": Count,

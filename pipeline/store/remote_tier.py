@@ -34,7 +34,7 @@ class RemoteTierSettings(Protocol):
         """Whether unsigned results are trusted."""
 
     def fingerprint(self) -> str:
-        """Return a name that changes with the set of trusted keys."""
+        """Return a name that changes with whose results are trusted."""
 
     def open(self) -> RemoteTier:
         """Return the remote tier. Called once per process; sends no request yet."""
