@@ -37,13 +37,13 @@ class OutputError:
         cosine: sum a e / sqrt(sum a^2 sum e^2), from -1 to 1; 0 if all actual values are zero but
             not all expected ones.
         agreement: the share of rows along the last dimension whose greatest value is at the same
-            position, from 0 to 1; if a row has several greatest expected values, any of them
+            position, from 0 to 1; in a row with several greatest expected values, any of them
             counts. None unless it is a floating-point tensor with at least two values in a row.
-        rows: the number of those rows; 0 if none were counted.
+        rows: the number of those rows; 0 where nothing was counted.
         nonfinite: places where both are NaN, or the same infinity, which agree.
-        disagreeing: places where one is NaN or infinite and the other is something else. With any
-            such place, or a mismatch, the errors are infinite.
-        mismatch: a difference of kind, dtype or shape, in words.
+        disagreeing: places where one is NaN or infinite and the other is something else. With
+            any such, or a mismatch, the errors are infinite.
+        mismatch: of kind, dtype or shape.
     """
 
     max_abs: float
