@@ -1,1 +1,2 @@
-"""The records that a build leaves in build/, and how people and CI servers read them. No torch."""
+"""The records that a build leaves in build/, and their readers for people and CI. Imports no
+torch."""
