@@ -245,7 +245,7 @@ class Backend:
 
     @property
     def overridden(self) -> str:
-        """A sentence that its preprocess function is called and not its class; "" unless it has
+        """A sentence that its preprocess function takes precedence over its class; "" without
         both."""
         function, details = self.preprocessing.function, self.preprocessing.details
         if not (function and details):

@@ -55,8 +55,7 @@ class Options(BaseModel):
     def __get_pydantic_core_schema__(
         cls, source: Any, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
-        """Let the context of a validation, if any, read the YAML spelling
-        (`pipeline.config.reader`)."""
+        """Let the context of a validation read the YAML spelling (`pipeline.config.reader`)."""
         schema = handler(source)
         model = handler.resolve_ref_schema(schema)
         # Already wrapped here, for another use of the class.

@@ -129,8 +129,7 @@ class QuantizeConfig(Options):
         return not getattr(scheme, "dynamic", self.dynamic)
 
     def explain_float(self, operator: str, shape: Sequence[int]) -> str:
-        """Explain why the shape of an operator's weight, such as linear's, prevents its
-        quantization.
+        """Explain why the shape of an operator's weight, as of linear, prevents quantization.
 
         Returns "" if the shape isn't the reason.
         """
@@ -256,6 +255,6 @@ class MixedQuantize(QuantizeConfig):
         return self.overrides("operators").get(base_name(leader), self.global_scheme())
 
     def filter_of(self, scheme: Any) -> Callable[[Node], bool]:
-        """Return a filter for the nodes of a scheme; nodes that aren't calls belong to every
-        scheme."""
+        """Return a filter for the nodes of a scheme; nodes that aren't calls belong to all
+        schemes."""
         return lambda node: node.op != "call_function" or self.scheme_of(node) == scheme

@@ -143,8 +143,7 @@ def describe_failures(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
 
 
 def _file_to_open(plan: Plan, event: Event) -> str:
-    """Return the report of a failed validation, else the log of the action, or "" if there is
-    neither."""
+    """Return the report of a failed validation, or else the action's log, or ""."""
     if event.kind == "validate" and event.package and event.log:
         page = plan.workspace.package(event.package) / _PAGE
         recorded = plan.workspace.state(event.package).get("validate", {})

@@ -58,8 +58,7 @@ class States(SqliteDB):  # type: ignore[misc]
         return connection
 
     def _open(self, path: Path) -> Any:
-        """Open the file and read all of it. Raises the errors that doit would raise, now or
-        later."""
+        """Open the file and read all of it, to raise any error now that doit would raise later."""
         connection = super()._sqlite3(str(path))
         try:
             self._read_names(connection)

@@ -73,8 +73,7 @@ def fit_names(names: Iterable[str], word: str) -> list[str]:
 
 
 def find_targets(plan: Plan, words: Iterable[str]) -> list[Target]:
-    """Return the targets that words of the form `package[/method]` select; without words, all
-    packages.
+    """Return the targets that words of the form `package[/method]` select, by default all packages.
 
     Raises PipelineError for unknown names.
     """

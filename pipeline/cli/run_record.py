@@ -107,9 +107,8 @@ class RunRecord:
         if hasattr(reporter, "summarize"):
             with suppress(OSError):  # the terminal was closed
                 reporter.summarize(plan, self.events, remote)
-        if (
-            changed
-        ):  # after Ctrl-C too: what stood there may be of another package by now
+        # After Ctrl-C too: the earlier pages may be about other packages.
+        if changed:
             _write_overview(plan, reporter)
         self.stream(plan.workspace).close(
             interrupted=interrupted,

@@ -106,8 +106,7 @@ class BatchRunner(WorkerTasks):
             interrupts.hold()
 
     def _prepare_workers(self, tasks: list[ActionTask]) -> None:
-        """Start the workers that the selected packages need, if it is certain that they need
-        some."""
+        """Start workers for the selected packages, if they will certainly be needed."""
         if tasks:
             workspace = tasks[0].plan.workspace
             workspace.store.forget_overflow()
@@ -141,8 +140,7 @@ class BatchRunner(WorkerTasks):
         self._close_batch()
 
     def _take(self, node: Any, dispatcher: Any, settled: deque[Any]) -> None:
-        """Collect a stale task of ours; settle any other task now, unless it must wait for
-        others."""
+        """Collect a stale task of ours; settle any other task now, unless it has to wait."""
         task = action_task(node.task)
         if task is not None:
             node.bad_deps = _without_family(node.bad_deps)

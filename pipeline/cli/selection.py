@@ -69,8 +69,7 @@ def find_selection(
 
 
 def find_foreign_tasks(namespace: Mapping[str, Any]) -> list[str]:
-    """Return the names of a dodo file's other tasks, so far as they are known before they are
-    made."""
+    """Return the names of a dodo file's other tasks that are known before they are made."""
     return [
         name.removeprefix("task_")
         for name, value in namespace.items()

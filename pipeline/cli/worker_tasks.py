@@ -79,8 +79,7 @@ class WorkerTasks(TaskOutcomes):
             workspace.store.fetch(blobs)
 
     def _give_to_workers(self) -> list[Any]:
-        """Give ready and stale tasks to workers; return the nodes of the others, which are
-        settled."""
+        """Give ready and stale tasks to workers, and return the nodes of those that are settled."""
         if self._others is not None and self._others.needs_new_workers():
             self._close_pool()
         self._widespread = find_widespread(_find_problems(self._ready))
@@ -121,7 +120,7 @@ class WorkerTasks(TaskOutcomes):
             shown = "\n".join(lines) if problems else None
             self._fail(node, describe_failure(task, error), shown)
             return None
-        if action is None:  # its result can't be produced any more
+        if action is None:  # its result can no longer be produced
             if self._others is not None and self._others.export_again(node, task):
                 return None
             self._fail(node, make_event(task, "failed", error=status.reason))
@@ -211,8 +210,7 @@ class WorkerTasks(TaskOutcomes):
             self._pool = None
 
     def _settle_built(self, waiting: Waiting, event: Event, first: bool) -> None:
-        """Settle a task whose action ended; if several tasks share it, all but the first are
-        hits."""
+        """Settle a task whose action ended; all tasks that share it but the first are hits."""
         node, task, status, action = waiting
         task_event = make_event(task, event.outcome, reason=status.reason)
         if action.kind == "export" and not event.error:
@@ -270,9 +268,8 @@ def _find_problems(nodes: Sequence[Any]) -> dict[str, Sequence[Problem]]:
     for node in nodes:
         task = action_task(node.task)
         if task is not None and task.package:
-            with contextlib.suppress(
-                PipelineError, OSError
-            ):  # shown when its turn comes
+            # Shown when its turn comes.
+            with contextlib.suppress(PipelineError, OSError):
                 package_to_problems[task.package] = task.plan.problems(task.package)
     return package_to_problems
 
@@ -290,7 +287,7 @@ def _prepare_reports() -> None:
 
     This saves a tenth of a second at the end of the run.
     """
-    with contextlib.suppress(Exception):  # recurs when reports are written
+    with contextlib.suppress(Exception):  # errors recur when reports are written
         from pipeline.report.render import render_all
 
         render_all(())

@@ -70,7 +70,7 @@ def run_command(door: Any, words: list[str], dodo: Path | None) -> Any:
         return _run_command(door, words, dodo, door.name)
     except PipelineError as error:
         raise InvalidCommand(show_error(str(error))) from error
-    except CmdParseError as error:  # doit would append all of its options
+    except CmdParseError as error:  # doit would print all options
         text = f"{str(error).partition(' (parsing')[0]}; see `doit help`"
         raise InvalidCommand(show_error(text)) from error
 
@@ -179,8 +179,8 @@ class Run(_States, cmd_run.Run):  # type: ignore[misc]
         failure_verbosity: int,
         pdb: bool,
     ) -> Any:
-        """Run the selected tasks like doit, but with our runner, since doit offers no way to choose
-        one.
+        """Run the selected tasks as doit does, but with our runner, which doit offers no way to
+        set.
 
         doit matches the parameters by name.
         """

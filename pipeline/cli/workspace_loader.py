@@ -116,8 +116,10 @@ class WorkspaceLoader(DodoTaskLoader):  # type: ignore[misc]
         return loaded
 
     def _refuse_nothing(self, names: Sequence[str], loaded: Any, plan: Plan) -> None:
-        """Print which groups have no tasks. Raises PipelineError if packages are requested and none
-        exist."""
+        """Print which groups have no tasks.
+
+        Raises PipelineError if packages are requested and none exist.
+        """
         if not plan.packages and any(name in GROUPS for name in names):
             raise PipelineError(describe_no_packages(plan.workspace))
         for line in empty_groups(names, loaded):
@@ -125,8 +127,7 @@ class WorkspaceLoader(DodoTaskLoader):  # type: ignore[misc]
 
 
 def _explain_hidden(error: Exception, dodo: Path | None) -> str:
-    """Describe the workspace module that our own package shadows, or return "" for any other
-    error."""
+    """Describe the workspace module that our own package shadows; "" for any other error."""
     from pipeline.program.import_errors import explain_hidden_at_top
 
     if dodo:
@@ -135,8 +136,7 @@ def _explain_hidden(error: Exception, dodo: Path | None) -> str:
 
 
 def _packages_with_rows(words: Sequence[str], plan: Plan) -> tuple[str, ...]:
-    """Return the packages of which single methods are named, whose methods have rows in the
-    table."""
+    """Return the packages with methods named on the command line; the table shows their methods."""
     patterns = []
     for word in words:
         if "/" in word:

@@ -1,5 +1,4 @@
-"""Words the mistakes in a config, including those that pydantic reports, in this project's
-terms."""
+"""Rewords the mistakes in a config, those that pydantic reports included."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ class MethodConfig(Options):
 
     @property
     def delegates(self) -> bool:
-        """Whether a partitioner of ExecuTorch runs on it; a backend can also lower by passes
+        """Whether an ExecuTorch partitioner runs on it; a backend can also lower by passes
         alone."""
         return any(
             spec.backend.lowering.make_passes is None for spec in self.partitioners
@@ -145,8 +145,8 @@ class MethodConfig(Options):
 
     @model_validator(mode="after")
     def _takes_the_whole_method(self) -> Self:
-        """Refuse to lower parts of a method by passes, which cover all of it before any
-        partitioner."""
+        """Refuse to lower parts of a method by passes, which process all of it before
+        partitioning."""
         for spec in self.partitioners:
             if spec.backend.lowering.make_passes is None:
                 continue
@@ -161,7 +161,7 @@ class MethodConfig(Options):
         return self
 
     def parts_with_options(self) -> Iterator[tuple[str, str, Options]]:
-        """Yield its quantizer and its partitioners, with their path in its settings, name and
+        """Yield its quantizer and its partitioners: their path in its settings, name and
         options."""
         if self.quantize is not None:
             yield "quantize", self.quantize.quantizer, self.quantize
@@ -266,8 +266,7 @@ class PackageConfig(Options):
             yield from (spec.backend for spec in self.methods[name].partitioners)
 
     def distributions(self, methods: Iterable[str]) -> list[str]:
-        """Return the distributions whose versions can change the output of these methods'
-        backends."""
+        """Return the distributions whose versions can change these backends' output."""
         return sorted(
             {name for b in self.backends(methods) for name in b.host.distributions}
         )
@@ -289,8 +288,8 @@ class PackageConfig(Options):
                 )
 
     def delegates_beside(self, unit: Iterable[str]) -> bool:
-        """Return whether only methods outside of a unit have partitioners, and this makes a
-        difference.
+        """Return whether only methods outside of a unit have partitioners, and whether that
+        matters.
 
         In the joint call, edge settings (the validity check and dim orders) no longer apply to any
         method after partitioning if one method has a partitioner.

@@ -53,8 +53,7 @@ class Variables:
         self.problems: list[Problem] = []
 
     def for_package(self, axes: Mapping[str, Any] | None) -> Variables:
-        """Return the variables of one package, with its matrix values and its own list of
-        problems."""
+        """Return the variables of one package, with its matrix values and its own problems."""
         return Variables(self.environment, axes, self.read)
 
     def wrong(self, node: Node, fault: str, hint: str = "") -> None:

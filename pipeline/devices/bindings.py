@@ -228,8 +228,7 @@ def _lay_out(value: Any, order: tuple[int, ...] | None) -> Any:
 
 @cache
 def _library() -> Any:
-    """Import the bindings, with the operators that quantized packages need for inputs and
-    outputs."""
+    """Import the bindings, with the operators at the boundary of quantized packages."""
     _set_openvino_path()
     import executorch.kernels.quantized  # noqa: F401
 

@@ -67,14 +67,15 @@ class Session:
         self._loaded: dict[str, Any] = {}
 
     def methods(self) -> list[str]:
-        """Return the names of the methods, sorted and including constant methods. Raises
-        DeviceError."""
+        """Return the sorted names of all methods, constant ones included. Raises DeviceError."""
         with _GUARD.get()("", "it is opened"):
             return self._package.methods()
 
     def signature(self, method: str) -> FlatSignature:
-        """Return the declared inputs and outputs of a method without loading it. Raises
-        DeviceError."""
+        """Return the declared inputs and outputs of a method, without loading it.
+
+        Raises DeviceError.
+        """
         with _GUARD.get()(method, "it is read"):
             return self._package.signature(method)
 

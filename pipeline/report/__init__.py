@@ -1,2 +1,1 @@
-"""The records that a build leaves in build/, and their readers for people and CI. Imports no
-torch."""
+"""The records that a build leaves in build/, and their readers. Imports no torch."""

@@ -16,8 +16,7 @@ _MOST_NAMED = 4
 
 
 class FailureGroup(NamedTuple):
-    """Failures with one cause: the worst of them in words, the methods, and the number of
-    others."""
+    """Failures with one cause: the worst in words, the methods, and the number of others."""
 
     description: str
     methods: tuple[str, ...]
@@ -31,8 +30,7 @@ class FailureGroup(NamedTuple):
 
 
 def group_failures(methods: Iterable[Json]) -> list[FailureGroup]:
-    """Group the failures of methods by cause, each represented by the one farthest beyond its
-    limit.
+    """Group the failures of methods by cause; the one farthest beyond its limit represents each.
 
     Failures share a cause if the same operator causes them, so far as that is known, and their
     sentences differ only in numbers and lines.

@@ -32,9 +32,7 @@ from pipeline.store.workspace import Workspace
 FORMAT = 2  # of report.json
 # A higher SQNR only reflects float32's own rounding, and differs between processors.
 MOST_SQNR = 120.0  # dB
-_MOST_NAMED = (
-    2  # modules, and reasons, of the calls of one operator that a sentence has
-)
+_MOST_NAMED = 2  # modules or reasons per operator in a sentence
 
 
 def read_manifest(workspace: Workspace, package: str) -> dict[str, Any] | None:

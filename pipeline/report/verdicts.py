@@ -22,8 +22,7 @@ def worst_verdict(verdicts: Iterable[Verdict], default: Verdict = PASSED) -> Ver
 
 
 def method_verdicts(method: Mapping[str, Any]) -> list[Verdict]:
-    """Return the verdict on a method's lowering, and those on its quantization and export, if
-    any."""
+    """Return the verdicts on a method's lowering and, if any, on its quantization and export."""
     others = [method.get(name) for name in ("quantization", "reference")]
     return [method["verdict"], *(other["verdict"] for other in others if other)]
 
@@ -34,8 +33,7 @@ def method_verdict(method: Mapping[str, Any]) -> Verdict:
 
 
 def package_verdict(report: Mapping[str, Any]) -> Verdict:
-    """Return the verdict on a package: the worst of its requested methods, its gates and its
-    files."""
+    """Return the worst verdict of a package's requested methods, its gates and its files."""
     if not report["ok"]:
         return "failed"
     asked = report.get("only")

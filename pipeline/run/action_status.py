@@ -27,8 +27,7 @@ def progress_path(action: Action, workspace: Workspace) -> Path:
 
 
 def read_status(path: Path) -> dict[str, Any]:
-    """Read the progress file of a running action, or return an empty dict if it holds no status
-    yet."""
+    """Read the progress file of a running action; return an empty dict if it has no status yet."""
     record = read_record(path)
     return record if record and _is_status(record) else {}
 

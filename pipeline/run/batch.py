@@ -161,10 +161,11 @@ class Batch:
         for action, reported in self._pool.next_reports():
             report = self._install(action, reported)
             self.reports.append(report)
-            if report.event.error:  # before its task reports it
+            # Failures are shown before their task reports them, successes once the caller has them.
+            if report.event.error:
                 self._show(report.event)
             yield action, report.event
-            if not report.event.error:  # after the caller recorded it
+            if not report.event.error:
                 self._show(report.event)
 
     def _install(self, action: Action, report: Report) -> Report:
@@ -219,7 +220,8 @@ class Batch:
                 planned[name] for name in action.inputs.quantizes if name in planned
             )
         for action in lost:
-            if action.kind == "validate":  # compares with these too
+            # A validation also compares with quantized programs.
+            if action.kind == "validate":
                 quantized += (plan.quantizes(str(action.package)) or {}).values()
         self._repair(self._find_lost(quantized))
         self._repair(compiles)

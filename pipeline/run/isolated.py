@@ -61,7 +61,7 @@ class ForkWatch:
         """Prepare in this process, before it forks."""
 
     def begin(self, line: socket.socket) -> None:
-        """Start recording, in the fork, before the function runs; `line` is connected to
+        """Start recording in the fork, before the function runs; `line` is connected to
         `attend`."""
 
     def attend(self, child: int, line: socket.socket) -> None:
@@ -314,8 +314,7 @@ def _prctl(option: int, value: Any) -> None:
 
 
 def _children() -> set[int]:
-    """Return the IDs of this process's children, or an empty set if the kernel doesn't list
-    them."""
+    """Return the IDs of this process's children; empty if the kernel doesn't list them."""
     children: set[int] = set()
     with suppress(OSError):
         for thread in os.listdir("/proc/self/task"):

@@ -17,10 +17,10 @@ _SECONDS = 1.0  # minimum time between progress lines
 
 
 class ProgressLog:
-    """The statuses of submitted actions, and their lines in the event stream between queued and
-    ended.
+    """The statuses of submitted actions, and their progress lines in the event stream.
 
-    Without a stream, no lines are written.
+    These lines come between the one for a queued action and the one for its end. Without a stream,
+    none are written.
     """
 
     def __init__(self, workspace: Workspace) -> None:
@@ -47,8 +47,7 @@ class ProgressLog:
             )
 
     def look(self, under_way: Iterable[Action]) -> None:
-        """Read the progress of actions; cheap to call often, since lines are written only
-        rarely."""
+        """Read the progress of actions. Cheap to call often: it rarely writes a line."""
         actions = list(under_way)
         for action in actions:
             if status := read_progress(action, self._workspace):

@@ -96,10 +96,10 @@ def reset_peak() -> None:
 
 
 def held_memory(field: str) -> int:
-    """Return this process's resident memory in bytes: now (`VmRSS`), or the peak since `reset_peak`
-    (`VmHWM`).
+    """Return this process's resident memory in bytes.
 
-    Outside Linux both give the peak since the process started.
+    `VmRSS` is the current value, `VmHWM` the peak since `reset_peak`. Outside Linux both give the
+    peak since the process started.
     """
     with suppress(OSError), open("/proc/self/status", encoding="ascii") as status:
         for line in status:

@@ -172,8 +172,7 @@ def import_ahead(workspace: Workspace) -> None:
 def perform_reported(
     action: Action, workspace: Workspace, stages: Stages, always: bool
 ) -> Report:
-    """Perform an action by the cheapest way: new weights in an earlier result, this process, or a
-    fork."""
+    """Perform an action in the cheapest way: by new weights, in this process, or in a fork."""
     from pipeline.run.isolated import ChildError  # not imported by a no-op run
 
     try:

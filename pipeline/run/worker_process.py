@@ -1,5 +1,4 @@
-"""The process of a worker: its threads, its garbage collection, and the caches that it must
-empty."""
+"""The process of a worker: its threads, its garbage collection, and the caches it must empty."""
 
 from __future__ import annotations
 

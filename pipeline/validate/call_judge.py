@@ -123,7 +123,7 @@ class CallJudge:
         inputs: InputSet,
         case: str = "",
     ) -> None:
-        """Pass the expected outputs of a call, from the source or quantized program, to
+        """Pass the expected outputs of a call, from the source or quantized program, on to
         features."""
         for movement in self.movement:
             movement.add(expected, limits, inputs, case)
@@ -175,8 +175,8 @@ class CallJudge:
         suffix: str,
         about: FailureSubject,
     ) -> tuple[float | None, ...]:
-        """Record a failure for each exceeded limit; return each output's error relative to its
-        limits."""
+        """Record a failure for each exceeded limit; return each output's ratio of error to
+        limit."""
         names = self.result.outputs
         outputs = zip(
             names, run.outputs, call.actual, expected, run.limits, strict=True

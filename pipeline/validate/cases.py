@@ -1,5 +1,4 @@
-"""Limits for special kinds of input sets (`InputSet.case`), which differ from those for random
-ones.
+"""Limits for special kinds of input sets (`InputSet.case`), other than random ones.
 
 Features generate these input sets.
 """

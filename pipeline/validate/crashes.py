@@ -92,7 +92,7 @@ class CrashLog:
             write_atomically(self._crashes, json.dumps(dict(crashes)).encode())
 
     def read_step(self) -> str:
-        """Return the step recorded last, as text for another machine's log, or "" if there is
+        """Return the last recorded step, as text for another machine's log, or "" if there is
         none."""
         try:
             return self._step.read_text()

@@ -178,8 +178,7 @@ _QUANTIZED_DTYPES = (torch.int8, torch.uint8, torch.int16)
 
 
 def what_it_computes_in(program: ExportedProgram) -> str:
-    """Return "quantized", or else the coarsest float dtype of a program, or "integers" for
-    tables."""
+    """Return "quantized", else a program's coarsest float dtype, else "integers", as for tables."""
     if is_quantized(program):
         return "quantized"
     return next(iter(float_dtypes(program)), "integers")

@@ -31,10 +31,10 @@ REPEATS = 64
 def describe_nondeterminism(
     source: Source, inputs: InputSet, root: Path | None = None
 ) -> str:
-    """Return how the source's runs on the same inputs differ, why, and what to do; "" if they
-    agree.
+    """Describe how the source's runs on the same inputs differ, or return "" if they agree.
 
-    Restores its state. Raises whatever an operator raises.
+    The description names the operators and what to do. The source's state is restored. Raises
+    whatever an operator raises.
     """
     random = find_random_operators(source.program, root)
     training = [operator for operator in random if operator.changes_buffers]

@@ -145,8 +145,7 @@ class MethodValidator(MethodCalls):
         self._ready = True
 
     def _queue(self, inputs: InputSet) -> list[tuple[str, Callable[[], object]]]:
-        """Return the queue for calls on an input set; random sets come last, as they reveal
-        least."""
+        """Return the queue for calls on an input set; random sets reveal least, and come last."""
         if inputs.generated and self._pending:
             return self._on_generated
         return self._pending
@@ -260,7 +259,7 @@ class MethodValidator(MethodCalls):
         return self.examples + generated
 
     def _add_example(self, inputs: InputSet) -> None:
-        """Add an example if it fits the source, and record a failure if the package doesn't accept
+        """Add an example if it fits the source; record a failure if the package doesn't accept
         it."""
         try:
             check_inputs(self.program, inputs, self.result.method)
@@ -277,10 +276,9 @@ class MethodValidator(MethodCalls):
                 self.result.fail(line.removeprefix(prefix), inputs.origin)
 
     def _add_sequences(self, sets: Sequence[InputSet]) -> None:
-        """Queue a sequence of `steps` calls from each input set on, and then the first sequence
-        again.
+        """Queue a sequence of `steps` calls starting at each input set, then the first one again.
 
-        Each sequence starts from the initial state and continues with the sets after its first.
+        Each sequence starts from the initial state and continues with the following sets.
         """
         starts = [(number, inputs.origin) for number, inputs in enumerate(sets)]
         # State that survives reopening the package shows only the second time.

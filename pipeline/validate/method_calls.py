@@ -160,8 +160,7 @@ class MethodCalls:
         return True
 
     def _describe_nondeterminism(self, sets: Sequence[InputSet]) -> str:
-        """Describe how the source's runs differ; "" if they agree or if the source raises an
-        error."""
+        """Describe how the source's runs differ; "" if they agree, or if the source fails."""
         # Each set costs further runs, which only programs with such operators justify.
         tried = sets if self._may_vary else sets[:1]
         for inputs in tried:
@@ -262,8 +261,7 @@ class MethodCalls:
         result.failing_limits = runs[-1].limits if runs else ()
 
     def _expected(self, inputs: InputSet, as_it_lies: bool = False) -> list[Any]:
-        """Run the source on tensors as they lie in memory, or laid out as exported. Raises
-        DeviceError."""
+        """Run the source on tensors as they lie in memory, or as exported. Raises DeviceError."""
         try:
             return self.references.run_source(inputs, as_it_lies)
         except Exception as error:  # an operator may raise anything

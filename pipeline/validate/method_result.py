@@ -117,8 +117,7 @@ class MethodValidation:
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict on the lowering: whether the package computes what the lowered program
-        does."""
+        """The verdict on the lowering: does the package compute what was lowered?"""
         if self._lowering_failures():
             return "failed"
         if self.not_run or not (self.runs or self.random):
@@ -221,8 +220,7 @@ class MethodValidation:
 
     @property
     def badness(self) -> tuple[bool, float]:
-        """Sort key that puts the worst methods first: failed ones, then those with the lowest
-        SQNR."""
+        """A sort key, worst methods first: failed ones, then those with the lowest SQNR."""
         return self.ok, -math.inf if (
             least := self.worst()["sqnr_db"]
         ) is None else least

@@ -47,8 +47,9 @@ OpenLane = Callable[[str, Mapping[str, Source]], Lane]
 
 
 class References:
-    """The source program of a method and the programs that its limits derive from, in the same
-    state.
+    """The source program of a method, and the programs that its limits are derived from.
+
+    All are in the same state.
 
     Attributes:
         source: the method's own program.
@@ -121,8 +122,7 @@ class References:
     def run_quantized(
         self, inputs: InputSet, as_it_lies: bool = False
     ) -> list[Any] | None:
-        """Return the quantized program's outputs, or None if there is no such program or it
-        fails."""
+        """Return the quantized program's outputs, or None if it doesn't exist or fails."""
         if self._quantized is None:
             return None
         return self._try(self._quantized, inputs, as_it_lies)
@@ -141,8 +141,7 @@ class References:
     def run_rounded_again(
         self, inputs: InputSet, as_it_lies: bool, runs: int
     ) -> list[list[Any]]:
-        """Return the outputs of further runs with differently rounded values, without runs that
-        fail."""
+        """Return the outputs of further runs with other rounding, without runs that fail."""
         all_outputs = []
         for number in range(1, runs + 1):
             all_outputs += self.run_rounded(inputs, as_it_lies, _OTHER_SEEDS * number)

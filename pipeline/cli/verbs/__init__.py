@@ -13,8 +13,7 @@ from pipeline.store.errors import PipelineError
 
 
 def find_path(plan: Plan, word: str) -> Path:
-    """Return the path that a word names, relative to doit's starting folder or else the
-    workspace."""
+    """Return the path that a word names, in the folder where doit started or in the workspace."""
     path = Path(loader.initial_workdir or plan.workspace.root) / word
     if path.exists():
         return path

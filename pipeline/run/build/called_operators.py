@@ -65,8 +65,7 @@ def _identify(name: str, operator_inputs: Mapping[str, Json]) -> dict[str, str]:
 
 
 def join_libraries(methods: Mapping[str, Sequence[Json]]) -> list[dict[str, Any]]:
-    """Merge the library records of several methods by name; each lists the `methods` that use
-    it."""
+    """Merge the library records of several methods by name; each record lists its `methods`."""
     joined: dict[str, dict[str, Any]] = {}
     for method, libraries in sorted(methods.items()):
         for library in libraries:

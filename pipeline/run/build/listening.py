@@ -42,8 +42,8 @@ class CompileListener:
 
     @property
     def forgoes_cache(self) -> bool:
-        """Whether to preprocess every partition, because a payload from the store reveals
-        nothing."""
+        """Whether to preprocess every partition, because nothing can be learned from a cached
+        payload."""
         return False
 
     def add_sources(self, methods: Mapping[str, UnloweredMethod]) -> None:

@@ -81,8 +81,7 @@ def check_libraries(action: Action, workspace: Workspace) -> None:
 def guard_files(
     action: Action, configs: Mapping[str, MethodConfig], root: Path
 ) -> Iterator[None]:
-    """Check that the files named in methods' options are those planned, before and after the
-    context.
+    """Check before and after the context that files named in methods' options are those planned.
 
     Raises SourceError if one has changed.
     """
@@ -97,5 +96,5 @@ def guard_files(
     check()
     try:
         yield
-    finally:  # after an error too: a changed file explains it
+    finally:  # even after an error: a changed file would explain it
         check()

@@ -91,7 +91,7 @@ def _guard_file(path: Path, content: Digest, digests: FileDigests) -> Iterator[N
         expected_stamps[path] = stamp
         try:
             yield
-        finally:  # after an error too: a changed file explains it
+        finally:  # even after an error: a changed file would explain it
             del expected_stamps[path]
             is_same = (
                 stamp == stamp_of(os.fstat(file.fileno()))

@@ -61,8 +61,7 @@ class Executor(Protocol):
         """
 
     def free_memory(self) -> float:
-        """Return the bytes that are free or held by this executor's workers, to be shared among
-        them.
+        """Return the bytes that this executor's workers may share: free memory plus what they hold.
 
         Infinite if the executor manages memory itself.
         """

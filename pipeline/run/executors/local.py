@@ -17,8 +17,7 @@ _ahead: list[WorkerProcesses] = []  # not yet taken by an executor
 
 
 def start_ahead(workspace: Workspace, workers: int) -> None:
-    """Start workers for the next executor, up to the given number; they import what actions
-    need."""
+    """Start workers for the next executor, up to a number; they import what actions need."""
     if not _ahead:
         _ahead.append(WorkerProcesses())
         atexit.register(_close_ahead)
@@ -31,8 +30,7 @@ def _close_ahead() -> None:
 
 
 class LocalExecutor:
-    """Runs actions in worker processes, which share the workspace, so requests need no extra
-    files."""
+    """Runs actions in worker processes on this workspace, so requests need no extra files."""
 
     def __init__(self, workspace: Workspace, slots: int, always: bool) -> None:
         self.slots = self.width = slots

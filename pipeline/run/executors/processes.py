@@ -199,8 +199,7 @@ class WorkerProcesses:
         return available_memory() + sum(map(own_memory, numbers))
 
     def look(self) -> None:
-        """Record the memory of running calls from outside, since a killed process can't report
-        it."""
+        """Record the memory of running calls, since a process that is killed can't report it."""
         with self._lock:
             under_way = list(self._under_way.values())
         for call in under_way:

@@ -20,8 +20,7 @@ _COUNT = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 
 
 def peak_memory(process: int) -> int:
-    """Return the peak resident memory of a process and its children in bytes, or 0 if it is
-    gone."""
+    """Return the peak resident memory of a process and its children in bytes; 0 if it is gone."""
     return _sum_field(process, "VmHWM:")
 
 

@@ -1,5 +1,7 @@
-"""Finds an exporter's inputs from its text and imports: the files that `INPUTS` names, and
-modules."""
+"""Finds the inputs of an exporter that its text and its imports declare.
+
+These are the files that `INPUTS` names, and the modules that it imports.
+"""
 
 from __future__ import annotations
 
@@ -81,8 +83,7 @@ class DeclaredReads:
         )
 
     def find_looked_at(self, error: Exception) -> Reads:
-        """Return the places where a failed exporter looked, since the missing input may appear
-        there.
+        """Return the places where a failed exporter looked for an input, which may appear there.
 
         For an import error, that is the module that was not found.
         """

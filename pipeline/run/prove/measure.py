@@ -87,8 +87,7 @@ def _measure(
     features: Sequence[Measuring],
     file_digests: FileDigests,
 ) -> tuple[dict[str, Any], Validation, dict[str, bytes]]:
-    """Return the record, the validation that it describes, and the files that reproduce
-    failures."""
+    """Return the record, its validation, and the files that reproduce the failures."""
     action, workspace = subject.action, subject.workspace
     crash_log = CrashLog(workspace.logs, str(action.package), subject.settings.timeout)
     opened_by = (feature.open_lane for feature in features)

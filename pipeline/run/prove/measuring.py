@@ -50,7 +50,7 @@ class Measuring:
 
     @property
     def open_lane(self) -> OpenLane | None:
-        """Opens the object that runs the programs a package is compared with; None for the
+        """Opens whatever runs the programs that a package is compared with; None for the
         default."""
         return None
 
@@ -89,6 +89,5 @@ class Measuring:
     def before_keeping(
         self, record: dict[str, Any], validation: Validation
     ) -> list[Digest]:
-        """Add to the record of a package that passed; return the blobs to which the record
-        refers."""
+        """Add to the record of a package that passed; return the blobs that the record names."""
         return []

@@ -201,8 +201,7 @@ class Subject:
         }
 
     def describe_instruction(self, method: str, instruction: int) -> str:
-        """Return the model's source line that an instruction of a method comes from, or "" if
-        unknown."""
+        """Return the model's source line of an instruction of a method, or "" if unknown."""
         try:
             lowered = self.load_lowered(method)
         except PipelineError:  # the manifest or the quantized program is missing

@@ -65,7 +65,7 @@ def validate(
     measured = None if always else find_measured(action, workspace)
     shown: dict[str, bytes] = {}
     if measured is None:
-        from pipeline.run.prove.measure import measure  # and torch with it
+        from pipeline.run.prove.measure import measure  # imports torch
 
         measured, shown = measure(action, workspace, stages, file_digests, always)
     with stages.stage("report"):
@@ -219,8 +219,7 @@ def _make_record(
 
 
 def _find_unsaid_sharing(inputs: ValidateInputs, measured: Json) -> list[str]:
-    """Return a failure if methods have common state and the config doesn't say whether they share
-    it.
+    """Return a failure if methods have common state and the config doesn't say if they share it.
 
     Planning can't always see common state: a model's custom operators can change buffers.
     """
