@@ -99,7 +99,7 @@ class Host:
 
 
 def explain_missing_delegate(backend_id: str, label: str) -> str:
-    """Return a sentence if the runtime here lacks a delegate, else ""; `label` is its short name."""
+    """Return a message if the runtime here lacks a delegate, else ""; `label` is its short name."""
     return next(
         call_all("explain_missing_delegate", backend_id, label),
         'this installation has no feature "delegate_libraries"',

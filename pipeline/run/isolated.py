@@ -61,8 +61,7 @@ class ForkWatch:
         """Prepare in this process, before it forks."""
 
     def begin(self, line: socket.socket) -> None:
-        """Start recording in the fork, before the function runs; `line` is connected to
-        `attend`."""
+        """Start recording in the fork, before the function runs; `line` leads to `attend`."""
 
     def attend(self, child: int, line: socket.socket) -> None:
         """Answer the fork's requests in this process until there are no more.

@@ -229,7 +229,7 @@ class Pool:
         return Attempt(action, expectations.expect(action), expectations.ahead(action))
 
     def _run_alone(self, attempt: Attempt) -> Report:
-        """Run an action whose worker died while no other action is running."""
+        """Run an action alone after its worker has died."""
         action, deaths = attempt.action, attempt.deaths
         attempt = attempt.with_memory(2 * attempt.expected.peak)
         crash_log = CrashLog(self._workspace.logs, str(action.package))
@@ -336,7 +336,7 @@ class Pool:
         return Report(make_event(action, "failed", error=self._lost))
 
     def _wait(self, executor: Executor, seconds: float | None) -> set[Future[Report]]:
-        """Return the futures that are done, waiting for one up to the given time (None: for ever).
+        """Wait until a running action ends, up to a time limit, and return the finished futures.
 
         Meanwhile, update the progress and memory use of the running actions.
         """

@@ -34,15 +34,15 @@ _CACHES = (
 def worker_process(seldom: bool) -> Iterator[None]:
     """Prepare a worker process for an action, and clean up after it.
 
+    The cleanup collects only objects that the action made. torch's own 400,000 objects stay frozen,
+    unless the process has grown so large that there may be garbage among them.
+
     Args:
         seldom: collect garbage seldom during the action. At Python's default rate, collections take
             11 to 20 % of lowering, most of whose objects live until its end. At the lower rate they
             take 1 to 3 %, and the memory of graphs that passes have discarded is still reused.
             Validation keeps the default rate, since it makes modules and packages for each method
             and discards them one after another.
-
-    After the action, only objects that it made are collected. torch's own 400,000 objects stay
-    frozen, unless the process has grown so large that there may be garbage among them.
     """
     if ForkWatch.scratch:  # /tmp may have been cleaned up
         Path(ForkWatch.scratch).mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -123,8 +123,7 @@ class CallJudge:
         inputs: InputSet,
         case: str = "",
     ) -> None:
-        """Pass the expected outputs of a call, from the source or quantized program, on to
-        features."""
+        """Pass a call's expected outputs, from the source or quantized program, to features."""
         for movement in self.movement:
             movement.add(expected, limits, inputs, case)
 
@@ -175,8 +174,7 @@ class CallJudge:
         suffix: str,
         about: FailureSubject,
     ) -> tuple[float | None, ...]:
-        """Record a failure for each exceeded limit; return each output's ratio of error to
-        limit."""
+        """Record a failure for each exceeded limit; return each output's error-to-limit ratio."""
         names = self.result.outputs
         outputs = zip(
             names, run.outputs, call.actual, expected, run.limits, strict=True

@@ -64,8 +64,7 @@ def conclude_movement(
 def describe_ill_conditioning(
     program: ExportedProgram, inputs: InputSet | None, most_share: float, budget: Budget
 ) -> str:
-    """Describe where the source itself loses precision that the package can't keep; "" if
-    unknown."""
+    """Return where the source itself loses precision that the package can't keep, or ""."""
     if inputs is None or budget.spent:
         return ""
     with suppress(Exception):  # any operator may raise: then the place is unknown

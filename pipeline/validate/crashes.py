@@ -92,8 +92,7 @@ class CrashLog:
             write_atomically(self._crashes, json.dumps(dict(crashes)).encode())
 
     def read_step(self) -> str:
-        """Return the last recorded step, as text for another machine's log, or "" if there is
-        none."""
+        """Return the last recorded step, as text for another machine's log, or ""."""
         try:
             return self._step.read_text()
         except (OSError, ValueError):

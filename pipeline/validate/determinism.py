@@ -33,8 +33,8 @@ def describe_nondeterminism(
 ) -> str:
     """Describe how the source's runs on the same inputs differ, or return "" if they agree.
 
-    The description names the operators and what to do. The source's state is restored. Raises
-    whatever an operator raises.
+    The description names the responsible operators and a remedy. The source's state is restored.
+    Raises whatever an operator raises.
     """
     random = find_random_operators(source.program, root)
     training = [operator for operator in random if operator.changes_buffers]

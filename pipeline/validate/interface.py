@@ -13,8 +13,8 @@ from pipeline.program.inputs import InputSet
 from pipeline.program.random_inputs import Shapes
 from pipeline.program.signature import bounds, expression, flatten, signature
 
-# A size whose range was narrowed by lowering (`store.compiled.NARROWED_SIZE`), and the
-# remedy.
+# A size whose range was narrowed by lowering (`store.compiled.NARROWED_SIZE`),
+# and the remedy.
 NarrowedInput = tuple[dict[str, Any], str]
 
 

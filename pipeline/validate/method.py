@@ -259,8 +259,7 @@ class MethodValidator(MethodCalls):
         return self.examples + generated
 
     def _add_example(self, inputs: InputSet) -> None:
-        """Add an example if it fits the source; record a failure if the package doesn't accept
-        it."""
+        """Add an example if it fits the source; fail if the package doesn't accept it."""
         try:
             check_inputs(self.program, inputs, self.result.method)
             self.examples.append(inputs)

@@ -39,11 +39,11 @@ class OutputError:
         agreement: the share of rows along the last dimension whose greatest value is at the same
             position, from 0 to 1; in a row with several greatest expected values, any of them
             counts. None unless it is a floating-point tensor with at least two values in a row.
-        rows: the number of those rows; 0 where nothing was counted.
+        rows: the number of those rows; 0 if none were counted.
         nonfinite: places where both are NaN, or the same infinity, which agree.
         disagreeing: places where one is NaN or infinite and the other is something else. With
-            any such, or a mismatch, the errors are infinite.
-        mismatch: of kind, dtype or shape.
+            any such place, or a mismatch, the errors are infinite.
+        mismatch: a difference of kind, dtype or shape, in words.
     """
 
     max_abs: float

@@ -28,8 +28,8 @@ def describe_libraries(
 
     Returns:
         One record per library: its `name`, or "" for operators that no library registered; the
-            `digest` of its inputs or, for an installed library, its `version`; its `operators`; and
-            as `kernels` those operators that ExecuTorch's runtime can run here.
+        `digest` of its inputs or, for an installed library, its `version`; its `operators`; and as
+        `kernels` those operators that ExecuTorch's runtime can run here.
     """
     called = {
         ".".join(filter(None, (operator.name, operator.overload)))

@@ -42,8 +42,7 @@ class CompileListener:
 
     @property
     def forgoes_cache(self) -> bool:
-        """Whether to preprocess every partition, because nothing can be learned from a cached
-        payload."""
+        """Whether to preprocess every partition, because a cached payload reveals nothing."""
         return False
 
     def add_sources(self, methods: Mapping[str, UnloweredMethod]) -> None:

@@ -63,8 +63,8 @@ def measure(
 
     Returns:
         The record, which extends `Validation.to_json`, and by name the files that reproduce the
-            failures. The store keeps the record only if nothing failed and nothing was left out: a
-            failure may have been an accident, and a larger budget deserves another run.
+        failures. The store keeps the record only if nothing failed and nothing was left out: a
+        failure may have been an accident, and a larger budget deserves another run.
     """
     budget = Budget(action.inputs.config.validation.budget)
     with guard_sources(list(action.inputs.sources.values()), workspace.store):

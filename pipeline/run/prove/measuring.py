@@ -50,8 +50,7 @@ class Measuring:
 
     @property
     def open_lane(self) -> OpenLane | None:
-        """Opens whatever runs the programs that a package is compared with; None for the
-        default."""
+        """Opens what runs the programs that a package is compared with; None for the default."""
         return None
 
     @property
