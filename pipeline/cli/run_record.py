@@ -60,7 +60,7 @@ class RunRecord:
     def add(self, workspace: Workspace, event: Event) -> None:
         """Add the final event of a task.
 
-        The event stream only counts tasks that were up to date: in most small runs, nearly all are.
+        Tasks that were up to date are only counted in the event stream: in a small run, most are.
         """
         self.events.append(event)
         stream = self.stream(workspace)

@@ -216,7 +216,7 @@ class BatchRunner(WorkerTasks):
             self._count_verdicts(plan)
 
     def _count_verdicts(self, plan: Plan) -> None:
-        """Let the run fail if a requested verdict is worse than passed and not accepted."""
+        """Fail the run if a requested verdict is worse than passed and not accepted."""
         if not is_all_accepted(find_standing(plan, self.record.events)):
             self.final_result = max(self.final_result, FAILURE)
 
@@ -224,7 +224,7 @@ class BatchRunner(WorkerTasks):
 def _without_family(nodes: list[Any]) -> list[Any]:
     """Return the nodes that aren't family groups.
 
-    Tasks of ours check themselves what they need of a family.
+    A task of ours checks by itself what it needs from its family.
     """
     return [node for node in nodes if not node.task.name.startswith(f"{FAMILY}:")]
 

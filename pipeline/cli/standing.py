@@ -30,7 +30,7 @@ class StandingVerdict(NamedTuple):
 
     Attributes:
         no_baseline: its gates that have no baseline yet to compare with.
-        selected: whether this run was to validate it; the validation didn't fail then.
+        selected: whether this run was to validate it and did so without a failure.
         left_out: the calls for which its validation had no time, in words.
     """
 

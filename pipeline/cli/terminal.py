@@ -19,7 +19,7 @@ _raw = False
 def guard(stream: Any) -> Any:
     """Make a stream escape control sequences from now on, for all its users; return the stream.
 
-    doit holds its standard output since it was imported, before any module of ours, so the stream
+    doit took its standard output when it was imported, before any module of ours, so the stream
     itself is modified. If its reader is gone, as with `| head`, the build continues without output.
     """
     if not hasattr(stream, "unguarded"):
@@ -63,7 +63,7 @@ class _Unguarded:
 
 
 def unguarded(stream: Any) -> Any:
-    """Return the unguarded form of a guarded stream, for our colored output.
+    """Return the unguarded form of a guarded stream, for our coloured output.
 
     Foreign text in that output must already be escaped.
     """

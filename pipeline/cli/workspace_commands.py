@@ -109,7 +109,7 @@ def _run_parts(
 
 
 def _run_command(door: Any, words: list[str], dodo: Path | None, name: str) -> Any:
-    """Run a command in this process: the named one, or the verb that `doit run` is followed by."""
+    """Run a command in this process; if the words of `doit run` name a command, run that one."""
     commands = make_commands(door)
     if name == "run":
         words = take_allowed(words)
@@ -179,10 +179,9 @@ class Run(_States, cmd_run.Run):  # type: ignore[misc]
         failure_verbosity: int,
         pdb: bool,
     ) -> Any:
-        """Run the selected tasks as doit does, but with our runner, which doit offers no way to
-        set.
+        """Run the selected tasks as doit does, but with our runner.
 
-        doit matches the parameters by name.
+        doit offers no way to choose a runner. It matches the parameters by name.
         """
         PythonAction.pm_pdb = pdb
         self.control = TaskControl(
@@ -301,7 +300,7 @@ class Clean(_States, cmd_clean.Clean):  # type: ignore[misc]
 
 
 class Help(_States, cmd_help.Help):  # type: ignore[misc]
-    """`doit help`: a feature's page for our words, doit's page for any other."""
+    """`doit help`: the page of a feature if one has it, else doit's."""
 
     def execute(self, params: Any, args: Sequence[str]) -> Any:
         for lines in filter(None, call_all("help_pages", args, self.bin_name)):

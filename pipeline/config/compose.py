@@ -24,7 +24,7 @@ from pipeline.store.settings import Environment
 from pipeline.store.visible import one_line
 from pipeline.store.workspace import CONFIG_SUFFIXES, config_files
 
-# The keys of a file that composition consumes, in the order in which the documentation lists them.
+# The keys of a file that composition consumes, in the order in which users see them.
 KEYS = ("extends", "defaults", "matrix", "package")
 _LONGEST_CHAIN = 64
 

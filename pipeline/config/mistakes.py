@@ -1,4 +1,4 @@
-"""Rewords the mistakes in a config, those that pydantic reports included."""
+"""Words the mistakes in a config, including those that pydantic reports."""
 
 from __future__ import annotations
 

@@ -137,16 +137,14 @@ class MethodConfig(Options):
 
     @property
     def delegates(self) -> bool:
-        """Whether an ExecuTorch partitioner runs on it; a backend can also lower by passes
-        alone."""
+        """Whether an ExecuTorch partitioner runs on it; a backend may lower by passes alone."""
         return any(
             spec.backend.lowering.make_passes is None for spec in self.partitioners
         )
 
     @model_validator(mode="after")
     def _takes_the_whole_method(self) -> Self:
-        """Refuse to lower parts of a method by passes, which process all of it before
-        partitioning."""
+        """Refuse parts of a method for passes, which run on all of it before partitioning."""
         for spec in self.partitioners:
             if spec.backend.lowering.make_passes is None:
                 continue
@@ -161,8 +159,7 @@ class MethodConfig(Options):
         return self
 
     def parts_with_options(self) -> Iterator[tuple[str, str, Options]]:
-        """Yield its quantizer and its partitioners: their path in its settings, name and
-        options."""
+        """Yield its quantizer and partitioners: their path in its settings, name and options."""
         if self.quantize is not None:
             yield "quantize", self.quantize.quantizer, self.quantize
         for number, spec in enumerate(self.partitioners):
@@ -288,8 +285,7 @@ class PackageConfig(Options):
                 )
 
     def delegates_beside(self, unit: Iterable[str]) -> bool:
-        """Return whether only methods outside of a unit have partitioners, and whether that
-        matters.
+        """Return whether only methods outside a unit have partitioners and this affects it.
 
         In the joint call, edge settings (the validity check and dim orders) no longer apply to any
         method after partitioning if one method has a partitioner.

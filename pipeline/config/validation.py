@@ -263,8 +263,7 @@ class ValidateConfig(Limits):
         return method_random
 
     def select_limits(self, method: str) -> Limits:
-        """Return the limits of a method, its own or else the package's; both tolerances or
-        neither."""
+        """Return the limits of a method, its own or the package's; both tolerances or neither."""
         return _override_limits(self, self.methods.get(method, MethodLimits()))
 
     def select_reference_limits(self, method: str) -> Limits:

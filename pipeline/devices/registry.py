@@ -56,8 +56,7 @@ class Registry:
         return sorted(self._factories)
 
     def get(self, name: str) -> Device:
-        """Return the device with a name. Raises PipelineError if there is none or it can't be
-        made."""
+        """Return a device by name. Raises PipelineError if there is none or it can't be made."""
         family, colon, rest = name.partition(":")
         prefixes = {known.partition("<")[0]: known for known in self._factories}
         known = prefixes.get(family + colon)

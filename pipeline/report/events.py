@@ -127,9 +127,9 @@ def write_run(
 ) -> None:
     """Write `run.json`, with one action per line, and the requests made to the remote tier.
 
-    The lines are split by replacing text: indented JSON would bypass the C encoder, and a call per
-    line is as slow; a no-op run would notice. This is safe since a brace precedes an unescaped
-    quote only between two actions.
+    Indented JSON would bypass the C encoder, and encoding line by line would take a call for each;
+    a no-op run would notice either. The lines are split by replacing text instead, which is safe:
+    a brace precedes an unescaped quote only between two actions.
 
     Raises:
         OSError: the file can't be written.
