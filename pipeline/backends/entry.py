@@ -65,8 +65,8 @@ class Lowering:
             if that isn't known.
         takes_quantized: takes the options and the config of another backend's quantizer, and
             returns the config line that its partitioner needs to lower that quantizer's output, ""
-            if it needs none, or None if it can't lower it. None if it lowers no other quantizer's
-            output.
+            if it needs none, or None if the partitioner can't lower it. None if it lowers no other
+            quantizer's output.
         check: takes the options and a program with its partitioner's tags, and yields a sentence
             for each way in which its backend will deviate from the options.
         name_lists: the options that list nodes of the edge program to leave or to take.
@@ -245,8 +245,7 @@ class Backend:
 
     @property
     def overridden(self) -> str:
-        """A sentence that its preprocess function takes precedence over its class; "" without
-        both."""
+        """A sentence that its preprocess function is called, not its class; "" without both."""
         function, details = self.preprocessing.function, self.preprocessing.details
         if not (function and details):
             return ""

@@ -39,7 +39,7 @@ OVERRIDE_TAGS = ("[options]", "[none]")
 
 
 def _kind(override: Any) -> str | None:
-    """Return the tag of an override, or None if it is invalid; an empty mapping is."""
+    """Return the tag of an override, or None if it is invalid, as an empty mapping is."""
     if override == NOT:
         return "[none]"
     return "[options]" if override and isinstance(override, Options | dict) else None
@@ -97,8 +97,7 @@ class QuantizeConfig(Options):
     dynamic: bool = False
     """Quantize activations dynamically. If false, their ranges are observed on calibration
     inputs."""
-    # The inputs observed are part of keys anyway: the content of these files, or the model's
-    # inputs.
+    # Keys hold what is observed anyway: the content of these files, or the model's inputs.
     calibration: CalibrationFiles | None = Field(None, exclude=True)
     """Files of calibration inputs, by their path in the workspace, instead of the model's own: .npz
     or .safetensors with tensors named after the method's arguments and batches stacked along a
@@ -156,7 +155,7 @@ class QuantizeConfig(Options):
     def depends_on_host(self) -> bool:
         """Whether its result can depend on this machine's instruction sets.
 
-        Results of observing in eager mode do.
+        Everything that is observed in eager mode does.
         """
         return self.calibrates
 
@@ -255,6 +254,5 @@ class MixedQuantize(QuantizeConfig):
         return self.overrides("operators").get(base_name(leader), self.global_scheme())
 
     def filter_of(self, scheme: Any) -> Callable[[Node], bool]:
-        """Return a filter for the nodes of a scheme; nodes that aren't calls belong to all
-        schemes."""
+        """Return a filter for a scheme's nodes; nodes that aren't calls belong to all schemes."""
         return lambda node: node.op != "call_function" or self.scheme_of(node) == scheme
