@@ -80,7 +80,7 @@ class BatchRunner(WorkerTasks):
                 self.final_result = interrupts.status or self.final_result
 
     def _leave_out_the_rest(self, reason: str) -> None:
-        """Mark all started tasks as not run, after a signal or a failure that ends the run."""
+        """Mark all unfinished tasks as not run, after a signal or a failure that ends the run."""
         nodes = list(self._ready)
         for waiting_tasks in self._under_way.values():
             nodes += [waiting.node for waiting in waiting_tasks]

@@ -59,7 +59,7 @@ class Mistakes(list[InitErrorDetails]):
 def collected(mistakes: Mistakes, *place: str) -> Iterator[set[int | str]]:
     """Collect the mistakes of a validation within the context, located at a place.
 
-    Yields a set, which afterwards holds the keys whose values have mistakes.
+    Yields a set, which afterwards holds the keys of inner mappings with mistakes.
     """
     failed: set[int | str] = set()
     try:

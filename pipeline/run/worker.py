@@ -198,9 +198,10 @@ def perform_reported(
 def _refit(
     action: Action, workspace: Workspace, stages: Stages, here: bool = False
 ) -> Report | None:
-    """Put new weights into an earlier result of the action, or return None if that may not suffice.
+    """Put new weights into an earlier result of the action, if that is known to be equivalent.
 
-    Imports torch only if a recipe needs it. `here` is true in the process that builds.
+    Returns None if it is not, so that the action has to be performed. Imports torch only if a recipe
+    needs it. `here` is true in the process that builds.
     """
     if action.kind == "compile":
         import_numpy()
