@@ -200,8 +200,8 @@ def _refit(
 ) -> Report | None:
     """Put new weights into an earlier result of the action, if that is known to be equivalent.
 
-    Returns None if it is not, so that the action has to be performed. Imports torch only if a recipe
-    needs it. `here` is true in the process that builds.
+    Returns None if it is not, so that the action has to be performed. Imports torch only if a
+    recipe needs it. `here` is true in the process that builds.
     """
     if action.kind == "compile":
         import_numpy()
