@@ -1,8 +1,9 @@
 """The backend catalogue: the options of each backend, and how to build its parts.
 
-A family of backends is a feature, whose module of entries has `ENTRIES`, or `QUANTIZERS` without a
-backend (`families.py`). No torch until a part is built: checking configs and
-writing the JSON schema need this table alone. A family knows neither the others nor the table.
+A family of backends is a feature whose entries module has `ENTRIES`, or `QUANTIZERS` that belong to
+no backend (`families.py`). torch is only imported when a part is built: checking configs and
+writing the JSON schema need only this table. A family knows neither the other families nor the
+table.
 """
 
 from __future__ import annotations
@@ -65,10 +66,10 @@ __all__ = [
 ]
 
 _OWN: dict[str, Backend] = {}
-_OWN_QUANTIZERS: dict[str, Quantization] = {}  # those that have no backend of their own
+_OWN_QUANTIZERS: dict[str, Quantization] = {}  # those without a backend
 for _name in find_families().values():
     _module = import_module(_name)
-    # A family that is imported first leads here before its own entries are made.
+    # Importing a family first leads here before its entries are defined.
     if not hasattr(_module, "ENTRIES") and not hasattr(_module, "QUANTIZERS"):
         raise ImportError(f"{_name}: import pipeline.backends before this module")
     _OWN |= {entry.name: entry for entry in getattr(_module, "ENTRIES", ())}
@@ -81,7 +82,7 @@ for _backends, _faults in call_all("backends", _OWN):
 
 
 def _require_release(backend: Backend) -> Backend:
-    """Return a backend that says which ExecuTorch it needs, where the installed one lacks it."""
+    """Return a backend, with a requirement added if the installed ExecuTorch release lacks it."""
     requirement = installed_release().lacks.get(backend.name)
     if requirement is None or backend.plugin:
         return backend
@@ -95,12 +96,12 @@ BACKENDS: Mapping[str, Backend] = MappingProxyType(
 )
 # Plugins that can't be used, and why.
 PLUGIN_PROBLEMS: Mapping[str, str] = MappingProxyType(_PROBLEMS)
-# A recipe of ExecuTorch is a quantizer and a partitioner with certain options, which recipes.toml
-# writes out, by name.
+# By name, ExecuTorch's recipes, each a quantizer and a partitioner with certain options, as spelled
+# out in recipes.toml.
 RECIPES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     tomllib.loads(Path(__file__).with_name("recipes.toml").read_text(encoding="utf-8"))
 )
-# The quantizers of the backends, and those that have no backend of their own.
+# The quantizers of backends, and those without a backend.
 QUANTIZERS: Mapping[str, Quantization] = MappingProxyType(
     {
         name: replace(b.quantization, host=b.host)
@@ -124,11 +125,12 @@ class PartitionerSpec(Options):
 
 
 def make_partitioners(specs: Iterable[PartitionerSpec]) -> list[Partitioner]:
-    """Make the partitioners of a config, in its order, in which they are tried. Backends that lower
-    by passes have none.
+    """Make the partitioners of a config, in the order in which they are tried.
+
+    Backends that lower by passes have none.
 
     Raises:
-        PipelineError: this package can't lower to a backend, or something that it needs is missing.
+        PipelineError: this package can't lower to a backend, or a requirement is missing.
     """
     partitioners = []
     for spec in with_partitioner(specs):
@@ -166,7 +168,7 @@ def edge_operators(backends: Iterable[Backend]) -> list[str]:
 
 
 def quantizes_for(quantizer: str, backend: Backend) -> bool:
-    """Tell whether a backend may lower what a quantizer quantizes, as far as is known."""
+    """Return whether a backend may be able to lower a quantizer's output, so far as is known."""
     takers = QUANTIZERS[quantizer].backends
     if takers is None or backend.plugin or backend.name in takers:
         return True

@@ -1,9 +1,9 @@
-"""Devices that run delegates which this machine can't: which ones the environment names.
+"""Finds the devices that the environment names for delegates that this machine can't run.
 
-`PTE_DELEGATE_DEVICES=EthosUBackend=corstone` says that packages with such a delegate run on the
-device `corstone` (docs/guides/writing-a-device.md). The device itself is only made when a package
-runs. All variables that begin with its name, as `CORSTONE_FVP`, count for a run; where one names a
-file, its content does.
+`PTE_DELEGATE_DEVICES=EthosUBackend=corstone` makes packages with this delegate run on the device
+`corstone` (docs/guides/writing-a-device.md). The device itself is only created when a package runs.
+All variables that begin with the device's name, such as `CORSTONE_FVP`, are inputs of a run; if one
+names a file, the file's content is the input.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pipeline.store import digest
 from pipeline.store.errors import PipelineError
 
 VARIABLE = "PTE_DELEGATE_DEVICES"
-_DEVICES = "pte_pipeline.devices"  # as `pipeline.devices.registry` has it
+_DEVICES = "pte_pipeline.devices"  # as in `pipeline.devices.registry`
 
 
 def find_device(backend_id: str) -> str:
     """Return the name of the device that the environment names for a delegate, or "".
 
     Raises:
-        PipelineError: the variable holds something else than pairs.
+        PipelineError: the variable isn't a list of pairs.
     """
     text = os.environ.get(VARIABLE, "")
     for pair in filter(None, text.split(",")):
@@ -39,7 +39,7 @@ def find_device(backend_id: str) -> str:
 
 
 def describe_device(name: str) -> dict[str, str]:
-    """Return what counts for a run on a device: its distribution, and its variables."""
+    """Return the inputs of a run on a device: its distribution and its variables."""
     facts = {"device": name}
     for point in entry_points(group=_DEVICES, name=name):
         if point.dist is not None:

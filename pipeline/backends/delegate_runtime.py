@@ -1,8 +1,8 @@
-"""Define Python runtimes of delegates, for backends that ExecuTorch's runtime lacks.
+"""The interface of Python runtimes of delegates, for backends that ExecuTorch's runtime lacks.
 
-A backend or a plugin has one as `Execution.make_runtime` (pipeline/backends/entry.py). The
-interpreter (pipeline/features/locating/interpreter) passes it each delegate of its backend: the
-bytes of the `.pte`, not those of the preprocess function. No torch here.
+A backend or a plugin provides one as `Execution.make_runtime` (pipeline/backends/entry.py). The
+interpreter (pipeline/features/locating/interpreter) passes it each delegate of its backend, with
+the bytes from the `.pte`, not those of the preprocess function. This module doesn't import torch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class DelegateError(DeviceError):
         super().__init__("", reason, debug_handle)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Otherwise it would be unpickled with the arguments of its base class.
+        # The default would unpickle it with the arguments of its base class.
         return type(self), (self.reason, self.debug_handle)
 
 
@@ -54,10 +54,10 @@ class DelegateRuntime(ABC):
         compile_specs: Sequence[tuple[str, bytes]],
         named_data: Mapping[str, bytes],
     ) -> Any:
-        """Return a handle of a delegate.
+        """Return a handle for a delegate.
 
         Args:
-            compile_specs: key and value of each, in their order.
+            compile_specs: the key and value of each spec, in order.
             named_data: all named data of the package and its `.ptd` files, by key.
 
         Raises:
@@ -76,7 +76,7 @@ class DelegateRuntime(ABC):
         """
 
     def timings(self, handle: Any) -> Iterable[Timing]:
-        """Return the timings of the last call, instruction by instruction; () if it keeps none."""
+        """Return the timings of the last call, by instruction, or () if the runtime keeps none."""
         return ()
 
     def destroy(self, handle: Any) -> None:

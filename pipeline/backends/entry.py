@@ -1,4 +1,4 @@
-"""Define the records of an entry of the backend catalogue. No torch until a part is built."""
+"""The records of an entry of the backend catalogue. torch is only imported to build a part."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from torchao.quantization.pt2e.quantizer import Quantizer
 
     from pipeline.backends.delegate_runtime import DelegateRuntime
-# The sizes of the values of a delegate's call, dynamic sizes as upper bounds; None for what isn't a
-# tensor.
+# The sizes of a delegate call's values, with upper bounds for dynamic sizes; None for a value that
+# isn't a tensor.
 CallSizes: TypeAlias = "Sequence[tuple[int, ...] | None]"
 PayloadCheck: TypeAlias = (
     "Callable[[str, bytes, Mapping[str, bytes], CallSizes, CallSizes], Iterable[str]]"
@@ -33,43 +33,43 @@ Why: TypeAlias = "dict[Node, str]"
 Reasons: TypeAlias = (
     "Callable[[Partitioner, ExportedProgram], AbstractContextManager[Why]]"
 )
-# An operator, as aten.add.Tensor; a node, by its name; a part of the name of a module's type.
+# An operator such as aten.add.Tensor; a node's name; a part of the name of a module's type.
 NameKind: TypeAlias = Literal["operator", "node", "module type"]
 _TARGET = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _QUANTIZER_HOST = Host(distributions=("executorch", "torch", "torchao"))
 
 
 def lazy(target: str) -> Callable[..., Any]:
-    """Return a function that imports `module:function` of a family when it is called, and calls
-    it."""
+    """Return a function that imports `module:function` of a family when called, and calls it."""
     return lambda *args: resolve_name(target)(*args)
 
 
 @dataclass(frozen=True)
 class Lowering:
-    """The part of a backend that lowers programs: a partitioner, or passes.
+    """How a backend lowers programs: with a partitioner or with passes.
 
     Attributes:
-        make_partitioner: makes a partitioner of the options; imports the backend. None if it lowers
-            by passes, or this package can't lower to it.
-        make_passes: makes passes over the edge program of a method of the options; imports the
+        make_partitioner: makes a partitioner from the options; imports the backend. None if it
+            lowers by passes, or this package can't lower to it.
+        make_passes: makes passes over the edge program of a method from the options; imports the
             backend.
-        kernels: the namespace of the operators that its passes make. The device's runtime has
-            kernels for them, and no delegate.
+        kernels: the namespace of the operators that its passes produce. The device's runtime has
+            kernels for them instead of a delegate.
         preserve_ops: operators that edge conversion must not decompose, for its passes.
         edge_operators: operators beyond Core ATen that its quantizer leaves in a program and its
             partitioner takes, such as "aten.bitwise_and.Scalar".
-        reasons: a context around one call of its partitioner with a program. It returns a mapping
+        reasons: a context around one call of its partitioner with a program. It yields a mapping
             from nodes to why they were not taken, complete when the context ends, and must not
-            change what the partitioner takes. None if it can't tell.
+            change what the partitioner takes. None if reasons can't be found.
         control_flow: the control flow whose bodies its partitioner looks into, such as "cond"; None
             if that isn't known.
         takes_quantized: takes the options and the config of another backend's quantizer, and
-            returns the config line that its partitioner needs to lower what that quantizes, "" if
-            it needs none, or None if it can't lower that. None if it lowers no other's.
+            returns the config line that its partitioner needs to lower that quantizer's output, ""
+            if it needs none, or None if the partitioner can't lower it. None if it lowers no other
+            quantizer's output.
         check: takes the options and a program with its partitioner's tags, and yields a sentence
-            for each thing that its backend will do against the options.
-        name_lists: the options that list nodes of the edge program to leave, or to take.
+            for each way in which its backend will deviate from the options.
+        name_lists: the options that list nodes of the edge program to leave or to take.
     """
 
     make_partitioner: Callable[[Any], Partitioner] | None = None
@@ -86,16 +86,16 @@ class Lowering:
 
 @dataclass(frozen=True)
 class Quantization:
-    """One quantizer, of a backend or by itself.
+    """One quantizer, with or without a backend.
 
     Attributes:
         options: the model of its options.
-        make_quantizer: makes a quantizer of the options; imports the backend.
+        make_quantizer: makes a quantizer from the options; imports the backend.
         apply_quantizer: replaces `prepare_pt2e` and `convert_pt2e` for backends that quantize in
             their own way: takes an ATen module, the config and batches of calibration inputs, which
             are tuples of arguments, and returns the quantized module.
-        host: what it needs of the machine; in `QUANTIZERS` that of its backend.
-        backends: names of further backends that lower what it quantizes; None means any.
+        host: its requirements on the machine; in `QUANTIZERS`, its backend's.
+        backends: names of further backends that lower its output; None means any.
     """
 
     options: type[QuantizeConfig]
@@ -111,17 +111,18 @@ class Quantization:
 class CacheScope:
     """The part of a partition that a backend's preprocess function depends on; by default, all.
 
-    Leave out only what is known not to change its output: the cache treats partitions that differ
-    in nothing else as equal.
+    Leave out only what is known not to change its output: the cache treats partitions as equal if
+    they agree in this part.
 
     Attributes:
         names_count: whether names of nodes and tensors can matter in this program.
         unread: keys of `node.meta` that it doesn't read.
-        read: returns what it does read of them, for the nodes of one graph.
+        read: returns, for the nodes of one graph, the parts of these keys that it does read.
         remap: returns a payload with other debug handles, byte for byte as if it had been made with
-            them, or None if it can't; a payload without handles is returned as it is. Without it,
+            them, or None if it can't; a payload without handles is returned unchanged. Without it,
             debug handles are part of the scope.
-        fixed_handles: debug handles that mean something to the payload, and so always count.
+        fixed_handles: debug handles that have a meaning for the payload, and so are always part of
+            the scope.
     """
 
     names_count: Callable[[ExportedProgram], bool] = lambda program: True
@@ -133,31 +134,33 @@ class CacheScope:
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """The part of a backend that makes payloads of partitions.
+    """How a backend turns partitions into payloads.
 
     Attributes:
         function: its preprocess function as `module:function`, imported when something is lowered.
             It takes a program and its compile specs, and returns a `PreprocessResult`. A backend
-            that has it needs no `BackendDetails` class; if it has both, the function is called.
+            with a function needs no `BackendDetails` class; if it has both, the function is called.
         details: its `BackendDetails` class as `module:Class`, if one is installed.
-        joint: its class overrides `preprocess_multimethod`, so that it sees all methods at once.
-        options_apart: tells by the options of a method's partitioner whether a joint backend
-            preprocesses each method by itself, if those of all methods say so.
-        specs_apart: tells the same by the compile specs of a partition.
+        joint: whether its class overrides `preprocess_multimethod`, so that it sees all methods at
+            once.
+        options_apart: returns, given the options of a method's partitioner, whether a joint backend
+            preprocesses each method separately, provided the options of all methods agree.
+        specs_apart: returns the same, given the compile specs of a partition.
         around: a context in which the function returns the same bytes for the same partition, and
-            refuses what its runtime can't run; not needed if it does so anyway.
+            refuses what its runtime can't run; unnecessary if it does so anyway.
         pass_manager: the class, as `module:Class`, whose `transform` runs passes of the function
-            over the program that it was made of, or "": like partitions can share what they give.
+            over the program that it was made from, or "". Equal partitions can then share the
+            result of the passes.
         make_cache_scope: returns the part of a partition that the function depends on.
         names_count: whether its payloads can depend on the names of a method's values, or of
             modules' classes other than torch's.
-        weights_apart: whether its payloads hold no weights, but name them by the SHA-256 of their
-            bytes, as named data, and depend on their values in no other way. New weights can then
+        weights_apart: whether its payloads hold no weights, but refer to them as named data by the
+            SHA-256 of their bytes, and depend on their values in no other way. New weights can then
             replace the old ones in a lowered method.
         unreproducible: why its bytes differ from run to run nevertheless, or "".
         keeps_constants: whether it is known to write to no constant in place, so that it needs no
             copies of the program's constants.
-        names_data: the module, as `module`, whose `NamedDataStore` it puts weights into, which can
+        names_data: the module, as `module`, whose `NamedDataStore` it puts weights into; they can
             then move from memory to the store at once.
     """
 
@@ -178,19 +181,20 @@ class Preprocessing:
 
 @dataclass(frozen=True)
 class Execution:
-    """The part of a backend that runs its delegates.
+    """How a backend's delegates are run.
 
     Attributes:
         make_runtime: makes a Python runtime of its delegates, for the interpreter to run what
             ExecuTorch's own runtime can't; imports the backend. None if it has none.
         cannot_run: returns why this machine can't run its packages, or "". None if every machine
             that builds can.
-        facts: returns what else of this machine can change a run, for the keys of validation.
+        facts: returns further facts about this machine that can change a run, for the keys of
+            validation.
         elsewhere: what runs it if this machine can't, in two or three words.
-        check_payload: yields what is wrong with a delegate, without running it. Takes the method
-            that calls it, its processed bytes as the `.pte` has them, all named data of the package
-            and its `.ptd` files by key, and the sizes of the call's inputs and outputs. None if
-            nothing here reads its payload.
+        check_payload: yields the faults of a delegate without running it. Takes the method that
+            calls it, its processed bytes as the `.pte` has them, all named data of the package and
+            its `.ptd` files by key, and the sizes of the call's inputs and outputs. None if nothing
+            here reads its payload.
     """
 
     make_runtime: Callable[[], DelegateRuntime] | None = None
@@ -207,10 +211,10 @@ class Backend:
     Attributes:
         name: its name in configs.
         backend_id: the name by which a program calls the delegate.
-        summary: what it is for, in a few words.
-        options: the model of the options of its partitioner, or of its passes.
+        summary: its purpose in a few words.
+        options: the model of the options of its partitioner or its passes.
         quantization: its quantizer, or None.
-        plugin: the distribution that brings it, unless this package does.
+        plugin: the distribution that provides it; "" if this package does.
         documented: the address of upstream's documentation, if nothing here lowers to it.
     """
 
@@ -241,7 +245,7 @@ class Backend:
 
     @property
     def overridden(self) -> str:
-        """Explain that its preprocess function is called, not its class; "" unless it has both."""
+        """A sentence that its preprocess function is called, not its class; "" without both."""
         function, details = self.preprocessing.function, self.preprocessing.details
         if not (function and details):
             return ""
@@ -249,19 +253,19 @@ class Backend:
 
     @property
     def lowers(self) -> bool:
-        """Return whether there is code that lowers to it."""
+        """Whether there is code that lowers to it."""
         return bool(self.lowering.make_partitioner or self.lowering.make_passes)
 
     @property
     def asks_machine(self) -> bool:
-        """Return whether `machine` can hold anything."""
+        """Whether `machine` can contain anything."""
         return bool(
             self.host.facts or self.host.requirements or self.execution.cannot_run
         )
 
     @property
     def device(self) -> str:
-        """Return the device that runs what this machine can't, or ""."""
+        """The device that runs what this machine can't, or ""."""
         return (
             find_device(self.backend_id)
             if self.execution.cannot_run is not None
@@ -269,16 +273,16 @@ class Backend:
         )
 
     def explain_not_run(self) -> str:
-        """Return why nothing here runs what it makes, or ""."""
+        """Return why nothing here can run its packages, or ""."""
         cannot_run = self.execution.cannot_run
         return "" if cannot_run is None or self.device else cannot_run()
 
     @property
     def machine(self) -> dict[str, Any]:
-        """Describe this machine for the backend, with the keys that have a value.
+        """Facts about this machine for the backend; keys without a value are left out.
 
-        These are its `facts`, the names of what is `missing`, why it `cannot_run` here, and what it
-        `runs_with`.
+        These are its `facts`, the names of `missing` requirements, why it `cannot_run` here, and
+        the facts about what it `runs_with`.
         """
         device = self.device
         run_facts = (

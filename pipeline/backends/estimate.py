@@ -1,8 +1,8 @@
-"""Attach a compiler's estimates of its delegates to results: cycles and memory, never measured.
+"""Attaches a compiler's estimates of its delegates to results: cycles and memory, never measured.
 
-A preprocess function returns one with its result, in `_delegate_info_meta`, which ExecuTorch passes
-to the lowered module and doesn't emit. This module must not know which compiler made it, nor who
-reads it.
+A preprocess function returns an estimate with its result, in `_delegate_info_meta`, which
+ExecuTorch passes to the lowered module and doesn't emit. This module must not know which compiler
+made the estimate, nor who reads it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def add_estimate(result: PreprocessResult, estimate: Estimate) -> PreprocessResu
 
 
 def find_estimate(delegate: LoweredBackendModule) -> Estimate | None:
-    """Return the estimate of a delegate; None if its backend made none."""
+    """Return the estimate of a delegate, or None if its backend made none."""
     meta: Any = delegate.meta or {}
     estimate = meta.get("_delegate_info_meta")
     return estimate if isinstance(estimate, Estimate) else None

@@ -1,10 +1,10 @@
-"""Find the families of backends, each a folder, and read their data files.
+"""Finds the families of backends, each a folder, and reads their data files.
 
-Each is a feature (`moments.Feature.entries`), whose folder holds the entries of the catalogue, the
-modules, and these data files, where it needs them: linking.toml (what an app links),
-constructors.toml and constructors.json (the callables that its options are passed to), names.toml
-(upstream's names that its options take) and examples.yaml (examples of its options, for the
-reference). Importing this imports no family.
+Each is a feature (`moments.Feature.entries`). Its folder holds the catalogue entries, the modules,
+and, if needed, these data files: linking.toml (what an app links), constructors.toml and
+constructors.json (the callables that its options are passed to), names.toml (upstream's names that
+its options accept) and examples.yaml (examples of its options, for the reference). Importing this
+module imports no family.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from pipeline.moments import find_features
 
 FOLDER = Path(__file__).parent
-# In this order the catalogue, messages and the reference list them; new families follow by name.
+# The order in the catalogue, messages and the reference; other families follow by name.
 _ORDER = (
     "xnnpack",
     "vulkan",
@@ -35,7 +35,7 @@ _ORDER = (
 
 @cache
 def find_families() -> Mapping[str, str]:
-    """Return the module of each family's entries by the family's name, in their order."""
+    """Return the module with each family's entries, by the family's name, in catalogue order."""
     modules = {}
     for feature in find_features():
         if feature.entries:
@@ -56,7 +56,7 @@ def _rank(name: str) -> tuple[int, str]:
 
 
 def find_files(name: str) -> Iterator[Path]:
-    """Yield the data files of a name, that of all families first."""
+    """Yield the data files with a name, starting with the one that all families share."""
     for folder in (FOLDER, *map(find_folder, find_families())):
         path = folder / name
         if path.is_file():
@@ -64,7 +64,7 @@ def find_files(name: str) -> Iterator[Path]:
 
 
 def read_tables(name: str) -> dict[str, Any]:
-    """Return the tables of all TOML files of a name as one: mappings are merged, lists joined."""
+    """Return the tables of all TOML files with a name as one: mappings are merged, lists joined."""
     merged: dict[str, Any] = {}
     for path in find_files(name):
         _merge(merged, tomllib.loads(path.read_text(encoding="utf-8")))

@@ -1,4 +1,4 @@
-"""Describe what a backend requires of the machine that builds, and facts for cache keys."""
+"""What a backend requires of the machine that builds, and facts about it for cache keys."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pipeline.moments import call_all
 class Requirement:
     """Something that a backend needs in addition to this package's plain install.
 
-    `there` tells whether it is installed, without importing it; `what` names it and `remedy` says
-    how to get it.
+    `there` returns whether it is installed, without importing it; `what` names it, and `remedy`
+    says how to get it.
     """
 
     what: str
@@ -25,7 +25,7 @@ class Requirement:
 
 
 def extra(name: str, *modules: str) -> Requirement:
-    """Return a requirement of modules that an extra of this package installs."""
+    """Return a requirement for modules that an extra of this package installs."""
     remedy = f"pip install 'pte-pipeline[{name}]'"
     return Requirement(
         ", ".join(modules), remedy, lambda: all(map(importable, modules))
@@ -33,7 +33,7 @@ def extra(name: str, *modules: str) -> Requirement:
 
 
 def sdk(name: str, variable: str, where: str) -> Requirement:
-    """Return a requirement of a vendor's SDK, whose folder an environment variable names."""
+    """Return a requirement for a vendor's SDK, whose folder an environment variable names."""
     remedy = f"get it from {where} and set {variable} to its folder"
     return Requirement(
         name, remedy, lambda: os.path.isdir(os.environ.get(variable) or "")
@@ -41,11 +41,11 @@ def sdk(name: str, variable: str, where: str) -> Requirement:
 
 
 def built(module: str, remedy: str) -> Requirement:
-    """Return a requirement of a module inside executorch that its wheel leaves out."""
+    """Return a requirement for a module inside executorch that its wheel leaves out."""
     package, *path, name = module.split(".")
 
     def is_installed() -> bool:
-        # Not by `find_spec`, which imports the packages around a module.
+        # Not by `find_spec`, which would import the packages around a module.
         for folder in package_folders(package):
             for pattern in (f"{name}.*", f"{name}/__init__.py"):
                 if any(folder.joinpath(*path).glob(pattern)):
@@ -56,7 +56,7 @@ def built(module: str, remedy: str) -> Requirement:
 
 
 def package_folders(package: str) -> list[Path]:
-    """Return the folders of an installed package without importing it; [] if there is none."""
+    """Return the folders of an installed package without importing it; [] if it isn't installed."""
     spec = find_spec(package)
     if spec is None:
         return []
@@ -77,13 +77,14 @@ TOSA = (*EXECUTORCH, "ml_dtypes", "numpy", "tosa-tools")
 
 @dataclass(frozen=True)
 class Host:
-    """Say what a backend depends on of the machine that builds.
+    """A backend's dependencies on the machine that builds.
 
     Attributes:
         requirements: what must be installed before anything can be lowered to it.
         distributions: those whose versions can change its output.
-        facts: returns what else of this machine can change its output, for keys: versions of
-            tools that are no distributions, variables of the environment. None if nothing can.
+        facts: returns further facts about this machine that can change its output, for keys:
+            versions of tools that are not distributions, and environment variables. None if there
+            are none.
     """
 
     requirements: tuple[Requirement, ...] = ()
@@ -98,7 +99,7 @@ class Host:
 
 
 def explain_missing_delegate(backend_id: str, label: str) -> str:
-    """Say that the runtime here lacks a delegate, or return ""; `label` is its name in a word."""
+    """Return a message if the runtime here lacks a delegate, else ""; `label` is its short name."""
     return next(
         call_all("explain_missing_delegate", backend_id, label),
         'this installation has no feature "delegate_libraries"',
@@ -106,5 +107,8 @@ def explain_missing_delegate(backend_id: str, label: str) -> str:
 
 
 def find_delegate_facts(backend_id: str) -> dict[str, str]:
-    """Return what brings a delegate into the runtime here, as `backends.entry.Execution.facts`."""
+    """Return facts about the library that adds a delegate to the runtime here.
+
+    They are in the form of `backends.entry.Execution.facts`.
+    """
     return next(call_all("find_delegate_facts", backend_id), {})

@@ -1,9 +1,9 @@
-"""Keep integer arithmetic out of quantizers: XNNPACK's and Vulkan's turn it into floating point
-(`_convert_scalars_to_attrs`, executorch 1.4.1).
+"""Keeps integer arithmetic out of quantizers: XNNPACK's and Vulkan's turn it into floating point.
 
-They make a float32 tensor of each number that is added or multiplied, so `arange(n) + 0` becomes
-float, and indexing with it fails with "tensors used as indices must be long". They quantize only
-floats, so integers may stay. This can go when upstream skips them.
+They make a float32 tensor of each number that is added or multiplied (`_convert_scalars_to_attrs`,
+executorch 1.4.1), so `arange(n) + 0` becomes float, and indexing with it fails with "tensors used
+as indices must be long". They quantize only floats, so integers may stay. This can go when upstream
+skips them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _Quantizer = TypeVar("_Quantizer", bound="Quantizer")
 
 
 def keeping_integers(quantizer: _Quantizer) -> _Quantizer:
-    """Return a quantizer that leaves operators on integers as they are."""
+    """Return a quantizer that leaves operators on integers unchanged."""
     transform = partial(_keep_integers, quantizer.transform_for_annotation)
     quantizer.transform_for_annotation = transform  # type: ignore[method-assign]
     return quantizer

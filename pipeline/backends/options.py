@@ -1,6 +1,6 @@
-"""Define the base of all options, strict frozen models, and the values that they share.
+"""The base class of all options, a strict frozen model, and types of values that options share.
 
-Imports no torch until operators are looked up.
+Imports torch only to look up operators.
 """
 
 from __future__ import annotations
@@ -44,29 +44,28 @@ class Options(BaseModel):
         defer_build=True,  # most belong to backends that a config doesn't name
     )
 
-    shorthand: ClassVar[str] = ""  # the key whose value alone may stand for the mapping
+    # A plain text in place of the mapping is the value of this key.
+    shorthand: ClassVar[str] = ""
 
     def resolved(self) -> dict[str, Any]:
-        """Return the options with every default filled in, as plain JSON values: a part of keys."""
+        """Return the options with all defaults filled in, as plain JSON values, for keys."""
         return self.model_dump(mode="json", by_alias=True)
 
     @classmethod
     def __get_pydantic_core_schema__(
         cls, source: Any, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
-        """Let the context of a validation, if it has one, read what people wrote
-        (`pipeline.config.reader`)."""
+        """Let the context of a validation read the YAML spelling (`pipeline.config.reader`)."""
         schema = handler(source)
         model = handler.resolve_ref_schema(schema)
-        if (
-            model["type"] == "function-wrap"
-        ):  # this function's own, from another use of the class
+        # Already wrapped here, for another use of the class.
+        if model["type"] == "function-wrap":
             return schema
 
         def read(data: Any, validate: Any, info: ValidationInfo) -> Any:
             return info.context(cls, data, validate) if info.context else validate(data)
 
-        # The reference moves to the wrapper, since two schemas can't have one.
+        # The reference moves to the wrapper, since two schemas can't have the same one.
         bare: Any = {key: value for key, value in model.items() if key != "ref"}
         return core_schema.with_info_wrap_validator_function(
             read, bare, ref=model["ref"]
@@ -87,13 +86,12 @@ class NoOptions(Options):
     """It takes no options."""
 
 
-_EXAMPLE = "\n    Example:"  # begins the value that a reference shows, as YAML
+_EXAMPLE = "\n    Example:"  # introduces the value that the reference shows, as YAML
 
 
 def add_descriptions(model: type[BaseModel], properties: Mapping[str, Any]) -> None:
-    """Add the descriptions of a model's fields to their JSON schemas, each as one line, and their
-    examples."""
-    import yaml  # 17 ms, which a run with nothing to do does without
+    """Add field descriptions, each as one line, and examples to a model's JSON schema."""
+    import yaml  # takes 17 ms, and a no-op run doesn't need it
 
     for name, field in model.model_fields.items():
         text = field.description or read_descriptions(model).get(name)
@@ -107,8 +105,11 @@ def add_descriptions(model: type[BaseModel], properties: Mapping[str, Any]) -> N
 
 @cache
 def read_descriptions(model: type[BaseModel]) -> Mapping[str, str]:
-    """Return the texts below the fields of a model and its bases. pydantic would read them out of
-    the source whenever models are imported, which takes each process a tenth of a second."""
+    """Return the texts below the fields of a model and its bases.
+
+    pydantic would read them from the source at each import of models, which costs every process a
+    tenth of a second.
+    """
     descriptions: dict[str, str] = {}
     for base in reversed(model.__mro__):
         if issubclass(base, Options):
@@ -120,7 +121,7 @@ def _own_descriptions(model: type) -> Iterator[tuple[str, str]]:
     try:
         (tree,) = ast.parse(textwrap.dedent(inspect.getsource(model))).body
     except OSError:
-        return  # a model that stands in no source
+        return  # a model without source
     assert isinstance(tree, ast.ClassDef)
     for field, text in pairwise(tree.body):
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
@@ -130,18 +131,18 @@ def _own_descriptions(model: type) -> Iterator[tuple[str, str]]:
 
 
 def rule(mistake: str) -> PydanticCustomError:
-    """Return the error of a value that a rule of this package refuses."""
+    """Return the error for a value that a rule of this package refuses."""
     return PydanticCustomError("rule", mistake)  # type: ignore[arg-type]
 
 
 def distinct(names: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the names. Raises PydanticCustomError if one stands there twice."""
+    """Return the names. Raises PydanticCustomError if they contain a duplicate."""
     if len(set(names)) < len(names):
         raise rule("must not contain duplicates")
     return names
 
 
-# Upstream's names that options take, by key; tests compare them with the installed ones.
+# Upstream's names that options accept, by key; tests compare them with the installed ones.
 NAMES: Mapping[str, Sequence[str]] = MappingProxyType(read_tables("names.toml"))
 
 
@@ -160,7 +161,7 @@ class OneOf:
 
 
 _T = TypeVar("_T")
-# A list in YAML, a tuple here: not empty, and no member twice.
+# A list in YAML, a tuple here: not empty and without duplicates.
 Distinct = Annotated[
     tuple[_T, ...],
     Field(strict=False, min_length=1, json_schema_extra={"uniqueItems": True}),
@@ -180,7 +181,7 @@ Modules = Annotated[
         )
     ),
 ]
-# The least and the greatest value of a signed 8-bit range that holds zero.
+# The lower and upper bounds of a signed 8-bit range that includes zero.
 Least = Annotated[int, Field(ge=-128, le=-1)]
 Greatest = Annotated[int, Field(ge=1, le=127)]
 
@@ -202,10 +203,10 @@ OperatorName = Annotated[
 def edge_operators(
     names: Iterable[str], option: str, delegated: Iterable[str] = ()
 ) -> list[EdgeOpOverload]:
-    """Return the operators of the edge dialect of these names.
+    """Return the edge dialect's operators with these names.
 
     Raises:
-        PipelineError: some are not installed; the message names the nearest of `delegated`.
+        PipelineError: some are not installed; the message suggests the nearest name of `delegated`.
     """
     from executorch.exir.dialects._ops import ops
 

@@ -1,4 +1,4 @@
-"""Define options of quantizers: shared ones, and those that can differ by module and operator."""
+"""The options of quantizers: shared ones, and those that can differ by module and operator."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch.fx import Node
     from torchao.quantization.pt2e.quantizer import Quantizer
 
-NOT = "none"  # in place of the options of a module or an operator that isn't quantized
+NOT = "none"  # in place of options: leave a module or an operator unquantized
 
 
 def _static(value: Any) -> Any:
@@ -26,7 +26,7 @@ def _static(value: Any) -> Any:
     return value
 
 
-# `dynamic` of a quantizer that has none.
+# The type of `dynamic` for a quantizer without dynamic quantization.
 Static = Annotated[
     Literal[False],
     BeforeValidator(_static),
@@ -39,7 +39,7 @@ OVERRIDE_TAGS = ("[options]", "[none]")
 
 
 def _kind(override: Any) -> str | None:
-    """Return the tag of an override; an empty mapping is none."""
+    """Return the tag of an override, or None if it is invalid, as an empty mapping is."""
     if override == NOT:
         return "[none]"
     return "[options]" if override and isinstance(override, Options | dict) else None
@@ -97,7 +97,7 @@ class QuantizeConfig(Options):
     dynamic: bool = False
     """Quantize activations dynamically. If false, their ranges are observed on calibration
     inputs."""
-    # What is observed is in keys anyway: the content of these files, or else the model's inputs.
+    # Keys hold what is observed anyway: the content of these files, or the model's inputs.
     calibration: CalibrationFiles | None = Field(None, exclude=True)
     """Files of calibration inputs, by their path in the workspace, instead of the model's own: .npz
     or .safetensors with tensors named after the method's arguments and batches stacked along a
@@ -120,7 +120,7 @@ class QuantizeConfig(Options):
         return self
 
     def schemes(self) -> list[Any]:
-        """Return the schemes that occur, each once, that of the whole method first."""
+        """Return the distinct schemes that are used, starting with the method's."""
         return [self]
 
     def observes(self, scheme: Any) -> bool:
@@ -128,31 +128,35 @@ class QuantizeConfig(Options):
         return not getattr(scheme, "dynamic", self.dynamic)
 
     def explain_float(self, operator: str, shape: Sequence[int]) -> str:
-        """Explain that the weight of an operator, such as linear, can't be quantized because of its
-        shape; "" if the shape isn't the reason."""
+        """Explain why the shape of an operator's weight, as of linear, prevents quantization.
+
+        Returns "" if the shape isn't the reason.
+        """
         return ""
 
     @property
     def calibrates(self) -> bool:
-        """Return whether it observes calibration inputs."""
+        """Whether it observes calibration inputs."""
         return any(self.observes(scheme) for scheme in self.schemes())
 
     @property
     def generates_calibration(self) -> bool:
-        """Return whether it observes generated inputs."""
+        """Whether it observes generated inputs."""
         return self.calibration == (GENERATED,)
 
     @property
     def quantizes_as_it_comes(self) -> bool:
-        """Return whether any of it is dynamic."""
+        """Whether any of its schemes is dynamic."""
         return any(
             getattr(scheme, "dynamic", self.dynamic) for scheme in self.schemes()
         )
 
     @property
     def depends_on_host(self) -> bool:
-        """Return whether its result can depend on the instruction sets of this machine, as
-        everything does that is observed in eager mode."""
+        """Whether its result can depend on this machine's instruction sets.
+
+        Everything that is observed in eager mode does.
+        """
         return self.calibrates
 
 
@@ -184,7 +188,7 @@ class MixedQuantize(QuantizeConfig):
         return schemes
 
     def _completed(self, override: Any) -> Any:
-        # What was not written is as for the method, and not the default.
+        # Options that are not set come from the method, not from the defaults.
         set_options = {
             name: getattr(override, name) for name in override.model_fields_set
         }
@@ -200,7 +204,7 @@ class MixedQuantize(QuantizeConfig):
 
     @property
     def mixed(self) -> bool:
-        """Return whether anything differs."""
+        """Whether any module or operator has different options."""
         return any(getattr(self, kind) for kind in OVERRIDES)
 
     def resolved(self) -> dict[str, Any]:
@@ -213,14 +217,14 @@ class MixedQuantize(QuantizeConfig):
         return values
 
     def compose(self, make: Callable[[Any], Quantizer]) -> Quantizer:
-        """Return a quantizer that annotates each node by its own scheme.
+        """Return a quantizer that annotates each node according to its scheme.
 
-        Upstream's `set_module_name` takes no "none", sees parameters as outside of any module, and
-        lets an outer module or the method take what a module's options don't cover; a filter is
-        exact.
+        A filter is exact. Upstream's `set_module_name` is not: it doesn't accept "none", sees
+        parameters as outside of any module, and lets an outer module or the method take what a
+        module's options don't cover.
 
         Args:
-            make: makes a quantizer of one scheme, which has `set_filter_function`.
+            make: makes a quantizer for one scheme, which has `set_filter_function`.
         """
         if not self.mixed:
             return make(self.global_scheme())
@@ -234,10 +238,10 @@ class MixedQuantize(QuantizeConfig):
         return ComposableQuantizer(quantizers)
 
     def scheme_of(self, node: Node) -> Any:
-        """Return the scheme of a node; None if it isn't quantized.
+        """Return the scheme of a node, or None if it isn't quantized.
 
-        It is that of the innermost module with an override, else that of its operator, else that of
-        the method. An operator that is fused into the one that it follows has the same scheme.
+        This is the scheme of the innermost module with an override, else of its operator, else of
+        the method. An operator that is fused into the one it follows has the same scheme.
         """
         leader = node
         while base_name(leader) in self.fused and hasattr(leader.args[0], "args"):
@@ -250,5 +254,5 @@ class MixedQuantize(QuantizeConfig):
         return self.overrides("operators").get(base_name(leader), self.global_scheme())
 
     def filter_of(self, scheme: Any) -> Callable[[Node], bool]:
-        """Return a filter of the nodes of a scheme; nodes that aren't calls belong to all."""
+        """Return a filter for a scheme's nodes; nodes that aren't calls belong to all schemes."""
         return lambda node: node.op != "call_function" or self.scheme_of(node) == scheme

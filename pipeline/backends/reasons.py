@@ -1,7 +1,7 @@
-"""Collect why partitioners leave nodes: what the families' functions for `Lowering.reasons` share.
+"""Collects why partitioners leave nodes; shared by the families' functions for `Lowering.reasons`.
 
-Partitioners log, print or store what they find, so their functions are wrapped; what they choose
-stays the same. A reason continues "it is left because" in a few words, the partitioner's if it has
+Partitioners log, print or store their findings, so their functions are wrapped; their choices stay
+the same. A reason continues "it is left because" in a few words, the partitioner's own if it gives
 any.
 """
 
@@ -24,11 +24,12 @@ NOT_OF_THIS_TYPE = "its partitioner doesn't support operators of this type"
 
 
 def reported_by(target: str, method: str) -> Reasons:
-    """Return a function for `Lowering.reasons` that collects what a method is called with.
+    """Return a function for `Lowering.reasons` that collects the arguments of a method's calls.
 
     Args:
         target: the method's class, as `module:Class`; imported when the function is called.
-        method: takes a node and a reason. The first reason of a node counts: it is the nearest.
+        method: takes a node and a reason. A node's first reason counts, since it is the closest to
+            the cause.
     """
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""Find Vulkan's loader and drivers on this machine. Nothing of it is run, and no torch."""
+"""Finds Vulkan's loader and drivers on this machine. Runs neither, and doesn't import torch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def has_loader() -> bool:
 
 
 def has_driver() -> bool:
-    """Return whether a driver is installed, or those that the environment names are there."""
+    """Return whether a driver is installed, or one that the environment names exists."""
     named = paths_of("VK_DRIVER_FILES") or paths_of("VK_ICD_FILENAMES")
     return any(path.exists() for path in named or manifests(*_DRIVERS))
 
@@ -34,7 +34,7 @@ def paths_of(variable: str) -> list[Path]:
 
 
 def manifests(*folders: Path) -> list[Path]:
-    """Return the manifests of drivers or layers in folders, in the order of their names."""
+    """Return the manifests of drivers or layers in folders, sorted by name within each."""
     paths: list[Path] = []
     for folder in folders:
         paths += sorted(folder.glob("*.json"))

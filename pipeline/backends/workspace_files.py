@@ -1,8 +1,8 @@
-"""Define options whose values name files of the workspace: input sets, a compiler's config.
+"""Options whose values name files of the workspace: input sets, or a compiler's config.
 
-Such an option is annotated with `WorkspaceFiles`. Then the content of a file counts, and its path
-doesn't: the plan looks for the file and keys have its digest, while the resolved config leaves the
-path out. Code that uses the options gets whole paths.
+Such an option is annotated with `WorkspaceFiles`. The content of the file is then an input, and its
+path isn't: the plan looks for the file and keys have its digest, while the resolved config leaves
+the path out. Code that uses the options gets absolute paths.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _OUTSIDE = "for one outside make a link, and list the folder that it leads to in
 
 @dataclass(frozen=True)
 class WorkspaceFiles:
-    """Annotates an option of type `str`, or of `tuple[str, ...]`, or of one of these or None.
+    """Annotates an option of type `str` or `tuple[str, ...]`, or one of these or None.
 
     Attributes:
-        suffixes: how the names of such files end.
-        many: it is a tuple; in YAML, a name or a list of names.
-        brought: values that name no file of the workspace but one that a tool brings.
-        misfits: given the options and the whole path of a file that is there, yields by option
-            what is wrong with it, and what is known.
+        suffixes: the allowed suffixes of such files.
+        many: whether the value is a tuple; in YAML, a name or a list of names.
+        brought: values that name a file that a tool provides instead of a workspace file.
+        misfits: given the options and the absolute path of an existing file, yields the option, the
+            fault, and the known values.
     """
 
     suffixes: tuple[str, ...]
@@ -44,12 +44,12 @@ class WorkspaceFiles:
     misfits: Misfits = lambda options, path: iter(())
 
     def named_by(self, value: Any) -> tuple[str, ...]:
-        """Return the files of the workspace that a value of the option names."""
+        """Return the workspace files that a value of the option names."""
         paths = (value,) if isinstance(value, str) else value or ()
         return tuple(path for path in paths if path not in self.brought)
 
     def located(self, value: Any, root: Path) -> Any:
-        """Return the value, with the whole path of each file."""
+        """Return the value, with the absolute path of each file."""
         if isinstance(value, str):
             return str(root / value) if self.named_by(value) else value
         return value and tuple(self.located(path, root) for path in value)
@@ -98,8 +98,8 @@ class WorkspaceFiles:
         return {"anyOf": [*constants, path_schema, list_schema]}
 
 
-GENERATED = "generated"  # stands for random inputs in the place of files
-# Files of input sets, as pipeline/program/input_files.py reads them.
+GENERATED = "generated"  # selects random inputs instead of files
+# Files of input sets, in the formats of pipeline/program/input_files.py.
 _INPUT_SETS = (".npz", ".pt", ".safetensors")
 InputFiles = Annotated[
     tuple[str, ...], Field(min_length=1), WorkspaceFiles(_INPUT_SETS, many=True)
@@ -114,7 +114,8 @@ CalibrationFiles = Annotated[
 def _marked(options: BaseModel) -> Iterator[tuple[str, WorkspaceFiles]]:
     for name, field in type(options).model_fields.items():
         annotations = list(field.metadata)
-        # pydantic takes only the outermost annotations from a type; those of `X | None` stay in it.
+        # pydantic takes only the outermost annotations off a type; those inside `X | None` remain
+        # in it.
         for member in get_args(field.annotation):
             annotations += get_args(member)
         for annotation in annotations:
@@ -123,7 +124,7 @@ def _marked(options: BaseModel) -> Iterator[tuple[str, WorkspaceFiles]]:
 
 
 def named_files(options: BaseModel) -> dict[str, tuple[str, ...]]:
-    """Return the files of the workspace that options name, by option."""
+    """Return the workspace files that options name, by option."""
     named = {}
     for name, mark in _marked(options):
         paths = mark.named_by(getattr(options, name))
@@ -135,8 +136,11 @@ def named_files(options: BaseModel) -> dict[str, tuple[str, ...]]:
 def find_misfits(
     options: BaseModel, root: Path, data: Iterable[Path] = ()
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield what is wrong with the files below `root` that options name: the option, the fault, and
-    what is known or would be right. Links may lead to the folders `data` outside."""
+    """Yield the faults of the files below `root` that options name.
+
+    Each has the option, the fault, and the known values or a remedy. Links may lead to the folders
+    in `data` outside of the workspace.
+    """
     for name, mark in _marked(options):
         for path in mark.named_by(getattr(options, name)):
             try:
@@ -149,7 +153,7 @@ def find_misfits(
 
 
 def located(options: _Options, root: Path) -> _Options:
-    """Return the same options, with the whole path of each file below `root` that they name."""
+    """Return the same options, with the absolute path of each file below `root` that they name."""
     values = {
         name: mark.located(getattr(options, name), root)
         for name, mark in _marked(options)

@@ -1,4 +1,4 @@
-"""Prepare a run before its first action: check the toolchain, start workers, and fetch."""
+"""Prepares a run before its first action: checks the toolchain, starts workers, and prefetches."""
 
 from __future__ import annotations
 
@@ -30,21 +30,23 @@ def find_selected_tasks(task_dispatcher: Any) -> list[ActionTask]:
 
 
 def check_command(workspace: Workspace, builds: bool) -> None:
-    """Let features look at a command before it does anything. Raises PipelineError where one
-    refuses it."""
+    """Let features check a command before it starts. Raises PipelineError if one refuses it."""
     for _ in call_all("before_command", workspace, builds):
         pass
 
 
 def check_run(tasks: Sequence[ActionTask]) -> None:
-    """Let features look at a run. Raises PipelineError where one refuses it."""
+    """Let features check a run before it starts. Raises PipelineError if one refuses it."""
     if tasks:
         check_command(tasks[0].plan.workspace, builds=True)
 
 
 def start_ahead(workspace: Workspace, workers: int, always: bool) -> None:
-    """Start workers while it is planned what to do, where it is sure that there is something: where
-    nothing was built before, neither here nor with this store."""
+    """Start workers during planning if there is certainly work to do.
+
+    That is the case if everything is to be rebuilt, or if nothing was built before, neither here
+    nor with this store.
+    """
     if workspace.executor:
         return
     if always or not (workspace.store.has_results() or workspace.has_states()):
@@ -64,7 +66,7 @@ def count_units(tasks: Sequence[ActionTask]) -> int:
 
 
 def find_remote_blobs(tasks: Sequence[ActionTask]) -> Sequence[Digest]:
-    """Return what a remote has for the packages of these tasks."""
+    """Return the blobs that a remote has for the packages of these tasks."""
     if not tasks or tasks[0].plan.workspace.store.remote is None:
         return ()
     plan = tasks[0].plan
@@ -77,8 +79,7 @@ def find_remote_blobs(tasks: Sequence[ActionTask]) -> Sequence[Digest]:
 
 
 def prefetch_exports(plan: Plan, packages: Sequence[str]) -> None:
-    """Fetch the records by which the exports of packages are known, from a remote if there is
-    one."""
+    """Fetch the records that identify the exports of packages, if there is a remote."""
     if plan.workspace.store.remote is not None:
         for _ in call_all("prefetch_exports", plan, packages):
             pass
@@ -87,12 +88,14 @@ def prefetch_exports(plan: Plan, packages: Sequence[str]) -> None:
 def prefetch_packages(
     plan: Plan, packages: Sequence[str], validates: bool, looks_up_methods: bool = False
 ) -> list[Digest]:
-    """Fetch the entries of all actions that a build of these packages would look up, from a remote
-    if there is one, and return the blobs that it would take from the store.
+    """Fetch the store entries that a build of these packages would look up, if there is a remote.
 
     Args:
         validates: whether packages are validated too.
-        looks_up_methods: whether those of a package that is linked already are looked up as well.
+        looks_up_methods: whether to look up the methods of already linked packages as well.
+
+    Returns:
+        The blobs that the build would take from the store.
     """
     blobs: list[Digest] = []
     if plan.workspace.store.remote is not None:

@@ -1,4 +1,4 @@
-"""Rows of cells as lines of text."""
+"""Formats rows of cells as lines of text."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from pipeline.store.visible import one_line
 
-_LONGEST = 128  # characters of a name; a longer one is refused, and must not widen a whole column
+_LONGEST = 128  # characters; longer names are invalid and must not widen a column
 _CUT = 40
 
 
 def columns(
     rows: Iterable[Sequence[str]], right: Collection[int] = (), rule: bool = False
 ) -> Iterator[str]:
-    """Yield rows as lines with columns as wide as their widest cells. Names that are too long for
-    any package are cut, but in the last column, which may hold sentences.
+    """Yield rows as lines, with each column as wide as its widest cell.
+
+    Names that are too long for any package are cut, except in the last column, which may hold
+    sentences.
 
     Args:
-        right: the columns that are aligned to the right, by number.
-        rule: draws a line under the first row.
+        right: indices of the columns to align to the right.
+        rule: whether to draw a line under the first row.
     """
     lines = []
     for row in rows:
@@ -40,7 +42,7 @@ def _cut_refused(name: str) -> str:
 
 
 def cut_middle(name: str, room: int) -> str:
-    """Shorten a name in its middle: packages of a matrix differ at the end."""
+    """Shorten a name in its middle, since packages of a matrix differ at the end."""
     if len(name) <= room:
         return name
     end = (room - 3) // 2

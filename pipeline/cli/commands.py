@@ -1,7 +1,7 @@
-"""The commands that this package adds to doit: what each does, its options, and examples.
+"""The commands that this package adds to doit: their purpose, options and examples.
 
-`doit help`, the tasks and the grammar of the command line are made from these tables.
-Features bring all verbs.
+`doit help`, the tasks and the grammar of the command line are derived from these tables. All verbs
+come from features.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pipeline.moments import Command, find_features
 _TARGETS = "[package[/method] ...]"
 _ANY = "Names may be patterns ('vision*', 'vision/enc*'); the default is everything."
 
-# Groups of tasks: `doit lower vision` is `doit lower:vision`.
+# Groups of tasks: `doit lower vision` is short for `doit lower:vision`.
 GROUPS: Mapping[str, Command] = {
     command.name: command
     for command in (
@@ -76,7 +76,7 @@ GROUPS: Mapping[str, Command] = {
 
 
 def _find_verbs() -> tuple[dict[str, Command], dict[str, Command]]:
-    """Return the verbs of a workspace, and those that need none, by name."""
+    """Return, by name, the verbs that need a workspace and those that don't."""
     verbs: dict[str, Command] = {}
     verbs_anywhere: dict[str, Command] = {}
     for feature in find_features():
@@ -93,6 +93,6 @@ VERBS, ANYWHERE = _find_verbs()
 
 
 def usage(command: Command) -> str:
-    """Return how a command is called: `doit plan [--resolved] [package ...]`."""
+    """Return the usage of a command: `doit plan [--resolved] [package ...]`."""
     flags = [f"[--{name}]" for name in command.options]
     return " ".join(filter(None, ("doit", command.name, *flags, command.words)))

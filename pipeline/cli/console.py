@@ -1,4 +1,4 @@
-"""The console: progress while actions run, failures at once, and what came of a run."""
+"""The console: progress while actions run, failures as they happen, and a summary of the run."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from pipeline.store.store import Store
 from pipeline.store.visible import one_line
 
 _PAGE = "report.html"
-_CONFIG = re.compile(r"partition_configs/[^:]+(:\d+)?: ")  # before what is wrong there
+_CONFIG = re.compile(r"partition_configs/[^:]+(:\d+)?: ")  # prefix of a config error
 _OUTCOMES = ("built", "refit", "hit", "up-to-date", "failed", "not-run")
 
 
 class Reporter(ConsoleReporter):
-    """doit's console reporter, except that `progress` and the table show tasks of ours."""
+    """doit's console reporter, except that progress and a table replace the lines of our tasks."""
 
     def __init__(self, outstream: Any, options: Any) -> None:
         super().__init__(guard(outstream), options)
-        self.verbose = False  # whether the table has rows of methods
-        self.methods_of: tuple[str, ...] = ()  # or those packages whose methods it has
+        self.verbose = False  # whether the table has rows for methods
+        self.methods_of: tuple[str, ...] = ()  # or else the packages that have them
 
     desc = "packages: progress, failures, and a table at the end"
 
@@ -59,28 +59,31 @@ class Reporter(ConsoleReporter):
             self.outstream.flush()
 
     def warn(self, warning: str) -> None:
-        """Write a warning while actions run."""
+        """Print a warning while actions run."""
         self.write(f"warning: {show_error(one_line(warning), 'warning')}\n")
         self.outstream.flush()
 
     def progress(
         self, actions: Sequence[Action], outlook: Outlook
     ) -> AbstractContextManager[Show]:
-        """Return a context with the function to call with each event."""
-        from pipeline.cli.progress import progress_on  # no matter of a no-op run
+        """Return a context that yields the callback for events."""
+        from pipeline.cli.progress import progress_on  # not needed by a no-op run
 
         return progress_on(self.outstream, actions, outlook)
 
     def summarize(
         self, plan: Plan, events: Sequence[Event], remote: Mapping[str, Any]
     ) -> None:
-        """Write what features say of a run, and what failed, or a line where all was up to date;
-        the verdicts that stand; and what came of the remote tier."""
+        """Print the summary of a run.
+
+        It consists of the features' summaries and the failures, or one line if everything was up to
+        date; the current verdicts; and statistics of the remote tier.
+        """
         standing = find_standing(plan, events)
         if all(event.outcome == "up-to-date" for event in events):
             packages = {event.package for event in events if event.package}
             lines = list(describe_packages(len(packages), standing))
-            if not packages:  # of `doit export` alone
+            if not packages:  # `doit export` alone
                 lines = [f"up to date: {plural(len(events), 'model')}"]
         else:
             from pipeline.cli.progress import terminal_width
@@ -111,7 +114,7 @@ class Reporter(ConsoleReporter):
 
 
 def _overflow_lines(store: Store) -> Iterator[str]:
-    """Yield a line where the store could not take what the run made."""
+    """Yield a warning if the store could not be written and results went to the overflow."""
     if why := store.why_overflow():
         yield describe_remedy(store.root, f"can't be written ({one_line(why)})")
         yield f"  the results of this run are in {store.overflow}, for this workspace only"
@@ -119,8 +122,10 @@ def _overflow_lines(store: Store) -> Iterator[str]:
 
 def describe_failures(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
     """Yield a line for each failure of a run: what failed, in which stage, and the file to open.
-    Why it failed stands above, where it was written when it happened. What several packages fail
-    for, as a mistake in a config that they extend, has one line."""
+
+    The reason was printed when the failure happened. If several packages fail for the same reason,
+    such as a mistake in a config that they extend, they share a line.
+    """
     failures: dict[tuple[str, str], list[Event]] = {}
     for event in events:
         if event.outcome == "failed":
@@ -138,7 +143,7 @@ def describe_failures(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
 
 
 def _file_to_open(plan: Plan, event: Event) -> str:
-    """Return the report of a validation that failed, else the log; "" for what has neither."""
+    """Return the report of a failed validation, or else the action's log, or ""."""
     if event.kind == "validate" and event.package and event.log:
         page = plan.workspace.package(event.package) / _PAGE
         recorded = plan.workspace.state(event.package).get("validate", {})
@@ -148,7 +153,7 @@ def _file_to_open(plan: Plan, event: Event) -> str:
 
 
 def _orphan_lines(plan: Plan) -> Iterator[str]:
-    """Yield a line for what is in `build/` of packages that no config makes any more."""
+    """Yield a line about packages in `build/` that no config makes any more."""
     if orphans := find_orphans(plan.workspace, plan.configs.packages):
         names, build = listed(orphans, 5), plan.workspace.build.name
         remedy = "`doit clean --orphans` removes it"
@@ -158,6 +163,6 @@ def _orphan_lines(plan: Plan) -> Iterator[str]:
 
 
 def _remark_lines(plan: Plan) -> Iterator[str]:
-    """Yield what is ignored, or is hardly meant, in the workspace."""
+    """Yield warnings about files in the workspace that are ignored or probably a mistake."""
     for remark in find_remarks(plan):
         yield f"warning: {show_error(str(remark), 'warning')}"

@@ -1,4 +1,4 @@
-"""The link to doit: which action a task stands for, and whether it is up to date."""
+"""Links doit's tasks to actions: which action a task stands for, and whether it is up to date."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ MakeTasks = Callable[[], Iterator[Task]]
 
 
 class UpToDate:
-    """doit's `uptodate` callable; `doit info` shows its `reason`. `setup` makes the tasks that come
-    before this one where it is stale, if they were not made with it."""
+    """doit's `uptodate` callable; `doit info` shows its `reason`.
 
-    __signature__ = Signature()  # which doit asks for at each call
+    If the task is stale, `setup` makes the tasks that must come first, unless they were made with
+    it.
+    """
+
+    __signature__ = Signature()  # doit asks for it at each call
 
     def __init__(self, task: ActionTask, setup: MakeTasks | None = None) -> None:
         self.task = task
@@ -38,22 +41,23 @@ class UpToDate:
         return status.current
 
     def is_current(self) -> bool:
-        """Return whether the task is up to date, by which doit's next question is answered too. One
-        with mistakes is not: they are shown when its turn comes."""
+        """Return whether the task is up to date, and keep the status for doit's next call.
+
+        A task with config mistakes is not; they are reported when its turn comes.
+        """
         try:
             return (self._status or self.status()).current
         except PipelineError:
             return False
 
     def status(self) -> Status:
-        """Return the task's status, by which doit's next question is answered too. Raises
-        PipelineError."""
+        """Return the task's status, and keep it for doit's next call. Raises PipelineError."""
         self._status = self.task.status()
         return self._status
 
 
 def up_to_date(task: Any) -> UpToDate | None:
-    """Return the check of a doit task of ours; None for any other."""
+    """Return the `UpToDate` check of a doit task, or None if the task is not ours."""
     for check, _, _ in task.uptodate:
         if isinstance(check, UpToDate):
             return check
@@ -61,7 +65,7 @@ def up_to_date(task: Any) -> UpToDate | None:
 
 
 def action_task(task: Any) -> ActionTask | None:
-    """Return what a doit task stands for; None for a task that is not ours."""
+    """Return the action task that a doit task stands for, or None if the task is not ours."""
     check = up_to_date(task)
     if check:
         return check.task
@@ -69,5 +73,5 @@ def action_task(task: Any) -> ActionTask | None:
 
 
 def is_foreign(task: Any) -> bool:
-    """Return whether a task is no action and no group of tasks, but the user's own."""
+    """Return whether a task is the user's own, neither an action nor a group of tasks."""
     return bool(task.actions) and action_task(task) is None

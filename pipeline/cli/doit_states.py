@@ -1,7 +1,7 @@
-"""doit's file of task states, made anew where it is damaged.
+"""doit's file of task states, which is created again if it is damaged.
 
-The states of our own tasks are the workspace's. What the file says of other tasks in the dodo file
-is lost with it, so that these run again.
+The workspace keeps the states of our own tasks. The states of other tasks in the dodo file are lost
+with the file, so these tasks run again.
 """
 
 from __future__ import annotations
@@ -18,25 +18,27 @@ from doit.exceptions import InvalidDodoFile
 from pipeline.store.files import clear_place, remove
 from pipeline.store.reasons import reason
 
-_SPARE = Path("build")  # where the file goes in a workspace that can't be written
+_SPARE = Path("build")  # the folder for the file if the workspace is read-only
 _SUFFIXES = ("", "-journal", "-wal", "-shm")  # of the files that SQLite writes
 
 
 class States(SqliteDB):  # type: ignore[misc]
-    """doit's SQLite file, begun anew where it is damaged, instead of a traceback. It is asked for
-    no task that it has no state of, as it has none of ours."""
+    """doit's SQLite file; if damaged, it is created again instead of ending doit with a traceback.
+
+    Tasks without a state in the file, like all of ours, are not looked up.
+    """
 
     names: set[str]
     runs_tasks = True
 
     def _sqlite3(self, name: str) -> Any:
-        import sqlite3  # with the first command that reads the file, as doit does
+        import sqlite3  # imported late, as in doit
 
         damage = (DatabaseException, sqlite3.Error, ValueError, AttributeError)
         path = _find_place(Path(name), self.runs_tasks)
         existed = path.exists() or path.is_symlink()
         try:
-            clear_place(path)  # a FIFO would block, a link lead elsewhere
+            clear_place(path)  # a FIFO would block; a link would lead elsewhere
             return self._open(path)
         except damage as error:
             if _is_busy(error):
@@ -56,7 +58,7 @@ class States(SqliteDB):  # type: ignore[misc]
         return connection
 
     def _open(self, path: Path) -> Any:
-        """Open the file and read all of it. Raises what doit would, now or later."""
+        """Open the file and read all of it, to raise any error now that doit would raise later."""
         connection = super()._sqlite3(str(path))
         try:
             self._read_names(connection)
@@ -66,7 +68,7 @@ class States(SqliteDB):  # type: ignore[misc]
         return connection
 
     def dump(self) -> None:
-        """Write what is new. On a full disk only that is lost."""
+        """Write changed states; on a full disk, only these are lost."""
         import sqlite3
 
         try:
@@ -88,14 +90,16 @@ class States(SqliteDB):  # type: ignore[misc]
 
 
 class StatesToRead(States):
-    """The file for commands that run no task. They do without one that can't be written."""
+    """The file for commands that run no tasks; they work without it if it can't be written."""
 
     runs_tasks = False
 
 
 def _find_place(path: Path, runs_tasks: bool) -> Path:
-    """Return where the file of states is: elsewhere where it can't be written, as in a workspace
-    whose sources are mounted read-only."""
+    """Return the path of the file, which is elsewhere if the given one can't be written.
+
+    This happens in a workspace whose sources are mounted read-only, for example.
+    """
     if _is_writable(path):
         return path
     with suppress(OSError):
@@ -110,7 +114,7 @@ def _is_writable(path: Path) -> bool:
 
 
 def _is_busy(error: BaseException) -> bool:
-    """Tell whether a live process has the file locked; the locks of dead ones are gone."""
+    """Return whether another process has the file locked; a process's locks end with it."""
     import sqlite3
 
     for cause in (error, error.__context__):

@@ -1,7 +1,7 @@
-"""The grammar of the command line: `doit lower vision/classify` beside doit's own `lower:vision`.
+"""The grammar of the command line: `doit lower vision/classify` as well as doit's `lower:vision`.
 
-Words that follow `lower`, `validate`, `compile`, `quantize` or `export` name packages, methods or
-models, and become names of tasks. A word that names nothing is an error that says what is near.
+Words after `lower`, `validate`, `compile`, `quantize` or `export` name packages, methods or models,
+and are rewritten to names of tasks. An unknown word is an error that suggests similar names.
 """
 
 from __future__ import annotations
@@ -20,24 +20,26 @@ from pipeline.store.errors import PipelineError, did_you_mean
 from pipeline.store.workspace import Workspace
 
 _WILD = "*?["
-_MOST_NAMES = 40  # that are listed as known
+_MOST_NAMES = 40  # to list as known
 
 
 class Target(NamedTuple):
-    """A package, and those of its methods that are meant; none are all."""
+    """A package and the selected methods of it; an empty tuple selects all."""
 
     package: str
     methods: tuple[str, ...] = ()
 
 
 def quoted(name: str) -> str:
-    """Quote what doit refuses in names of tasks. Packages must not be called so either, which is
-    said when their turn comes."""
+    """Quote the characters that doit refuses in task names.
+
+    Package names with such characters are invalid too, which is reported when their turn comes.
+    """
     return quote(name, safe="/+", errors="surrogatepass")
 
 
 def describe_no_packages(workspace: Workspace) -> str:
-    """Say that no config makes a package, and what would."""
+    """Return an error message that no config makes a package, and how to get one."""
     folder = workspace.configs.name
     lack = "there is no folder"
     if workspace.configs.is_dir():
@@ -46,8 +48,10 @@ def describe_no_packages(workspace: Workspace) -> str:
 
 
 def find_named(word: str, names: Collection[str], noun: str) -> list[str]:
-    """Return the names that a word stands for: itself, or those that fit the pattern. Raises
-    PipelineError where there is none."""
+    """Return the names that a word stands for: itself, or those that match the pattern.
+
+    Raises PipelineError if there is none.
+    """
     if word in names:
         return [word]
     for name in names:
@@ -64,13 +68,15 @@ def find_named(word: str, names: Collection[str], noun: str) -> list[str]:
 
 
 def fit_names(names: Iterable[str], word: str) -> list[str]:
-    """Return the names that a word stands for, none where it means something else."""
+    """Return the names that a word or pattern matches; empty if the word means something else."""
     return [name for name in names if _fits(name, word)]
 
 
 def find_targets(plan: Plan, words: Iterable[str]) -> list[Target]:
-    """Return what words of the form `package[/method]` stand for, by default all packages. Raises
-    PipelineError for what is not there."""
+    """Return the targets that words of the form `package[/method]` select, by default all packages.
+
+    Raises PipelineError for unknown names.
+    """
     if not plan.packages:
         raise PipelineError(describe_no_packages(plan.workspace))
     targets: dict[Target, None] = {}
@@ -80,13 +86,13 @@ def find_targets(plan: Plan, words: Iterable[str]) -> list[Target]:
 
 
 def _find_targets_of(plan: Plan, word: str) -> list[Target]:
-    """Return the targets of one word."""
+    """Return the targets that one word selects."""
     name, slash, pattern = word.partition("/")
     targets = []
     for package in find_named(name, plan.packages, "package"):
         methods = list(chain.from_iterable(plan.units(package)))
         fitting = _fitting_methods(pattern, methods)
-        if not slash or not methods:  # a config with mistakes has none
+        if not slash or not methods:  # a config with mistakes has no methods
             targets.append(Target(package))
         elif fitting:
             targets.append(Target(package, tuple(fitting)))
@@ -101,7 +107,7 @@ def _find_targets_of(plan: Plan, word: str) -> list[Target]:
 
 
 def _fitting_methods(word: str, methods: Sequence[str]) -> list[str]:
-    """Return the methods that a word stands for, which may be several, as compiled together."""
+    """Return the methods that a word stands for; `a+b` names methods that are compiled together."""
     if word in methods:
         patterns = [word]
     else:
@@ -118,11 +124,11 @@ def _fits(name: str, pattern: str) -> bool:
 
 
 def is_pattern(word: str) -> bool:
-    """Tell whether a word stands for all names that it fits, as in a shell."""
+    """Return whether a word is a shell-style pattern."""
     return any(letter in word for letter in _WILD)
 
 
-# From words to names of tasks
+# Rewriting words to names of tasks
 
 
 def rewrite(
@@ -131,21 +137,22 @@ def rewrite(
     foreign_tasks: Collection[str],
     executes: bool,
 ) -> list[str]:
-    """Return a command line's words with names of tasks for what they stand for.
+    """Return a command line's words, rewritten to names of tasks.
 
     Args:
-        plan: returns the plan; it is asked for only where words need it.
-        foreign_tasks: the names of the dodo file's other tasks, which no package hides.
-        executes: whether tasks are executed, and not listed, say.
+        plan: returns the plan; called only if words need it.
+        foreign_tasks: the names of the dodo file's other tasks, which take precedence over
+            packages.
+        executes: whether the command executes tasks rather than listing them, for example.
 
     Raises:
-        PipelineError: a package, method or model is not there.
+        PipelineError: a package, method or model doesn't exist.
     """
     names: list[str] = []
     group = ""
     for number, word in enumerate(words):
         prefix, colon, target = word.partition(":")
-        if word.startswith("-"):  # what follows is a task's own
+        if word.startswith("-"):  # the rest belongs to a task
             return [*_join_validations(names), *words[number:]]
         if word in GROUPS:
             names.append(word)
@@ -157,7 +164,7 @@ def rewrite(
         elif group:
             if word not in plan().packages:
                 _refuse_verb(word)
-            if names[-1] == group:  # it does not stand for all of them
+            if names[-1] == group:  # the group is not meant as a whole
                 names.pop()
             names += _tasks(plan(), group, word)
         elif word.partition("/")[0] in plan().packages:
@@ -169,8 +176,11 @@ def rewrite(
 
 
 def _join_validations(words: Sequence[str]) -> list[str]:
-    """Return words with one task for all methods of a package that are to be validated, and none
-    where the whole package is: each would leave a report of its own."""
+    """Return words with one validate task per package, joining its methods.
+
+    The joined task is dropped if the whole package is validated too. With a task per method, each
+    would replace the report of the one before.
+    """
     task_to_methods: dict[str, list[str]] = {}
     for word in dict.fromkeys(words):
         task, slash, methods = word.partition("/")
@@ -199,7 +209,7 @@ def _tasks_of_target(plan: Plan, group: str, target: Target) -> Iterator[str]:
     package = target.package
     name = quoted(target.package)
     is_of_packages = group in ("lower", "validate")
-    if plan.problems(package):  # which are reported when its turn comes
+    if plan.problems(package):  # these are reported when its turn comes
         yield f"{group}:{name}" if is_of_packages else f"lower:{name}"
     elif is_of_packages and not target.methods:
         yield f"{group}:{name}"
@@ -227,7 +237,7 @@ def _quantized_methods(plan: Plan, target: Target) -> list[str]:
 
 
 def _find_exports(plan: Plan, word: str) -> list[str]:
-    """Return the exports that a word names: a model, an export, or the package of one."""
+    """Return the exports that a word names: that of a model, of a package, or an export itself."""
     name_to_exports = {export: [export] for export in plan.exporters}
     for export in plan.exporters:
         name_to_exports.setdefault(parse_export(export)[0], []).append(export)
@@ -249,15 +259,15 @@ def _find_exports(plan: Plan, word: str) -> list[str]:
 def check_words(
     words: Sequence[str], tasks: Iterable[Any], suggestions: Iterable[str]
 ) -> None:
-    """Raise PipelineError for the first word that is no task, target or pattern that a task fits.
+    """Raise PipelineError for the first word that isn't a task, a target or a matching pattern.
 
     Args:
-        tasks: doit's.
-        suggestions: names beside those of tasks: commands and packages.
+        tasks: doit's tasks.
+        suggestions: names to suggest in addition to those of tasks: commands and packages.
     """
     name_to_task = {task.name: task for task in tasks}
     if any(task.loader for task in name_to_task.values()):
-        return  # whose tasks are known only later
+        return  # delayed tasks are known only later
     targets: set[str] = set()
     for task in name_to_task.values():
         targets.update(map(str, task.targets))
@@ -290,9 +300,11 @@ def _refuse_verb(word: str) -> None:
 def take_flags(
     verb: Command, words: Sequence[str]
 ) -> tuple[list[str], dict[str, bool | str]]:
-    """Return the words after a verb without its options, and the value of each option by the name
-    of its parameter: of a flag whether it was among them, else its text, "" without it. Raises
-    PipelineError for other options."""
+    """Return the words after a verb without its options, and the value of each option.
+
+    Values are keyed by parameter name. A flag's value is whether it was given; any other option's
+    is its text, or "" if it was not given. Raises PipelineError for unknown options.
+    """
     option_to_value: dict[str, bool | str] = {}
     for option in verb.options:
         name, _, placeholder = option.partition(" ")
@@ -327,7 +339,7 @@ def _refuse_option(verb: Command, word: str, options: Iterable[str]) -> None:
 
 
 def empty_groups(words: Sequence[str], tasks: Iterable[Any]) -> Iterator[str]:
-    """Yield a line for each group that is asked for and has no task."""
+    """Yield a line for each requested group that has no tasks."""
     reasons: Mapping[str, str] = {
         "export": "no package has a model with a Python source",
         "quantize": "no config quantizes a method",

@@ -1,4 +1,4 @@
-"""The signals that stop a run: Ctrl-C, SIGTERM, and SIGHUP of a terminal that is closed."""
+"""The signals that stop a run: Ctrl-C, SIGTERM, and SIGHUP when the terminal is closed."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import time
 from contextlib import ExitStack
 from typing import Any
 
-_SAME = 1.0  # seconds in which a second signal means what the first one meant
+_SAME = 1.0  # seconds within which a second signal counts as the same
 
 
 class Interrupts:
-    """Within the block, a signal raises KeyboardInterrupt until `hold`, and is noted in `status`.
+    """Within the block, a signal sets `status` and, until `hold`, raises KeyboardInterrupt.
 
-    A signal that was ignored before, as under `nohup`, stays so. Outside of the main thread, which
-    alone gets signals, all stay as they are.
+    A signal that was ignored before, as under `nohup`, is still ignored. Outside of the main
+    thread, which alone receives signals, nothing changes.
     """
 
     def __init__(self) -> None:
-        self.status = 0  # of the process, as shells give it for the signal
+        self.status = 0  # exit status for the signal, as in shells
         self._held = False
         self._latest = -_SAME
         self._undo = ExitStack()
@@ -28,7 +28,7 @@ class Interrupts:
         ours = threading.current_thread() is threading.main_thread()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if ours else ():
             before = signal.getsignal(number)
-            if before not in (signal.SIG_IGN, None):  # None: of an embedding program
+            if before not in (signal.SIG_IGN, None):  # None: an embedding program's
                 self._undo.callback(signal.signal, number, before)
                 signal.signal(number, self._stop)
         return self
@@ -37,7 +37,7 @@ class Interrupts:
         self._undo.close()
 
     def hold(self) -> None:
-        """Raise no more from now on: the run is being closed."""
+        """Stop raising from now on: the run is being closed."""
         self._held = True
 
     def _stop(self, number: int, _: Any) -> None:

@@ -1,5 +1,4 @@
-"""Progress while actions run: a line for each that ended, or on a terminal the live view that a
-feature brings."""
+"""Progress while actions run: a line per ended action or, on a terminal, a feature's live view."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from pipeline.store.visible import one_line
 def progress_on(
     stream: Any, actions: Sequence[Action], outlook: Outlook
 ) -> Iterator[Show]:
-    """Yield the function to call with each event."""
+    """Yield the callback for events."""
 
     def line(event: Event) -> None:
         title = shorten_name(one_line(event.title))
@@ -40,8 +39,10 @@ def progress_on(
 
 
 def is_live(stream: Any) -> bool:
-    """Tell whether a stream is a terminal on which lines can be redrawn. The logs of CI are not,
-    though some say that they are a terminal."""
+    """Return whether a stream is a terminal on which lines can be redrawn.
+
+    CI logs are not, even though some claim to be terminals.
+    """
     dumb = os.environ.get("TERM", "") in ("", "dumb")
     return bool(stream.isatty()) and not dumb and not os.environ.get("CI")
 
@@ -49,8 +50,10 @@ def is_live(stream: Any) -> bool:
 def terminal_width(
     stream: Any, environment: Mapping[str, str] = os.environ
 ) -> int | None:
-    """Return the columns of a terminal, or COLUMNS where it is set; None where lines may be as long
-    as they like, as in a file or a log."""
+    """Return the number of columns from COLUMNS or else the terminal, or None for no limit.
+
+    Files and logs have no limit.
+    """
     setting = environment.get("COLUMNS", "")
     if setting.isdecimal() and int(setting) > 0:
         return int(setting)

@@ -1,4 +1,4 @@
-"""The options of a run, which may stand anywhere: `doit lower vision -n 4`."""
+"""The options of a run, which may appear anywhere: `doit lower vision -n 4`."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _ALLOW_VARIABLE = "PTE_PIPELINE_ALLOW"
 
 
 class RunOptions(NamedTuple):
-    """Hold what a command line says after the names of tasks, where doit has no options.
+    """The options that a command line has after the names of tasks, where doit accepts none.
 
     Attributes:
-        jobs: the number of workers; 0 where it is not said.
-        always: whether actions run whatever the store holds.
+        jobs: the number of workers; 0 if not given.
+        always: whether to run actions even if the store has their results.
         verbose: whether the table has rows for methods.
         methods_of: the packages that have these rows in any case.
     """
@@ -36,10 +36,10 @@ class RunOptions(NamedTuple):
 
 
 def take_options(words: Sequence[str]) -> tuple[list[str], RunOptions]:
-    """Return the words without the options of a run, and these.
+    """Split words into those without the options of a run, and the options.
 
     Raises:
-        PipelineError: another option follows one of our groups.
+        PipelineError: an unknown option follows one of our groups.
     """
     if not words or words[0].startswith("-"):
         return [word for word in words if word not in _VERBOSE], RunOptions()
@@ -60,7 +60,7 @@ def take_options(words: Sequence[str]) -> tuple[list[str], RunOptions]:
 
 
 def drop_database(words: Sequence[str]) -> list[str]:
-    """Return the words of a verb, which needs no database, without the file that names one."""
+    """Return the words of a verb without `--db-file`, since verbs need no database."""
     others: list[str] = []
     iterator = iter(words)
     for word in iterator:
@@ -72,8 +72,10 @@ def drop_database(words: Sequence[str]) -> list[str]:
 
 
 def take_allowed(words: Sequence[str]) -> list[str]:
-    """Return the words without `--allow VERDICTS`, which is the setting of this name for this
-    run. Raises PipelineError for other verdicts."""
+    """Return the words without `--allow VERDICTS`, which becomes the setting `allow` for this run.
+
+    Raises PipelineError for unknown verdicts.
+    """
     names, verdicts = take_option(words, _ALLOW)
     if verdicts:
         text = ",".join(verdicts)
@@ -88,7 +90,7 @@ def take_allowed(words: Sequence[str]) -> list[str]:
 
 
 def take_option(words: Sequence[str], option: str) -> tuple[list[str], list[str]]:
-    """Return the words without an option that may stand anywhere, and its values."""
+    """Return the words without an option that may appear anywhere, and the option's values."""
     names: list[str] = []
     values: list[str] = []
     remaining = iter(words)
@@ -104,7 +106,7 @@ def take_option(words: Sequence[str], option: str) -> tuple[list[str], list[str]
 
 
 def number_verbosity(words: Sequence[str]) -> list[str]:
-    """Return the words with the number that doit's own `-v` needs, where it stands without one."""
+    """Return the words with a number after doit's own `-v`, which requires one."""
     numbered = list(words)
     for place, word in enumerate(words):
         if not word.startswith("-"):

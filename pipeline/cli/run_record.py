@@ -1,4 +1,4 @@
-"""The record of a run, and its end: files, counts, eviction, reports."""
+"""The record of a run, and the work at its end: files, counts, eviction, reports."""
 
 from __future__ import annotations
 
@@ -34,8 +34,10 @@ from pipeline.store.workspace import Workspace
 
 
 class RunRecord:
-    """The events of tasks, the reports of workers, and the use of caches by kind of action; `jobs`
-    as doit was told, or 0."""
+    """The events of tasks, the reports of workers, and the cache usage by kind of action.
+
+    `jobs` is the number given to doit, or 0.
+    """
 
     def __init__(self, jobs: int = 0) -> None:
         self.jobs = jobs
@@ -56,8 +58,10 @@ class RunRecord:
         return self._stream
 
     def add(self, workspace: Workspace, event: Event) -> None:
-        """Take the last event of a task. Those that were up to date are only counted in the stream:
-        most are, where little is done."""
+        """Add the final event of a task.
+
+        Tasks that were up to date are only counted in the event stream: in a small run, most are.
+        """
         self.events.append(event)
         stream = self.stream(workspace)
         if event.outcome != "up-to-date":
@@ -68,8 +72,11 @@ class RunRecord:
         self.usage.setdefault(kind, Usage()).add(usage)
 
     def count_spared(self, store: Store, action: Action) -> None:
-        """Count as hits what nobody looked at, since what is made from it was there: the methods of
-        a package, and their quantization, as far as this store has them."""
+        """Count as hits the methods and quantizations that were not looked up.
+
+        They were skipped because the package or method made from them was in the store. Only those
+        that this store has are counted.
+        """
         for kind in ("compile", "quantize"):
             for digest in getattr(action.inputs, f"{kind}s", {}).values():
                 entry = store.read_entry(store.action_path(digest), digest)
@@ -77,7 +84,7 @@ class RunRecord:
                     self.count(kind, Usage(hits=1, saved=entry.seconds))
 
     def close(self, plan: Plan, reporter: Any, interrupted: bool) -> None:
-        """Write the records of a run, show its sum, and clean up after it.
+        """Write the records of a run, print its summary, and clean up.
 
         Args:
             reporter: doit's, which need not be ours.
@@ -98,11 +105,10 @@ class RunRecord:
                 caches = self._caches(plan, moved)
                 list(call_all("record_run", plan.workspace, [*hits, *worked], caches))
         if hasattr(reporter, "summarize"):
-            with suppress(OSError):  # a terminal that was closed
+            with suppress(OSError):  # the terminal was closed
                 reporter.summarize(plan, self.events, remote)
-        if (
-            changed
-        ):  # after Ctrl-C too: what stood there may be of another package by now
+        # After Ctrl-C too: the earlier pages may be about other packages.
+        if changed:
             _write_overview(plan, reporter)
         self.stream(plan.workspace).close(
             interrupted=interrupted,
@@ -113,7 +119,7 @@ class RunRecord:
         )
 
     def _caches(self, plan: Plan, moved: Moved) -> dict[str, Any]:
-        """Return what the caches gave in this run, and in all runs of this store."""
+        """Return the cache usage of this run and of all runs of this store."""
         store = plan.workspace.store
         return {
             "run": usage_record(self.usage, moved),
@@ -121,8 +127,10 @@ class RunRecord:
         }
 
     def _clean_up(self, plan: Plan, moved: Moved) -> None:
-        """After a run that changed something, add up the counts, remove what killed runs left,
-        and evict."""
+        """After a run that changed something, add its counts to the store's and evict.
+
+        Also remove temporary files that killed runs left behind.
+        """
         workspace = plan.workspace
         usages = [*plan.models.archives.usage.items()]
         for report in self.reports:
@@ -144,7 +152,7 @@ class RunRecord:
                     list(call_all("evict", Store(root), store.cap))
 
     def _sum_remote(self, plan: Plan) -> dict[str, Any]:
-        """Return what all processes asked of the remote tier, summed, and why it was given up."""
+        """Return the remote tier's counts, summed over all processes, and why it was given up."""
         if (remote := plan.workspace.store.remote) is None:
             return {}
         total, problems = remote.counts, []
@@ -157,11 +165,14 @@ class RunRecord:
 
 
 def _complete(plan: Plan, events: list[Event]) -> Iterator[Event]:
-    """Yield the events, and those of methods that doit did not visit: of packages that were current
-    as a whole, and the quantization of methods that were."""
+    """Yield the events, and further ones for methods that doit didn't visit.
+
+    These are the methods of packages that were current as a whole, and the quantizations of methods
+    that were current.
+    """
     yield from events
     visited: set[tuple[str, str | None, str | None]] = set()
-    units: list[Event] = []  # compiled before, by what doit visited
+    units: list[Event] = []  # compile events of units that doit visited
     linked: list[Event] = []
     for event in events:
         visited.add((event.kind, event.package, event.method))
@@ -177,7 +188,7 @@ def _complete(plan: Plan, events: list[Event]) -> Iterator[Event]:
         for unit in plan.units(str(package)):
             name = unit_name(unit)
             if ("compile", package, name) not in visited:
-                # `_replace`, called for ten thousand methods, takes three times as long.
+                # `_replace` would take three times as long, for possibly ten thousand methods.
                 compiles.append(Event("compile", package, name, *facts))
     for event in (*units, *compiles):
         quantized = plan.quantized(str(event.package))
@@ -195,7 +206,7 @@ def _complete(plan: Plan, events: list[Event]) -> Iterator[Event]:
 
 
 def _write_overview(plan: Plan, reporter: Any) -> None:
-    """Write the reports over all packages; the first ones are worth a line."""
+    """Write the reports over all packages, and print their path if they are the first."""
     index = plan.workspace.build / "index.html"
     existed = index.exists()
     try:
@@ -203,6 +214,6 @@ def _write_overview(plan: Plan, reporter: Any) -> None:
         is_first = index.exists() and not existed
         if is_first and hasattr(reporter, "summarize"):
             reporter.write(f"report: {index.relative_to(plan.workspace.root)}\n")
-    except Exception as error:  # a record that was edited, say: the run is what it was
+    except Exception as error:  # for example an edited record; the run's outcome stays
         text = one_line(describe_error(error))
         reporter.write(f"the reports over all packages could not be written: {text}\n")

@@ -1,9 +1,10 @@
-"""doit's runner for our tasks: it gives all that is ready and stale to one pool.
+"""doit's runner for our tasks: it gives all ready and stale tasks to one pool.
 
-doit walks the graph and yields tasks as their dependencies end. Ours are gathered until doit has no
-other task to give, and then join those that run already: whatever ends lets doit go on, so that no
-worker is idle while an action is ready. Any other task in the same dodo file is executed as doit
-would, when none of ours is under way. A feature says what that changes for ours.
+doit walks the graph and yields tasks as their dependencies end. Our tasks are collected until doit
+has no other task to yield, and then join those that are already running. Each task that ends lets
+doit continue, so that no worker is idle while an action is ready. Any other task in the same dodo
+file is executed as doit would, while none of ours is running. A feature decides how such a task
+affects ours.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ from pipeline.store.errors import (
 )
 
 _FAILURE_BEFORE = "a failure ended the run"
-FAMILY = "_family"  # the group of tasks of each family
+FAMILY = "_family"  # the task group of each family
 
 
 class BatchRunner(WorkerTasks):
-    """Runs tasks instead of any of doit's runners."""
+    """Runs tasks in place of doit's runners."""
 
     def __init__(
         self,
@@ -51,18 +52,22 @@ class BatchRunner(WorkerTasks):
         options: RunOptions,
         others: Any = None,
     ) -> None:
-        """Take doit's arguments for a runner, the number of processes of `doit -n`, the options
-        that stood behind the names of tasks, and what a feature gives for the other tasks of the
-        dodo file, if there are any."""
+        """Take doit's arguments for a runner, and those of this package.
+
+        Args:
+            jobs: the number of processes of `doit -n`.
+            options: the options after the names of tasks.
+            others: a feature's handler for other tasks of the dodo file, if there are any.
+        """
         jobs = options.jobs or jobs
         always = always_execute or options.always
         super().__init__(dep_manager, reporter, continue_, always, stream, jobs, others)
-        # `doit -v 2` is doit's own way to say it.
+        # `doit -v 2` is doit's own option for this.
         is_verbose = options.verbose or (stream.force_global and stream.verbosity > 1)
         self.reporter.verbose = is_verbose
         self.reporter.methods_of = options.methods_of
 
-    # Which tasks run when
+    # Scheduling
 
     def run_tasks(self, task_dispatcher: Any) -> None:
         with Interrupts() as interrupts:
@@ -75,7 +80,7 @@ class BatchRunner(WorkerTasks):
                 self.final_result = interrupts.status or self.final_result
 
     def _leave_out_the_rest(self, reason: str) -> None:
-        """Settle all tasks that have begun, after a signal or a failure that ends the run."""
+        """Mark all unfinished tasks as not run, after a signal or a failure that ends the run."""
         nodes = list(self._ready)
         for waiting_tasks in self._under_way.values():
             nodes += [waiting.node for waiting in waiting_tasks]
@@ -84,7 +89,7 @@ class BatchRunner(WorkerTasks):
                 self._not_run(node, reason)
 
     def _run_until(self, interrupts: Interrupts, task_dispatcher: Any) -> None:
-        """Run all tasks, until a signal raises KeyboardInterrupt."""
+        """Run all tasks, unless a signal raises KeyboardInterrupt."""
         try:
             self._selected = tasks = find_selected_tasks(task_dispatcher)
             check_run(tasks)
@@ -101,7 +106,7 @@ class BatchRunner(WorkerTasks):
             interrupts.hold()
 
     def _prepare_workers(self, tasks: list[ActionTask]) -> None:
-        """Start the workers that the selected packages need, if it is sure that they need some."""
+        """Start workers for the selected packages, if they will certainly be needed."""
         if tasks:
             workspace = tasks[0].plan.workspace
             workspace.store.forget_overflow()
@@ -129,14 +134,13 @@ class BatchRunner(WorkerTasks):
             else:
                 break
         self._drop_waiting()
-        while self._under_way:  # what has begun when a failure ends the run
+        while self._under_way:  # running actions, after a failure ended the run
             self._wait_for_workers(task_dispatcher)
         self._leave_out_the_rest(_FAILURE_BEFORE)
         self._close_batch()
 
     def _take(self, node: Any, dispatcher: Any, settled: deque[Any]) -> None:
-        """Gather a task of ours that is stale; settle any other task now, unless it has to wait for
-        others first."""
+        """Collect a stale task of ours; settle any other task now, unless it has to wait."""
         task = action_task(node.task)
         if task is not None:
             node.bad_deps = _without_family(node.bad_deps)
@@ -155,7 +159,7 @@ class BatchRunner(WorkerTasks):
             self._ready.append(node)
             return
         else:
-            if is_foreign(node.task):  # it may change what ours read
+            if is_foreign(node.task):  # it may change files that ours read
                 settled += self._finish_what_runs(dispatcher)
             with as_it_is() if is_foreign(node.task) else contextlib.nullcontext():
                 self.process_task_result(node, self.execute_task(node.task))
@@ -164,13 +168,13 @@ class BatchRunner(WorkerTasks):
         settled.append(node)
 
     def _select(self, node: Any, dispatcher: Any) -> Any:
-        """Make the tasks of the methods of a package that is stale, and let doit look at it."""
+        """Make the method tasks of a stale package, and let doit select the task."""
         check = up_to_date(node.task)
         if check is not None and check.setup is not None and node.run_status is None:
             is_stale = self.always_execute or not check.is_current()
             node.task.setup_tasks = []
             for task in check.setup() if is_stale else ():
-                # Another package of a family may have made it, and it may run already.
+                # Another package of a family may have made it, and it may already be running.
                 if task.name not in dispatcher.nodes:
                     dispatcher.tasks[task.name] = task
                 if task.name.startswith("compile:"):
@@ -178,8 +182,10 @@ class BatchRunner(WorkerTasks):
         return self.select_task(node, dispatcher.tasks)
 
     def _comes_from_store(self, node: Any, task: ActionTask) -> bool:
-        """Return whether a package was linked before, so that doit need not look at its methods, or
-        a method compiled, so that it need not be quantized."""
+        """Return whether a task's result is in the store, so that its setup tasks can be skipped.
+
+        doit then need not visit the methods of a linked package, or quantize a compiled method.
+        """
         if (
             not task.traits.subsumes
             or node.run_status is not None
@@ -210,14 +216,16 @@ class BatchRunner(WorkerTasks):
             self._count_verdicts(plan)
 
     def _count_verdicts(self, plan: Plan) -> None:
-        """Let the run fail where a package's verdict is short of passed, and not accepted."""
+        """Fail the run if a requested verdict is worse than passed and not accepted."""
         if not is_all_accepted(find_standing(plan, self.record.events)):
             self.final_result = max(self.final_result, FAILURE)
 
 
 def _without_family(nodes: list[Any]) -> list[Any]:
-    """Return the nodes without those of a family: a task of ours says itself what it needs of
-    these."""
+    """Return the nodes that aren't family groups.
+
+    A task of ours checks by itself what it needs from its family.
+    """
     return [node for node in nodes if not node.task.name.startswith(f"{FAMILY}:")]
 
 

@@ -1,7 +1,7 @@
-"""The packages that a command line asks for: tasks are made, and configs and models read, for these
-alone.
+"""The packages that a command line selects.
 
-Of the command line it takes what doit gives a loader of tasks. Where it isn't sure, it takes all.
+Tasks are made, and configs and models read, only for these packages. The selection sees only the
+part of the command line that doit gives a task loader. If in doubt, it selects all packages.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _PART = re.compile(r"validate:([^/:*?\[]+)/([^:*?\[]+)")
 
 
 class Selection(NamedTuple):
-    """The tasks that are asked for.
+    """The tasks that a command line selects.
 
     Attributes:
-        packages: their names, as tasks have them, or None for all.
-        whole: whether packages run as a whole, so that the tasks of methods need only be made where
-            a package is stale.
-        parts: the methods that are validated without the rest of their package, by its name.
+        packages: their names, as in task names, or None for all.
+        whole: whether packages run as a whole, so that method tasks are only made for stale
+            packages.
+        parts: by package, the methods that are validated without the rest of it.
     """
 
     packages: frozenset[str] | None = None
@@ -31,9 +31,9 @@ class Selection(NamedTuple):
     parts: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
     def choose(self, names: Mapping[str, str]) -> list[str]:
-        """Return the selected packages of all, which are given by the names that tasks have."""
+        """Return the selected packages; `names` has all packages, keyed by their names in tasks."""
         if self.packages is None or not self.packages <= names.keys():
-            return list(names.values())  # doit says which name is wrong
+            return list(names.values())  # doit reports the wrong name
         return [package for name, package in names.items() if name in self.packages]
 
 
@@ -43,12 +43,12 @@ ALL = Selection()
 def find_selection(
     namespace: Mapping[str, Any], executes: bool, words: Sequence[str]
 ) -> Selection:
-    """Return what a command line selects.
+    """Return the packages and methods that a command line selects.
 
     Args:
-        namespace: that of the dodo file, whose own tasks may depend on any of ours.
-        executes: whether doit's command executes tasks, and doesn't list them, say.
-        words: the command's, without its options, or the default tasks.
+        namespace: the dodo file's, whose other tasks may depend on any of ours.
+        executes: whether doit's command executes tasks rather than listing them, for example.
+        words: the command's words without options, or the default tasks.
     """
     parts: dict[str, tuple[str, ...]] = {}
     packages: set[str] = set()
@@ -69,8 +69,7 @@ def find_selection(
 
 
 def find_foreign_tasks(namespace: Mapping[str, Any]) -> list[str]:
-    """Return the names of the tasks that a dodo file makes beside ours, as far as they are known
-    before they are made."""
+    """Return the names of a dodo file's other tasks that are known before they are made."""
     return [
         name.removeprefix("task_")
         for name, value in namespace.items()

@@ -1,8 +1,8 @@
-"""The verdicts that stand after a run.
+"""The current verdicts after a run.
 
-A package that was up to date has one too: what was never run, or that nothing judges, is reported
-each time. Where its validation was asked for it counts for the exit status, unless it is declared
-to be good enough: by `allow` of its config, of the settings, or `--allow`.
+Packages that were up to date have one too: a package that was never run, or that nothing judges, is
+reported each time. If its validation was requested, the verdict affects the exit status, unless it
+is accepted: by `allow` in its config or the settings, or by `--allow`.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from pipeline.store.visible import one_line
 
 NOT_RUN: Verdict = "not run"
 _MOST_NAMED = 6  # methods in a line
-# Beside what is up to date, the word alone would be about this run.
+# "not run" alone, next to packages that are up to date, would seem to be about this run.
 _COUNTED = {NOT_RUN: "never run here"}
 
 
 class StandingVerdict(NamedTuple):
-    """The verdict on a package, and on its methods that have not passed.
+    """The verdict on a package, and on those of its methods that have not passed.
 
     Attributes:
-        no_baseline: its gates that nothing can be compared with yet.
-        selected: whether this run was to validate it, and then it has not failed.
-        left_out: what validating it had no time for, in words.
+        no_baseline: its gates that have no baseline yet to compare with.
+        selected: whether this run was to validate it and did so without a failure.
+        left_out: the calls for which its validation had no time, in words.
     """
 
     package: str
@@ -44,9 +44,12 @@ class StandingVerdict(NamedTuple):
 
 
 def find_standing(plan: Plan, events: Iterable[Event]) -> list[StandingVerdict]:
-    """Return the verdicts on packages whose validation ended well, or that were only lowered and
-    have been validated as they are, by package."""
-    selected: dict[str, str] = {}  # the methods that were to be validated; "" is all
+    """Return the verdicts on packages, sorted by name.
+
+    Covers packages whose validation succeeded, and packages that were only lowered and whose
+    current content was validated before.
+    """
+    selected: dict[str, str] = {}  # the methods to validate; "" for all
     lowered: set[str] = set()
     tried: set[str] = set()
     for event in events:
@@ -69,8 +72,7 @@ def find_standing(plan: Plan, events: Iterable[Event]) -> list[StandingVerdict]:
 
 
 def _selected_verdict(plan: Plan, package: str, unit: str) -> StandingVerdict:
-    """Return the verdict on a package that this run was to validate, or on the methods of a unit
-    of it."""
+    """Return the verdict on a package that this run was to validate, or on some of its methods."""
     facts = plan.workspace.state(package).get("validate", {})
     methods = facts.get("methods", {})
     verdict = facts.get("verdict", NOT_RUN)
@@ -91,13 +93,13 @@ def _selected_verdict(plan: Plan, package: str, unit: str) -> StandingVerdict:
 
 
 def _validate_digest(plan: Plan, package: str) -> Digest | None:
-    with suppress(PipelineError):  # a mistake in what only a validation reads
+    with suppress(PipelineError):  # a mistake in a part that only validation reads
         return plan.validate_digest(package)
     return None
 
 
 def describe_standing(standing: Sequence[StandingVerdict]) -> Iterator[str]:
-    """Yield a line for each verdict short of passed: the methods that have it, and what to do."""
+    """Yield a line for each verdict worse than passed, with its methods and the remedy."""
     for verdict in VERDICTS[1:-1]:
         for accepted in (False, True):
             names: list[str] = []
@@ -120,7 +122,7 @@ def describe_standing(standing: Sequence[StandingVerdict]) -> Iterator[str]:
 
 
 def _describe_unrecorded(standing: Iterable[StandingVerdict]) -> Iterator[str]:
-    """Yield a line on the packages whose gates have no baseline to compare with yet."""
+    """Yield a line about packages whose gates have no baseline to compare with yet."""
     names = [verdict.package for verdict in standing if verdict.no_baseline]
     if names:
         command = "doit baseline"
@@ -137,7 +139,7 @@ def _methods_of(standing: StandingVerdict, verdict: str) -> list[str]:
 
 
 def count_standing(standing: Sequence[StandingVerdict]) -> str:
-    """Return how many packages have not passed, for the line of a run with nothing to do."""
+    """Return the counts of packages that have not passed, for the summary of a no-op run."""
     counts = Counter(package_verdict.verdict for package_verdict in standing)
     line = ""
     for verdict in VERDICTS[:-1]:
@@ -147,15 +149,14 @@ def count_standing(standing: Sequence[StandingVerdict]) -> str:
 
 
 def is_all_accepted(standing: Iterable[StandingVerdict]) -> bool:
-    """Return whether every package passed, or is declared to be good enough."""
+    """Return whether every package passed or its verdict is accepted."""
     return all(package_verdict.accepted for package_verdict in standing)
 
 
 def describe_packages(
     packages: int, standing: Sequence[StandingVerdict]
 ) -> Iterator[str]:
-    """Yield the line of a run with nothing to do, and one for each package whose validation was cut
-    short."""
+    """Yield the line of a no-op run, and one for each package whose validation was cut short."""
     yield f"up to date: {plural(packages, 'package')}{count_standing(standing)}"
     for package_verdict in standing:
         if package_verdict.left_out:

@@ -1,4 +1,4 @@
-"""Settle, count and report what came of doit's tasks: one half of the runner."""
+"""Settles, counts and reports the outcomes of doit's tasks: one half of the runner."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pipeline.store.workspace import Workspace
 
 
 class TaskOutcomes(Runner):  # type: ignore[misc]
-    """A runner that records what came of each task."""
+    """A runner that records the outcome of each task."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class TaskOutcomes(Runner):  # type: ignore[misc]
     def _settle(
         self, node: Any, task: ActionTask, status: Status, action: Action
     ) -> bool:
-        """Settle a task for which there is nothing to compute; False for any other."""
+        """Settle a task that needs no worker; return False for any other."""
         if status.state == "stale":
             return False
         if status.state != "hit":
@@ -67,8 +67,8 @@ class TaskOutcomes(Runner):  # type: ignore[misc]
         return True
 
     def _hold(self, workspace: Workspace) -> None:
-        """Keep others from evicting what this run uses from now on."""
-        # A run with nothing to do holds nothing.
+        """Keep other processes from evicting the results that this run uses from now on."""
+        # Imported here, since a no-op run takes no lease.
         from pipeline.store.leases import lease
 
         if not self._is_held:
@@ -83,7 +83,7 @@ class TaskOutcomes(Runner):  # type: ignore[misc]
         )
 
     def _note(self, task: ActionTask | None, event: Event) -> None:
-        """Record what came of a task, unless it was only looked at again."""
+        """Record the outcome of a task, unless it was only checked again."""
         assert task is not None
         if event.outcome == "up-to-date" and task in self._noted:
             return
@@ -96,8 +96,11 @@ class TaskOutcomes(Runner):  # type: ignore[misc]
         self.reporter.add_success(node.task)
 
     def _fail(self, node: Any, event: Event, shown: str | None = None) -> None:
-        """Settle a task that failed; `shown` is what people see of the error, where that is not the
-        whole of it, and "" where they saw it already."""
+        """Settle a failed task.
+
+        Args:
+            shown: the part of the error to print if not all of it; "" if it was already printed.
+        """
         self._note(action_task(node.task), event)
         node.run_status = "failure"
         text = show_error(event.error if shown is None else shown, event.kind)
@@ -111,7 +114,7 @@ class TaskOutcomes(Runner):  # type: ignore[misc]
         self._failed()
 
     def _not_run(self, node: Any, reason: str) -> None:
-        """Settle a task of ours, or a group of tasks, that can't or shan't run."""
+        """Settle a task of ours, or a group of tasks, that can't or shouldn't run."""
         task = action_task(node.task)
         node.run_status = "failure"
         if task is not None:

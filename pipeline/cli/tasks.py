@@ -1,9 +1,9 @@
 """The doit tasks of a workspace. A `dodo.py` needs one line: `from pte_pipeline.tasks import *`.
 
-export:<model>, quantize:<package>/<method>, compile:<package>/<method>, lower:<package> and
-validate:<package>. `lower` has its compile tasks as setup tasks, and those their quantize tasks, so
-doit looks at them only for a package, or a method, that is stale. The verbs, such as `plan`, are no
-tasks but commands: `pipeline.cli.workspace_commands`.
+The tasks are export:<model>, quantize:<package>/<method>, compile:<package>/<method>,
+lower:<package> and validate:<package>. `lower` has its compile tasks as setup tasks, and those have
+their quantize tasks, so doit visits them only for stale packages or methods. Verbs such as `plan`
+are commands, not tasks: see `pipeline.cli.workspace_commands`.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ DOIT_CONFIG = {
     "default_tasks": ["lower", "validate"],
     "reporter": Reporter,
     "continue": True,
-    "backend": "sqlite3",  # the one that two doit runs at once do not break
+    "backend": "sqlite3",  # the only one that two concurrent doit runs don't corrupt
     "dep_file": ".doit.sqlite3",
     "verbosity": 2,
 }
 
-# Tasks live to the end of doit; looking through thousands of them takes a fifth of a no-op run.
+# Tasks live until doit ends; collecting garbage among thousands takes a fifth of a no-op run.
 gc.set_threshold(1_000_000)
-atexit.register(gc.freeze)  # nor need Python look through them once more before it ends
+atexit.register(gc.freeze)  # nor should Python scan them once more at exit
 _selection = ALL
 
 
 def select(selection: Selection) -> None:
-    """Make tasks for these packages alone."""
+    """Restrict the tasks to a selection of packages."""
     global _selection
     _selection = selection
 
@@ -87,13 +87,12 @@ guard_standard_streams()
 
 
 def _packages(plan: Plan) -> list[str]:
-    """Return the packages that the command line asks for."""
+    """Return the packages that the command line selects."""
     return _selection.choose({quoted(package): package for package in plan.packages})
 
 
 def _with_families(plan: Plan) -> list[str]:
-    """Return the packages that the command line asks for, and those that share weights with
-    them."""
+    """Return the packages that the command line selects, and those that share weights with them."""
     packages = dict.fromkeys(_packages(plan))
     for package in list(packages):
         packages |= dict.fromkeys(plan.members(package))
@@ -101,7 +100,7 @@ def _with_families(plan: Plan) -> list[str]:
 
 
 def _needs_our_runner() -> None:
-    """Refuse to run in doit's own runner, which it uses where it doesn't see whose tasks it has."""
+    """Refuse to run in doit's own runner, which it uses if it can't tell whose tasks it has."""
     hint = (
         "the dodo file itself must import the tasks: `from pte_pipeline.tasks import *`"
     )
@@ -111,7 +110,7 @@ def _needs_our_runner() -> None:
 
 
 def _group(name: str) -> dict[str, Any]:
-    """Return a group of tasks, which has its line in `doit list` also without members."""
+    """Return a group of tasks; `doit list` has a line for it even if it is empty."""
     return {"name": None, "doc": GROUPS[name].summary}
 
 
@@ -129,8 +128,10 @@ def _task(
 
 
 def _method_tasks(kind: str) -> Iterator[dict[str, Any]]:
-    """Yield the tasks of compile units, or of the methods that are quantized, unless they are made
-    where a package is stale."""
+    """Yield the tasks of compile units or quantized methods.
+
+    Yields only the group if they are made later, for stale packages only.
+    """
     plan = current_plan()
     yield _group(kind)
     for package in _with_families(plan) if not _selection.whole else ():
@@ -160,15 +161,17 @@ def _method_tasks_of(plan: Plan, package: str, kind: str) -> Iterator[dict[str, 
 
 
 def _make_method_tasks(plan: Plan, package: str) -> Iterator[Task]:
-    """Make the tasks of the exports and methods that a package is linked from, for doit, after it
-    has made all others."""
+    """Make the tasks of the exports and methods that a package is linked from.
+
+    doit gets them after it has made all others.
+    """
     for linked_package in plan.linked_from(package):
         yield from _method_tasks_once(plan, linked_package)
 
 
 @cache
 def _method_tasks_once(plan: Plan, package: str) -> list[Task]:
-    """Make the tasks of a package's methods, which all of its family wait for."""
+    """Make the tasks of a package's methods once, for all packages of its family."""
     makers = {
         "export": _export_tasks(plan, [package]),
         "quantize": _method_tasks_of(plan, package, "quantize"),
@@ -183,7 +186,7 @@ def _method_tasks_once(plan: Plan, package: str) -> list[Task]:
 
 
 def make_tasks_again() -> list[Task]:
-    """Make all of our tasks for doit again, of the workspace's files as they are now."""
+    """Make all of our tasks for doit again, from the current files of the workspace."""
     _method_tasks_once.cache_clear()
     tasks: list[Task] = load_tasks(globals())
     return tasks
@@ -233,12 +236,12 @@ def _target(plan: Plan, package: str, file: str) -> str:
 
 @cache
 def _show(folder: Path, root: Path) -> str:
-    """Return the path of a folder from another one."""
+    """Return the path of a folder relative to another one."""
     return os.path.relpath(folder, root)
 
 
 def _unit_tasks(plan: Plan, package: str) -> list[str]:
-    """Return the names of the compile tasks of the objects that a package is linked from."""
+    """Return the names of the compile tasks for the objects that a package is linked from."""
     names = []
     for linked_package in plan.linked_from(package):
         if plan.problems(linked_package):
@@ -252,12 +255,12 @@ def remove_what_was_built(plan: Plan, package: str, dryrun: bool) -> None:
     try:
         for name in clean(plan.workspace, package, dryrun):
             print(one_line(f"lower:{package} - removing {name}"))
-    except OSError as error:  # for which doit would print a traceback, and end with 0
+    except OSError as error:  # doit would print a traceback and exit with status 0
         raise SystemExit(f"clean: {describe_error(error)}") from error
 
 
 def clean_orphans(dryrun: bool) -> int:
-    """Remove what builds left of packages that no config makes any more, and nothing else."""
+    """Remove only the build output of packages that no config makes any more."""
     plan = current_plan()
     orphans = find_orphans(plan.workspace, plan.configs.packages)
     for package in orphans:
@@ -268,8 +271,10 @@ def clean_orphans(dryrun: bool) -> int:
 
 
 def renew_overview() -> None:
-    """Write the pages over all packages again, where there are some, since they link to reports
-    that may be gone."""
+    """Write the pages over all packages again, if there are any.
+
+    They link to reports that may be gone.
+    """
     plan = current_plan()
     if not (plan.workspace.build / "index.html").exists():
         return
@@ -296,8 +301,10 @@ def task_validate() -> Iterator[dict[str, Any]]:
 
 
 def task__family() -> Iterator[dict[str, Any]]:
-    """Group packages that belong together, by the first of them; for their sizes validations wait.
-    `doit list` hides it."""
+    """Group the packages of each family under its first; validations wait for their sizes.
+
+    `doit list` hides these groups.
+    """
     plan = current_plan()
     yield {"name": None, "doc": "packages that belong together"}
     families: dict[str, list[str]] = {}

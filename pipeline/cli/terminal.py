@@ -1,4 +1,4 @@
-"""The streams on which doit and this package print: nothing leaves them that a terminal obeys."""
+"""Guards the output streams of doit and this package against terminal control sequences."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 
 from pipeline.store.visible import visible
 
-# Lines that GitHub (`::error`, `##[error]`), Azure (`##vso[...]`) and TeamCity take for commands.
+# Lines that GitHub (`::error`, `##[error]`), Azure (`##vso[...]`) and TeamCity treat as commands.
 _COMMAND = re.compile(r"^([ \t]*):(?=:)|#(?=#\w*\[)", re.MULTILINE)
 _raw = False
 
 
 def guard(stream: Any) -> Any:
-    """Make a stream write visible text from now on, whoever holds it; return the stream.
+    """Make a stream escape control sequences from now on, for all its users; return the stream.
 
     doit took its standard output when it was imported, before any module of ours, so the stream
-    itself is changed. Where nobody reads it any more, as behind `| head`, a build goes on unseen.
+    itself is modified. If its reader is gone, as with `| head`, the build continues without output.
     """
     if not hasattr(stream, "unguarded"):
         if hasattr(stream, "reconfigure"):
@@ -34,7 +34,7 @@ def guard(stream: Any) -> Any:
 
 
 def _unless_unread(stream: Any, method: Callable[..., object]) -> Callable[..., object]:
-    """Return a stream's method that drops what it has to write when its reader is gone."""
+    """Wrap a stream's method to discard output once the stream's reader is gone."""
 
     def call(*arguments: Any) -> object:
         try:
@@ -63,14 +63,16 @@ class _Unguarded:
 
 
 def unguarded(stream: Any) -> Any:
-    """Return a guarded stream as it was, for what we print with colours; foreign text in that is
-    made visible before."""
+    """Return the unguarded form of a guarded stream, for our coloured output.
+
+    Foreign text in that output must already be escaped.
+    """
     return _Unguarded(stream)
 
 
 @contextmanager
 def redirected(stream: Any, write: Callable[[str], object]) -> Iterator[None]:
-    """Within the block, give `write` what is written on a guarded stream, which stays guarded."""
+    """Within the block, pass text written to a guarded stream to `write`; it stays guarded."""
     before = stream.write
     stream.write = lambda text: (write(text if _raw else _plain(text)), len(text))[1]
     try:
@@ -81,7 +83,7 @@ def redirected(stream: Any, write: Callable[[str], object]) -> Iterator[None]:
 
 @contextmanager
 def as_it_is() -> Iterator[None]:
-    """Let what is printed in the block pass as it is: the output of tasks that are not ours."""
+    """Within the block, print text unchanged, for the output of tasks that are not ours."""
     global _raw
     before = _raw
     _raw = True
@@ -96,5 +98,5 @@ def _plain(text: str) -> str:
 
 
 def _escape_command(match: re.Match[str]) -> str:
-    """Return what stands before a command, and the command's mark by its number."""
+    """Return the text before a command, with the command's marker escaped."""
     return f"{match[1] or ''}\\x{ord(match[0][-1]):02x}"

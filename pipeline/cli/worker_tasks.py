@@ -1,4 +1,4 @@
-"""Tasks of ours that workers perform: from ready to settled, while others are under way."""
+"""Runs our tasks on workers, from ready to settled, while others are running."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from pipeline.store.usage import Usage
 
 
 class Waiting(NamedTuple):
-    """A task that waits for its action; `node` is doit's."""
+    """A task whose action waits or runs; `node` is doit's."""
 
     node: Any
     task: ActionTask
@@ -49,22 +49,27 @@ class WorkerTasks(TaskOutcomes):
         jobs: int,
         others: Any = None,
     ) -> None:
-        """Take what `TaskOutcomes` takes, and what a feature gives for the other tasks of the dodo
-        file, if there are any."""
+        """Take the arguments of `TaskOutcomes`, and `others`.
+
+        Args:
+            others: a feature's handler for other tasks of the dodo file, if there are any.
+        """
         super().__init__(dep_manager, reporter, continue_, always_execute, stream, jobs)
         self._jobs = jobs
         self._others = others
         self._pool: Any = None
         self._batch: Batch | None = None
         self._selected: list[ActionTask] = []
-        self._ready: list[Any] = []  # nodes that wait to be given to workers
-        self._under_way: dict[Digest, list[Waiting]] = {}  # what workers were given
+        self._ready: list[Any] = []  # nodes to be given to workers
+        self._under_way: dict[Digest, list[Waiting]] = {}  # given to workers
         self._shown: dict[Problem, str] = {}
         self._widespread: dict[Problem, list[str]] = {}
 
     def _fetch_ahead(self, tasks: list[ActionTask]) -> None:
-        """Fetch what a remote has for the selected packages, together. What does not come is found
-        missing when its turn comes."""
+        """Fetch the blobs that a remote has for the selected packages, in one go.
+
+        A blob that isn't fetched is missed when its turn comes.
+        """
         if self.always_execute:
             return
         blobs = find_remote_blobs(tasks)
@@ -74,8 +79,7 @@ class WorkerTasks(TaskOutcomes):
             workspace.store.fetch(blobs)
 
     def _give_to_workers(self) -> list[Any]:
-        """Let workers have what is ready and stale, and return the nodes of the other tasks, which
-        are settled."""
+        """Give ready and stale tasks to workers, and return the nodes of those that are settled."""
         if self._others is not None and self._others.needs_new_workers():
             self._close_pool()
         self._widespread = find_widespread(_find_problems(self._ready))
@@ -93,7 +97,7 @@ class WorkerTasks(TaskOutcomes):
         return settled
 
     def _finish_what_runs(self, dispatcher: Any) -> list[Any]:
-        """Wait for all that is under way, and return the nodes of the tasks that are settled."""
+        """Wait for all running actions, and return the nodes of the tasks that are settled."""
         settled = []
         while self._under_way:
             settled += self._wait_for_workers(dispatcher)
@@ -101,7 +105,7 @@ class WorkerTasks(TaskOutcomes):
         return settled
 
     def _prepare(self, node: Any) -> Waiting | None:
-        """Return a task with its action; None where it needs no worker, or can't run."""
+        """Return a task with its action, or None if it needs no worker or can't run."""
         task = action_task(node.task)
         assert task is not None
         self.reporter.execute_task(node.task)
@@ -116,7 +120,7 @@ class WorkerTasks(TaskOutcomes):
             shown = "\n".join(lines) if problems else None
             self._fail(node, describe_failure(task, error), shown)
             return None
-        if action is None:  # its result is not there and will never be
+        if action is None:  # its result can no longer be produced
             if self._others is not None and self._others.export_again(node, task):
                 return None
             self._fail(node, make_event(task, "failed", error=status.reason))
@@ -128,9 +132,11 @@ class WorkerTasks(TaskOutcomes):
         return Waiting(node, task, status, action)
 
     def _start(self, digest_to_waiting: dict[Digest, list[Waiting]]) -> list[Any]:
-        """Give each action to workers once, also where several tasks ask for it, as two packages
-        can ask for the same method lowered in the same way. Return the nodes of the tasks that
-        failed at once."""
+        """Give each action to workers once, even if several tasks need it.
+
+        For example, two packages may lower the same method in the same way. Returns the nodes of
+        the tasks that failed at once.
+        """
         plan = next(iter(digest_to_waiting.values()))[0].task.plan
         try:
             _try_to_write(plan)
@@ -151,7 +157,7 @@ class WorkerTasks(TaskOutcomes):
         return []
 
     def _drop_waiting(self) -> None:
-        """Let the tasks whose actions no worker has begun wait with those that are ready."""
+        """Put tasks whose actions no worker has started back among the ready ones."""
         for action in self._batch.drop_waiting() if self._batch else ():
             for waiting in self._under_way.pop(action.digest):
                 self._ready.append(waiting.node)
@@ -168,7 +174,7 @@ class WorkerTasks(TaskOutcomes):
                     settled.append(waiting.node)
             if action.kind == "export":
                 exported.add(action.model)
-        if exported:  # now it is known what follows
+        if exported:  # only now are the next actions known
             tasks = find_selected_tasks(task_dispatcher)
             self._fetch_ahead([task for task in tasks if _export_of(task) in exported])
         return settled
@@ -188,7 +194,7 @@ class WorkerTasks(TaskOutcomes):
 
     def _open_pool(self, plan: Plan) -> None:
         if self._pool is None:
-            from pipeline.run.pool import Pool  # which a no-op run does without
+            from pipeline.run.pool import Pool  # not needed by a no-op run
 
             jobs = self._jobs or plan.workspace.jobs
             self._pool = Pool(plan.workspace, jobs, self.always_execute)
@@ -204,7 +210,7 @@ class WorkerTasks(TaskOutcomes):
             self._pool = None
 
     def _settle_built(self, waiting: Waiting, event: Event, first: bool) -> None:
-        """Settle a task whose action ended; all but the first of an action are hits."""
+        """Settle a task whose action ended; all tasks that share it but the first are hits."""
         node, task, status, action = waiting
         task_event = make_event(task, event.outcome, reason=status.reason)
         if action.kind == "export" and not event.error:
@@ -237,8 +243,8 @@ class WorkerTasks(TaskOutcomes):
             self._succeed(node, task_event._replace(reason=reason, **facts))
 
     def _warn_of_export(self, task: ActionTask) -> None:
-        """Say at once what is wrong with exported methods, before they are compiled."""
-        action = task.action()  # whose key holds what the exporter turned out to read
+        """Print warnings about exported methods at once, before they are compiled."""
+        action = task.action()  # its key now includes the inputs that the exporter read
         entry = None
         if action:
             entry = task.plan.workspace.store.get(action.digest)
@@ -246,25 +252,24 @@ class WorkerTasks(TaskOutcomes):
             self._warn(f"{task.model}: {warning}")
 
     def _warn(self, warning: str) -> None:
-        """Tell it at once, if doit's reporter is ours."""
+        """Print a warning at once, if doit's reporter is ours."""
         if hasattr(self.reporter, "warn"):
             self.reporter.warn(warning)
 
 
 def _export_of(task: ActionTask) -> str | None:
-    """Return the name of the export that a package is made of, if there is one."""
+    """Return the name of the export that a package is made from, or None."""
     return task.plan.exporter(task.package) if task.package else None
 
 
 def _find_problems(nodes: Sequence[Any]) -> dict[str, Sequence[Problem]]:
-    """Return what is wrong with the packages of tasks of ours, by package."""
+    """Return the problems of the packages of our tasks, by package."""
     package_to_problems: dict[str, Sequence[Problem]] = {}
     for node in nodes:
         task = action_task(node.task)
         if task is not None and task.package:
-            with contextlib.suppress(
-                PipelineError, OSError
-            ):  # shown when its turn comes
+            # Shown when its turn comes.
+            with contextlib.suppress(PipelineError, OSError):
                 package_to_problems[task.package] = task.plan.problems(task.package)
     return package_to_problems
 
@@ -278,9 +283,11 @@ def _try_to_write(plan: Plan) -> None:
 
 
 def _prepare_reports() -> None:
-    """Import what the reports at the end of a run need, and compile its templates, while workers
-    are busy: it is a tenth of a second."""
-    with contextlib.suppress(Exception):  # whoever writes them says what is wrong
+    """Import the report modules and compile their templates while workers are busy.
+
+    This saves a tenth of a second at the end of the run.
+    """
+    with contextlib.suppress(Exception):  # errors recur when reports are written
         from pipeline.report.render import render_all
 
         render_all(())

@@ -1,10 +1,10 @@
 """The commands of doit in a workspace: doit's own with our loader and runner, and our verbs.
 
-doit knows its commands before it imports a dodo file, and commands that are installed as plugins
-are there in every project of an environment. So no verb of ours is one: the command line of a
-workspace comes from `pte_pipeline.doit_commands` to `run_command`, which has a table of its own.
-Nothing of doit is replaced: its commands, its loader and its file of states are subclassed, as its
-API has it for applications.
+doit looks up its commands before it imports a dodo file, and commands installed as plugins exist in
+every project of an environment. Our verbs are therefore not plugins: `pte_pipeline.doit_commands`
+passes a workspace's command line to `run_command`, which has its own table of commands. Nothing in
+doit is replaced: its commands, loader and state file are subclassed, as its API intends for
+applications.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ from pipeline.store.errors import PipelineError, did_you_mean
 from pipeline.store.visible import one_line
 
 _HELP = ("-h", "--help")
-_FORETELLING = ("plan", "explain")  # the verbs that say what a run would do
+_FORETELLING = ("plan", "explain")  # the verbs that predict a run
 
 
 def run_command(door: Any, words: list[str], dodo: Path | None) -> Any:
-    """Run a command line of a workspace; return the exit status.
+    """Run a command line in a workspace; return the exit status.
 
     Args:
         door: doit's command that was called, with all that doit gave it.
-        words: what follows its name.
-        dodo: the dodo file of the workspace; None in a folder without one.
+        words: the words after its name.
+        dodo: the dodo file of the workspace, or None in a folder without one.
     """
     command = [] if door.name == "run" else [door.name]
     root = dodo.parent if dodo else Path.cwd()
@@ -70,13 +70,13 @@ def run_command(door: Any, words: list[str], dodo: Path | None) -> Any:
         return _run_command(door, words, dodo, door.name)
     except PipelineError as error:
         raise InvalidCommand(show_error(str(error))) from error
-    except CmdParseError as error:  # which doit ends with all of its options
+    except CmdParseError as error:  # doit would print all options
         text = f"{str(error).partition(' (parsing')[0]}; see `doit help`"
         raise InvalidCommand(show_error(text)) from error
 
 
 def _take_options(command: list[str], words: list[str], root: Path) -> list[str]:
-    """Return the words without the options of features, each of which is looked at here."""
+    """Return the words without the options of features, each of which is applied here."""
     for option, reference in find_functions("options").items():
         words, values = take_option(words, f"--{option}")
         for value in values[-1:]:
@@ -95,8 +95,11 @@ def _run_parts(
     words: list[str] | None,
     run_others: Callable[[], int],
 ) -> int:
-    """Run the part of a command line that is for this process, then those that others run, unless
-    it could not begin or was interrupted; return the worst exit status."""
+    """Run this process's part of a command line, then the parts that others run.
+
+    The others are skipped if this part could not start or was interrupted. Returns the worst exit
+    status.
+    """
     status = 0
     if words is not None:
         status = _run_command(door, words[skipped:], dodo, door.name) or 0
@@ -106,7 +109,7 @@ def _run_parts(
 
 
 def _run_command(door: Any, words: list[str], dodo: Path | None, name: str) -> Any:
-    """Run a command of doit's, or the one that the words of `doit run` name, in this process."""
+    """Run a command in this process; if the words of `doit run` name a command, run that one."""
     commands = make_commands(door)
     if name == "run":
         words = take_allowed(words)
@@ -125,7 +128,7 @@ def _run_command(door: Any, words: list[str], dodo: Path | None, name: str) -> A
 
 
 def make_commands(door: Any) -> dict[str, type[DoitCommand]]:
-    """Return all commands of a workspace by name; `door` may know of some by other plugins."""
+    """Return all commands of a workspace by name; `door` may know some from other plugins."""
     commands = dict(getattr(door, "cmds", {}))
     for command in (*DoitMain.DOIT_CMDS, Run, List, Info, Forget, Clean, Help):
         commands[command.get_name()] = command
@@ -140,7 +143,7 @@ def make_commands(door: Any) -> dict[str, type[DoitCommand]]:
 
 
 class _States:
-    """A command of doit's that mends doit's file of states."""
+    """A doit command that repairs doit's state file if it is damaged."""
 
     loader: WorkspaceLoader
     states: type[States] = StatesToRead
@@ -150,7 +153,7 @@ class _States:
 
 
 class Run(_States, cmd_run.Run):  # type: ignore[misc]
-    """`doit run`, which is what `doit` alone and `doit TASK` are, by our runner."""
+    """`doit run`, also called by `doit` alone and `doit TASK`, with our runner."""
 
     states = States
 
@@ -158,7 +161,7 @@ class Run(_States, cmd_run.Run):  # type: ignore[misc]
         return super().parse_execute(number_verbosity(in_args))
 
     def get_reporters(self) -> dict[str, Any]:
-        # The door has looked all plugins up, which takes 10 ms.
+        # The door has already looked up all plugins, which takes 10 ms.
         reporters = getattr(self.loader.door, "reporters", None)
         return reporters or super().get_reporters()
 
@@ -176,8 +179,10 @@ class Run(_States, cmd_run.Run):  # type: ignore[misc]
         failure_verbosity: int,
         pdb: bool,
     ) -> Any:
-        """Run the selected tasks as doit does, but for the runner, which doit lets nobody choose.
-        doit finds its parameters by their names."""
+        """Run the selected tasks as doit does, but with our runner.
+
+        doit offers no way to choose a runner. It matches the parameters by name.
+        """
         PythonAction.pm_pdb = pdb
         self.control = TaskControl(
             self.task_list, auto_delayed_regex=auto_delayed_regex
@@ -216,7 +221,7 @@ class Run(_States, cmd_run.Run):  # type: ignore[misc]
 
 
 def _drop_dependencies(control: TaskControl) -> None:
-    """Let selected tasks run without those that they depend on, as `doit -s` asks for."""
+    """Let selected tasks run without their dependencies, for `doit -s`."""
     for name in control.selected_tasks:
         task = control.tasks[name]
         if not task.has_subtask:
@@ -228,7 +233,7 @@ def _drop_dependencies(control: TaskControl) -> None:
 
 @contextmanager
 def _open_output(outfile: Any) -> Iterator[TextIO]:
-    """Yield the stream that `doit -o` names, or is."""
+    """Yield the stream for `doit -o`, opening it if given a path."""
     if isinstance(outfile, str):
         with open(outfile, "w", encoding="utf-8") as stream:
             yield stream
@@ -262,7 +267,7 @@ class Forget(_States, cmd_forget.Forget):  # type: ignore[misc]
 
 
 class Clean(_States, cmd_clean.Clean):  # type: ignore[misc]
-    """`doit clean`, also of packages that no config makes any more."""
+    """`doit clean`, with an option for packages that no config makes any more."""
 
     cmd_options = (
         *cmd_clean.Clean.cmd_options,
@@ -295,7 +300,7 @@ class Clean(_States, cmd_clean.Clean):  # type: ignore[misc]
 
 
 class Help(_States, cmd_help.Help):  # type: ignore[misc]
-    """`doit help`: the page of a feature; of any other word, doit's."""
+    """`doit help`: the page of a feature if one has it, else doit's."""
 
     def execute(self, params: Any, args: Sequence[str]) -> Any:
         for lines in filter(None, call_all("help_pages", args, self.bin_name)):
@@ -317,7 +322,7 @@ class Help(_States, cmd_help.Help):  # type: ignore[misc]
 
 
 class Verb(DoitCommand):  # type: ignore[misc]
-    """A verb of ours: it needs the plan of the workspace, and no tasks."""
+    """A verb of ours that needs the plan of the workspace, but no tasks."""
 
     verb: Command
 
@@ -325,7 +330,7 @@ class Verb(DoitCommand):  # type: ignore[misc]
         self, task_loader: WorkspaceLoader, cmds: Any = None, **arguments: Any
     ) -> None:
         super().__init__(**arguments)
-        # For the settings and variables of these.
+        # For the options about settings and variables.
         self.cmd_options = task_loader.cmd_options
         self.loader = task_loader
 
@@ -362,8 +367,7 @@ class VerbAnywhere(Verb):
 def run_verb(
     verb: Command, words: Sequence[str], flags: Mapping[str, bool | str]
 ) -> int:
-    """Print the lines of a verb, or with `--json` its record and nothing else; return the exit
-    status."""
+    """Print the lines of a verb, or only its record with `--json`; return the exit status."""
     function = _find_function(verb)
     as_json = flags.get("json")
     plan = tasks.current_plan()
@@ -378,7 +382,7 @@ def run_verb(
         text = f"{verb.name}: {show_error(str(error))}"
         print(text, file=sys.stderr if as_json else None, flush=True)
         return 1
-    except BrokenPipeError:  # whoever reads has seen enough
+    except BrokenPipeError:  # the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     finally:
         plan.remember()
@@ -386,5 +390,5 @@ def run_verb(
 
 
 def _find_function(verb: Command) -> Any:
-    """Import the function of a verb, with much that other commands do without."""
+    """Import the function of a verb, and modules that other commands don't need."""
     return load(verb.run)

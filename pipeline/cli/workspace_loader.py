@@ -1,5 +1,8 @@
-"""doit's loader of tasks in a workspace: it finds the dodo file from any folder below, and makes
-the tasks that a command line asks for in our grammar."""
+"""doit's task loader in a workspace.
+
+It finds the dodo file from any subfolder, and makes the tasks that a command line selects in our
+grammar.
+"""
 
 from __future__ import annotations
 
@@ -34,13 +37,13 @@ _NO_DODO = (
 
 
 class WorkspaceLoader(DodoTaskLoader):  # type: ignore[misc]
-    """Loads the tasks that a command line asks for, and says what its words mean.
+    """Loads the tasks that a command line selects, and interprets its words.
 
     Attributes:
         door: doit's own command, which has looked up its plugins.
-        dodo: the dodo file; None in a folder without one.
-        run_options: those that stood behind the names of tasks.
-        has_foreign_tasks: whether the dodo file makes other tasks than ours.
+        dodo: the dodo file, or None in a folder without one.
+        run_options: the options after the names of tasks.
+        has_foreign_tasks: whether the dodo file makes tasks other than ours.
     """
 
     def __init__(self, door: Any, dodo: Path | None, verbs: Sequence[str]) -> None:
@@ -51,14 +54,14 @@ class WorkspaceLoader(DodoTaskLoader):  # type: ignore[misc]
         self.has_foreign_tasks = False
         self.config = door.loader.config
         self.task_opts = door.loader.task_opts
-        # No task may be called as a command is.
+        # No task may have the name of a command.
         self.cmd_names = sorted({*door.loader.cmd_names, *verbs})
         self.namespace: Mapping[str, Any] | None = getattr(
             door.loader, "namespace", None
         )
 
     def setup(self, opt_values: Mapping[str, Any]) -> None:
-        """Import the dodo file, unless its tasks were given."""
+        """Import the dodo file, unless its tasks were passed in."""
         if self.namespace is not None:
             return
         if self.dodo is None:
@@ -66,7 +69,7 @@ class WorkspaceLoader(DodoTaskLoader):  # type: ignore[misc]
         seek = opt_values["seek_file"] or not os.path.exists(opt_values["dodoFile"])
         try:
             super().setup({**opt_values, "seek_file": seek})
-            if is_untrusted():  # doit put the folder of the dodo file there
+            if is_untrusted():  # doit added the dodo file's folder
                 leave_workspace_out(Path.cwd())
         except (AttributeError, ImportError) as error:
             hint = _explain_hidden(error, self.dodo)
@@ -75,16 +78,18 @@ class WorkspaceLoader(DodoTaskLoader):  # type: ignore[misc]
             raise InvalidDodoFile(f"{self.dodo.name}: {error}; {hint}") from None
 
     def load_doit_config(self) -> dict[str, Any]:
-        """Return the dodo file's `DOIT_CONFIG`, with our values for the keys that it leaves out."""
+        """Return the dodo file's `DOIT_CONFIG`, with our defaults for missing keys."""
         config = super().load_doit_config()
         defaults = dict(tasks.DOIT_CONFIG)
-        if "backend" in config:  # which can't read a file of ours
+        if "backend" in config:  # another backend can't read our file
             defaults.pop("dep_file")
         return {**defaults, **config}
 
     def load_tasks(self, cmd: Any, pos_args: list[str]) -> Any:
-        """Make the tasks that a command line asks for. `pos_args` become their names in place,
-        since doit selects tasks by the same list. Raises PipelineError for words without meaning.
+        """Make the tasks that a command line selects.
+
+        `pos_args` is rewritten in place to the names of the tasks, since doit selects tasks by the
+        same list. Raises PipelineError for unknown words.
         """
         plan = tasks.current_plan()
         if cmd.execute_tasks:
@@ -111,8 +116,10 @@ class WorkspaceLoader(DodoTaskLoader):  # type: ignore[misc]
         return loaded
 
     def _refuse_nothing(self, names: Sequence[str], loaded: Any, plan: Plan) -> None:
-        """Say which groups have no tasks. Raises PipelineError where packages are asked for and
-        there are none."""
+        """Print which groups have no tasks.
+
+        Raises PipelineError if packages are requested and none exist.
+        """
         if not plan.packages and any(name in GROUPS for name in names):
             raise PipelineError(describe_no_packages(plan.workspace))
         for line in empty_groups(names, loaded):
@@ -120,7 +127,7 @@ class WorkspaceLoader(DodoTaskLoader):  # type: ignore[misc]
 
 
 def _explain_hidden(error: Exception, dodo: Path | None) -> str:
-    """Describe the module of a workspace that our own package hides; "" for any other error."""
+    """Describe the workspace module that our own package shadows; "" for any other error."""
     from pipeline.program.import_errors import explain_hidden_at_top
 
     if dodo:
@@ -129,7 +136,7 @@ def _explain_hidden(error: Exception, dodo: Path | None) -> str:
 
 
 def _packages_with_rows(words: Sequence[str], plan: Plan) -> tuple[str, ...]:
-    """Return the packages of which single methods are named: the table has rows for these."""
+    """Return the packages with methods named on the command line; the table shows their methods."""
     patterns = []
     for word in words:
         if "/" in word:

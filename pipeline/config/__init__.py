@@ -1,1 +1,1 @@
-"""Package configs: files, composition, models and their checks. No torch."""
+"""Package configs: their files, composition, models and checks. Imports no torch."""

@@ -1,9 +1,9 @@
-"""Composes the files of a folder to one document for each package, with the place of each value.
+"""Composes the files of a folder into one document per package, with the place of each value.
 
-A file may extend others, give defaults for all methods, read variables of the environment and make
-several packages through a matrix. The document of a package is plain, as if it had been written in
-one file; `pipeline.config.parser` checks its meaning. Nothing is read but files of the folder and
-the variables that they name; both are listed, so that the plan can cache what came out.
+A file may extend others, set defaults for all methods, read environment variables and make several
+packages through a matrix. The document of a package is plain, as if it had been written in one
+file; `pipeline.config.parser` checks its meaning. Nothing is read but files of the folder and the
+variables that they name. Both are recorded, so that the plan can cache the result.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from pipeline.store.settings import Environment
 from pipeline.store.visible import one_line
 from pipeline.store.workspace import CONFIG_SUFFIXES, config_files
 
-# The keys of a file that are used up here, in the order in which people read of them.
+# The keys of a file that composition consumes, in the order in which users see them.
 KEYS = ("extends", "defaults", "matrix", "package")
 _LONGEST_CHAIN = 64
 
 
 @dataclass(frozen=True)
 class Document:
-    """All that was written for one package, not yet checked.
+    """Everything written for one package, not yet checked.
 
     Attributes:
-        file: what messages call the file that makes the package.
-        root: what was written; a mapping, unless the file holds something else.
-        problems: what composing it found; the values concerned are None.
+        file: the file that makes the package, as shown in messages.
+        root: the content; a mapping, unless the file holds something else.
+        problems: mistakes found while composing; the values concerned are None.
     """
 
     file: str
@@ -48,8 +48,10 @@ class Document:
         return plain(self.root)
 
     def problem(self, path: str, fault: str, hint: str = "", at: str = "") -> Problem:
-        """Make a problem of a path of the document, with the place where that was written; `at` is
-        the member that it is about, where that is not the whole value."""
+        """Make a problem for a path of the document, located where that path was written.
+
+        `at` is the member that the problem is about, if not the whole value.
+        """
         node, unwritten = self._find(at or path)
         if node.path:
             place = f"{node.path}{unwritten}"
@@ -64,7 +66,7 @@ class Document:
         return Problem(node.file, place, fault, hint, node.line)
 
     def written(self, path: str) -> Node | None:
-        """Return what was written for a path; None where nothing was, and a default holds."""
+        """Return the node written for a path, or None if nothing was, so that a default applies."""
         node, unwritten = self._find(path)
         if unwritten:
             return None
@@ -73,7 +75,7 @@ class Document:
     def _find(
         self, path: str, node: Node | None = None, base: str = ""
     ) -> tuple[Node, str]:
-        """Return the innermost node on the way to a path, and the rest of the path there."""
+        """Return the innermost node on the way to a path, and the rest of the path from there."""
         node = node or self.root
         members: Iterable[tuple[object, Node]] = ()
         if isinstance(node.value, list):
@@ -91,12 +93,12 @@ class Folder:
     """The configs of a folder; each file is read once.
 
     Attributes:
-        files: the files by their names without the suffix.
+        files: the files by name without suffix.
         environment: the variables that they may read.
     """
 
     def __init__(self, path: Path, environment: Environment) -> None:
-        """Raises PipelineError for a folder that cannot be read."""
+        """Raises PipelineError if the folder can't be read."""
         self.environment = environment
         self._root = path.parent
         self.files = config_files(path)
@@ -113,7 +115,7 @@ class Folder:
     def read(
         self, path: Path
     ) -> tuple[Node | None, Digest | None, tuple[Problem, ...]]:
-        """Return the mapping of a file, the digest of its bytes, and what is wrong with it."""
+        """Return the mapping of a file, the digest of its bytes, and its problems."""
         if path not in self._read:
             digest = None
             file = shown_file(path)
@@ -147,12 +149,13 @@ class Composition:
     """Composes the packages of a file.
 
     Attributes:
-        file, stem: what messages call it, and its name without the suffix.
-        documents: by package.
-        problems: what is wrong with the file or with one that it extends. Such a file stands for
-            the package of its own name, of which there is no document.
-        reads: the files of the folder that were looked for, by name, with the digest of what was
-            read, or None for one that is not there.
+        file: the file's name as shown in messages.
+        stem: its name without the suffix.
+        documents: the documents, by package.
+        problems: mistakes in the file or in one that it extends. A file with mistakes stands for
+            the package of its own name, which has no document.
+        reads: the files of the folder that were looked for, by name, with the digest of the content
+            read, or None if missing.
     """
 
     def __init__(self, folder: Folder, path: Path) -> None:
@@ -177,17 +180,18 @@ class Composition:
 
     @property
     def variables(self) -> tuple[str, ...]:
-        """The names of the variables of the environment that were asked for."""
+        """The names of all environment variables that were looked up."""
         return tuple(sorted(self._variables.read))
 
     # Bases
 
     def _chain(self, path: Path, way: tuple[tuple[Path, Node], ...]) -> list[Node]:
-        """Return the documents of a file and of all that it extends: each once, bases before what
-        extends them, earlier bases before later ones.
+        """Return the documents of a file and of all that it extends, each once, bases first.
+
+        If a file extends several others, the order in which it names them is kept.
 
         Args:
-            way: the files that led here, with the names of what they extend on it.
+            way: the files that led here, each with the name that it extends on the way.
         """
         self._done.add(path)
         root, digest, problems = self._folder.read(path)
@@ -210,7 +214,7 @@ class Composition:
         return [*chain, root.with_value(members)]
 
     def _report_circle(self, way: tuple[tuple[Path, Node], ...], base: Path) -> None:
-        """Report the same problem whichever file of the circle one began with."""
+        """Report the same problem for a circle, whichever of its files was read first."""
         circle = list(way[[path for path, _ in way].index(base) :])
         first = circle.index(min(circle, key=lambda step: step[0].name))
         circle = circle[first:] + circle[:first]
@@ -222,7 +226,7 @@ class Composition:
         )
 
     def _bases(self, extends: Node | None) -> Iterator[tuple[Path, Node]]:
-        """Yield the files that one extends, with their names there."""
+        """Yield the files that a file extends, with the nodes that name them."""
         wrong = self._variables.wrong
         if extends is None:
             return
@@ -241,7 +245,7 @@ class Composition:
             if name is None:
                 continue
             paths = self._folder.files.get(name, [])
-            # A missing file counts too: the config changes as soon as it appears.
+            # Also recorded if missing: the config changes as soon as the file appears.
             for suffix in CONFIG_SUFFIXES:
                 self.reads.setdefault(f"{name}{suffix}", None)
             if len(paths) == 1:
@@ -250,7 +254,7 @@ class Composition:
                 files = " and ".join(shown_file(path) for path in paths)
                 wrong(item, f"'{name}' is both {files}", "keep one")
             else:
-                # The same words in every config that extends it, so that they are told once.
+                # The same words in every config that extends it, so that they are reported once.
                 hint = did_you_mean(str(name), self._folder.files, impossible=self.stem)
                 wrong(item, f"no config {shown(name)}", hint)
 
@@ -278,7 +282,7 @@ class Composition:
     def _combinations(
         self, matrix: Node, template: Node | None, root: Node
     ) -> dict[str, Combination]:
-        """Return the combinations of a matrix by the names of their packages."""
+        """Return the combinations of a matrix, by package name."""
         combinations: dict[str, Combination] | None = next(
             call_all(
                 "expand_matrix", matrix, self._variables, self.stem, template, root
@@ -310,8 +314,10 @@ def _there(node: Node | None) -> Node | None:
 
 
 def merge(below: Node | None, above: Node) -> Node:
-    """Lay one document on another: mappings member by member, anything else as it is above. An
-    empty value takes away what is below it."""
+    """Merge a document over another: mappings by member, anything else as in `above`.
+
+    An empty value removes the value below it.
+    """
     if below is None:
         return above
     if above.value is None:
@@ -325,7 +331,7 @@ def merge(below: Node | None, above: Node) -> Node:
 
 
 def _with_defaults(root: Node, variables: Variables) -> Node:
-    """Lay the methods on the defaults."""
+    """Merge each method over the defaults."""
     members = dict(root.value)
     defaults = _there(members.pop("defaults", None))
     methods = members.get("methods")
@@ -345,8 +351,8 @@ def _with_defaults(root: Node, variables: Variables) -> Node:
 
 
 def _filled(root: Node, fill: Callable[[Node], Node]) -> Node:
-    """Leave out what was taken away, and fill in the variables of all texts."""
-    # By identity: a node that YAML aliases repeat is copied once.
+    """Drop removed values, and fill in the variables of all texts."""
+    # Keyed by identity: a node that YAML aliases repeat is copied once.
     copies: dict[int, Any] = {}
 
     def copy(node: Node) -> Node:

@@ -1,4 +1,4 @@
-"""Find where a package config contradicts itself, as far as its shape tells."""
+"""Finds contradictions in a package config that its shape alone reveals."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _K = TypeVar("_K")
 def find_contradictions(
     data: dict[str, Any],
 ) -> Iterator[tuple[tuple[int | str, ...], str, str]]:
-    """Yield where a package contradicts itself, as far as its shape allows to find that."""
+    """Yield the contradictions in a package's data: the place, the fault and a hint."""
     methods = [
         name for name in as_kind(dict, data.get("methods")) if isinstance(name, str)
     ]
@@ -53,7 +53,7 @@ def find_contradictions(
 
 
 def as_kind(kind: type[_K], value: object) -> _K:
-    # A value of another kind is a mistake that the models report.
+    # The models report values of another type as mistakes.
     if isinstance(value, kind):
         return value
     return kind()

@@ -1,4 +1,4 @@
-"""The models of `edge` in a package config, and of the passes that it and `emit` name."""
+"""The models of `edge` in a package config, and of the passes that `edge` and `emit` name."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from pipeline.config.fields import (
 )
 from pipeline.config.secrets import Secret, replace_secrets
 
-FACTORY = "factory"  # the key before a pass that is made by a call
+FACTORY = "factory"  # the key around a pass that a function returns
 
 
 class PassSpec(Options):
-    """A pass over the graph, by import path, and the options that it is made with."""
+    """A pass over the graph, as an import path, and the options to make it with."""
 
     reference: Annotated[str, Field(pattern=REFERENCE_PATTERN)]
     options: Annotated[dict[str, Any], AfterValidator(check_data)] = Field(default={})
@@ -39,7 +39,7 @@ class PassSpec(Options):
         return options
 
     def hide(self, text: str) -> str:
-        """Return a text without the values of secrets."""
+        """Replace the values of secrets in a text by their names."""
         secrets: list[Secret] = []
         replace_secrets(self.options, secrets.append)
         for secret in secrets:
@@ -48,7 +48,7 @@ class PassSpec(Options):
         return text
 
 
-# Passes of a config, in their order.
+# The passes of a config, in order.
 Passes = Annotated[tuple[PassSpec, ...], Field(strict=False), NeedsFeature("passes")]
 
 

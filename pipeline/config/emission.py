@@ -1,4 +1,4 @@
-"""The models of `emit` in a package config: how a package, or one method of it, is written."""
+"""The models of `emit` in a package config: how a package, or one of its methods, is written."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class MemoryPlan(Options):
 
     @property
     def references(self) -> tuple[str, ...]:
-        """The algorithms that are no words, as module:name."""
+        """The user's algorithms, as module:name."""
         return tuple(name for name in self.algorithm if ":" in name)
 
 
@@ -270,6 +270,5 @@ class EmitConfig(Options):
 
     @property
     def holds_lines(self) -> bool:
-        """Return whether lines of the source, which a program's digest leaves out, stand in what is
-        made."""
+        """Whether the output contains source lines, which a program's digest leaves out."""
         return self.emit_stacktrace or self.etrecord

@@ -1,4 +1,4 @@
-"""Opens sections of a config to the keys that features bring (`pipeline.moments`)."""
+"""Adds the config keys of features to the sections of a config (`pipeline.moments`)."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pipeline.backends.options import Options
 from pipeline.moments import find_features, load
 
 _Section = TypeVar("_Section", bound=Options)
-# The keys of a package that a build without these features refuses.
+# Package keys that need a feature, with its name; without it they are refused.
 PACKAGE_KEYS = {"family": "families", "toolchain": "toolchains"}
 
 
 def open_to_features(section: str) -> Callable[[type[_Section]], type[_Section]]:
-    """Return a decorator of a section's model, which adds the fields of features to it.
+    """Return a decorator that adds the fields of features to a section's model.
 
     Args:
-        section: the path of the section, such as `validate.gates`.
+        section: the path of the section, for example `validate.gates`.
     """
 
     def add_fields(model: type[_Section]) -> type[_Section]:

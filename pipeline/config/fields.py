@@ -1,4 +1,4 @@
-"""Types of a config's fields: the texts and numbers they take, and messages about others."""
+"""The types of a config's fields: accepted texts and numbers, and messages about all others."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from pipeline.store.files import BUILD_FILES
 from pipeline.store.names import METHOD_NAME, NAME_PATTERN, NAME_RULE
 from pipeline.store.sizes import SIZE_PATTERN, UNITS, parse_size
 
-WEIGHTS_FILE = "weights"  # the .ptd file of weights without a file named
-LONGEST_NAME = 128  # of a file's 255, for a suffix and what stands before it
-_LONGEST_PATH = 1000  # of a file or module, with the folders that it is in
-# Of an operator, or of several: `*` stands for any characters.
+WEIGHTS_FILE = "weights"  # the .ptd file for weights if no file is named
+LONGEST_NAME = 128  # of a file's 255, minus a prefix and a suffix
+_LONGEST_PATH = 1000  # of a file or module, including its folders
+# `*` in OPERATORS_PATTERN, which matches one or several operators, stands for any characters.
 PARAMETER_PATTERN = r"^[A-Za-z][A-Za-z0-9_]*$"
 OPERATORS_PATTERN = r"^[A-Za-z_*][A-Za-z0-9_.*]*$"
 SHARE_PATTERN = r"^[0-9]{1,9}(\.[0-9]{1,9})? ?%$"
@@ -43,10 +43,11 @@ LABEL_PATTERN = r"^[^\x00-\x1f\x7f]+$"
 OPERATOR_PATTERN = (
     r"^[A-Za-z_][A-Za-z0-9_]*\.[A-Za-z_][A-Za-z0-9_]*\.[A-Za-z_][A-Za-z0-9_]*$"
 )
-# No name begins with `_`: those are private, or Python's own. But ExecuTorch has its in `_passes`.
+# Names don't begin with `_`, which marks private names and Python's own; an exception is
+# ExecuTorch's `_passes`.
 _WORD = r"[A-Za-z][A-Za-z0-9_]*"
 REFERENCE_PATTERN = rf"^(executorch(\.(_passes|{_WORD}))+|{_WORD}(\.{_WORD})*):{_WORD}$"
-# What a text that does not match one of these should be.
+# Messages for texts that don't match a pattern.
 RULES = {
     NAME_PATTERN: NAME_RULE,
     PARAMETER_PATTERN: "must be letters, digits and '_', and begin with a letter",
@@ -62,17 +63,16 @@ RULES = {
 
 
 class NeedsFeature(str):
-    """Marks a key of a config, in its `Annotated` type, that does nothing without the feature of
-    this name."""
+    """Marks a config key, in its `Annotated` type, that has no effect without the named feature."""
 
 
 SelectedModules = Annotated[Modules | None, NeedsFeature("module_selection")]
-# Marks a key of a config, in its `Annotated` type, whose value is compared with a baseline.
+# Marks a config key, in its `Annotated` type, whose value is compared with a baseline.
 NEEDS_BASELINE = "compared with a baseline"
 
 
 def find_missing_feature(field: FieldInfo) -> str:
-    """Return the feature that a key needs and that is not installed, or ""."""
+    """Return the name of the feature that a key needs and that isn't installed, or ""."""
     for mark in field.metadata:
         if isinstance(mark, NeedsFeature) and not has_feature(mark):
             return mark
@@ -80,7 +80,7 @@ def find_missing_feature(field: FieldInfo) -> str:
 
 
 def wrong_package_name(name: object) -> str:
-    """Return what a package's name must be, or "" for one that can be a folder of `build/`."""
+    """Return the rule that a package name breaks, or "" if it can name a folder of `build/`."""
     if not isinstance(name, str) or not re.fullmatch(NAME_PATTERN, name):
         return RULES[NAME_PATTERN]
     if len(name) > LONGEST_NAME:
@@ -91,7 +91,7 @@ def wrong_package_name(name: object) -> str:
 
 
 def is_method(name: object) -> bool:
-    """Tell whether a method can be called so."""
+    """Return whether a name is a valid method name."""
     return isinstance(name, str) and METHOD_NAME.fullmatch(name) is not None
 
 
@@ -102,7 +102,7 @@ def _short(name: str) -> str:
 
 
 def parse_bytes(value: Any) -> Any:
-    """Return a size in bytes, as of `40MB`. Raises PydanticCustomError for what is none."""
+    """Parse a size such as `40MB` to bytes. Raises PydanticCustomError if it isn't one."""
     parsed = None
     if isinstance(value, str):
         parsed = parse_size(value)
@@ -118,7 +118,7 @@ def parse_bytes(value: Any) -> Any:
 
 def _portion(value: Any) -> Any:
     if isinstance(value, str) and re.fullmatch(SHARE_PATTERN, value):
-        # As a decimal: 0.7 / 100 is not 0.007 in floating point.
+        # As a decimal, since 0.7 / 100 is not 0.007 in floating point.
         value = float(Decimal(value.rstrip("% ")) / 100)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not 0 <= value < math.inf:
@@ -127,7 +127,7 @@ def _portion(value: Any) -> Any:
 
 
 def _by_file(value: Any) -> Any:
-    """Return patterns by the name of their file, where one file goes without its name."""
+    """Return patterns by file name; a single file's name may be omitted."""
     if isinstance(value, bool):
         if value:
             value = ["*"]
@@ -174,7 +174,7 @@ def _algorithms(value: Any) -> Any:
 
 
 def is_reference(name: str) -> bool:
-    """Tell whether a text is module:name."""
+    """Return whether a text has the form module:name."""
     return (
         len(name) <= _LONGEST_PATH and re.fullmatch(REFERENCE_PATTERN, name) is not None
     )
@@ -194,7 +194,10 @@ def _constant(value: Any) -> Any:
 
 
 def check_data(value: Any) -> Any:
-    """Return data that JSON can hold, or secrets. Raises PydanticCustomError for other data."""
+    """Check that data consists of JSON values and secrets, and return it.
+
+    Raises PydanticCustomError for other data.
+    """
     if isinstance(value, dict):
         members = value.values()
     else:

@@ -1,4 +1,4 @@
-"""The mistakes in a config in the words of this project, and what pydantic says put into them."""
+"""Words the mistakes in a config, including those that pydantic reports."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ REMEDIES = {
     "methods": "name every method of the model",
     "partitioners": PORTABLE,
 }
-# By pydantic's type of error. One that is not here gets a sentence that is true of all.
+# Keyed by pydantic's type of error. Other types get a sentence that is always true.
 _MUST_BE = {
     "bool_type": "must be true or false",
     "dict_type": "must be a mapping",
@@ -48,7 +48,7 @@ class Mistakes(list[InitErrorDetails]):
     def add(
         self, fault: str, hint: str = "", loc: tuple[int | str, ...] = (), **key: Any
     ) -> None:
-        """Add a mistake at a place in the value, or of a `key` of the mapping there."""
+        """Add a mistake at a place in the value, or about a `key` of the mapping there."""
         kind = PydanticCustomError(
             "mistake", "mistake", {"what": fault, "known": hint, **key}
         )
@@ -57,15 +57,17 @@ class Mistakes(list[InitErrorDetails]):
 
 @contextmanager
 def collected(mistakes: Mistakes, *place: str) -> Iterator[set[int | str]]:
-    """Add the mistakes of what is validated within, which stands at a place. The set that it yields
-    then holds the keys of inner mappings with mistakes."""
+    """Collect the mistakes of a validation within the context, located at a place.
+
+    Yields a set, which afterwards holds the keys of inner mappings with mistakes.
+    """
     failed: set[int | str] = set()
     try:
         yield failed
     except ValidationError as invalid:
         places = {mistake["loc"][:1] for mistake in mistakes}
         for error in invalid.errors(include_url=False):
-            # pydantic adds these to places in mappings and unions; nobody wrote them.
+            # pydantic adds these to paths through mappings and unions; they are not in the file.
             loc = tuple(s for s in error["loc"] if s not in ("[key]", *OVERRIDE_TAGS))
             if error["type"] == "mistake":
                 context = dict(error["ctx"])
@@ -85,7 +87,7 @@ def collected(mistakes: Mistakes, *place: str) -> Iterator[set[int | str]]:
 
 
 def _describe(error: ErrorDetails) -> tuple[str, str]:
-    """Return what is wrong and what would be right, of one of pydantic's errors."""
+    """Return the fault that an error of pydantic's describes, and a hint."""
     kind = error["type"]
     value = error["input"]
     context = error.get("ctx", {})
@@ -95,14 +97,14 @@ def _describe(error: ErrorDetails) -> tuple[str, str]:
     if kind == "missing":
         return "is missing", REMEDIES.get(key, "")
     if kind in ("literal_error", "unknown"):
-        # pydantic has the alternatives of a literal in its sentence alone.
+        # pydantic lists the choices of a literal only in its sentence.
         listed = re.findall(
             r"'([^']*)'|([\w-]+)", context.get("expected", "").replace(" or ", ", ")
         )
         names = context.get("known") or [text or word for text, word in listed]
         hint = did_you_mean(word(value), names, 60)
         return f"is {shown(value)}, must be one of those known", hint
-    if kind == "rule" and not key:  # of several members
+    if kind == "rule" and not key:  # about several members
         return error["msg"], ""
     hint = ""
     if kind == "rule":

@@ -1,7 +1,7 @@
-"""The models of a package config: what can stand in it, with which limits and defaults.
+"""The models of a package config: its keys, their limits and defaults.
 
-They are also what the JSON schema is made from, so descriptions are written for people who edit a
-config. `pipeline.config.reader` reads the YAML spelling of them.
+The JSON schema is made from them, so descriptions are written for people who edit configs.
+`pipeline.config.reader` reads the YAML spelling.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from pipeline.config.units import group_methods
 from pipeline.config.validation import Cases, ValidateConfig
 from pipeline.store.errors import join
 
-OMIT = "omit"  # in place of a method's settings: it is no part of the package
+OMIT = "omit"  # in place of a method's settings: leave it out of the package
 
 
 class MethodConfig(Options):
@@ -109,7 +109,7 @@ class MethodConfig(Options):
 
     @property
     def passes(self) -> dict[str, tuple[PassSpec, ...]]:
-        """The passes that it names, by their place in it."""
+        """The passes of the method, by their path in its settings."""
         edge = self.edge
         return {
             "edge.passes": edge.passes,
@@ -137,14 +137,14 @@ class MethodConfig(Options):
 
     @property
     def delegates(self) -> bool:
-        """Whether a partitioner of ExecuTorch's sees it: a backend can lower by passes alone."""
+        """Whether an ExecuTorch partitioner runs on it; a backend may lower by passes alone."""
         return any(
             spec.backend.lowering.make_passes is None for spec in self.partitioners
         )
 
     @model_validator(mode="after")
     def _takes_the_whole_method(self) -> Self:
-        """Refuse parts of a method for passes, which go over all of it before any partitioner."""
+        """Refuse parts of a method for passes, which run on all of it before partitioning."""
         for spec in self.partitioners:
             if spec.backend.lowering.make_passes is None:
                 continue
@@ -159,14 +159,14 @@ class MethodConfig(Options):
         return self
 
     def parts_with_options(self) -> Iterator[tuple[str, str, Options]]:
-        """Yield its quantizer and its partitioners: their paths in it, names and options."""
+        """Yield its quantizer and partitioners: their path in its settings, name and options."""
         if self.quantize is not None:
             yield "quantize", self.quantize.quantizer, self.quantize
         for number, spec in enumerate(self.partitioners):
             yield join(join("partitioners", number), spec.name), spec.name, spec.options
 
     def located(self, root: Path) -> list[PartitionerSpec]:
-        """Return its partitioners, with the whole paths of files of the workspace at `root`."""
+        """Return its partitioners, with absolute paths for files of the workspace at `root`."""
         return [
             spec.model_copy(update={"options": located(spec.options, root)})
             for spec in self.partitioners
@@ -174,7 +174,7 @@ class MethodConfig(Options):
 
     @property
     def files(self) -> dict[str, tuple[str, ...]]:
-        """The files of the workspace that it names, by the option's place in it."""
+        """The files of the workspace that it names, by the option's path in its settings."""
         return {
             join(place, option): paths
             for place, _, options in self.parts_with_options()
@@ -227,22 +227,22 @@ class PackageConfig(Options):
 
     @property
     def needs_baseline(self) -> bool:
-        """Return whether a gate of the package or of a method compares it with its baseline."""
+        """Whether a gate of the package or of a method compares with the baseline."""
         methods = self.validation.methods.values()
         gates = [self.validation.gates, *(method.gates for method in methods)]
         return any(gate.needs_baseline for gate in gates)
 
     @property
     def stem(self) -> str:
-        """How the package's .pte is called, without its ending."""
+        """The name of the package's .pte file, without its suffix."""
         return self.file or self.package
 
     @property
     def units(self) -> list[tuple[str, ...]]:
         """The methods that are compiled together, then each other method alone.
 
-        Together are those that a backend sees at once, or all methods where they share their
-        mutable buffers: each then has the size of what all of them share.
+        Methods are compiled together if a backend sees them at once. If they share mutable buffers,
+        all are: each method's buffers are then as large as all of them need.
         """
         if self._shares_state:
             return [tuple(self.methods)]
@@ -258,24 +258,24 @@ class PackageConfig(Options):
         ]
 
     def backends(self, methods: Iterable[str]) -> Iterator[Backend]:
-        """Yield the backends of the partitioners of these methods; one can come twice."""
+        """Yield the backends of the partitioners of these methods, possibly with duplicates."""
         for name in methods:
             yield from (spec.backend for spec in self.methods[name].partitioners)
 
     def distributions(self, methods: Iterable[str]) -> list[str]:
-        """Return the distributions whose versions can change what these backends make."""
+        """Return the distributions whose versions can change these backends' output."""
         return sorted(
             {name for b in self.backends(methods) for name in b.host.distributions}
         )
 
     def pass_references(self, methods: Iterable[str]) -> Iterator[str]:
-        """Yield the passes that lowering and emitting these methods takes."""
+        """Yield the user's passes and algorithms for lowering and emitting these methods."""
         for name in methods:
             yield from self.methods[name].references
         yield from self.emit.references
 
     def memory_plans(self) -> Iterator[tuple[str, MemoryPlan]]:
-        """Yield how memory is planned, with the place where that stands."""
+        """Yield the memory planning settings, each with its path in the config."""
         yield "emit.memory_planning", self.emit.memory_planning
         for name, method in self.methods.items():
             if method.emit.memory_planning is not None:
@@ -285,10 +285,10 @@ class PackageConfig(Options):
                 )
 
     def delegates_beside(self, unit: Iterable[str]) -> bool:
-        """Return whether only methods outside of a unit have partitioners, and that can matter.
+        """Return whether only methods outside a unit have partitioners and this affects it.
 
-        What a partitioner leaves has no edge settings any more, in the joint call that of all
-        methods: their check and their dim orders.
+        In the joint call, edge settings (the validity check and dim orders) no longer apply to any
+        method after partitioning if one method has a partitioner.
         """
         unit_methods = [self.methods[name] for name in unit]
         reads = any(
@@ -303,8 +303,10 @@ class PackageConfig(Options):
         )
 
     def names_count(self, method: str) -> bool:
-        """Return whether something that makes the method's object may read names of values or
-        classes: a backend, a pass, or a choice of constants by patterns."""
+        """Return whether the method's object may depend on names of values or classes.
+
+        Backends, passes, and patterns that select constants can read names.
+        """
         emit = self.emit
         by_name = (
             *(emit.external_weights, emit.external_constants, emit.external_files),
@@ -325,7 +327,7 @@ class PackageConfig(Options):
 
     @property
     def sequences(self) -> tuple[tuple[str, ...], ...] | None:
-        """The orders in which methods run on shared state; None for the usual ones."""
+        """The orders in which methods run on shared state; None for the defaults."""
         written = self.validation.sequences
         if written is None and not self._shares_state:
             return ()
@@ -336,7 +338,7 @@ class PackageConfig(Options):
         return self.emit.memory_planning.share_mutable_buffers
 
     def resolved(self) -> dict[str, Any]:
-        """Return every value, with methods sorted by name: their order means nothing."""
+        """Return every value, with methods sorted by name, since their order has no meaning."""
         values = super().resolved()
         for name in ("methods", "constant_methods", "export"):
             values[name] = dict(sorted(values[name].items()))

@@ -1,7 +1,7 @@
-"""Package configs: parses what files of `partition_configs/` hold to a PackageConfig a package.
+"""Parses the files of `partition_configs/` to one PackageConfig per package.
 
-pydantic walks the data; its errors are put in this project's words at each model on the way, so
-that every mistake is reported with where it is and what would be right.
+pydantic walks the data. Its errors are reworded at each model on the way, so that every mistake is
+reported with its place and a remedy.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from pipeline.store.errors import (
 )
 
 _M = TypeVar("_M", bound=Options)
-_MOST_PROBLEMS = 100  # of a document
+_MOST_PROBLEMS = 100  # per document
 
 
-# The config of a package, None where it has mistakes; the document that it was parsed from, None
-# where a file can't be read; and the mistakes.
+# A package's config, or None if it has mistakes; the document that it was parsed from, or None if a
+# file can't be read; and the mistakes.
 ParsedPackage = tuple[PackageConfig | None, Document | None, tuple[Problem, ...]]
 
 
 def parse_package(package: str, compositions: Sequence[Composition]) -> ParsedPackage:
-    """Parse a package of the files that make it; one that two make has no config."""
+    """Parse a package from the files that make it; a package that two files make has no config."""
     first, *duplicates = compositions
     document = first.documents.get(package)
     fault = f"makes the package '{package}', as {first.file} does"
@@ -55,7 +55,7 @@ def parse_package(package: str, compositions: Sequence[Composition]) -> ParsedPa
 
 
 def parse_document(package: str, document: Document) -> PackageConfig:
-    """Parse a document. Raises ConfigErrors, with every mistake and where it was written."""
+    """Parse a document. Raises ConfigErrors with every mistake and its place."""
     problems = list(document.problems)
     fault = wrong_package_name(package)
     if fault:
@@ -76,11 +76,11 @@ def parse_document(package: str, document: Document) -> PackageConfig:
 def parse(
     model: type[_M], document: Document, more_keys: Iterable[str] = (), **unwritten: Any
 ) -> _M:
-    """Parse a document as a model. Raises ConfigErrors, with every mistake.
+    """Parse a document as a model. Raises ConfigErrors with every mistake.
 
     Args:
-        more_keys: keys that may stand beside the model's own: they were used up before.
-        given: values that cannot be written in the document.
+        more_keys: keys allowed in addition to the model's: they were consumed before.
+        unwritten: values that can't be written in the document.
     """
     try:
         return model.model_validate(

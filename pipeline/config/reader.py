@@ -1,4 +1,4 @@
-"""Reads the models of a config as people write them: recipes, names with options, and short forms.
+"""Reads config models in their YAML spelling: recipes, names with options, and short forms.
 
 pydantic walks the data and calls `Reader` at each model on the way.
 """
@@ -48,7 +48,7 @@ _MAPPINGS: dict[type[Options], str] = {
 
 
 def _how_to_write(model: type[Options]) -> str:
-    """Return how a mapping is written, "" for one that needs no such hint."""
+    """Return a hint on how to write a model's mapping, or "" if none is needed."""
     if model.shorthand:
         return f"write its {model.shorthand}, or {{{model.shorthand}: <{model.shorthand}>}}"
     return _MAPPINGS.get(model, "")
@@ -65,8 +65,10 @@ def _missing_feature(model: type[Options], key: str) -> str:
 
 
 class Reader:
-    """Reads each model of the way that people write it; pydantic calls it, as the context of a
-    validation (`Options`)."""
+    """Reads each model from its YAML spelling; pydantic calls it as the context of a validation.
+
+    See `Options`.
+    """
 
     def __init__(
         self, root: type[Options], more_keys: Iterable[str], unwritten: dict[str, Any]
@@ -142,7 +144,7 @@ class Reader:
                 values[key] = value
         with collected(mistakes) as failed:
             return validate(values)
-        with collected(mistakes):  # rules of the whole hold for the rest too
+        with collected(mistakes):  # rules of the whole model apply to the rest too
             validate({key: value for key, value in values.items() if key not in failed})
         return None
 
@@ -161,7 +163,7 @@ class Reader:
         return self._mapping(PackageConfig, data, validate, mistakes)
 
     def _method(self, data: Any, validate: _Handler, mistakes: Mistakes) -> Any:
-        """Read a method, with what its recipe stands for."""
+        """Read a method, with its recipe expanded."""
         if not isinstance(data, dict) or "recipe" not in data:
             return self._mapping(MethodConfig, data, validate, mistakes)
         name = data["recipe"]
@@ -206,7 +208,7 @@ class Reader:
             mistakes.add(f"unknown partitioner {shown(name)}", hint)
         elif not BACKENDS[
             name
-        ].lowers:  # the plan says so; nothing here knows its options
+        ].lowers:  # the plan reports it; its options are unknown here
             return PartitionerSpec(name=name, options=BACKENDS[name].options())
         else:
             with collected(mistakes, name):
@@ -250,7 +252,7 @@ class Reader:
         hint, loc = did_you_mean(name, QUANTIZERS), ("quantizer",)
         if (
             name in BACKENDS and not BACKENDS[name].lowers
-        ):  # nothing here knows its options
+        ):  # its options are unknown here
             fault = f"is {name}, whose quantizer needs a plugin that is not installed"
             mistakes.add(fault, hint, loc=loc)
             return None
@@ -273,7 +275,7 @@ class Reader:
 
 @cache
 def partitioner_options(name: str) -> type[Options]:
-    """Return the model of what is written for a partitioner: its options, and `modules`."""
+    """Return the model of what a config sets for a partitioner: its options, and `modules`."""
     base = BACKENDS[name].options
     return create_model(
         base.__name__,
@@ -285,7 +287,7 @@ def partitioner_options(name: str) -> type[Options]:
 
 
 def _named(data: Any) -> tuple[Any, Any]:
-    """Take apart a name, or a name as the one key of a mapping with its options."""
+    """Split a name, or a mapping of one name to its options, into name and options."""
     if isinstance(data, dict) and len(data) == 1:
         ((name, options),) = data.items()
         return name, options

@@ -1,6 +1,6 @@
-"""Secrets: values of variables that no file may hold, in the options of passes.
+"""Secrets: values of variables in the options of passes, which must not be written to any file.
 
-Knows neither configs nor how variables are spelled (`variables.py`).
+This module knows neither configs nor the syntax of variables (`variables.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pipeline.store.digest import Digest
 
 @dataclass(frozen=True)
 class Secret:
-    """The value of a variable that is recorded nowhere; options of passes may hold it."""
+    """The value of a variable that is never recorded; options of passes may hold it."""
 
     name: str
     value: str = field(repr=False)
@@ -26,8 +26,10 @@ class Secret:
 
     @cached_property
     def digest(self) -> Digest:
-        """The digest that stands for it in keys. It takes some 30 ms, so that a short value can't
-        be found by trying many."""
+        """The digest that represents the value in keys.
+
+        It takes some 30 ms, so that a short value can't be found by trying many.
+        """
         salt = f"pte-pipeline secret {self.name}".encode()
         value = self.value.encode(errors="surrogateescape")
         derived = hashlib.scrypt(
@@ -42,7 +44,7 @@ class Secret:
 
 
 def replace_secrets(value: Any, change: Callable[[Secret], Any]) -> Any:
-    """Copy plain data with its secrets changed."""
+    """Copy plain data with each secret replaced by the result of `change`."""
     if isinstance(value, dict):
         return {key: replace_secrets(member, change) for key, member in value.items()}
     if isinstance(value, list):

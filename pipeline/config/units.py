@@ -1,7 +1,7 @@
-"""Compile units: which methods of a package ExecuTorch's joint call hands to a backend together.
+"""Compile units: which methods of a package ExecuTorch's joint call passes to a backend together.
 
-Knows partitioners and their options, and no program: whether a partitioner takes anything is not
-known yet, so methods that may need each other are one unit.
+This module knows partitioners and their options, but no programs. Whether a partitioner will take
+anything is not known yet, so methods that may need each other form one unit.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ Units = list[tuple[str, ...]]
 
 
 def group_methods(methods: Mapping[str, Sequence[PartitionerSpec]]) -> Units:
-    """Return methods by unit: those that a backend sees at once, then each other method alone.
+    """Return methods by unit: those that a backend sees together, then each other method alone.
 
-    ExecuTorch lowers in turns, a partitioner of each method per turn. So a backend that sees all
-    methods at once sees those that name it in the same place, unless all of these say that each is
-    preprocessed by itself.
+    ExecuTorch lowers in turns, one partitioner of each method per turn. A backend that sees all
+    methods at once therefore sees those that name it at the same index, unless all of them say that
+    each is preprocessed separately.
     """
     calls: dict[tuple[int, str], list[str]] = {}
     joined: set[tuple[int, str]] = set()
@@ -38,8 +38,10 @@ def group_methods(methods: Mapping[str, Sequence[PartitionerSpec]]) -> Units:
 
 
 def merge_groups(names: Iterable[str], groups: Iterable[Collection[str]]) -> Units:
-    """Return names by unit, groups with a common name as one: the units of several names, then each
-    other name alone, all in the order of `names`."""
+    """Return names by unit, merging groups that have a name in common.
+
+    Units of several names come first, then each other name alone, both in the order of `names`.
+    """
     names = list(names)
     units = list[set[str]]()
     for group in groups:

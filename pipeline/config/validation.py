@@ -1,4 +1,4 @@
-"""The part of a package config on validation: limits, gates, cases, examples, timing."""
+"""The models of `validate` in a package config: limits, gates, cases, examples, timing."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from pipeline.config.fields import (
     Tolerance,
 )
 
-# What may be accepted in place of having passed (pipeline/report/verdicts.py).
+# The verdicts that can be accepted in place of passed (pipeline/report/verdicts.py).
 Allowed = Literal["not-judged", "not-run"]
 
-# Generated input sets beside the random ones (the feature `cases`).
+# Input sets generated in addition to the random ones (the feature `cases`).
 Case = Literal["zeros", "large", "limits", "strided", "expanded"]
 CASES: tuple[Case, ...] = ("zeros", "large", "limits", "strided", "expanded")
 Cases = Annotated[tuple[Case, ...], Field(strict=False), AfterValidator(distinct)]
-# Of a quantized method: what its values saturate at is not known, so it is not held to large ones,
-# and to others than the examples' only where it finds its ranges as it goes.
+# The cases of quantized methods. Where their values saturate is unknown, so none gets large values.
+# Values other than the examples' are only used if ranges are found at run time.
 _CASES_OF_DYNAMIC: tuple[Case, ...] = ("zeros", "limits", "strided", "expanded")
 _CASES_OF_STATIC: tuple[Case, ...] = ("strided",)
 
-# Of the tolerances, where only the other one is given.
+# The default of a tolerance if only the other one is set.
 _OTHER = {
     "atol": 1e-4,
     "rtol": 1e-3,
@@ -43,7 +43,7 @@ class MethodGates(Options):
 
     @property
     def needs_baseline(self) -> bool:
-        """Return whether one of these gates compares with the baseline."""
+        """Whether one of these gates compares with the baseline."""
         for name, field in type(self).model_fields.items():
             if NEEDS_BASELINE in field.metadata and getattr(self, name) is not None:
                 return True
@@ -120,7 +120,7 @@ class MethodLimits(Limits):
 
     Example: true
     """
-    # What these files hold is in keys.
+    # The content of these files is part of keys.
     examples: InputFiles | None = Field(default=None, exclude=True)
     """Files of input sets for the method, by their path in the workspace, instead of the model's
     own examples; same formats as `quantize.calibration`.
@@ -164,7 +164,7 @@ class ValidateConfig(Limits):
 
     Example: 8
     """
-    # What passes in less passes in more, and what fails is not kept.
+    # A smaller limit that passes implies that a larger one does, and failures are not kept.
     timeout: float = Field(
         default=600, gt=0, le=604800, allow_inf_nan=False, exclude=True
     )
@@ -173,7 +173,7 @@ class ValidateConfig(Limits):
 
     Example: 120
     """
-    # What it left out is not kept either.
+    # A validation that left something out is not kept either.
     budget: float = Field(
         default=300, gt=0, le=604800, allow_inf_nan=False, exclude=True
     )
@@ -183,7 +183,7 @@ class ValidateConfig(Limits):
 
     Example: 60
     """
-    # What follows from these two is in keys.
+    # The inputs and calls that follow from these two are part of keys.
     cases: Cases | None = Field(default=None, exclude=True)
     """The cases that are generated in addition to `inputs`: zeros, large values, the limits of
     dynamic sizes, strided and expanded tensors. By default all; for quantized methods, all but
@@ -238,8 +238,10 @@ class ValidateConfig(Limits):
     def select_cases(
         self, method: str, quantized: bool = False, dynamic: bool = False
     ) -> Cases:
-        """Return the cases of a method: its own, else the package's, else those that suit it, which
-        may be quantized, and then dynamically."""
+        """Return the cases of a method: its own, else the package's, else the default.
+
+        The default depends on whether it is quantized, and whether dynamically.
+        """
         method_cases = self.methods.get(method, MethodLimits()).cases
         if method_cases is None:
             chosen = self.cases
@@ -254,24 +256,26 @@ class ValidateConfig(Limits):
         return _CASES_OF_STATIC
 
     def select_random(self, method: str) -> bool:
-        """Return whether a method is declared to sample: its own word, else the package's."""
+        """Return whether a method is declared to sample: its own setting, else the package's."""
         method_random = self.methods.get(method, MethodLimits()).random
         if method_random is None:
             return self.random
         return method_random
 
     def select_limits(self, method: str) -> Limits:
-        """Return the limits of a method: its own, else the package's; both tolerances or none."""
+        """Return the limits of a method, its own or the package's; both tolerances or neither."""
         return _override_limits(self, self.methods.get(method, MethodLimits()))
 
     def select_reference_limits(self, method: str) -> Limits:
-        """Return the limits of a method's export against its reference: its own, else the
-        package's; both tolerances or none."""
+        """Return the limits of a method's export against its reference, its own or the package's.
+
+        Sets both tolerances or neither.
+        """
         method_limits = self.methods.get(method, MethodLimits()).reference
         return _override_limits(self.reference, method_limits)
 
     def find_reference_limits(self, method: str) -> list[str]:
-        """Return the path in the config of each limit of a method's export that is set."""
+        """Return the config paths of the limits that are set for a method's export."""
         method_limits = self.methods.get(method, MethodLimits()).reference
         paths = []
         for name in Limits.model_fields:
@@ -283,8 +287,7 @@ class ValidateConfig(Limits):
 
 
 def _override_limits(limits: Limits, method_limits: Limits) -> Limits:
-    """Return limits with those of a method in their place, and with both tolerances where one of
-    them is set."""
+    """Return limits overridden by a method's, with both tolerances if one of them is set."""
     values = {}
     for name in Limits.model_fields:
         value = getattr(method_limits, name)

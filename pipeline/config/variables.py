@@ -1,9 +1,9 @@
 """Variables in the texts of a config: `${NAME}`, `${NAME:-default}` and `${matrix.axis}`.
 
-A value without quotes that is one variable and nothing else is read as if its content stood there,
-as a number or true as well as text; anything else becomes text. `$$` is a dollar sign. Only the
-variables that the workspace lists are read: whoever may change a config may not read the others,
-among which are a build machine's passwords.
+An unquoted value that consists of one variable is read as if its content stood there, for example
+as a number or a boolean; any other value becomes text. `$$` is a dollar sign. Only variables that
+the workspace lists can be read: people who may change a config must not be able to read the others,
+which include a build machine's passwords.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _VARIABLE = re.compile(
 _SPELLINGS = "write ${NAME} or ${NAME:-default}, and $$ for a dollar sign"
 
 
-# A value of each axis of a matrix, and the parts of a config that are merged over the rest in its
+# A value for each axis of a matrix, and the parts of a config that are merged over the rest in its
 # package, in this order.
 Combination = tuple[dict[str, Any], list[Node]]
 
 
 class Variables:
-    """The values of variables, and those of the environment that were asked for.
+    """The values of variables, and the environment variables that were looked up.
 
     Attributes:
         environment: the variables that may be read.
-        matrix: the values of the axes of one package; None where there is no matrix.
-        read: the names of all variables that were asked for, set or not.
-        problems: those of variables that have no value.
+        matrix: the values of the axes for one package; None if there is no matrix.
+        read: the names of all variables that were looked up, set or not.
+        problems: the problems of variables without a value.
     """
 
     def __init__(
@@ -53,11 +53,11 @@ class Variables:
         self.problems: list[Problem] = []
 
     def for_package(self, axes: Mapping[str, Any] | None) -> Variables:
-        """Return the variables of one package, with its values of a matrix and its own problems."""
+        """Return the variables of one package, with its matrix values and its own problems."""
         return Variables(self.environment, axes, self.read)
 
     def wrong(self, node: Node, fault: str, hint: str = "") -> None:
-        """Add a problem of a node."""
+        """Add a problem about a node."""
         self.problems.append(node.problem(fault, hint))
 
     def must(self, node: Node, be: str, hint: str = "") -> None:
@@ -69,11 +69,12 @@ class Variables:
         )
 
     def fill(self, node: Node, typed: bool = True) -> Node:
-        """Fill in the variables of a node's text, if it is one. What is wrong with them is added
-        to the problems, and the value is None then.
+        """Fill in the variables of a node's text, if it is one.
+
+        If a variable can't be filled in, a problem is added and the value becomes None.
 
         Args:
-            typed: whether what is a variable and nothing else can become another value than text.
+            typed: whether a value that is a single variable may become something other than text.
         """
         if not isinstance(node.value, str) or "$" not in node.value:
             return node
@@ -132,7 +133,7 @@ class Variables:
         )
 
     def check_secrets(self, node: Node, place: tuple[object, ...] = ()) -> Node:
-        """Refuse secrets that stand in anything but an option of a pass."""
+        """Refuse secrets anywhere but in the options of a pass."""
         if not self.read & set(self.environment.secrets):
             return node
         if isinstance(node.value, Secret) and not _is_pass_option(place):
@@ -191,15 +192,14 @@ class Variables:
         return value or ""
 
     def _suggest(self, name: str, remedy: str) -> str:
-        """Return how the axis of the matrix that has the name of a variable is written, or else the
-        remedy for the variable."""
+        """Return how to write the matrix axis that has a variable's name, or else the remedy."""
         if name in (self.matrix or ()):
             return f"an axis of the matrix is written ${{matrix.{name}}}"
         return remedy
 
 
 def _is_pass_option(place: tuple[object, ...]) -> bool:
-    """Tell whether a path leads into the options of a pass: `emit.passes[0].<name>.<option>`."""
+    """Return whether a path leads into the options of a pass: `emit.passes[0].<name>.<option>`."""
     if place[:1] == ("methods",) and place[2:3] == ("edge",):
         place = place[2:]
     lists = (("passes",), ("passes_after_delegation",))
@@ -209,7 +209,7 @@ def _is_pass_option(place: tuple[object, ...]) -> bool:
 
 
 def spelled(value: Any) -> str:
-    """Write a scalar as part of a text."""
+    """Format a scalar as part of a text."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(value)

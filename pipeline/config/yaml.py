@@ -1,9 +1,9 @@
-"""YAML without its traps: what two readers could take for different things is an error.
+"""Strict YAML: anything that two readers could interpret differently is an error.
 
-Reads one mapping, list or value, with the place where each value was written, and reports every
-mistake with its path and its line. Scalars are read as YAML 1.2 (the core schema) and JSON read
-them; what YAML 1.1 takes for something else (`on`, `010`, `1_000`, `1:30`) must be quoted or
-written another way. Knows nothing of what the data means.
+Reads one mapping, list or value, records where each value was written, and reports every mistake
+with its path and line. Scalars are read as in YAML 1.2 (the core schema) and JSON. Values that mean
+something else in YAML 1.1 (`on`, `010`, `1_000`, `1:30`) must be quoted or written another way.
+Knows nothing about the meaning of the data.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import yaml
 from pipeline.moments import call_all
 from pipeline.store.errors import ConfigErrors, Problem, join
 
-_MOST_VALUES = 20_000  # of a document, each as often as aliases repeat it
-_LONGEST_NUMBER = 100  # characters; no number of ours has more than 64 bits
+_MOST_VALUES = 20_000  # in a document, counting each alias
+_LONGEST_NUMBER = 100  # characters; no valid number has more than 64 bits
 _MAX_DEPTH = 64  # libyaml's composer recurses, and overflows the C stack at some 40,000
 _YAML = "tag:yaml.org,2002:"
 _TEXT, _MERGE, _AMBIGUOUS = f"{_YAML}str", f"{_YAML}merge", "!ambiguous"
@@ -49,13 +49,14 @@ class Node:
     """A value and where it was written.
 
     Attributes:
-        value: a scalar, a dictionary of nodes or a list of nodes. Nodes that are aliases of one
-            anchor have one and the same.
-        file, path: the file that holds it, and its path there.
-        line: the line, from 1, of its key, or of itself in a list; 0 for a file as a whole.
-        plain: whether it is a text without quotes, which could have been another scalar.
-        takes: whether it is an empty value that takes away what stood below it.
-        source: how a value that variables made was written.
+        value: a scalar, a dictionary of nodes or a list of nodes. Aliases of an anchor share one
+            object.
+        file: the file that holds it.
+        path: its path in the file.
+        line: the line, from 1, of its key, or of the value itself in a list; 0 for the whole file.
+        plain: whether it is an unquoted text, which could have been another scalar.
+        takes: whether it is an empty value that removed a value below it.
+        source: how a value filled in from variables was written.
     """
 
     value: Any
@@ -69,16 +70,16 @@ class Node:
     def with_value(
         self, value: Any, plain: bool = False, takes: bool = False, source: str = ""
     ) -> Node:
-        """Return a node of the same place with another value."""
+        """Return a node at the same place with another value."""
         return Node(value, self.file, self.path, self.line, plain, takes, source)
 
     def problem(self, fault: str, hint: str = "") -> Problem:
-        """Return a problem of the value, with its place."""
+        """Return a problem about the value, with its place."""
         return Problem(self.file, self.path, fault, hint, self.line)
 
 
 def load_nodes(content: bytes, file: str) -> Node | None:
-    """Read a YAML file; None where it holds nothing. Raises ConfigErrors."""
+    """Read a YAML file, or return None if it is empty. Raises ConfigErrors."""
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -109,7 +110,7 @@ def load_nodes(content: bytes, file: str) -> Node | None:
         for explained_line, fault, remedy in call_all("explain_syntax", text, error):
             if fault:
                 raise _error(file, explained_line, fault, remedy) from error
-        # From 0.2.6 on, libyaml has a limit of its own (1,000), and looks so far ahead in a line.
+        # From 0.2.6 on, libyaml has its own limit (1,000), and looks that far ahead in a line.
         if error.problem == "exceeded maximum nesting depth":
             raise _too_deep(file, line) from error
         raise _error(
@@ -120,7 +121,7 @@ def load_nodes(content: bytes, file: str) -> Node | None:
 
 
 def plain(node: Node) -> Any:
-    """Return the plain data of a node; what is one object in it is one in the data."""
+    """Return the plain data of a node; an object that occurs several times stays one object."""
     copies: dict[int, Any] = {}
 
     def data(node: Node) -> Any:
@@ -132,8 +133,10 @@ def plain(node: Node) -> Any:
 def map_members(
     value: Any, change: Callable[[Node], Any], copies: dict[int, Any]
 ) -> Any:
-    """Copy a list or a dictionary of nodes with its members changed, but for those that were taken
-    away; another value is returned. `copies` keeps what is one object one, by its identity."""
+    """Copy a list or dictionary of nodes with each member changed; return any other value as it is.
+
+    Removed members are left out. `copies`, keyed by identity, keeps repeated objects shared.
+    """
     if not isinstance(value, dict | list):
         return value
     if id(value) in copies:
@@ -150,8 +153,10 @@ def map_members(
 
 
 def read_scalar(text: str) -> Any:
-    """Read a text as if it stood in a file without quotes. Raises ValueError, with what is wrong
-    and what to do, where YAML 1.1 takes it for something else than YAML 1.2."""
+    """Read a text as an unquoted scalar.
+
+    Raises ValueError, with the fault and a remedy, if YAML 1.1 and 1.2 read it differently.
+    """
     tag = next(
         (tag for tag, pattern in _SCALARS.items() if pattern.match(text)),
         _TEXT,
@@ -165,7 +170,7 @@ def read_scalar(text: str) -> Any:
 
 
 def dump_flow(value: Any) -> str:
-    """Write plain data on one line, as `load_nodes` reads it again."""
+    """Write plain data on one line, so that `load_nodes` reads the same data."""
     options: Any = {
         "default_flow_style": True,
         "allow_unicode": True,
@@ -181,7 +186,7 @@ def dump_flow(value: Any) -> str:
 
 
 class Dumper(yaml.SafeDumper):
-    """Writes plain data so that `load_nodes` reads it again."""
+    """Writes plain data so that `load_nodes` reads the same data."""
 
     yaml_implicit_resolvers = _YamlLoader.yaml_implicit_resolvers
 
@@ -200,9 +205,9 @@ Dumper.add_representer(str, Dumper.represent_text)
 
 
 class _Constructor:
-    """Makes nodes of the composed nodes of one YAML document, and collects what is wrong with it.
+    """Turns the composed nodes of one YAML document into `Node`s, and collects its mistakes.
 
-    The value of an anchor is made once: a document may hold it thousands of times.
+    The value of an anchor is constructed once: a document may repeat it thousands of times.
     """
 
     def __init__(self, file: str) -> None:
@@ -264,7 +269,7 @@ class _Constructor:
                 value.append(self._node(member, _line(member), join(path, number)))
         else:
             value = self._mapping(node, path)
-        # With its aliases, it can nest deeper than the file does.
+        # With aliases expanded, it can nest deeper than the file does.
         if isinstance(value, list):
             members = value
         else:
@@ -286,7 +291,7 @@ class _Constructor:
         return value
 
     def _mapping(self, node: Any, path: str) -> dict[Any, Node]:
-        """Merge (`<<`) first; the mapping's own members replace what is merged."""
+        """Construct a mapping; its own members override those merged with `<<`."""
         merged: dict[Any, Node] = {}
         members: dict[Any, Node] = {}
         lines: dict[tuple[str, str], int] = {}
@@ -341,7 +346,7 @@ def _check_depth(text: str, file: str) -> None:
 
 
 def _construct(tag: str, text: str) -> Any:
-    """Raises ValueError for a number of hundreds of digits."""
+    """Construct a scalar. Raises ValueError for a number with hundreds of digits."""
     if tag in (_TEXT, _MERGE):
         return text
     if len(text) > _LONGEST_NUMBER:
@@ -352,7 +357,7 @@ def _construct(tag: str, text: str) -> Any:
 
 
 def _ambiguous(text: str) -> tuple[str, str]:
-    """Return what is wrong with an ambiguous text, and what to do."""
+    """Return the fault of an ambiguous text, and the remedy."""
     better = "a decimal number"
     if text.isalpha():
         better = "true or false"

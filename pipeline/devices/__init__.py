@@ -1,2 +1,4 @@
-"""Devices: what can run a lowered method, each behind one interface
-(docs/guides/writing-a-device.md)."""
+"""Devices: anything that can run a lowered method, behind one interface.
+
+See docs/guides/writing-a-device.md.
+"""

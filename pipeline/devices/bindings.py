@@ -1,4 +1,4 @@
-"""Open packages and run their methods on ExecuTorch's runtime, through its bindings.
+"""Opens packages and runs their methods on ExecuTorch's runtime, through its Python bindings.
 
 This module doesn't know what a program should compute.
 """
@@ -40,7 +40,7 @@ from pipeline.store.sizes import human_size
 _INVALID_ARGUMENT = 0x12
 _WRONG_INPUT = re.compile(r"Input \d+ was expected|length of given input array")
 
-# torch's dtypes by ExecuTorch's numbers, without torch's quantized ones, which it can't run.
+# torch's dtypes by ExecuTorch's numbers, without torch's quantized types, which it can't run.
 DTYPES = {
     number: getattr(torch, name)
     for number, name in enumerate(SCALAR_TYPES.split())
@@ -51,9 +51,9 @@ DTYPES = {
 class Package:
     """A package, opened by the runtime from files, which it maps, or from bytes.
 
-    A method keeps its state, the mutable buffers, from call to call as long as the Package lives;
-    each method has memory of its own; another Package of the same file starts anew. After `run` has
-    raised, the next call starts with the state that the failed call left.
+    A method keeps its state, the mutable buffers, from call to call as long as the Package lives.
+    Each method has its own memory, and another Package of the same file starts from the initial
+    state. After `run` has raised, the next call starts with the state that the failed call left.
     """
 
     def __init__(self, files: PackageFiles) -> None:
@@ -81,7 +81,7 @@ class Package:
             return module
 
     def methods(self) -> list[str]:
-        """List the methods, sorted, constant methods among them."""
+        """Return the names of the methods, sorted and including constant methods."""
         return list(self._names)
 
     def signature(self, method: str) -> FlatSignature:
@@ -105,11 +105,11 @@ class Package:
         return self._signatures[method]
 
     def load(self, method: str) -> None:
-        """Make the method's delegates and operators ready, without running anything.
+        """Load the method's delegates and operators, without running anything.
 
-        The bindings load a method only to execute it. So it is called with one input too many,
-        which the runtime refuses with "invalid argument" after loading and before executing.
-        A load that fails with that same code is noticed by the first run.
+        The bindings load a method only in order to execute it. It is therefore called with one
+        input too many, which the runtime refuses with "invalid argument" after loading and before
+        executing. A load that fails with that same code only shows in the first run.
         """
         inputs = [None] * (len(self.signature(method).inputs) + 1)
         try:
@@ -117,7 +117,7 @@ class Package:
                 self._module.run_method(method, inputs)
         except DeviceError as error:
             is_wrong_input = error.code == _INVALID_ARGUMENT
-            if error.code is None:  # truncated
+            if error.code is None:  # the error was truncated
                 is_wrong_input = _WRONG_INPUT.search(error.reason) is not None
             if not is_wrong_input:
                 raise
@@ -130,7 +130,7 @@ class Package:
             subject = f"{self.name}: method '{method}' "
             raise DeviceError(subject, reason, code=_INVALID_ARGUMENT)
         plan = self._plans.get(method)
-        # A damaged file has no plans, and then tensors keep the order of their dimensions.
+        # The plans of a damaged file are unknown; tensors then keep the order of their dimensions.
         orders = plan.input_orders if plan is not None else ()
         with self._errors(method, "fails"):
             copies = [
@@ -164,11 +164,11 @@ class Package:
             raise DeviceError(
                 subject, f"{failure}: {self._describe_memory(method)}"
             ) from error
-        except ValueError as error:  # a name in the file is no text
+        except ValueError as error:  # a name in the file isn't valid text
             raise DeviceError(subject, f"{failure}: damaged: {error}") from error
 
     def _describe_memory(self, method: str) -> str:
-        """Describe the memory that a method needs, and that can't be allocated."""
+        """Describe how much memory a method needs that can't be allocated."""
         plan = self._plans.get(method)
         planned = human_size(sum(plan.arenas)) if plan is not None else "unknown"
         return (
@@ -180,7 +180,7 @@ class Package:
 class ExecutorchDevice(Device):
     """Runs packages on ExecuTorch's runtime.
 
-    A loaded method has a Package of its own, since the state of a method lives in its Package.
+    Each loaded method has its own Package, since a method's state lives in its Package.
     """
 
     def load(self, files: PackageFiles, method: str) -> tuple[Package, str]:
@@ -206,16 +206,17 @@ class ExecutorchDevice(Device):
 def _tensor(read: Any, index: int) -> DeclaredTensor | None:
     try:
         info = read(index)
-    except IndexError:  # raised by the bindings for what isn't a tensor
+    except IndexError:  # the bindings raise it for values that aren't tensors
         return None
     return DeclaredTensor(tuple(info.sizes()), DTYPES.get(int(info.dtype())))
 
 
 def _lay_out(value: Any, order: tuple[int, ...] | None) -> Any:
-    """Clone a tensor, with its memory in the order of dimensions that the method was exported with.
+    """Clone a tensor, with its memory in the dimension order that the method was exported with.
 
     The runtime reads memory in that order, regardless of the tensor's strides, and the bindings
-    reject some layouts. A method whose inputs are not memory-planned may write to them.
+    reject some layouts. A clone is needed because a method whose inputs are not memory-planned may
+    write to them.
     """
     if not isinstance(value, torch.Tensor):
         return value
@@ -227,7 +228,7 @@ def _lay_out(value: Any, order: tuple[int, ...] | None) -> Any:
 
 @cache
 def _library() -> Any:
-    """Import the bindings, with the operators that quantized packages need at their boundary."""
+    """Import the bindings, with the operators at the boundary of quantized packages."""
     _set_openvino_path()
     import executorch.kernels.quantized  # noqa: F401
 
@@ -237,7 +238,7 @@ def _library() -> Any:
 
 
 def _set_openvino_path() -> None:
-    """Tell the OpenVINO backend where its library is, as portable_lib.py does on import."""
+    """Set the library path for the OpenVINO backend, as portable_lib.py does on import."""
     spec = importlib.util.find_spec("openvino")
     folders = spec.submodule_search_locations if spec is not None else None
     for folder in folders or ():
@@ -247,8 +248,10 @@ def _set_openvino_path() -> None:
 
 
 def find_missing_kernels(operators: Iterable[str]) -> list[str]:
-    """Return the operators of a plan, as `llama::update_cache.out`, without a kernel in the
-    runtime, after loading the installed libraries that register some."""
+    """Return the operators of a plan, such as `llama::update_cache.out`, that lack a kernel.
+
+    Installed libraries that register such kernels are loaded first.
+    """
     library = _library()
     plan_names = {operator.replace("::", "."): operator for operator in operators}
 

@@ -1,4 +1,4 @@
-"""Define the interface of devices, through which validation and loaded packages run every backend.
+"""The interface of devices, through which validation and loaded packages run every backend.
 
 A device runs the methods of packages. It knows nothing of their source programs.
 """
@@ -25,7 +25,7 @@ __all__ = ["DeclaredTensor", "Device", "DeviceError", "FlatSignature", "PackageF
 
 @dataclass(frozen=True)
 class DeclaredTensor:
-    """An input or output as a package declares it. A dynamic dimension has its upper bound."""
+    """An input or output as a package declares it, with upper bounds for dynamic dimensions."""
 
     sizes: tuple[int, ...]
     dtype: torch.dtype | None
@@ -36,8 +36,7 @@ class DeclaredTensor:
 
 @dataclass(frozen=True)
 class FlatSignature:
-    """The flat inputs and outputs that a package declares for a method; None for what isn't a
-    tensor."""
+    """The flat inputs and outputs that a package declares for a method; None for non-tensors."""
 
     inputs: tuple[DeclaredTensor | None, ...]
     outputs: tuple[DeclaredTensor | None, ...]
@@ -74,7 +73,7 @@ class PackageFiles:
         with self._readable(self.pte), open(self.pte, "rb") as file:
             if not os.fstat(file.fileno()).st_size:
                 return {}
-            # Mapped, since the weights, which are most of it, aren't read.
+            # Memory-mapped, since the weights, most of the file, aren't read.
             return read_plans(memoryview(mmap(file.fileno(), 0, access=ACCESS_READ)))
 
     def _read(self, source: Path | bytes) -> bytes:
@@ -129,12 +128,12 @@ class Device(ABC):
     ) -> dict[str, Any]:
         """Load methods as `load` does, but let them share the state that the package shares.
 
-        Devices that give each method memory of its own raise DeviceError.
+        Devices that give each method its own memory raise DeviceError.
         """
         raise DeviceError(
             f"{files.name}: ", f"methods share no state here: {', '.join(methods)}"
         )
 
     def describe(self, files: PackageFiles, method: str) -> list[str]:
-        """Describe for people, in lines, what the device runs for a method."""
+        """Describe in lines of text what the device runs for a method."""
         return []

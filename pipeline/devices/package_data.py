@@ -29,11 +29,11 @@ class PackageData:
 
 
 def read_package(files: PackageFiles) -> PackageData:
-    """Read a package by ExecuTorch's deserializer. Raises DeviceError."""
+    """Read a package with ExecuTorch's deserializer. Raises DeviceError."""
     content = files.contents()
     try:
         file = deserialize_pte_binary(content)
-    except Exception as error:  # it raises whatever damaged bytes lead to
+    except Exception as error:  # damaged bytes may raise anything
         reason = f"does not open: corrupt file ({type(error).__name__}: {error})"
         raise DeviceError(f"{files.name}: ", reason) from error
     named = named_bytes(file.named_data)
@@ -49,7 +49,7 @@ def read_package(files: PackageFiles) -> PackageData:
 
 
 def named_bytes(data: NamedDataStoreOutput | None) -> dict[str, bytes]:
-    """Return named data by key; empty for None."""
+    """Return named data by key; empty if `data` is None."""
     if data is None:
         return {}
     return {
@@ -59,7 +59,7 @@ def named_bytes(data: NamedDataStoreOutput | None) -> dict[str, bytes]:
 
 
 def read_payload(data: PackageData, delegate: schema.BackendDelegate) -> bytes:
-    """Return the processed bytes of a delegate; none if the file lacks them."""
+    """Return the processed bytes of a delegate, or b"" if the file lacks them."""
     payloads = data.file.program.backend_delegate_data
     index = delegate.processed.index
     return bytes(payloads[index].data) if index < len(payloads) else b""

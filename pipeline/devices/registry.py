@@ -1,7 +1,7 @@
-"""Register devices by name: this package's, those of plugins, those that a program registers.
+"""Registers devices by name: this package's, those of plugins, and those that programs register.
 
-A distribution brings a device by an entry point of the group `pte_pipeline.devices`, which names a
-subclass of Device, or a function that makes one. Nothing is imported until it is needed.
+A distribution provides a device with an entry point of the group `pte_pipeline.devices`, which
+names a subclass of Device or a function that makes one. Nothing is imported until it is needed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BUILT_IN = {
 
 
 class Registry:
-    """Devices by name. Each is made when it is first needed."""
+    """Devices by name. Each is created when it is first needed."""
 
     def __init__(self) -> None:
         self._factories: dict[str, tuple[Callable[..., Device], str]] = {}
@@ -32,15 +32,15 @@ class Registry:
     def register(
         self, name: str, factory: Callable[..., Device], origin: str = ""
     ) -> None:
-        """Register a device by the function that makes it, or by its class.
+        """Register a device by its class or by the function that makes it.
 
         Args:
-            name: it has no colon, unless it is that of a family, such as `qemu:<cpu>`, whose
-                function takes what stands in place of the brackets.
-            origin: where it is from, for messages.
+            name: it has no colon, unless it names a family, such as `qemu:<cpu>`. The function of a
+                family takes the text in place of the brackets.
+            origin: where the device comes from, for messages.
 
         Raises:
-            PipelineError: there is one of that name.
+            PipelineError: the name is already registered.
         """
         if not origin:
             origin = f"{factory.__module__}.{getattr(factory, '__qualname__', factory)}"
@@ -49,15 +49,14 @@ class Registry:
             raise PipelineError(
                 f"device '{name}' of {origin}: is already defined by {first_origin}"
             )
-        # Cached, so that a device is made once, and keeps what it has loaded.
+        # Cached, so that a device is created once and keeps what it has loaded.
         self._factories[name] = cache(factory), origin
 
     def names(self) -> list[str]:
         return sorted(self._factories)
 
     def get(self, name: str) -> Device:
-        """Return the device of a name. Raises PipelineError if there is none, or if it cannot be
-        made."""
+        """Return a device by name. Raises PipelineError if there is none or it can't be made."""
         family, colon, rest = name.partition(":")
         prefixes = {known.partition("<")[0]: known for known in self._factories}
         known = prefixes.get(family + colon)
@@ -70,7 +69,7 @@ class Registry:
             return make(rest) if colon else make()
         except PipelineError:
             raise
-        except Exception as error:  # whatever the code of a plugin raises
+        except Exception as error:  # a plugin may raise anything
             raise PipelineError(
                 f"device '{name}' of {origin}: cannot be made: {type(error).__name__}: {error}"
             ) from error
@@ -78,10 +77,10 @@ class Registry:
 
 @cache
 def devices() -> Registry:
-    """Return this process's devices: this package's, then those of plugins, in the order of their
-    distributions.
+    """Return this process's devices: this package's, then those of plugins by distribution.
 
-    If a plugin's device has the name of another device, its distribution's name precedes it.
+    If a plugin's device has the name of another device, it is prefixed with its distribution's
+    name.
     """
     registry = Registry()
     for name, target in (_BUILT_IN | find_functions("devices")).items():

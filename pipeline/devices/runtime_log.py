@@ -1,4 +1,4 @@
-"""Read the errors and the log of ExecuTorch's runtime, and explain failures by them."""
+"""Reads the errors and the log of ExecuTorch's runtime, and explains failures from them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 
-# runtime/core/error.h, in words that fit what a package does wrong.
+# runtime/core/error.h, in words that fit the mistakes of packages.
 ERRORS = {
     0x01: "internal error",
     0x02: "invalid state, as where external data (.ptd) is missing",
@@ -28,20 +28,20 @@ ERRORS = {
     0x31: "delegate out of memory",
     0x32: "invalid delegate handle",
 }
-# The bindings truncate their errors: one about a long method name ends before its code. The
-# runtime's log tells a wrong argument, too.
+# The bindings truncate their errors: with a long method name, the code is cut off. The runtime's
+# log still shows a wrong argument.
 _MOST_CHARACTERS = 127
 _LOG_LINE = re.compile(r"\[(\w+)\.(?:cpp|h|cc):\d+\] (.*)")
 _ABOUT_THE_MACHINE = "cpuinfo_utils"  # reads the processor's names when threads start
-# How the runtime prints the tensors and the arguments of a call, on several lines.
+# How the runtime prints the tensors and arguments of a call, over several lines.
 _TENSOR_LINE = re.compile(
     r"dtype: \d+ \| dim order:|\s*dim_order\(\d+\): \d+$|arg \d+ with type id \d+$|[\d\s,\]]*$"
 )
-# A check around another one that failed: `Check failed (check_cat_args(tensors, dim, out)): `.
+# A check around another check that failed: `Check failed (check_cat_args(tensors, dim, out)): `.
 _OUTER_CHECK = re.compile(r"Check failed \(\w+\(.*\)\)")
 # `KernelCall failed at instruction 0:5 in operator aten::mul.out: 0x12`, in chain 0.
 _AT_INSTRUCTION = re.compile(r"failed at instruction (?:\d+:)?(\d+)")
-_MOST_LINES = 3  # of the runtime's log, before the one with the instruction
+_MOST_LINES = 3  # of the runtime's log, before the line with the instruction
 _LOG_LOCK = threading.RLock()
 
 
@@ -49,9 +49,9 @@ _LOG_LOCK = threading.RLock()
 def runtime_log(lines: list[str]) -> Iterator[None]:
     """Collect the runtime's messages within the context, without their source positions.
 
-    They name the operator that is missing or the size that is wrong, where an error has only a
-    code. Messages about the machine, which explain no error, are left out. The bindings print them
-    to `sys.stderr`; other output there is printed again afterwards.
+    They name the missing operator or the wrong size, for which an error only has a code. Messages
+    about the machine, which explain no error, are left out. The bindings print them to
+    `sys.stderr`; other output there is printed again afterwards.
     """
     stderr = io.StringIO()
     try:
@@ -67,7 +67,7 @@ def runtime_log(lines: list[str]) -> Iterator[None]:
 
 
 def error_code(message: str) -> int | None:
-    """Return the code in one of the bindings' errors; None if it has none, or may be truncated."""
+    """Return the code in an error of the bindings, or None if it has none or may be truncated."""
     if len(message) >= _MOST_CHARACTERS:
         return None
     code = re.search(r"error:? 0x:?([0-9a-fA-F]+)", message)
@@ -75,10 +75,10 @@ def error_code(message: str) -> int | None:
 
 
 def explain_failure(log: Sequence[str]) -> tuple[list[str], int | None]:
-    """Return the lines of the runtime's log that explain a failure, and the number of the
-    instruction that failed, if any.
+    """Return the lines of the runtime's log that explain a failure, and the failed instruction.
 
-    The line with that number comes last, and always; of the others there are at most three.
+    The line with the instruction's number comes last and is always included, preceded by at most
+    three others. The number is None if the log has none.
     """
     instruction_lines: list[str] = []
     inner_checks: list[str] = []

@@ -1,4 +1,4 @@
-"""Run a package on devices, each method on one that can run it, through the interface alone."""
+"""Runs a package on devices, each method on one that can run it, only through their interface."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def guarded(guard: Guard) -> Iterator[None]:
     """Wrap each step that can crash this process.
 
     Args:
-        guard: makes a context of a method's name, empty for all methods, and of the step, such as
-            "it is loaded".
+        guard: returns a context, given a method's name, or "" for all methods, and the step, such
+            as "it is loaded".
     """
     token = _GUARD.set(guard)
     try:
@@ -44,12 +44,13 @@ def guarded(guard: Guard) -> Iterator[None]:
 class Session:
     """Loads and runs the methods of a package.
 
-    State lives as long as the session; another session of the same files begins anew.
+    State lives as long as the session; another session of the same files starts from the initial
+    state.
 
     Args:
         device: runs all methods; by default each runs on one that has its delegates.
         together: methods that share state. They are loaded at once, by default on the interpreter,
-            since ExecuTorch's bindings give each method memory of its own.
+            since ExecuTorch's bindings give each method its own memory.
 
     Raises:
         PipelineError: there is no such device.
@@ -62,28 +63,30 @@ class Session:
         self._device = device
         self._together = tuple(together)
         if device:
-            self._get_device(device)  # there must be one
+            self._get_device(device)  # raises if there is none
         self._loaded: dict[str, Any] = {}
 
     def methods(self) -> list[str]:
-        """List the methods, sorted, constant methods among them. Raises DeviceError."""
+        """Return the sorted names of all methods, constant ones included. Raises DeviceError."""
         with _GUARD.get()("", "it is opened"):
             return self._package.methods()
 
     def signature(self, method: str) -> FlatSignature:
-        """Return the declared inputs and outputs of a method, without loading it. Raises
-        DeviceError."""
+        """Return the declared inputs and outputs of a method, without loading it.
+
+        Raises DeviceError.
+        """
         with _GUARD.get()(method, "it is read"):
             return self._package.signature(method)
 
     def choose_device(self, method: str) -> str:
         """Return the name of the device that runs a method.
 
-        That is the interpreter for methods that share state. Else it is ExecuTorch's runtime,
-        unless the runtime lacks the backend of a delegate or a kernel of a custom operator. Then it
-        is the device that the environment names for the backend, or the interpreter where it has a
-        Python runtime for the backend, or torch has the operator. Raises DeviceError for a custom
-        operator that nothing here has.
+        Methods that share state run on the interpreter. Any other runs on ExecuTorch's runtime,
+        unless the runtime lacks the backend of a delegate or a kernel of a custom operator. It then
+        runs on the device that the environment names for the backend, or on the interpreter if that
+        has a Python runtime for the backend, or if torch has the operator. Raises DeviceError for a
+        custom operator that nothing here has.
         """
         if self._device:
             return self._device
@@ -138,11 +141,11 @@ class Session:
                 self._loaded[method] = device.load(self.files, method)
 
     def load_together(self, methods: Sequence[str]) -> None:
-        """Make methods ready to run that share state, as far as the package shares it.
+        """Load methods that share state, so far as the package shares it.
 
         One device must run all of them. Raises DeviceError.
         """
-        # The interpreter, unless the caller chose a device, so there is one.
+        # The interpreter, unless the caller chose a device, so there is exactly one.
         (device,) = {self.choose_device(method) for method in methods}
         self._loaded |= self._get_device(device).load_together(self.files, methods)
 
@@ -152,12 +155,12 @@ class Session:
         return self.call_loaded(method, inputs)
 
     def call_loaded(self, method: str, inputs: Sequence[Any]) -> list[Any]:
-        """Call a method that was loaded, as `run` does."""
+        """Call a method that is already loaded, like `run`."""
         with _GUARD.get()(method, "it runs"):
             return self._device_of(method).call(self._loaded[method], inputs)
 
     def text(self, method: str) -> str:
-        """Describe, for people, a method's inputs and outputs, and what its device runs."""
+        """Describe a method's inputs and outputs, and what its device runs, as text."""
         signature = self.signature(method)
         inputs = _describe_tensors(signature.inputs)
         outputs = _describe_tensors(signature.outputs)
@@ -170,8 +173,11 @@ class Session:
         return self._get_device(self.choose_device(method))
 
     def _get_device(self, name: str) -> Device:
-        """Return the device of a name. Raises DeviceError for an interpreter that is not installed,
-        and PipelineError for any other that is not there."""
+        """Return the device with a name.
+
+        Raises DeviceError if the interpreter is not installed, and PipelineError if any other
+        device doesn't exist.
+        """
         if name == INTERPRETER and name not in devices().names():
             reason = 'does not load: this installation has no feature "locating"'
             raise DeviceError(f"{self.files.name}: ", reason)

@@ -1,1 +1,1 @@
-"""The records that a build leaves in build/, and how people and CI servers read them. No torch."""
+"""The records that a build leaves in build/, and their readers. Imports no torch."""

@@ -1,4 +1,4 @@
-"""Cells of tables, by what they hold."""
+"""Makes table cells, one function per kind of content."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def names(values: Iterable[str]) -> Cell:
 def figure(
     value: float | str | None, style: Callable[[Any], str] = "{:,}".format, **more: Any
 ) -> Cell:
-    """Return the cell of a figure in its style; an undefined one sorts last."""
+    """Return the cell of a figure, formatted with `style`; an undefined figure sorts last."""
     if value is None:
         return Cell(NOTHING, sort_key(None), kind="soft")
     return Cell(style(value), sort_key(value), **more)
@@ -43,18 +43,17 @@ _KINDS: Mapping[str, str] = {"passed": "good", "failed": "bad", "not judged": "w
 
 
 def verdict_cell(verdict: str, note: str = "") -> Cell:
-    """Return the cell of a verdict in its colour: green, red, amber, or grey of what was not
-    run."""
+    """Return the cell of a verdict in its colour: green, red, amber, or grey if it was not run."""
     return Cell(verdict, kind=_KINDS.get(verdict, "soft"), note=note)
 
 
 def verdict(ok: bool, instead: str = "") -> Cell:
-    """Return the cell of a check; `instead` of having passed, where that was not seen."""
+    """Return the cell of a check; `instead` replaces "passed" if that was not observed."""
     return verdict_cell("failed" if not ok else instead or "passed")
 
 
 def source(recorded: str | None) -> Cell:
-    """Return a line of a model or config as a record has it, linked to where the page shows it."""
+    """Return the cell of a recorded line of a model or config, linked to its place on the page."""
     line = parse_source_line(recorded)
     if line is None:
         return code(recorded or "")

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 LEFT = "var(--left)"
 _CATEGORIES = 8
-# Backends of the catalogue have colours of their own; others share the rest.
+# Backends of the catalogue have their own colours; the others share the rest.
 _BACKENDS = (
     "XnnpackBackend",
     "VulkanBackend",
@@ -30,7 +30,7 @@ def backend_colours(backends: Iterable[str]) -> dict[str, str]:
 
 
 def colour_of(kind: str) -> str:
-    """Return the colour of a kind of segment or of action."""
+    """Return the colour of a kind of segment or action."""
     for kinds in (_ACTIONS, _SEGMENTS):
         if kind in kinds:
             return f"var(--c{kinds.index(kind)})"

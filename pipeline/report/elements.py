@@ -1,6 +1,6 @@
-"""Parts of a report before they are rendered: sections of tables, charts and paragraphs.
+"""The parts of a report before rendering: sections of tables, charts and paragraphs.
 
-Sections make them once; `markdown` and `html` render them. Nothing here knows of either.
+Sections are built once; `markdown` and `html` render them. This module knows neither.
 """
 
 from __future__ import annotations
@@ -13,18 +13,21 @@ from typing import Any
 from pipeline.moments import call_all
 
 Json = Mapping[str, Any]
-MOST_ROWS = 400  # of a table in a page, which stays below a megabyte
-WIDTH = 288  # of a drawing on the narrowest page, in pixels
+MOST_ROWS = 400  # in a page's table, to keep the page below a megabyte
+WIDTH = 288  # pixels, of a drawing on the narrowest page
 
 
 @dataclass(frozen=True)
 class Cell:
     """One cell of a table.
 
-    `sort` is the number by which a column of figures is sorted; texts sort as they are. `kind` is
-    a class of the style (name, code, line-of, whole, wide, soft, good, bad). `note` is a smaller
-    line below, `href` a link within the page or to a file beside it, `bar` a share drawn below,
-    `spark` the points of a line drawn below, within a box of 100 by 20.
+    Attributes:
+        sort: the number by which a column of figures is sorted; texts are sorted as they are.
+        href: a link within the page, or to a file next to it.
+        kind: a class of the style (name, code, line-of, whole, wide, soft, good, bad).
+        note: a smaller line below.
+        bar: a share, drawn below.
+        spark: the points of a line drawn below, within a box of 100 by 20.
     """
 
     text: str
@@ -41,10 +44,10 @@ Row = Mapping[str, Cell | str]
 
 @dataclass(frozen=True)
 class DataTable:
-    """A table; each row maps the same titles of columns to cells.
+    """A table; each row maps column titles, the same in all rows, to cells.
 
-    Markdown shows the first `brief` rows, which should be those that count most. A `folded` table
-    is opened by whoever wants to see it.
+    Markdown shows the first `brief` rows, which should be the most important ones. A `folded` table
+    is collapsed until the reader opens it.
     """
 
     name: str
@@ -69,12 +72,12 @@ class DataTable:
 
     @property
     def numeric(self) -> list[bool]:
-        """Return for each column if it holds figures, which are aligned right."""
+        """For each column, whether it holds figures, which are right-aligned."""
         columns = zip(*self.cells, strict=True)
         return [any(cell.sort is not None for cell in column) for column in columns]
 
     def cut(self, most: int) -> DataTable:
-        """Return the table with its first rows; its title says how many there are."""
+        """Return the table with its first rows only; its title says how many there are in all."""
         if len(self.rows) <= most:
             return self
         title = f"{self.title} (the first {most} of {len(self.rows):,}; report.json has all)"
@@ -83,9 +86,9 @@ class DataTable:
 
 @dataclass(frozen=True)
 class Shape:
-    """An element of SVG.
+    """An SVG element.
 
-    `title` is its tooltip and its name for screen readers; `text` is what it writes.
+    `title` is its tooltip and its name for screen readers; `text` is its text content.
     """
 
     tag: str
@@ -94,18 +97,22 @@ class Shape:
     text: str = ""
 
 
-# The height of a chart in pixels, and its shapes, from the one that lies below all others.
+# The height of a chart in pixels, and its shapes from back to front.
 Drawing = tuple[float, Sequence[Shape]]
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart with its caption and legend (names and colours). Markdown leaves it out.
+    """A chart with its caption and legend. Markdown omits it.
 
-    `label` says what the picture shows; `kind` is how `data` are drawn: as bars, treemap, errors,
-    latency or scatter (pipeline/features/charts/draw.py); `links` maps titles of shapes to where
-    they lead.
-    `views` are other charts of the same things, among which the page switches by their `view`.
+    Attributes:
+        legend: names and colours.
+        label: describes the picture.
+        kind: how to draw `data`: as bars, treemap, errors, latency or scatter
+            (pipeline/features/charts/draw.py).
+        links: link targets, by titles of shapes.
+        view: the name of this chart among `views`.
+        views: other charts of the same data, between which the page switches.
     """
 
     title: str
@@ -120,7 +127,7 @@ class Chart:
 
     @cached_property
     def drawing(self) -> Drawing | None:
-        """Return what a feature draws, None where none draws such charts."""
+        """The drawing that a feature makes, or None if no feature draws such charts."""
         for drawing in call_all("draw_chart", self.kind, self.data):
             if drawing is not None:
                 return drawing
@@ -132,15 +139,15 @@ class Chart:
 
 @dataclass(frozen=True)
 class Timeline:
-    """Lanes of actions by their names, with caption and legend. Markdown leaves it out.
+    """Lanes of actions by name, with caption and legend. Markdown omits it.
 
-    It is boxes of the page, whose texts are cut where a box ends, which those of a picture are not.
+    It consists of boxes on the page, whose text is cut at their edge, unlike the text of a picture.
 
     Attributes:
-        lanes: by name, the bars of a lane: each with its `start` and `length`, as shares of the
-            whole; `name`, `colour` and `description`; `href`, where it leads; `ok`; `framed` if it
-            is on the longest chain; `wide_only` if its name fits into it on large screens alone.
-        ticks: places on the axis, as shares of the whole, with what they are called.
+        lanes: by name, the bars of a lane, each with `start` and `length`, as shares of the whole;
+            `name`, `colour` and `description`; `href`, the link target; `ok`; `framed` if it is on
+            the longest chain; `wide_only` if its name fits only on large screens.
+        ticks: positions on the axis, as shares of the whole, with their labels.
     """
 
     title: str
@@ -152,7 +159,7 @@ class Timeline:
 
 
 class ReportSection:
-    """A section of a report. Parts that are empty or None are dropped; strings are paragraphs."""
+    """A section of a report. Empty parts and None are dropped; strings are paragraphs."""
 
     def __init__(
         self, name: str, title: str, *parts: DataTable | Chart | Timeline | str | None

@@ -1,6 +1,6 @@
-"""Events of a run: one record an action, written to `build/run.json`.
+"""Events of a run: one record per action, written to `build/run.json`.
 
-Every run imports this module, also one with nothing to do, so it imports nothing heavy.
+Every run imports this module, even a no-op run, so it imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pipeline.store.files import write_atomically
 from pipeline.store.workspace import Workspace
 
 RUN, TIMELINE = "run.json", "timeline.json"
-STAGE = "stage"  # the category of a trace event that is a stage of an action
+STAGE = "stage"  # the category of trace events that are stages of an action
 Outcome = Literal["built", "refit", "hit", "up-to-date", "failed", "not-run", "lost"]
-DONE = ("built", "refit", "hit", "up-to-date")  # the outcomes of what is there now
+DONE = ("built", "refit", "hit", "up-to-date")  # the outcomes with a current result
 INTERRUPTED = "interrupted"  # the reason of a task that did not run
-NOT_BUILT = "not built"  # what people read of a package without its files
-# The words in which people read them.
+NOT_BUILT = "not built"  # shown for a package without files
+# How outcomes are displayed, if not as they are.
 WORDS: Mapping[str, str] = {
     "refit": "refitted",
     "hit": "cached",
@@ -29,8 +29,8 @@ WORDS: Mapping[str, str] = {
     "not-run": "not run",
 }
 
-NAMES = ("kind", "package", "method", "model")  # of an action
-# What people are told of how an action ended.
+NAMES = ("kind", "package", "method", "model")  # that identify an action
+# The fields that describe to people how an action ended.
 ENDING = (
     "outcome",
     "reason",
@@ -44,20 +44,24 @@ ENDING = (
 
 
 def outcome_word(outcome: str) -> str:
-    """Return the word in which people read an outcome: built, refitted, cached, current, failed."""
+    """Return the displayed word for an outcome: built, refitted, cached, current, failed."""
     return WORDS.get(outcome, outcome)
 
 
 class Event(NamedTuple):
     """One action of a run and its outcome.
 
-    `outcome` is "lost" where an input disappeared from the store, so that the action runs again.
-    `start` is in seconds of the clock, 0 for an action that took no time; `seconds` is wall time.
-    `stages` are names with begin and end in seconds from `start`; `stage` is the last one begun, so
-    the one that failed. `worker` is the process that ran the action, 0 where none did.
-    `peak_bytes` is the worker's resident memory. `log` is the path of the log in the workspace.
-    `host` is the machine of a cluster that ran it, "" for this one. `code` is that of `error`, such
-    as `PTE111`.
+    Attributes:
+        outcome: "lost" if an input disappeared from the store, so that the action runs again.
+        start: seconds of the clock, or 0 for an action that took no time.
+        seconds: wall time.
+        stages: names with begin and end, in seconds from `start`.
+        stage: the last stage begun; if the action failed, the one that failed.
+        worker: the process that ran the action; 0 if none did.
+        peak_bytes: the worker's peak resident memory.
+        log: the path of the log in the workspace.
+        host: the machine of a cluster that ran it; "" for this one.
+        code: the code of `error`, such as `PTE111`.
     """
 
     kind: str
@@ -86,7 +90,7 @@ class Event(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return the package or model, with the method if there is one."""
+        """The package or model, with the method if there is one."""
         return "/".join(filter(None, (self.package or self.model, self.method)))
 
     @property
@@ -98,7 +102,7 @@ _getter = cache(attrgetter)  # for thousands of events
 
 
 def make_event(of: Any, outcome: Outcome, **facts: Any) -> Event:
-    """Return an event of an action, or of the task for one."""
+    """Return an event for an action or its task."""
     return Event(
         of.kind,
         of.package,
@@ -121,11 +125,11 @@ def describe_event(
 def write_run(
     workspace: Workspace, events: Iterable[Event], remote: Mapping[str, Any]
 ) -> None:
-    """Write `run.json`, with an action a line, and what the remote tier was asked.
+    """Write `run.json`, with one action per line, and the requests made to the remote tier.
 
-    Indented JSON would leave the C encoder, which a run with nothing to do would feel, as it would
-    a call for each line. Only between two actions does a brace come before a quote that is not
-    escaped.
+    Indented JSON would bypass the C encoder, and encoding line by line would take a call for each;
+    a no-op run would notice either. The lines are split by replacing text instead, which is safe:
+    a brace precedes an unescaped quote only between two actions.
 
     Raises:
         OSError: the file can't be written.

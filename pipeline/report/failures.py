@@ -1,4 +1,4 @@
-"""Failures of methods and packages in words, those of one cause together."""
+"""Puts failures of methods and packages into words, grouped by cause."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pipeline.store.errors import listed, plural
 
 Json = Mapping[str, Any]
 _NUMBERS = re.compile(r"\[[^\]]*\]|\([^()]*\)|[+\-−]?\d[\d.,]*(e[+\-−]?\d+)?")
-# A line of a model, as `source_lines.SourceLine` is written.
+# A line of a model, as `source_lines.SourceLine` formats it.
 _LINE = re.compile(r"[^;:(]*  # [^;)]+:\d+(?:, in [^;)]+)?")
 _MOST_NAMED = 4
 
 
 class FailureGroup(NamedTuple):
-    """Failures of one cause: the worst of them in words, the methods, and how many more."""
+    """Failures with one cause: the worst in words, the methods, and the number of others."""
 
     description: str
     methods: tuple[str, ...]
@@ -30,9 +30,11 @@ class FailureGroup(NamedTuple):
 
 
 def group_failures(methods: Iterable[Json]) -> list[FailureGroup]:
-    """Group the failures of methods by cause: those that one operator causes, where that is known,
-    and whose sentences differ in numbers and lines alone. The one farthest beyond its limit stands
-    for its group."""
+    """Group the failures of methods by cause; the one farthest beyond its limit represents each.
+
+    Failures share a cause if the same operator causes them, so far as that is known, and their
+    sentences differ only in numbers and lines.
+    """
     failures_by_cause: dict[tuple[str, str, str], list[Json]] = {}
     for method in methods:
         culprit = next(
@@ -53,7 +55,7 @@ def group_failures(methods: Iterable[Json]) -> list[FailureGroup]:
 
 
 def _badness(failure: Json) -> float:
-    return float(failure.get("of_limit") or "inf")  # which is written as text, too
+    return float(failure.get("of_limit") or "inf")  # infinity is written as text
 
 
 def describe_failed(report: Json, folder: str) -> str:
@@ -72,7 +74,7 @@ def describe_failed(report: Json, folder: str) -> str:
 
 
 def describe_failure(failure: Json) -> str:
-    """Return the sentence of a method's failure, with its input set and output."""
+    """Return the sentence about a method's failure, with its input set and output."""
     where = ", ".join(filter(None, (failure["inputs"], failure["output"])))
     if where:
         return f"{where}: {failure['what']}"
@@ -80,10 +82,12 @@ def describe_failure(failure: Json) -> str:
 
 
 def failed_by_check(method: Json) -> dict[str, list[str]]:
-    """Return the failures of a method by check: of its interface, that is all that it declares and
-    whether it can be run, of its numerics, the values that it gives, of its quantization, of its
-    source, that it is no measure of anything, or of its reference, which its export departs
-    from."""
+    """Return the failures of a method by check.
+
+    The checks are "interface" (what it declares, and whether it can run), "numerics" (its outputs),
+    "quantization", "source" (the source can't serve as a measure) and "reference" (the export
+    differs from it).
+    """
     checks: dict[str, list[str]] = {}
     for failure in method["failures"]:
         checks.setdefault(_find_check(method, failure), []).append(
@@ -102,7 +106,7 @@ def _find_check(method: Json, failure: Json) -> str:
 
 
 def failed_checks(report: Json) -> list[str]:
-    """Return the names of the checks that a package failed, as JUnit's cases have them."""
+    """Return the names of the checks that a package failed, as in JUnit's test cases."""
     failed = ["package"] if package_failures(report) else []
     for method in report["methods"]:
         failed += failed_by_check(method)
@@ -113,7 +117,7 @@ def failed_checks(report: Json) -> list[str]:
 
 
 def first_culprit(report: Json) -> list[str]:
-    """Return the sentence about the first culprit of the first method that has one, if any."""
+    """Return a sentence about the first culprit of the first method that has one, if any."""
     for method in report["methods"]:
         for culprit in method.get("culprits") or ():
             return [f"  {method['method']}: {culprit['what']}"]
@@ -121,7 +125,7 @@ def first_culprit(report: Json) -> list[str]:
 
 
 def package_failures(report: Json) -> list[str]:
-    """Return the failures that are neither of a method nor of a gate."""
+    """Return the failures that belong to neither a method nor a gate."""
     explained = {gate["sentence"] for gate in report.get("gates") or ()}
     for method in report["methods"]:
         for failure in method["failures"]:

@@ -1,4 +1,4 @@
-"""Figures of records as text."""
+"""Formats the figures of records as text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def percent(share: float | str | None, digits: int = 1) -> str:
 
 
 def error(value: float | str | None) -> str:
-    """Format an error of an output, or another figure without unit, to three digits."""
+    """Format an output's error, or another figure without a unit, to three digits."""
     if value is None:
         return NOTHING
     if isinstance(value, str):
@@ -27,7 +27,7 @@ def error(value: float | str | None) -> str:
 
 
 def short(value: float) -> str:
-    """Format a limit, which people gave, or rounded, to the digits that it has."""
+    """Format a limit, which a person set or which was rounded, with the digits it has."""
     return _plain_exponent(f"{value:g}")
 
 
@@ -74,7 +74,7 @@ def milliseconds(value: float) -> str:
 
 
 def size_range(limits: Sequence[int | None]) -> str:
-    """Format the least and the greatest of a size; None is no limit."""
+    """Format the minimum and maximum of a size; None means no limit."""
     least, greatest = limits
     if greatest is None:
         return f"{least:,} or more"
@@ -84,7 +84,7 @@ def size_range(limits: Sequence[int | None]) -> str:
 
 
 def sort_key(value: float | str | None) -> float:
-    """Return a number by which figures are sorted; undefined ones come last."""
+    """Return a number to sort figures by; undefined figures come last."""
     if value is None:
         return -1e308
     if isinstance(value, str):

@@ -1,16 +1,16 @@
-"""The shapes of what `report.json` says of a method: its calls, verdicts, failures and figures."""
+"""The form of a method's record in `report.json`: its calls, verdicts, failures and figures."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Literal
 
-# Python 3.11's own TypedDict does not tell pydantic all that it needs for a schema.
+# Python 3.11's own TypedDict lacks information that pydantic needs for a schema.
 from typing_extensions import NotRequired, TypedDict  # noqa: UP035
 
 from pipeline.report.verdicts import Verdict
 
-# Strict JSON has no infinities; None where a figure is undefined.
+# Strict JSON has no infinities; None means that a figure is undefined.
 Figure = float | Literal["inf", "-inf", "nan"] | None
 
 
@@ -41,17 +41,17 @@ class OutputErrorRecord(TypedDict):
     mismatch: NotRequired[str | None]
 
 
-# A generated input set, or a sequence of calls, that was not run, or a case that is not in the
+# A generated input set or a sequence of calls that was not run, or a case that is missing from the
 # bundled program.
 SKIP = {"origin": (str, "Empty for all of a method."), "reason": str}
 
-# What else than input sets can be left out of a method: all of it, or timing it, for want of time;
-# and all of one that was not asked for.
+# Entries of `left_out` that are not input sets: for want of time, the whole method or its timing;
+# and a whole method that was not requested.
 ALL, LATENCY, UNASKED = "all", "latency", "not requested"
-# Whether the package lacks the method, what the method declares, how far an output is from that of
-# the program that it was quantized to, how far that one is from the float program, that the source
-# itself is no measure of anything, or how far the exported program is from its reference; anything
-# else is "".
+# What a failure is about: the package lacks the method; the method's declarations; the difference
+# between an output and the quantized program's; the difference between that program and the float
+# program; the source can't serve as a measure; the difference between the exported program and its
+# reference. Anything else is "".
 FailureSubject = Literal[
     "", "lacking", "declared", "quantized", "quantization", "source", "reference"
 ]
@@ -178,8 +178,8 @@ _HELD = (
     "Against the quantized program of the method: the limits for outputs,",
     "held to, the widest of all calls but large ones, the reason for them, and the worst figures.",
 )
-# The outcome of one method, but for what features add. The worst figures are those over all outputs
-# of the calls on examples; without any, of the calls on generated inputs.
+# The outcome of one method, except for the fields that features add. The worst figures are over all
+# outputs of the calls on examples or, if there are none, of the calls on generated inputs.
 METHOD_OUTLINE: Mapping[str, Any] = {
     **_FIGURES,
     "method": str,

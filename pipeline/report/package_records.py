@@ -1,4 +1,4 @@
-"""The shape of a package's manifest."""
+"""The form of a package's manifest."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pipeline.store.digest import Digest
 from pipeline.store.forms import FileName
 from pipeline.store.quantized import QUANTIZATION_FACTS
 
-# Of a method, of whose facts older versions wrote fewer.
+# A method's record; older versions wrote fewer facts.
 _METHOD_MANIFEST = {
     **{f"{name.removesuffix('?')}?": form for name, form in METHOD_FACTS.items()},
     "program": str,
@@ -19,7 +19,7 @@ _METHOD_MANIFEST = {
     "delegation": DELEGATION,
     "quantization?": QUANTIZATION_FACTS,
 }
-# The manifest of a package; of its family, `share` has patterns by file.
+# The manifest of a package. `share`, of its family, has patterns by file.
 MANIFEST_OUTLINE = {
     "format": Literal[1],
     "package": str,

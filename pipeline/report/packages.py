@@ -1,4 +1,4 @@
-"""A package in words: what came of it, why it failed, and what was left out."""
+"""Puts a package into words: its outcome, why it failed, and what was left out."""
 
 from __future__ import annotations
 
@@ -19,10 +19,15 @@ _MOST_NAMED = 4  # methods in a sentence
 
 
 class Entry(NamedTuple):
-    """A package. `report` is its record, or None; then `error` says why the package could not be
-    built, and is empty where it only was not validated yet. `drops` has, by method, the shares of
-    nodes delegated in the build before and now, where there are less; `history` its figures at
-    earlier commits, the oldest first."""
+    """A package and its record.
+
+    Attributes:
+        report: its record, or None.
+        error: why the package could not be built; "" if it only has not been validated yet.
+        drops: by method whose share of delegated nodes decreased, the share in the previous build
+            and the share now.
+        history: its figures at earlier commits, oldest first.
+    """
 
     package: str
     report: Json | None = None
@@ -52,14 +57,14 @@ class Entry(NamedTuple):
 
     @property
     def page(self) -> str:
-        """Return the link from the page over all packages to that of this one, if it has one."""
+        """The link from the overview page to this package's page, or "" if it has none."""
         if self.report is not None:
             return f"{quote(os.fsencode(self.package))}/report.html"
         return ""
 
 
 def describe_causes(report: Json) -> list[str]:
-    """Return a sentence for each cause of a failure: of methods, of gates, of the package."""
+    """Return a sentence for each cause of failure, in methods, gates or the package itself."""
     causes: list[str] = []
     for group in group_failures(report["methods"]):
         causes.append(f"{listed(group.methods, _MOST_NAMED)}: {group.sentence}")
@@ -71,8 +76,10 @@ def describe_causes(report: Json) -> list[str]:
 
 
 def describe_left_out(report: Json) -> str:
-    """Say how many methods and input sets there was no time for, and which methods were not asked
-    for; "" where there are none."""
+    """Describe how many methods and input sets the budget left out, and which were not requested.
+
+    Returns "" if nothing was left out.
+    """
     unasked: list[str] = []
     left_out: Counter[str] = Counter()
     for method in report["methods"]:
@@ -93,7 +100,7 @@ def describe_left_out(report: Json) -> str:
 
 
 def _count_left_out(left_out: Counter[str]) -> list[str]:
-    """Return how many methods, input sets and latencies the budget left no time for."""
+    """Return the counts of methods, input sets and latencies for which the budget left no time."""
     wholly = left_out[ALL]
     untimed = left_out[LATENCY]
     sets = left_out.total() - wholly - untimed - left_out[UNASKED]

@@ -1,4 +1,4 @@
-"""The files of the workspace that a record names lines of."""
+"""The workspace files from which a record quotes lines."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pipeline.report.elements import Json
 from pipeline.store.digest import hash_bytes
 from pipeline.store.source_line import SourceLine, parse_source_line
 
-_LARGEST_SOURCE = 1 << 22  # bytes; a page shows a few lines of it
+_LARGEST_SOURCE = 1 << 22  # bytes; a page shows only a few lines
 
 
 def named_lines(report: Json) -> list[SourceLine]:
-    """Return all lines of files that a record names, sorted, each once."""
+    """Return all file lines that a record names, sorted and without duplicates."""
     lines: dict[tuple[str, int], SourceLine] = {}
     for text in _list_lines(report):
         line = parse_source_line(text)
@@ -37,11 +37,11 @@ def _list_lines(report: Json) -> Iterator[str]:
 
 
 def named_files(report: Json) -> dict[str, str]:
-    """Return the files of the workspace that a record names lines of, by their paths there, with
-    the digests that they had: those of its config, and Python files that its programs were
-    exported from.
+    """Return the workspace files from which a record names lines, by path, with their digests.
 
-    A trace can name any file, so what a program names and no export read is not among them.
+    These are the files of its config, and the Python files that its programs were exported from.
+    The digests are from the time of the record. A trace can name any file, so files that a program
+    names but no export read are left out.
     """
     digests = report.get("sources", {})
     settings = filter(None, map(parse_source_line, _settings(report)))
@@ -55,7 +55,7 @@ def named_files(report: Json) -> dict[str, str]:
 
 
 def _settings(report: Json) -> list[str]:
-    """Return the places that the config has, as texts."""
+    """Return the places of the config's settings, as texts."""
     gates = (gate.get("place", "") for gate in report.get("gates") or ())
     return [*gates, *report.get("places", {}).values()]
 
@@ -66,13 +66,15 @@ def is_inside(file: str) -> bool:
 
 
 def read_sources(root: Path, report: Json) -> dict[str, str | None]:
-    """Read the files below `root` whose lines the reports of a package quote, by their names; None
-    for one that is not what it was when the record was made, whose lines may have moved."""
+    """Read the files below `root` whose lines a package's reports quote, by name.
+
+    The text of a file that changed since the record was made is None, as its lines may have moved.
+    """
     texts: dict[str, str | None] = {}
     for name, digest in named_files(report).items():
         path = root / name
         with suppress(OSError, UnicodeDecodeError):
-            # And no link to another file.
+            # Skips links to other files.
             is_itself = path.resolve() == root.resolve() / name
             if is_itself and path.is_file() and path.stat().st_size <= _LARGEST_SOURCE:
                 content = path.read_bytes()

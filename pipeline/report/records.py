@@ -1,8 +1,8 @@
-"""The records that a build leaves: their readers, and the shape of `report.json`.
+"""The records that a build leaves: their readers, and the form of `report.json`.
 
-Renderers read nothing but `report.json`, so a page can be rendered again without measuring again.
-Parts that not every package has, or that an older build did not write, may be missing; further keys
-may be there. `python -m pte_pipeline.report.schema` prints these shapes as a JSON Schema.
+Renderers read only `report.json`, so a page can be rendered again without measuring again. Parts
+that not every package has, or that an older build did not write, may be missing; additional keys
+are allowed. `python -m pte_pipeline.report.schema` prints these forms as a JSON Schema.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-# Python 3.11's own TypedDict does not tell pydantic all that it needs for a schema.
+# Python 3.11's own TypedDict lacks information that pydantic needs for a schema.
 from pipeline.moments import find_functions, load
 from pipeline.report.method_records import METHOD_OUTLINE, Figure
 from pipeline.report.package_records import MANIFEST_OUTLINE
@@ -30,21 +30,21 @@ from pipeline.store.quantized import QUANTIZATION_FACTS
 from pipeline.store.workspace import Workspace
 
 FORMAT = 2  # of report.json
-# A higher SQNR is float32's own rounding, and differs from one processor to the next.
+# A higher SQNR only reflects float32's own rounding, and differs between processors.
 MOST_SQNR = 120.0  # dB
-_MOST_NAMED = (
-    2  # modules, and reasons, of the calls of one operator that a sentence has
-)
+_MOST_NAMED = 2  # modules or reasons per operator in a sentence
 
 
 def read_manifest(workspace: Workspace, package: str) -> dict[str, Any] | None:
-    """Read the manifest of a package in `build/`; None where there is none that can be read."""
+    """Read the manifest of a package in `build/`; return None if it is missing or unreadable."""
     return read_fitting(workspace.package(package) / MANIFEST)
 
 
 def read_fitting(path: Path) -> dict[str, Any] | None:
-    """Read the record of a package that is in a file; None where there is none, or it has another
-    form than the records of this name."""
+    """Read a package's record from a file; return None if it is missing or malformed.
+
+    The file's name determines the expected form.
+    """
     record = read_record(path)
     if fits_name(path.name, record):
         return record
@@ -52,13 +52,15 @@ def read_fitting(path: Path) -> dict[str, Any] | None:
 
 
 def read_drops(workspace: Workspace, package: str) -> dict[str, Sequence[float]]:
-    """Return the methods of which less is delegated than in the build before: the share then and
-    now, as installing the package recorded it."""
+    """Return, by method, the shares delegated in the previous build and now, if they decreased.
+
+    Installing the package recorded them.
+    """
     return dict(workspace.state(package).get("link", {}).get("drops", {}))
 
 
 def fits_name(name: str, record: Any) -> bool:
-    """Tell whether a value has the form of the records of this name."""
+    """Return whether a value has the form of the records with this name."""
     return _check_of_name(name)(record)
 
 
@@ -68,8 +70,7 @@ def _check_of_name(name: str) -> Check:
 
 
 def find_form(name: str) -> Any:
-    """Return the form of the records of this name, one of ours or of a feature's; None where no
-    records have this name."""
+    """Return the form of the records with this name, our own or a feature's, or None if unknown."""
     if name == REPORT:
         return make_report_outline()
     if name == MANIFEST:
@@ -79,7 +80,7 @@ def find_form(name: str) -> Any:
 
 
 def delegated_share(methods: Iterable[Mapping[str, Any]]) -> float | None:
-    """Return the share of methods' nodes that do not run on portable kernels; None without nodes.
+    """Return the share of methods' nodes that don't run on portable kernels; None without nodes.
 
     Args:
         methods: delegation records.
@@ -101,7 +102,7 @@ def delegated_share(methods: Iterable[Mapping[str, Any]]) -> float | None:
 def in_order(
     report: Mapping[str, Any], by_method: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Return what a report has by method in the order of its methods."""
+    """Return a report's facts by method, in the order of the report's methods."""
     order = {method["method"]: place for place, method in enumerate(report["methods"])}
     entries = (by_method or {}).items()
     return dict(
@@ -110,8 +111,10 @@ def in_order(
 
 
 def name_kernels(operators: Iterable[str]) -> str:
-    """Return what the kernels of operators that no delegate took are called: portable ones are
-    those of ATen, of dim orders and of sizes alone."""
+    """Return a name for the kernels of operators that no delegate took.
+
+    They are "portable kernels" if all are of ATen, of dim orders or of sizes.
+    """
     ours = ("aten.", "dim_order_ops.")
     if all(o.startswith(ours) or "." not in o for o in operators):
         return "portable kernels"
@@ -119,8 +122,10 @@ def name_kernels(operators: Iterable[str]) -> str:
 
 
 def describe_left(delegation: Mapping[str, Any], operator: str) -> str:
-    """Describe why calls of an operator are left to portable kernels: their modules, and reasons;
-    empty where the manifest knows neither."""
+    """Describe why calls of an operator are left to portable kernels, by modules and reasons.
+
+    Returns "" if the manifest has neither.
+    """
     calls = [
         call for call in delegation.get("left", ()) if call["operator"] == operator
     ]
@@ -135,7 +140,7 @@ def describe_left(delegation: Mapping[str, Any], operator: str) -> str:
 
 
 def is_unchecked(gate: Mapping[str, Any]) -> bool:
-    """Return whether a gate holds only since nothing was there to hold it to."""
+    """Return whether a gate holds only because it had nothing to compare with."""
     return bool(gate["ok"] and gate["figure"] is None)
 
 
@@ -147,7 +152,7 @@ _COMMON_STATE = {
         "methods.",
     ),
 }
-# The record of a validated package, but for what features add.
+# The record of a validated package, except for the fields that features add.
 _REPORT: Mapping[str, Any] = {
     "package": str,
     "ok": (bool, "Whether nothing failed."),
@@ -212,7 +217,7 @@ _REPORT: Mapping[str, Any] = {
 
 
 def make_report_outline() -> dict[str, Any]:
-    """Return the outline of `report.json`, with the fields that features fill."""
+    """Return the outline of `report.json`, including the fields of features."""
     report = {**_REPORT}
     method = {**METHOD_OUTLINE}
     for field, reference in find_functions("report_fields").items():

@@ -1,5 +1,8 @@
-"""The comparison of exported programs with their references: PyTorch in eager mode, or recorded
-outputs. Where a method has none, the report says that PyTorch itself was not run."""
+"""Describes the comparison of exported programs with their references.
+
+A reference is PyTorch in eager mode, or recorded outputs. For a method without one, the report says
+that PyTorch itself was not run.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,9 @@ MOST_NAMED = 4
 
 
 def describe_limits(reference: Json, places: Mapping[str, str] | None = None) -> str:
-    """Return the limits that the config sets on a comparison with a reference, and where it does;
-    "" where it sets none.
+    """Return the limits that the config sets on a comparison with a reference, and their places.
+
+    Returns "" if it sets none.
 
     Args:
         places: file and line of settings, by their path in the config.
@@ -33,10 +37,10 @@ def describe_limits(reference: Json, places: Mapping[str, str] | None = None) ->
 
 
 def name_references(reference: Json) -> str:
-    """Return what an export was compared with, the first few of many."""
+    """Return the names of the references of an export; of many, only the first few."""
     return listed(reference["compared"], MOST_NAMED)
 
 
 def is_unreferenced(method: Json) -> bool:
-    """Tell whether a method of programs is compared with nothing but the exported program."""
+    """Return whether a method is compared only with its exported program."""
     return method["kind"] == "program" and not method.get("reference")

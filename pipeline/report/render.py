@@ -1,4 +1,4 @@
-"""Reports for people and for CI servers: features render records; here they are written."""
+"""Writes reports for people and CI servers; features render them from records."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def render(
     """Render the reports of a package, by file name.
 
     Args:
-        sources: texts of the files of the workspace that `quoted_files.named_files` gives, None
-            for one that changed. Of these and of others only what the record quotes is shown.
-        drops: what is delegated less than in the build before, as `read_drops` gives it.
+        sources: texts of the workspace files from `quoted_files.named_files`; None for a file that
+            changed. Only the lines that the record quotes are shown.
+        drops: methods that are delegated less than in the previous build, from `read_drops`.
     """
     rendered = _render_formats([report], {})
     for pages in call_all("package_pages", report, sources or {}, drops or {}):
@@ -56,8 +56,8 @@ def render_all(
     """Render the reports over all packages, by file name.
 
     Args:
-        timeline: the content of `timeline.json` of the last run that did something.
-        provenance: as `find_build_facts` of a feature gives it.
+        timeline: the content of `timeline.json` from the last run that did something.
+        provenance: from a feature's `find_build_facts`.
     """
     entries = sort_entries(entries)
     reports = [
@@ -72,11 +72,11 @@ def render_all(
     return rendered
 
 
-# What is in `build/`
+# Reading and writing in `build/`
 
 
 def read_report(workspace: Workspace, package: str) -> dict[str, Any] | None:
-    """Read the record of the package that is in `build/` now; None where that was not validated."""
+    """Read the record of the package in `build/`; return None if this build was not validated."""
     report = read_fitting(workspace.package(package) / REPORT)
     if report is None:
         return None
@@ -88,12 +88,12 @@ def read_report(workspace: Workspace, package: str) -> dict[str, Any] | None:
 
 
 def render_package(root: Path, report: Json) -> dict[str, bytes]:
-    """Render all reports of a package by file name, with lines of the sources below `root`."""
+    """Render all reports of a package by file name, with source lines from files below `root`."""
     return render(report, read_sources(root, report))
 
 
 def write_reports(workspace: Workspace, package: str) -> list[Path]:
-    """Render the reports of a package again; nothing where it was not validated.
+    """Render the reports of a package again and return their paths; [] if it was not validated.
 
     Raises:
         OSError: a file can't be written.
@@ -111,7 +111,7 @@ def write_reports(workspace: Workspace, package: str) -> list[Path]:
         name: hash_bytes(rendered[name]) for name in rendered if name in digests
     }
     if rerenders:
-        digests |= rerenders  # or the next run would take them for edited
+        digests |= rerenders  # or the next run would consider them edited
         workspace.write_state(package, state)
     return written
 

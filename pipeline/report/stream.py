@@ -1,8 +1,8 @@
-"""The event stream of a run: `build/events.jsonl`, a line as it happens, for who follows a build.
+"""The event stream of a run: `build/events.jsonl`, with a line for each event as it happens.
 
 `features/schemas/event_table.py` has the form of each line. A run begins a new file, unless another
-one is under way in this workspace: then it adds to that file, and `run` tells their lines apart.
-What can't be written is left out: a build does not depend on who watches it.
+run is in progress in this workspace; then it appends to that file, and the `run` field tells their
+lines apart. Lines that can't be written are dropped: a build does not depend on its observers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FORMAT = 1
 
 
 class ActionNames(Protocol):
-    """The names of an action, or of an event or a task of one."""
+    """The names of an action, or of its event or task."""
 
     @property
     def kind(self) -> str: ...
@@ -39,8 +39,11 @@ class ActionNames(Protocol):
 
 
 class EventStream:
-    """The stream of one run. Its file is opened by the first line, so that what runs no action
-    touches none; each line is one `write`, whole for every reader."""
+    """The stream of one run.
+
+    The first line opens the file, so that a command that runs no action doesn't touch it. Each line
+    is written with one `write` call, so that no reader sees a part of it.
+    """
 
     def __init__(self, folder: Path, **facts: Any) -> None:
         """Take the folder of the file, and the facts of the run for its first line."""
@@ -52,7 +55,7 @@ class EventStream:
         self._ended = False
 
     def write(self, event: str, of: ActionNames | None = None, **facts: Any) -> None:
-        """Write a line: an event, the names of the action that it is `of`, and facts of it."""
+        """Write a line: an event, the names of the action that it is `of`, and its facts."""
         if self._file is None and not self._ended:
             self._open()
         if of is not None:
@@ -91,7 +94,7 @@ class EventStream:
         }
         try:
             self._file.write(json.dumps(line).encode() + b"\n")
-        except OSError:  # a full disk, of which the build says more
+        except OSError:  # a full disk, which the build reports
             self._end()
 
     def _end(self) -> None:
@@ -102,10 +105,10 @@ class EventStream:
 
 
 def _open_shared(path: Path, root: Path) -> FileIO:
-    """Open a file to add to it: a new one, unless another process has it open so.
+    """Open a file for appending: a new one, unless another process has it open in this way.
 
-    Each keeps a shared lock. So whoever gets the exclusive one is alone, and puts a new file in its
-    place, by which a follower sees that the old one ended. Raises OSError.
+    Each process holds a shared lock. A process that gets the exclusive lock is therefore alone and
+    replaces the file; this shows a follower that the old file has ended. Raises OSError.
     """
     make_folder(path.parent, root)
     while True:
@@ -115,12 +118,12 @@ def _open_shared(path: Path, root: Path) -> FileIO:
             path.unlink(missing_ok=True)
             file.close()
             file = FileIO(path, "ab")
-        with suppress(OSError):  # a filesystem without locks
+        with suppress(OSError):  # the file system has no locks
             fcntl.flock(file, fcntl.LOCK_SH)
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(file.fileno()), path.lstat()):
                 return file
-        file.close()  # another run began a new one meanwhile
+        file.close()  # another run replaced it in the meantime
 
 
 def _is_alone(file: FileIO) -> bool:
@@ -128,6 +131,6 @@ def _is_alone(file: FileIO) -> bool:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:  # a filesystem without locks
+    except OSError:  # the file system has no locks
         return True
     return True

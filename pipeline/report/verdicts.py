@@ -1,8 +1,8 @@
-"""Verdicts: what a validation has shown, in four words.
+"""Verdicts: the result of a validation, as one of four words.
 
-`passed`: compared with the source, within limits that mean something. `failed`: it departs from
-them. `not judged`: it ran, and nothing says whether that is good enough. `not run`: nothing was
-compared. No torch here: a no-op run reads verdicts too.
+`passed`: compared with the source, within meaningful limits. `failed`: it exceeds them. `not
+judged`: it ran, but nothing shows whether that is good enough. `not run`: nothing was compared.
+This module doesn't import torch, since a no-op run reads verdicts too.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 from pipeline.store.states import Verdict as Verdict
 
-VERDICTS: tuple[Verdict, ...] = get_args(Verdict)  # the worst first
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)  # worst first
 PASSED: Verdict = "passed"
 
 
@@ -22,8 +22,7 @@ def worst_verdict(verdicts: Iterable[Verdict], default: Verdict = PASSED) -> Ver
 
 
 def method_verdicts(method: Mapping[str, Any]) -> list[Verdict]:
-    """Return the verdict on a method's lowering, and, where there are any, those on its
-    quantization and on its export."""
+    """Return the verdicts on a method's lowering and, if any, on its quantization and export."""
     others = [method.get(name) for name in ("quantization", "reference")]
     return [method["verdict"], *(other["verdict"] for other in others if other)]
 
@@ -34,8 +33,7 @@ def method_verdict(method: Mapping[str, Any]) -> Verdict:
 
 
 def package_verdict(report: Mapping[str, Any]) -> Verdict:
-    """Return the verdict on a package: the worst of its methods, gates and files. Methods that were
-    not asked for have none."""
+    """Return the worst verdict of a package's requested methods, its gates and its files."""
     if not report["ok"]:
         return "failed"
     asked = report.get("only")
@@ -44,5 +42,5 @@ def package_verdict(report: Mapping[str, Any]) -> Verdict:
 
 
 def is_accepted(verdict: Verdict, allowed: Iterable[str]) -> bool:
-    """Return whether a verdict ends a build well: it passed, or is declared to be good enough."""
+    """Return whether a verdict ends a build successfully: it is passed, or is allowed."""
     return verdict == PASSED or verdict.replace(" ", "-") in allowed

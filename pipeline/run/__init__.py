@@ -1,1 +1,1 @@
-"""Performing actions: worker processes and what they do."""
+"""Worker processes, and how they perform actions."""

@@ -1,4 +1,4 @@
-"""The log of an action: all that its process, and those that it starts, print, up to a bound."""
+"""The log of an action: the output of its process and all child processes, up to a size limit."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ from typing import TextIO
 from pipeline.store.files import clear_place
 
 MOST = 64 << 20  # bytes
-_SECONDS = 0.5  # between two looks at its size
+_SECONDS = 0.5  # between two checks of the log's size
 _CUT = b"\n... the middle of this log is left out: it is longer than %d MB ...\n"
 
 
 @contextmanager
 def logging_to(path: Path) -> Iterator[None]:
-    """Send the file descriptors of standard output and error, native code's too, to a file, whose
-    middle goes where it grows beyond `MOST`."""
+    """Redirect standard output and error, including output from native code, to a file.
+
+    Works on the file descriptors. The middle of the log is dropped when it exceeds `MOST`.
+    """
     clear_place(path)
     log = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o666)
     saved = [os.dup(fd) for fd in (1, 2)]
@@ -41,8 +43,10 @@ def logging_to(path: Path) -> Iterator[None]:
 
 
 def _flush(stream: TextIO, fd: int) -> None:
-    """Flush a stream into the log. What a full disk doesn't take is lost: it must not stay in the
-    stream, which would show it on the terminal."""
+    """Flush a stream into the log, discarding the rest if the disk is full.
+
+    Text left in the stream would later appear on the terminal.
+    """
     try:
         stream.flush()
     except OSError:
@@ -54,7 +58,7 @@ def _flush(stream: TextIO, fd: int) -> None:
 
 @contextmanager
 def _repeating(call: partial[None]) -> Iterator[None]:
-    """Call a function again and again in a thread of this process; forks of it don't."""
+    """Call a function repeatedly in a thread, which forks of this process don't inherit."""
     ended = threading.Event()
 
     def repeat() -> None:
@@ -71,7 +75,7 @@ def _repeating(call: partial[None]) -> Iterator[None]:
 
 
 def _bound(log: int) -> None:
-    """Keep the first half and the last quarter of what a log may hold, if it holds more."""
+    """Trim a log that exceeds `MOST` to the first half and the last quarter of that size."""
     size = os.fstat(log).st_size
     if size > MOST:
         last = os.pread(log, MOST // 4, size - MOST // 4)

@@ -1,4 +1,4 @@
-"""Files in which an action under way says how far it is, and the logs beside them."""
+"""The log and the progress file of a running action."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ def log_path(action: Action, workspace: Workspace) -> Path:
 
 
 def progress_path(action: Action, workspace: Workspace) -> Path:
-    """Return the file in which an action under way says how far it is."""
+    """Return the path of the progress file, which a running action updates."""
     return log_path(action, workspace).with_suffix(".progress")
 
 
 def read_status(path: Path) -> dict[str, Any]:
-    """Read the file in which an action under way says how far it is; empty where it says nothing
-    yet."""
+    """Read the progress file of a running action; return an empty dict if it has no status yet."""
     record = read_record(path)
     return record if record and _is_status(record) else {}
 
@@ -39,8 +38,10 @@ _is_status = check_of(
 
 
 class ActionStatus(NamedTuple):
-    """The stage that an action is in, how many of how many steps of it are done, and the machine of
-    a cluster that it runs on."""
+    """The stage of a running action, how many of its steps are done, and its machine.
+
+    `host` is "" unless the action runs on another machine of a cluster.
+    """
 
     stage: str
     done: int = 0
@@ -49,7 +50,7 @@ class ActionStatus(NamedTuple):
 
 
 def read_progress(action: Action, workspace: Workspace) -> ActionStatus | None:
-    """Return how far an action is that is under way, None for any other."""
+    """Return the progress of a running action, or None if it isn't running."""
     if not (status := read_status(progress_path(action, workspace))):
         return None
     return ActionStatus(
@@ -58,7 +59,7 @@ def read_progress(action: Action, workspace: Workspace) -> ActionStatus | None:
 
 
 def write_status(path: Path, stage: str, done: int, total: int, host: str = "") -> None:
-    """Write the file in which an action under way says how far it is."""
+    """Write the progress file of a running action."""
     status = {
         "pid": os.getpid(),
         "stage": stage,

@@ -1,8 +1,8 @@
-"""Chooses which action starts next: the first that the memory is there for.
+"""Chooses which action starts next: the first in line that fits into memory.
 
-The order is that of the longest path: how long an action takes, and what waits for it. That keeps
-workers busy to the end, where the order in which actions became ready may leave one worker with the
-longest. A pure function, whatever runs the actions.
+Actions are ordered by longest path: their own time plus the time of the actions that wait for them.
+This keeps all workers busy to the end; in the order in which actions became ready, one worker might
+start the longest action last. `choose_next` is a pure function and does not depend on the executor.
 """
 
 from __future__ import annotations
@@ -14,46 +14,45 @@ from typing import NamedTuple
 from pipeline.plan.actions import Action
 from pipeline.plan.tasks import ActionTask
 
-LEAST_MEMORY = (
-    500 << 20
-)  # bytes of an action that nothing is known of: torch and ExecuTorch
+# Bytes, for an action without history: torch and ExecuTorch.
+LEAST_MEMORY = 500 << 20
 
 
 class Cost(NamedTuple):
-    """Seconds of wall time, and bytes of memory at the peak."""
+    """Wall time in seconds, and peak memory in bytes."""
 
     seconds: float
     peak: int
 
 
 class NoExpectations:
-    """Expectations of actions where no feature remembers what they took."""
+    """Default expectations, used if no feature remembers the cost of earlier actions."""
 
     def expect(self, action: Action) -> Cost:
-        """Return what an action is expected to take."""
+        """Return the expected cost of an action."""
         return Cost(0.0, LEAST_MEMORY)
 
     def recall(self, action: Action | ActionTask) -> float | None:
-        """Return the seconds that an action took before, None where that is not known."""
+        """Return how many seconds an action took last time, or None if that is unknown."""
         return None
 
     def ahead(self, action: Action) -> float:
-        """Return the seconds of the longest path that begins when an action ends."""
+        """Return the seconds of the longest chain of actions that waits for this one."""
         return 0.0
 
 
 def choose_next(
     waiting: Iterable[Cost], running: Iterable[Cost], free: float
 ) -> int | None:
-    """Return the place of the action to start next, None where all have to wait.
+    """Return the index of the action to start next, or None if all must wait.
 
-    An action that is expected to take more than there is runs when nothing else does: the
-    expectation may be wrong, and the system may have ways out.
+    An action that exceeds the free memory still starts if no other is running: the expectation may
+    be wrong, and the system may cope.
 
     Args:
-        waiting: in the order in which they should start.
-        running: those under way.
-        free: the bytes that nobody holds but the workers; infinite where memory does not count.
+        waiting: costs, in the order in which the actions should start.
+        running: costs of the running actions.
+        free: bytes that no process other than the workers holds; infinite if memory is not limited.
     """
     under_way = list(running)
     free_bytes = free - sum(expected.peak for expected in under_way)
@@ -64,16 +63,16 @@ def choose_next(
 
 
 class Idleness:
-    """Adds up the time in which workers were free for actions that waited."""
+    """Sums the time during which workers were idle while actions waited."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.seconds = 0.0  # of all workers together
+        self.seconds = 0.0  # summed over all workers
         self._clock = clock
         self._idle = 0
         self._since = clock()
 
     def look(self, idle: int) -> None:
-        """Say how many workers are free for an action that waits, from now on."""
+        """Record how many workers are idle, from now on, while actions wait."""
         now = self._clock()
         self.seconds += self._idle * (now - self._since)
         self._idle = idle

@@ -1,7 +1,7 @@
-"""Runs actions as they become ready, and again those that lost an input.
+"""Runs actions as they become ready, and reruns those that lost an input.
 
-Between the moment when something is seen in the store and that when it is read, another process may
-evict or delete it, or it may turn out to be damaged. Then it is made again, in the same run.
+Between the moment a blob is found in the store and the moment it is read, another process may evict
+or delete it, or it may turn out to be damaged. It is then rebuilt within the same run.
 """
 
 from __future__ import annotations
@@ -29,8 +29,11 @@ Show = Callable[[Event], None]
 
 
 class Outlook(Protocol):
-    """What a pool says of actions while they run, and of the run that they are part of: the tasks
-    that were selected, and the events of those that ended, with or without a worker."""
+    """What the progress display can ask a pool about the running actions and the whole run.
+
+    `selected` are the tasks of the run, `events` the events of actions that ended, whether or not
+    they needed a worker.
+    """
 
     selected: Sequence[ActionTask]
     events: Sequence[Event]
@@ -41,15 +44,15 @@ class Outlook(Protocol):
     def recall_seconds(self, action: Action | ActionTask) -> float | None: ...
 
 
-# Gives, for actions and their outlook, a context with the function to call with each event.
+# Takes the actions and an `Outlook`; returns a context that yields the callback for events.
 Progress = Callable[[Sequence[Action], Outlook], AbstractContextManager[Show]]
 
 
 class Batch:
-    """Runs actions of a plan; more may be added while others run.
+    """Runs actions of a plan; more may be added during the run.
 
-    The reports of all workers, with repeated attempts, go to `reports` as they come: to the list
-    that is given, or one of its own.
+    Every worker report, including those of repeated attempts, is appended to `reports` as it
+    arrives; pass a list to collect them there.
     """
 
     def __init__(
@@ -63,35 +66,33 @@ class Batch:
         self._pool = pool
         self._progress = progress
         self.reports = [] if reports is None else reports
-        self._actions: list[Action] = []  # all that were added, which progress looks at
-        self._requested: dict[
-            Digest, Action
-        ] = {}  # by the digest of what runs in its place
-        self._attempts: Counter[Digest] = (
-            Counter()
-        )  # by the digest of what was requested
-        self._lost: list[Action] = []  # that are to be run again
+        self._actions: list[Action] = []  # for the progress display
+        # Keyed by the digest of the action that runs in place of the requested one.
+        self._requested: dict[Digest, Action] = {}
+        # Keyed by the digest of the requested action.
+        self._attempts: Counter[Digest] = Counter()
+        self._lost: list[Action] = []  # to be rerun
         self._shown = ExitStack()
         self._show: Show | None = None
 
     def close(self) -> None:
-        """End showing progress, which began with the first action."""
+        """Close the progress display, which opened with the first action."""
         self._shown.close()
         self._show = None
 
     @property
     def is_busy(self) -> bool:
-        """Whether an action that was added has not ended yet."""
+        """Whether an added action has not ended yet."""
         return bool(self._pool.is_busy or self._lost)
 
     def run(self, actions: Sequence[Action]) -> Iterator[tuple[Action, Event]]:
-        """Yield each action with its last event, in the order in which they end."""
+        """Yield each action with its final event, in the order in which the actions end."""
         self.add(actions)
         while self.is_busy:
             yield from self.next_ended()
 
     def add(self, actions: Sequence[Action]) -> None:
-        """Take actions that are ready to run."""
+        """Add actions that are ready to run."""
         for action in actions:
             self._requested[action.digest] = action
         self._add(actions)
@@ -106,14 +107,16 @@ class Batch:
         return self._shown.enter_context(self._progress(self._actions, self._pool))
 
     def drop_waiting(self) -> list[Action]:
-        """Take back the actions that no worker has begun, and return them."""
+        """Remove and return the actions that no worker has started."""
         dropped = [*self._pool.drop_waiting(), *self._lost]
         self._lost = []
         return [self._requested[action.digest] for action in dropped]
 
     def next_ended(self) -> Iterator[tuple[Action, Event]]:
-        """Wait until actions end, and yield each with its last event. Those that lost an input are
-        run again when no other runs."""
+        """Wait until actions end, and yield each with its final event.
+
+        Actions that lost an input are rerun once no other action is running.
+        """
         for action, event in self._next_events():
             requested = self._requested[action.digest]
             if event.outcome != "lost":
@@ -129,8 +132,10 @@ class Batch:
             yield from self._run_again(lost)
 
     def _run_again(self, lost: Sequence[Action]) -> Iterator[tuple[Action, Event]]:
-        """Make the inputs of actions again and add the actions once more. Yield those of which the
-        inputs can't be made."""
+        """Rebuild the inputs of actions and add the actions again.
+
+        Yields a failure for each action whose inputs can't be rebuilt.
+        """
         self._repair_inputs(lost)
         for action in lost:
             requested = self._requested[action.digest]
@@ -156,15 +161,19 @@ class Batch:
         for action, reported in self._pool.next_reports():
             report = self._install(action, reported)
             self.reports.append(report)
-            if report.event.error:  # what its task says of it follows
+            # Failures are shown before their task reports them, successes once the caller has them.
+            if report.event.error:
                 self._show(report.event)
             yield action, report.event
-            if not report.event.error:  # whoever asked has recorded it by now
+            if not report.event.error:
                 self._show(report.event)
 
     def _install(self, action: Action, report: Report) -> Report:
-        """Put the files that an action made into the package's folder. What can't be put there
-        fails, or is lost where the store has it no more."""
+        """Install the files of an action into the package's folder.
+
+        The report becomes a failure if that is not possible, or "lost" if the store no longer has a
+        file.
+        """
         if report.result is None:
             return report
         try:
@@ -181,7 +190,10 @@ class Batch:
         return report
 
     def _repair_inputs(self, lost: Sequence[Action]) -> None:
-        """Export, quantize and compile again what these actions need. They fail with it."""
+        """Rerun the exports, quantizations, and compilations that these actions depend on.
+
+        If one fails, the actions fail with it.
+        """
         plan = self._plan
         models = {action.model for action in lost}
         exports = [name for name in plan.exporters if parse_export(name)[0] in models]
@@ -208,14 +220,17 @@ class Batch:
                 planned[name] for name in action.inputs.quantizes if name in planned
             )
         for action in lost:
-            if action.kind == "validate":  # which compares with quantized programs too
+            # A validation also compares with quantized programs.
+            if action.kind == "validate":
                 quantized += (plan.quantizes(str(action.package)) or {}).values()
         self._repair(self._find_lost(quantized))
         self._repair(compiles)
 
     def _find_lost(self, actions: Iterable[Action]) -> list[Action]:
-        """Return those whose results are no longer here, and not at a remote either: its word that
-        it has a blob is not enough any more."""
+        """Return the actions whose results are not in the local store.
+
+        A remote's claim to have a blob no longer counts here.
+        """
         store = self._plan.workspace.store
 
         def is_here(action: Action) -> bool:
@@ -227,7 +242,10 @@ class Batch:
         return [action for action in actions if not is_here(action)]
 
     def _repair(self, actions: Sequence[Action]) -> None:
-        """Run actions to their end. How that went shows when what needs them runs again."""
+        """Run actions to completion and ignore their events.
+
+        A failure shows when the actions that depend on them run again.
+        """
         self._add(list({action.digest: action for action in actions}.values()))
         while self._pool.is_busy:
             for _ in self._next_events():

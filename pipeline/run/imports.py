@@ -1,4 +1,4 @@
-"""Imports torch, numpy and joblib without what this package has no use for."""
+"""Imports torch, numpy and joblib without the start-up work that this package doesn't need."""
 
 from __future__ import annotations
 
@@ -18,9 +18,12 @@ _SET_BY_JOBLIB = "KMP_INIT_AT_FORK"
 
 @contextmanager
 def keeping_all() -> Iterator[None]:
-    """Import within the context without looking for garbage, of which there is hardly any, and
-    never look through what was imported: it takes a seventh of the time. torch asks from where each
-    operator is registered, and is told without a look at the files of all modules: a tenth more."""
+    """Disable garbage collection during imports, and exempt the imported objects from it for good.
+
+    Imports leave hardly any garbage, and searching for it takes a seventh of their time. A further
+    tenth goes into torch asking where each operator is registered; within the context the answer
+    comes without scanning the files of all modules.
+    """
     gc.disable()
     try:
         with (
@@ -34,12 +37,12 @@ def keeping_all() -> Iterator[None]:
 
 
 def _without_lines(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Leave out the lines around a frame, unless they are asked for."""
+    """Omit the source lines around a frame unless the caller asks for them."""
     return lambda frame, context=0: original(frame, context)
 
 
 def _by_name(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Find the module of a frame by its name, where that module has the frame's variables."""
+    """Look up a frame's module by name if that module's globals are the frame's."""
 
     def find(subject: Any, file: str | None = None) -> Any:
         if inspect.isframe(subject):
@@ -52,16 +55,18 @@ def _by_name(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def import_numpy() -> None:
-    """Import numpy as `leaving_environment` does."""
+    """Import numpy within `leaving_environment`."""
     with leaving_environment():
         import numpy  # noqa: F401
 
 
 @contextmanager
 def leaving_environment() -> Iterator[None]:
-    """Import numpy, or joblib, within the context: without the threads of linear algebra, which the
-    process that builds has no use for (each waits busily for some 0.1 s before it sleeps), and with
-    the variables as before."""
+    """Import numpy or joblib within the context without BLAS threads, and restore the environment.
+
+    The process that builds doesn't use those threads, each of which spins for some 0.1 s before it
+    sleeps. Environment variables that the imports set are reset afterwards.
+    """
     before = {name: os.environ.get(name) for name in (_BLAS_THREADS, _SET_BY_JOBLIB)}
     os.environ[_BLAS_THREADS] = "1"
     try:

@@ -1,4 +1,4 @@
-"""Packages in `build/`: how files get there from the store, and are removed."""
+"""Installs the files of packages from the store into `build/`, and removes them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pipeline.store.names import are_distinct, is_file_path
 from pipeline.store.pieces import JoinedFile, write_joined
 from pipeline.store.workspace import Workspace
 
-ATTEST = "attest"  # the part of a package's state that says which files attest it
+ATTEST = "attest"  # the section of a package's state that lists its attestation files
 
 
 def install(
@@ -33,17 +33,19 @@ def install(
     """Copy the files of an action's result into the package's folder and record them.
 
     The record is removed first and written last, so that a kill in between leaves a package that
-    is stale, never one that looks whole. Files of an earlier build that are no longer made go, and
-    so do what attested them and, with another package, the reports on the one before.
-    The result has `files` by name, `joined` the pieces of those that are put together here, and
-    `facts` for the record, if any. `linked` are such files that this process has just put together,
-    and holds. What stands in the place of a file or folder is replaced, links are not
-    followed.
+    looks stale, never one that looks complete. Files of an earlier build that are no longer made
+    are removed, along with their attestations and, if the package changed, the reports on the
+    earlier one. Existing files and folders are replaced; links are not followed.
+
+    Args:
+        result: `files` by name; `joined`, the pieces of files that are assembled here; and
+            optionally `facts` for the record.
+        linked: assembled files that this process has just produced and still holds.
 
     Raises:
         MissingBlobError: the store no longer has a file.
-        PipelineError: a name leads out of the package's folder, or two names are one on some
-            systems.
+        PipelineError: a name leads out of the package's folder, or two names are the same on some
+            file systems.
     """
     package, section = str(action.package), action.kind
     files: dict[str, Digest] = dict(result["files"])
@@ -59,7 +61,7 @@ def install(
     followers: list[Any] = []
     if section == "link":
         followers += call_all("follow_install", workspace, package)
-    # Of what was.
+    # The files of the previous build.
     former = (state.pop(part, {}).get("files", {}) for part in (section, ATTEST))
     earlier = dict(chain.from_iterable(map(dict.items, former)))
     if isinstance(action.inputs, LinkInputs) and not earlier.items() >= files.items():
@@ -87,15 +89,17 @@ def install(
         state["quantize"] = dict(action.inputs.quantizes)
     workspace.write_state(package, {**state, section: record})
     if section == "validate" and state.get("link", {}).get("drops"):
-        # No result holds them, since they are about what was in this workspace before.
+        # Not part of any result: they compare with the package that was in this workspace before.
         from pipeline.report.render import write_reports
 
         write_reports(workspace, package)
 
 
 def find_orphans(workspace: Workspace, packages: Collection[str]) -> list[str]:
-    """Return the names of what was built here and is none of the `packages` by now, as after a
-    config was renamed."""
+    """Return the names of packages in `build/` that no config defines any more.
+
+    Renaming a config leaves one, for example.
+    """
     try:
         names = os.listdir(workspace.build / ".state")
     except OSError:
@@ -107,7 +111,10 @@ def find_orphans(workspace: Workspace, packages: Collection[str]) -> list[str]:
 
 
 def clean(workspace: Workspace, package: str, dryrun: bool = False) -> list[str]:
-    """Remove what builds of the package left in `build/`, and nothing else; return the names."""
+    """Remove only the files that builds of the package left in `build/`; return their names.
+
+    `dryrun` returns the names and removes nothing.
+    """
     state = workspace.state(package)
     folder = workspace.package(package)
     sections = [*(kind.name for kind in KINDS.values() if kind.installed), ATTEST]
@@ -129,7 +136,7 @@ def clean(workspace: Workspace, package: str, dryrun: bool = False) -> list[str]
 
 
 def _is_inside(folder: Path, name: str) -> bool:
-    """Tell whether something of this name is in a package's folder, and no link leads there."""
+    """Return whether a name exists in a package's folder and no link is on the way to it."""
     path = folder / name
     on_the_way = [
         parent for parent in path.parents if folder in (parent, *parent.parents)
@@ -140,7 +147,7 @@ def _is_inside(folder: Path, name: str) -> bool:
 
 
 def _remove_inside(folder: Path, name: str) -> None:
-    """Remove a file of a package, and the folders in which it was, as far as they are empty."""
+    """Remove a file of a package, and the folders that this leaves empty."""
     if not _is_inside(folder, name):
         return
     remove(folder / name)

@@ -1,8 +1,8 @@
-"""Runs a function in a fork of this process, which is warm and has one thread, or where forks are
-not safe in a process that a feature starts anew.
+"""Runs a function in a fork of this process, which is warmed up and has one thread.
 
-What user code does to its process, to torch's defaults or to modules, ends with the fork. Its
-result comes back as JSON, its errors by class and text, and its log is this process's own.
+If forks are not safe, a process that a feature starts takes the fork's place. Anything that user
+code does to its process, torch's defaults or modules ends with the fork. Results come back as JSON,
+errors as a class and a text; the log is shared with this process.
 """
 
 from __future__ import annotations
@@ -27,11 +27,15 @@ from pipeline.store.errors import PipelineError, describe_error, log_traceback
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 1, 36, 37
 _SEED = 0
-_BEGIN = f"{__name__}.begin"  # what stands behind it in `sys.modules` was imported in the fork
+_BEGIN = f"{__name__}.begin"  # modules after this entry of `sys.modules` were imported in the fork
 
 
 class ChildError(PipelineError):
-    """User code failed in its process, whose log has the traceback. `signal` ended it, or is 0."""
+    """User code failed in its process, whose log has the traceback.
+
+    Attributes:
+        signal: the signal that killed the process, or 0.
+    """
 
     def __init__(self, text: str, by_signal: int = 0) -> None:
         super().__init__(*text.split("\n"))
@@ -39,13 +43,13 @@ class ChildError(PipelineError):
 
 
 class ForkWatch:
-    """Learns what a fork does: the files of the modules that it imports, by their names.
+    """Records what a fork does: the files of the modules that it imports, keyed by module name.
 
-    A feature may see more, in a subclass: `moments.Feature.watch_exporter`.
+    Subclasses in features may record more: see `moments.Feature.watch_exporter`.
 
     Attributes:
-        scratch: the folder for temporary files of this worker, which is empty when a fork begins;
-            "" in any other process.
+        scratch: this worker's folder for temporary files, empty when a fork begins; "" in any
+            process that isn't a worker.
     """
 
     scratch: ClassVar[str] = ""
@@ -54,20 +58,25 @@ class ForkWatch:
         self.modules: dict[str, str] = {}
 
     def prepare(self) -> None:
-        """Called in this process before it forks."""
+        """Prepare in this process, before it forks."""
 
     def begin(self, line: socket.socket) -> None:
-        """Called in the fork before the function is; `line` leads to `attend`."""
+        """Start recording in the fork, before the function runs; `line` leads to `attend`."""
 
     def attend(self, child: int, line: socket.socket) -> None:
-        """Called in this process with the fork's number; returns when that needs no answers."""
+        """Answer the fork's requests in this process until there are no more.
+
+        Args:
+            child: process ID of the fork.
+            line: connected to `begin`.
+        """
 
     def to_json(self) -> dict[str, Any]:
-        """Return what was learnt in the fork."""
+        """Return the facts recorded in the fork."""
         return {"modules": self.modules}
 
     def add(self, facts: Mapping[str, Any]) -> None:
-        """Add what was learnt in the fork, from its `to_json`."""
+        """Add the facts that the fork recorded, as its `to_json` returned them."""
         self.modules |= facts["modules"]
 
 
@@ -78,16 +87,16 @@ def run_isolated(
     describe: Callable[[BaseException], str] = describe_error,
     surroundings: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> Any:
-    """Return what a function returns, a JSON value, after running it in a fork of this process.
+    """Run a function in a fork of this process and return its result, a JSON value.
 
-    The fork starts with fixed seeds, whatever this process did before, and leaves no process
-    behind.
+    The fork starts with fixed random seeds, whatever this process did before. Processes that it
+    leaves behind are killed.
 
     Args:
-        watch: is told what the fork touches.
-        stages: gets the stages that the fork goes through, and the peak of its memory.
-        describe: makes the text of the error that the function raised.
-        surroundings: makes the context in which the fork begins.
+        watch: records what the fork does.
+        stages: receives the fork's stages and its peak memory.
+        describe: formats the error that the function raised.
+        surroundings: returns the context in which the fork starts.
 
     Raises:
         PipelineError: the function raised it; the class is kept.
@@ -121,7 +130,7 @@ def run_isolated(
 
 
 def fork_is_safe() -> bool:
-    """Tell whether a fork of this process may go on as it did: Apple's libraries don't allow it."""
+    """Return whether a fork may continue this process's work; Apple's libraries don't allow it."""
     return sys.platform != "darwin" and "PTE_PIPELINE_TEST_SPAWN" not in os.environ
 
 
@@ -129,7 +138,7 @@ def _start(
     run: Callable[[], NoReturn],
     surroundings: Callable[[], AbstractContextManager[object]],
 ) -> int:
-    """Start a process that runs a function, and return its number."""
+    """Start a process that runs a function, and return its process ID."""
     if not fork_is_safe():
         for child in call_all("start_process", run, surroundings):
             return int(child)
@@ -140,7 +149,7 @@ def _start(
 
 
 def _open_answer() -> BinaryIO:
-    """Open a file for the answer: in memory, so that no full disk hides what a full disk led to."""
+    """Open a file for the answer, in memory so that a full disk can't lose the error it caused."""
     if hasattr(os, "memfd_create"):
         return open(os.memfd_create("answer"), "w+b")
     return tempfile.TemporaryFile()
@@ -166,7 +175,7 @@ def _take_answer(
 
 
 def _make_error(classes: Sequence[str], text: str) -> PipelineError:
-    """Make an error of the first of these classes that is known here and takes just a text."""
+    """Make an error of the first class that is known here and takes only a text."""
     kinds = {_name(kind): kind for kind in _subclasses(PipelineError)}
     for name in classes:
         if (
@@ -187,8 +196,11 @@ def _name(kind: type) -> str:
 
 
 class _Child:
-    """The fork's end. `line` leads to `ForkWatch.attend`; `file` takes the answer;
-    `describe` makes the text of an error."""
+    """The code that runs in the fork.
+
+    `line` is connected to `ForkWatch.attend`, `file` takes the answer, and `describe` formats
+    errors.
+    """
 
     def __init__(
         self,
@@ -203,14 +215,13 @@ class _Child:
         self._line, self._file, self._describe = line, file, describe
 
     def run(self, parent: int) -> NoReturn:
-        """Run the function, answer and end this process, whatever happens."""
+        """Run the function, write the answer, and always end this process."""
         process, code = os.getpid(), 1
         try:
             _prepare(parent)
             answer = self._answer()
-            if (
-                os.getpid() == process
-            ):  # not in a fork that the function made and let escape
+            # Skipped in a fork that the function made and that returned from it.
+            if os.getpid() == process:
                 self._file.write(json.dumps(answer).encode())
                 self._file.flush()
                 code = 0
@@ -232,7 +243,7 @@ class _Child:
                 self._watch.begin(self._line)
             result = self._function()
             json.dumps(result)
-        except BaseException as problem:  # SystemExit too
+        except BaseException as problem:  # includes SystemExit
             log_traceback(problem)
             error = [list(map(_name, type(problem).__mro__)), self._describe(problem)]
         if self._watch is not None:
@@ -248,9 +259,11 @@ class _Child:
 
 
 def _module_files() -> dict[str, str]:
-    """Return the files of the modules that this process imported, those again that it forgot
-    before. The others are not looked at: that would copy the pages of thousands of objects that a
-    fork shares."""
+    """Return the files of the modules that were imported since the fork, including reimported ones.
+
+    Modules imported before are not touched: that would copy memory pages with thousands of objects
+    that the fork shares.
+    """
     names = [*takewhile(lambda name: name != _BEGIN, reversed(sys.modules))]
     files = {name: getattr(sys.modules[name], "__file__", None) for name in names}
     return {
@@ -275,8 +288,10 @@ def _prepare(parent: int) -> None:
 
 @contextmanager
 def _reaping() -> Iterator[None]:
-    """End all processes that are begun within the context and outlive it: the orphans among them
-    become children of this process."""
+    """Kill all processes that start within the context and outlive it.
+
+    Orphans are included, since they become children of this process.
+    """
     before, was_reaping = _children(), ctypes.c_int()
     _prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(was_reaping))
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -292,13 +307,13 @@ def _reaping() -> Iterator[None]:
 
 
 def _prctl(option: int, value: Any) -> None:
-    """Set an option of this process, where the system is Linux."""
+    """Set an option of this process on Linux; do nothing elsewhere."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(option, value)
 
 
 def _children() -> set[int]:
-    """Return the child processes of this one; none where the kernel doesn't list them."""
+    """Return the IDs of this process's children; empty if the kernel doesn't list them."""
     children: set[int] = set()
     with suppress(OSError):
         for thread in os.listdir("/proc/self/task"):
@@ -308,8 +323,10 @@ def _children() -> set[int]:
 
 
 def running_files() -> set[str]:
-    """Return the files whose code calls this function: torch quotes them in traces, and so reads
-    them, also by relative names."""
+    """Return the files of all functions on the current call stack.
+
+    torch quotes them in stack traces and therefore reads them, also under relative names.
+    """
     files, frame = set(), sys._getframe(1)
     while frame is not None:
         files.add(os.path.abspath(frame.f_code.co_filename))

@@ -1,5 +1,8 @@
-"""Performs actions in a worker process, by the function of their kind, which commits what it made
-to the store before it returns. Files of packages go to `build/` by whoever asked for the action."""
+"""Performs actions in a worker process with the function for their kind.
+
+That function commits its result to the store before it returns. Package files are installed into
+`build/` by the process that requested the action.
+"""
 
 from __future__ import annotations
 
@@ -39,12 +42,19 @@ def perform(
     keep: Keep | None = None,
     deliver: Deliver | None = None,
 ) -> bool:
-    """Perform an action, unless another process did it while this one waited for its turn.
+    """Perform an action unless another process did so while this one waited for the lock.
 
-    Return whether there was nothing to do; `always` performs it whatever the store holds, and
-    `keep` is given what was compiled, instead of the store. `deliver` is given the result of a kind
-    that makes files, which are put into the package's folder without it. Raises PipelineError for
-    what a user can mend; anything else is a bug.
+    Args:
+        always: perform it even if the store has the result.
+        keep: receives the result of a compile action in place of the store.
+        deliver: receives the result of a kind that makes files; by default they are installed into
+            the package's folder.
+
+    Returns:
+        Whether there was nothing to do.
+
+    Raises:
+        PipelineError: something that a user can fix. Any other error is a bug.
     """
     deliver = deliver or partial(install, workspace, action)
     verbs: dict[str, Callable[..., Any]] = {
@@ -57,9 +67,8 @@ def perform(
             turn.enter_context(workspace.store.lock(action.digest))
         if not always and _done(action, workspace, deliver):
             return True
-        if (
-            action.kind != "export"
-        ):  # whose exporter has a process of its own, and loads them there
+        # An exporter has a process of its own and loads the libraries there.
+        if action.kind != "export":
             with stages.stage(IMPORT):
                 load_libraries(action.libraries, workspace.root)
                 check_libraries(action, workspace)
@@ -71,7 +80,7 @@ def perform(
         if action.kind == "compile" and not (
             runs_user_code(action) or action.inputs.emit.etrecord
         ):
-            # Nobody else looks at weights that are lowered.
+            # No other code reads the weights once they are lowered.
             turn.enter_context(spilling())
         if action.kind != "export":
             turn.enter_context(checked_flatc())
@@ -84,8 +93,10 @@ def perform(
 
 
 def _find_performer(action: Action) -> Callable[..., None]:
-    """Return the function of a feature that performs an action. Raises PipelineError where this
-    installation has none."""
+    """Return the feature function that performs an action.
+
+    Raises PipelineError if this installation has none.
+    """
     performers = {**find_functions("perform"), **find_functions("perform_export")}
     if action.kind not in performers:
         raise PipelineError(
@@ -97,8 +108,11 @@ def _find_performer(action: Action) -> Callable[..., None]:
 
 @contextmanager
 def checked_flatc() -> Iterator[None]:
-    """Raise OSError where flatc found its disk full: it ends well after writing a part of its file.
-    This can go when flatc (of ExecuTorch 1.4.1 and 1.5.1) fails then."""
+    """Raise OSError if the disk was full when flatc ran.
+
+    flatc exits with status 0 after writing only a part of its file. This can go once flatc reports
+    the failure (ExecuTorch 1.4.1 and 1.5.1 don't).
+    """
     from executorch.exir._serialize import _flatbuffer
 
     def run(run_flatc: Callable[..., None], arguments: Sequence[str]) -> None:
@@ -110,14 +124,17 @@ def checked_flatc() -> Iterator[None]:
 
 
 def _validate(*arguments: Any, **options: Any) -> None:
-    from pipeline.run.prove.validate import validate  # 6 MB, which nothing else needs
+    # A 6 MB import that only validation needs.
+    from pipeline.run.prove.validate import validate
 
     validate(*arguments, **options)
 
 
 def runs_user_code(action: Action) -> bool:
-    """Return whether an action runs passes, libraries of operators, or parts of a backend, that are
-    not this package's, and so gets a process of its own. An export sees to that itself."""
+    """Return whether an action runs third-party passes, operator libraries or backend plugins.
+
+    It then gets a process of its own. An export isolates its exporter itself.
+    """
     if action.kind == "export":
         return False
     if action.libraries or action.inputs.references:
@@ -131,9 +148,8 @@ def runs_user_code(action: Action) -> bool:
 
 def _done(action: Action, workspace: Workspace, deliver: Deliver) -> bool:
     store = workspace.store
-    if (
-        action.kind == "export"
-    ):  # what it reads, and so its key, may have become known meanwhile
+    # Its inputs, and so its key, may have become known in the meantime.
+    if action.kind == "export":
         action = Models(workspace, action.inputs.surroundings).export(action.model)
         if action.inputs.unfollowed:
             return False

@@ -1,7 +1,6 @@
-"""Performs an action so that whatever comes of it is data: here, or in a process of its own.
+"""Performs an action, in this process or a fork, and returns any outcome as data.
 
-An action that runs code of users gets a fork of this process, so that it changes nothing for the
-next one.
+An action that runs user code gets a fork, so that it can't affect the next action.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ class Report(NamedTuple):
     """How an action ended.
 
     Attributes:
-        event: says so, its `error` is "" where it did not fail. A worker adds times and memory.
-        usage: what the caches inside it were asked.
-        remote: what was asked of the remote tier, and why it was given up or "".
-        result: that of a kind that makes files, of a validation that failed too; they are not in
-            the package's folder yet.
+        event: the outcome, with an empty `error` unless it failed. A worker adds times and memory.
+        usage: hits and misses of the caches used within the action.
+        remote: the requests made to the remote tier, and why it was given up, or "".
+        result: the result of a kind that makes files, also of a failed validation; the files are
+            not in the package's folder yet.
     """
 
     event: Event
@@ -43,8 +42,7 @@ class Report(NamedTuple):
 def perform_here(
     action: Action, workspace: Workspace, stages: Stages, always: bool, keep: Any = None
 ) -> Report:
-    """Perform an action in this process; `keep` is given what was compiled, instead of the
-    store."""
+    """Perform an action in this process; `keep` receives a compile result in place of the store."""
     from pipeline.compile.preprocess.cache import counted_preprocess
     from pipeline.run.isolated import ChildError
     from pipeline.run.perform import perform
@@ -61,15 +59,13 @@ def perform_here(
     except MissingBlobError as problem:
         log_traceback(problem)
         return Report(make_event(action, "lost", error=str(problem)))
-    except ChildError as problem:  # whose traceback is in the log
-        if (
-            problem.signal == signal.SIGKILL
-        ):  # as for lack of memory: tried again, alone
+    except ChildError as problem:  # its traceback is in the log
+        # Probably out of memory: die likewise, to be retried alone.
+        if problem.signal == signal.SIGKILL:
             os.kill(os.getpid(), signal.SIGKILL)
         return Report(make_event(action, "failed", error=str(problem)))
-    except (
-        BaseException
-    ) as problem:  # SystemExit too: it would end the worker in silence
+    # Includes SystemExit, which would end the worker silently.
+    except BaseException as problem:
         log_traceback(problem)
         error = explain_error(problem, workspace.root)
         event = make_event(action, "failed", error=error)
@@ -81,12 +77,12 @@ def perform_isolated(
 ) -> Report:
     """Perform an action in a fork of this process.
 
-    Raises SourceError where passes read what the action's key does not hold, and ChildError where
-    the fork dies.
+    Raises SourceError if passes read inputs that the action's key does not include, and ChildError
+    if the fork dies.
     """
     from pipeline.run.isolated import run_isolated
 
-    # Whatever else loads libraries of operators, a compile of the same ones is watched.
+    # Only compilations are watched; other actions load libraries that a compilation loads too.
     is_watched = (
         action.kind == "compile" and {"passes", "operators"} & action.key.keys()
     )
@@ -96,17 +92,15 @@ def perform_isolated(
     watch = passes and passes.watch
     remote = workspace.store.remote
     remote_outcome = [] if remote is None else remote.outcome()
-    if (
-        remote_outcome and watch is not None
-    ):  # or passes would seem to depend on the network
+    # Otherwise passes would seem to depend on the network.
+    if remote_outcome and watch is not None:
         remote_outcome[2] = True
     work = partial(_perform_in_fork, action, workspace, stages, always, remote_outcome)
     record = run_isolated(work, watch, stages)
     if remote is not None and watch is None:
         remote.join(*record["remote"])
-    for result in record[
-        "compiled"
-    ]:  # not kept yet, since nobody knew what it depends on
+    # Stored only now that their inputs are known.
+    for result in record["compiled"]:
         if passes is not None:
             passes.check()
         workspace.store.put_result(*result)
@@ -122,10 +116,10 @@ def _perform_in_fork(
     always: bool,
     remote_outcome: list[Any],
 ) -> dict[str, Any]:
-    """Perform an action in this process, which is its own; return what happened as JSON.
+    """Perform an action in this process, a fork made for it; return the outcome as JSON.
 
-    `remote_outcome` came of the remote tier before, in the process that this one is a fork of. What
-    only the remote has is lost to one that doesn't ask it, and fetched before it runs again.
+    `remote_outcome` is the state of the remote tier in the parent process. If the fork may not ask
+    the remote, a blob that only the remote has counts as lost, and is fetched before the next try.
     """
     remote = workspace.store.remote
     if remote_outcome and remote is not None:

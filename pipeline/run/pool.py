@@ -1,5 +1,4 @@
-"""Actions that are ready go to an executor, reports come back, and those whose worker died are
-tried again."""
+"""Submits ready actions to an executor, collects reports, and retries actions whose worker died."""
 
 from __future__ import annotations
 
@@ -30,15 +29,21 @@ from pipeline.store.sizes import human_size
 from pipeline.store.workspace import Workspace
 from pipeline.validate.crashes import CrashLog
 
-_LOOK = 0.2  # seconds between two looks at what is under way
-_AGAIN = 2.0  # seconds until an action that waits for memory is thought of again
+_LOOK = 0.2  # seconds between two checks of the running actions
+_AGAIN = 2.0  # seconds until an action that waits for memory is considered again
 
 
 @dataclass
 class Attempt:
-    """An action that is to be run: what it is expected to take, how many seconds of others wait for
-    it, how often its worker died so far, whether the event stream was told of this try, and whether
-    this process has tried it in vain."""
+    """One try at an action.
+
+    Attributes:
+        expected: the expected cost.
+        ahead: seconds of the longest chain of actions that waits for this one.
+        deaths: how often its worker has died so far.
+        told: whether the event stream has reported this try.
+        is_for_worker: whether this process has already tried it in vain.
+    """
 
     action: Action
     expected: Cost
@@ -59,22 +64,21 @@ Running = dict[Future[Report], Attempt]
 
 
 class Pool:
-    """Runs actions on an executor of up to `jobs` workers, which start when they are needed and are
-    kept until `close`.
+    """Runs actions on an executor with up to `jobs` workers.
 
-    Actions may be added at any time, and one starts as soon as a worker is free for it, those first
-    behind which the most is still to be done.
+    Workers start when they are needed and are kept until `close`. Actions may be added at any time;
+    each starts as soon as a worker is free, those with the longest remaining path first.
     """
 
     def __init__(self, workspace: Workspace, jobs: int, always: bool) -> None:
-        self.selected: Sequence[ActionTask] = ()  # of the run, which may tell more
+        self.selected: Sequence[ActionTask] = ()  # of the whole run
         self.events: Sequence[Event] = ()
-        self._own = workspace  # of this process
-        self._workspace = replace(workspace)  # without what it has cached
+        self._own = workspace  # with this process's caches
+        self._workspace = replace(workspace)  # without them, to send to workers
         self._jobs = jobs
         self._always = always
         self._executor: Executor | None = None
-        self._lost = ""  # why no action can run any more
+        self._lost = ""  # why no more actions can run
         self._progress = ProgressLog(self._workspace)
         self._idle_work: Callable[[], None] | None = None
         expectations = call_all("expect_costs", self._workspace.store)
@@ -86,59 +90,59 @@ class Pool:
 
     @property
     def jobs(self) -> int:
-        """The number of actions that run at a time, as far as that is known."""
+        """The number of actions that can run at once; the setting until an executor is open."""
         return self._jobs if self._executor is None else self._executor.width
 
     def find_status(self, action: Action) -> ActionStatus | None:
-        """Return how far an action is; None where it is not under way."""
+        """Return the progress of an action, or None if it isn't running."""
         return self._progress.find(action)
 
     def recall_seconds(self, action: Action | ActionTask) -> float | None:
-        """Return the seconds that an action took before, None where the store knows of none."""
+        """Return how many seconds an action took last time, or None if the store has no record."""
         return self._expectations.recall(action)
 
     @property
     def is_busy(self) -> bool:
-        """Whether an action that was added has not ended yet."""
+        """Whether an added action has not ended yet."""
         return bool(self._waiting or self._under_way or self._to_run_alone)
 
     @property
     def idle_seconds(self) -> float:
-        """The seconds, of all workers together, in which one was free for an action that waited."""
+        """Seconds, summed over all workers, during which one was idle while an action waited."""
         return self._idleness.seconds
 
     def tell(self, stream: EventStream) -> None:
-        """Tell an event stream what becomes of actions from now on."""
+        """Report the progress of actions to an event stream from now on."""
         self._progress.stream = stream
 
     def use_idle_core(self, work: Callable[[], None]) -> None:
-        """Call a function once, while actions are waited for that leave a core idle."""
+        """Call a function once, as soon as the running actions leave a core idle."""
         self._idle_work = work
 
     def run(self, actions: Sequence[Action]) -> Iterator[tuple[Action, Report]]:
-        """Yield the reports of actions, in the order in which they end."""
+        """Yield the reports of actions, in the order in which the actions end."""
         self.add(actions)
         while self.is_busy:
             yield from self.next_reports()
 
     def add(self, actions: Sequence[Action]) -> None:
-        """Take actions that are ready to run; `next_reports` starts them."""
+        """Add actions that are ready to run; `next_reports` starts them."""
         for action in actions:
             self._forget_last_run(action)
             self._wait_for_worker(self._expect(action))
 
     def drop_waiting(self) -> list[Action]:
-        """Take back the actions that no worker has begun, and return them."""
+        """Remove and return the actions that no worker has started."""
         attempts = [*self._waiting, *self._to_run_alone]
         self._waiting, self._to_run_alone = [], []
         return [attempt.action for attempt in attempts]
 
     def next_reports(self) -> Iterator[tuple[Action, Report]]:
-        """Start what may start, wait until actions end, and yield their reports.
+        """Start what can start, wait until actions end, and yield their reports.
 
-        An action whose worker dies is tried again like any other, then once alone and with twice
-        the memory. A validation is tried alone at once, without the method that ended its worker,
-        as long as that is another one each time.
+        An action whose worker dies is first retried like any other, then alone and with twice the
+        memory. A validation is retried alone at once, without the method that killed its worker, as
+        long as it is a different method each time.
         """
         here = self._take_what_runs_here()
         if self._waiting and here:
@@ -177,19 +181,21 @@ class Pool:
         self._look_at_idleness()
 
     def _forget_last_run(self, action: Action) -> None:
-        """Remove what an earlier run wrote while it performed an action."""
+        """Remove the files that an earlier run wrote while it performed an action."""
         log = log_path(action, self._workspace)
-        with suppress(OSError):  # its worker says what is wrong
+        with suppress(OSError):  # the worker will report the problem
             make_folder(log.parent, self._workspace.build)
             remove(log)
-            remove(progress_path(action, self._workspace))  # of a run that was killed
+            remove(progress_path(action, self._workspace))  # of a killed run
         if action.kind == "validate":
             CrashLog(self._workspace.logs, str(action.package)).clear()
 
     def _take_what_runs_here(self) -> list[Attempt]:
-        """Return what this process does itself, and no worker: it judges what was measured before,
-        and puts new weights into what was made before, where no two actions would run at a time.
-        That spares a worker's start."""
+        """Take from the queue the actions that this process performs itself, and return them.
+
+        It judges packages that were measured before. If no two actions would run at once, it also
+        puts new weights into earlier results. Both save the start of a worker.
+        """
         if self._always:
             return []
         is_alone = min(self._jobs, len(self._waiting)) == 1 and not self._under_way
@@ -205,7 +211,7 @@ class Pool:
             return False
         if may_judge_here(attempt.action, self._own):
             return True
-        # What never ran has nothing that new weights could be put into.
+        # An action that never ran has no result to put new weights into.
         return (
             is_alone
             and not self._workspace.executor
@@ -214,7 +220,7 @@ class Pool:
         )
 
     def _goes_on(self, attempt: Attempt) -> None:
-        """Tell that an attempt has started, and how far it is, while this process has it."""
+        """Report that this process has started an attempt, and its progress since."""
         self._tell_start(attempt)
         self._progress.look([attempt.action])
 
@@ -223,11 +229,11 @@ class Pool:
         return Attempt(action, expectations.expect(action), expectations.ahead(action))
 
     def _run_alone(self, attempt: Attempt) -> Report:
-        """Run an action whose worker died, alone."""
+        """Run an action alone after its worker has died."""
         action, deaths = attempt.action, attempt.deaths
         attempt = attempt.with_memory(2 * attempt.expected.peak)
         crash_log = CrashLog(self._workspace.logs, str(action.package))
-        crash_log.clear(crashes=False)  # it may have died of what ran beside it
+        crash_log.clear(crashes=False)  # another action may have killed it
         while True:
             self._waiting.append(attempt)
             [(_, ending)] = self._endings()
@@ -253,8 +259,11 @@ class Pool:
         return Report(event)
 
     def _endings(self) -> list[tuple[Attempt, Report | WorkerLostError]]:
-        """Start what may start, and wait until some attempts have ended. Return them with their
-        reports, or with how their workers died; what waited is started in their place."""
+        """Start what can start, wait for some attempts to end, and start others in their place.
+
+        Returns:
+            The attempts that ended, each with its report or with how its worker died.
+        """
         executor = self._start()
         if executor is None or (self._lost and not self._under_way):
             attempts, self._waiting = self._waiting, []
@@ -269,7 +278,7 @@ class Pool:
         return ended
 
     def _open(self) -> Executor | None:
-        """Return the executor, or None where it is out of reach."""
+        """Return the executor, opening it if necessary, or None if it can't be reached."""
         if self._executor is None and not self._lost:
             try:
                 self._executor = open_executor(
@@ -280,7 +289,7 @@ class Pool:
         return self._executor
 
     def _start(self) -> Executor | None:
-        """Start what may start now. Return the executor, None where it is out of reach."""
+        """Start what can start now; return the executor, or None if it can't be reached."""
         executor = self._open() if self._waiting else self._executor
         if executor is None or self._lost:
             return executor
@@ -294,7 +303,7 @@ class Pool:
                 break
             attempt = self._waiting.pop(place)
             self._tell_start(attempt)
-            attempt.told = False  # for the next try
+            attempt.told = False  # so that the next try is reported
             future = executor.submit(attempt.action, attempt.expected.peak)
             self._under_way[future] = attempt
         self._look_at_idleness()
@@ -327,8 +336,10 @@ class Pool:
         return Report(make_event(action, "failed", error=self._lost))
 
     def _wait(self, executor: Executor, seconds: float | None) -> set[Future[Report]]:
-        """Wait until an action is done, but so many seconds at most, and look after the others
-        meanwhile; return those that are done."""
+        """Wait until a running action ends, up to a time limit, and return the finished futures.
+
+        Meanwhile, update the progress and memory use of the running actions.
+        """
         end = math.inf if seconds is None else time.monotonic() + seconds
         under_way = self._under_way
         while True:
@@ -342,6 +353,6 @@ class Pool:
                 work()
 
     def close(self) -> None:
-        """End the workers now, whatever they do, and all that they started."""
+        """Kill the workers, whatever they are doing, and all processes that they started."""
         if self._executor is not None:
             self._executor.close()

@@ -1,5 +1,4 @@
-"""How far the actions under way are, read once for whoever follows a run: the lines of its event
-stream, and what a terminal shows."""
+"""The progress of running actions, read once for both the event stream and the terminal."""
 
 from __future__ import annotations
 
@@ -14,12 +13,14 @@ from pipeline.run.executors import WorkerLostError
 from pipeline.store.digest import Digest
 from pipeline.store.workspace import Workspace
 
-_SECONDS = 1.0  # at least, between two lines of an action
+_SECONDS = 1.0  # minimum time between progress lines
 
 
 class ProgressLog:
-    """The statuses of actions that an executor was given, and the lines between that which says
-    that an action is queued and that which says how it ended. Without a stream no line is written.
+    """The statuses of submitted actions, and their progress lines in the event stream.
+
+    These lines come between the one for a queued action and the one for its end. Without a stream,
+    none are written.
     """
 
     def __init__(self, workspace: Workspace) -> None:
@@ -30,11 +31,11 @@ class ProgressLog:
         self._last_written = 0.0
 
     def find(self, action: Action) -> ActionStatus | None:
-        """Return how far an action was at the last look; None where it is not under way."""
+        """Return the last known progress of an action, or None if it isn't running."""
         return self._statuses.get(action.digest)
 
     def start(self, action: Action, expected: Cost, attempt: int) -> None:
-        """Note that an action was handed to the executor, for the first time or again."""
+        """Record that an action was handed to the executor, for the first time or again."""
         self._written.pop(action.digest, None)
         if self.stream is not None:
             self.stream.write(
@@ -46,7 +47,7 @@ class ProgressLog:
             )
 
     def look(self, under_way: Iterable[Action]) -> None:
-        """Read how far actions are. Called often, it rarely writes a line."""
+        """Read the progress of actions. Cheap to call often: it rarely writes a line."""
         actions = list(under_way)
         for action in actions:
             if status := read_progress(action, self._workspace):
@@ -69,10 +70,10 @@ class ProgressLog:
                 stream.write("action-progress", action, **facts)
 
     def end(self, action: Action) -> None:
-        """Note that an action is under way no more."""
+        """Record that an action is no longer running."""
         self._statuses.pop(action.digest, None)
 
     def lose(self, action: Action, lost: WorkerLostError) -> None:
-        """Note that the worker of an action died."""
+        """Record that the worker of an action died."""
         if self.stream is not None:
             self.stream.write("action-lost", action, **vars(lost))

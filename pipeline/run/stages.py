@@ -1,4 +1,4 @@
-"""The stages of one action: which one is under way, and how long each took."""
+"""The stages of one action: the current one, and the time each took."""
 
 from __future__ import annotations
 
@@ -10,31 +10,33 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 IMPORT, WAIT = "import", "wait for another build"
-# Steps of a validation, which costs the first three of them at the least.
+# Steps of a validation; every validation takes at least the first three.
 SOURCE_CALLS, PACKAGE_CALLS, LOADS = "source calls", "package calls", "loads"
 ROUNDED_CALLS = "rounded source calls"
 
 
 class Stages:
-    """`current` names the stage under way, and after a failure the one that failed."""
+    """The timed stages and steps of one action.
+
+    Attributes:
+        current: the current stage; after a failure, the stage that failed.
+    """
 
     def __init__(
         self,
         note: Callable[[str, int, int], None] = lambda stage, steps_done, total: None,
     ) -> None:
-        """Take a function of the stage under way, and of how many of how many steps of it are
-        done."""
+        """Take a callback for progress: the stage, the steps done in it, and their total."""
         self._note = note
         self.current = "start"
-        self.spans: list[
-            tuple[str, float, float]
-        ] = []  # of `time.perf_counter`, as they ended
-        self.steps: list[tuple[str, float, float]] = []  # likewise, within stages
+        # Times of `time.perf_counter`, in the order in which stages and steps ended.
+        self.spans: list[tuple[str, float, float]] = []
+        self.steps: list[tuple[str, float, float]] = []  # within stages
         self._stepping = False
-        self.peak_bytes = 0  # of processes that were started for the action
+        self.peak_bytes = 0  # of processes started for the action
 
     def tell(self, steps_done: int, total: int) -> None:
-        """Say how many of how many steps of the stage are done."""
+        """Report how many steps of the current stage are done, out of how many."""
         self._note(self.current, steps_done, total)
 
     @contextmanager
@@ -47,8 +49,7 @@ class Stages:
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Time a step of the stage under way, and say its name, but for one that is part of another
-        step."""
+        """Time and report a step of the current stage, unless it is nested in another step."""
         if self._stepping:
             yield
             return
@@ -62,8 +63,10 @@ class Stages:
             self.steps.append((name, started, time.perf_counter()))
 
     def seconds(self) -> dict[str, float]:
-        """Return the seconds of each stage and step by name, as far as something is made in them; a
-        stage that has steps counts what is left beside them."""
+        """Return the seconds of each stage and step by name, except waiting and imports.
+
+        A stage with steps counts only the time spent outside of them.
+        """
         totals: defaultdict[str, float] = defaultdict(float)
         for name, begin, end in self.spans:
             if name not in (IMPORT, WAIT):
@@ -75,26 +78,29 @@ class Stages:
 
     @property
     def peak(self) -> int:
-        """The most bytes that this process, or one that it started for the action, has held."""
+        """Peak memory in bytes of this process or of one that it started for the action."""
         return max(held_memory("VmHWM"), self.peak_bytes)
 
     @property
     def total(self) -> float:
-        """Seconds of all stages that have ended, but for those in which nothing was made."""
+        """Seconds of all completed stages, except waiting and imports."""
         return sum(
             end - begin for name, begin, end in self.spans if name not in (IMPORT, WAIT)
         )
 
 
 def reset_peak() -> None:
-    """Begin to look for this process's peak of memory anew, where the system can."""
+    """Reset this process's peak memory counter, if the system allows it."""
     with suppress(OSError), open("/proc/self/clear_refs", "w") as refs:
         refs.write("5")
 
 
 def held_memory(field: str) -> int:
-    """Return this process's resident memory in bytes: now (`VmRSS`), or the peak since
-    `reset_peak` (`VmHWM`). Off Linux both are the peak since the start."""
+    """Return this process's resident memory in bytes.
+
+    `VmRSS` is the current value, `VmHWM` the peak since `reset_peak`. Outside Linux both give the
+    peak since the process started.
+    """
     with suppress(OSError), open("/proc/self/status", encoding="ascii") as status:
         for line in status:
             if line.startswith(f"{field}:"):
@@ -103,5 +109,5 @@ def held_memory(field: str) -> int:
 
 
 def peak_of(usage: resource.struct_rusage) -> int:
-    """Return the peak of resident memory in bytes. Linux counts it in KiB, macOS in bytes."""
+    """Return peak resident memory in bytes. Linux counts it in KiB, macOS in bytes."""
     return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)

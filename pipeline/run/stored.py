@@ -1,7 +1,8 @@
-"""Finds what a store or a remote has of a package, and looks whether it is what its action makes.
+"""Finds a package's result in the store or a remote, and checks that it fits the action.
 
-Digests say that bytes are those that someone named, not that they are a package. This is no proof:
-who is believed is a matter of signatures. It keeps a mistaken or clumsy result out of `build/`.
+A digest proves that bytes are those that someone named, not that they are a package. The check
+proves nothing either; whom to trust is a matter of signatures. It keeps mistaken or malformed
+results out of `build/`.
 """
 
 from __future__ import annotations
@@ -24,15 +25,14 @@ from pipeline.store.store import MissingBlobError, Store
 from pipeline.store.workspace import Workspace
 
 Result = Mapping[str, Any]
-# The identifiers that stand in the bytes 4 to 7, by suffix.
+# File identifiers, found in bytes 4 to 7, by suffix.
 _IDENTIFIERS = {".pte": b"ET12", ".ptd": b"FT01", ".bpte": b"BP08"}
-_LARGEST = 1 << 28  # bytes of a record
+_LARGEST = 1 << 28  # bytes, the limit for a JSON record
 _log = logging.getLogger(__name__)
 
 
 def install_stored(workspace: Workspace, action: Action) -> bool:
-    """Install what the store has of an action; return whether it has all of it, and it is what such
-    an action makes."""
+    """Install the stored result of an action if it is complete and fits; return whether it was."""
     with suppress(MissingBlobError):
         if (result := find_stored(workspace.store, action)) is not None:
             install(workspace, action, result)
@@ -41,8 +41,7 @@ def install_stored(workspace: Workspace, action: Action) -> bool:
 
 
 def find_stored(store: Store, action: Action) -> Mapping[str, Any] | None:
-    """Return the result that the store has of an action, if it has all of it and it is what such an
-    action makes."""
+    """Return the stored result of an action if it is complete and fits the action, or None."""
     with suppress(MissingBlobError):
         if entry := store.get(action.digest):
             if not (wrong := _find_mismatch(store, action, entry.result)):
@@ -54,8 +53,10 @@ def find_stored(store: Store, action: Action) -> Mapping[str, Any] | None:
 
 
 def find_wrong_result(store: Store, action: Action, result: Mapping[str, Any]) -> str:
-    """Say what is wrong with a result that a worker elsewhere gave, of a validation that failed
-    too; empty where nothing is. Raises MissingBlobError."""
+    """Return what is wrong with a result from a remote worker, or "" if it fits the action.
+
+    The result may be that of a failed validation. Raises MissingBlobError.
+    """
     if not fits_action(action.key, result):
         return "it does not have the form of such a result"
     if result.get("facts", {}).get("ok", True):
@@ -64,7 +65,7 @@ def find_wrong_result(store: Store, action: Action, result: Mapping[str, Any]) -
 
 
 def _find_mismatch(store: Store, action: Action, result: Result) -> str:
-    """Say which file of an action's result is not what the action makes; empty where all may be.
+    """Return which file of a result doesn't fit the action, or "" if all do.
 
     Raises MissingBlobError.
     """
@@ -78,7 +79,7 @@ def _find_mismatch(store: Store, action: Action, result: Result) -> str:
 
 
 def _find_wrong_content(store: Store, result: Result) -> str:
-    # Typing_extensions, which a no-op run does without.
+    # Imports typing_extensions, which a no-op run doesn't need.
     from pipeline.report.records import find_form, fits_name
 
     for blob in blobs_of_files(result):
@@ -111,7 +112,7 @@ def _read(store: Store, blob: Digest) -> Any:
 
 
 def _find_wrong_manifest(store: Store, action: Action, result: Result) -> str:
-    """The manifest must be of this action, and name these files and their sizes."""
+    """Check that the manifest belongs to this action and lists these files with their sizes."""
     files = result["files"]
     manifest, key = _read(store, files[MANIFEST]), action.key
     companions = (MANIFEST, ETRECORD, *find_link_files())
@@ -142,7 +143,7 @@ def _find_wrong_manifest(store: Store, action: Action, result: Result) -> str:
 
 
 def _find_wrong_report(store: Store, action: Action, result: Result) -> str:
-    """The report must be of this package and its files, and of a success."""
+    """Check that the report is about this package and its files, and is of a success."""
     report = _read(store, result["files"][REPORT])
     facts = report["package"], report["ok"], report.get("files")
     expected = action.package, True, action.key["measured"]["files"]

@@ -1,7 +1,7 @@
-"""A worker around an action: its log, its stages, its report.
+"""Runs an action in a worker, with a log, timed stages and a report.
 
-A worker gives a result or an error back as data and never lets an exception out: an executor need
-not carry exceptions, and what one holds might not unpickle.
+A worker returns a result or an error as data and never raises: executors then need not transport
+exceptions, whose contents might not unpickle.
 """
 
 from __future__ import annotations
@@ -34,11 +34,15 @@ _log = logging.getLogger(__name__)
 
 
 def run(request: str, workspace: Workspace, always: bool) -> Report:
-    """Perform a requested action, whatever the store holds if `always`, with all that it prints in
-    its log."""
+    """Perform a requested action and write all its output to its log.
+
+    Args:
+        request: from `plan.requests.write_request`.
+        always: perform it even if the store has the result.
+    """
     names = read_names(request)
     if (remote := workspace.store.remote) is not None:
-        remote.counts = type(remote.counts)()  # of this action alone
+        remote.counts = type(remote.counts)()  # counts for this action only
 
     def perform(stages: Stages) -> Report:
         try:
@@ -47,7 +51,8 @@ def run(request: str, workspace: Workspace, always: bool) -> Report:
             with worker_process(seldom=names.kind != "validate"), logging_to(log):
                 action = read_request(request, workspace)
                 return perform_reported(action, workspace, stages, always)
-        except PipelineError as problem:  # with the config, which can't be parsed here
+        # A config error: this process can't parse the config.
+        except PipelineError as problem:
             return Report(make_event(names, "failed", error=str(problem)))
         except OSError as problem:
             error = add_remedy(describe_error(problem), error=problem)
@@ -56,7 +61,7 @@ def run(request: str, workspace: Workspace, always: bool) -> Report:
     was_filled = workspace.store.is_filled()
     report = _report(names, workspace, perform)
     if report and report.event.error and workspace.store.is_filled() > was_filled:
-        # Its disk became full under the action, whose results now go to the overflow.
+        # The store's disk filled up during the action; results now go to the overflow.
         report = _report(names, workspace, perform)
     assert report is not None
     if remote is None:
@@ -65,12 +70,12 @@ def run(request: str, workspace: Workspace, always: bool) -> Report:
 
 
 def may_refit_here(action: Action, workspace: Workspace) -> bool:
-    """Tell whether an action is of a kind into whose results new weights may be put."""
+    """Return whether new weights may be put into the result of an action of this kind."""
     return workspace.refit and action.kind in ("compile", "link")
 
 
 def may_judge_here(action: Action, workspace: Workspace) -> bool:
-    """Tell whether an action judges a package that was measured before."""
+    """Return whether an action only has to judge a package that was measured before."""
     if not isinstance(action.inputs, ValidateInputs):
         return False
     from pipeline.run.prove.measured import is_measured
@@ -81,15 +86,15 @@ def may_judge_here(action: Action, workspace: Workspace) -> bool:
 def run_here(
     action: Action, workspace: Workspace, begins: Callable[[], None]
 ) -> Report | None:
-    """Put new weights into what an action made before, or judge what was measured before, in the
-    process that builds, without torch; None where it has to be run.
+    """Perform an action in the process that builds, without torch, or return None if a worker must.
 
-    What can't be done here, for whatever reason, a worker tries again and tells. `begins` is called
-    when there is something to do, and as it goes on.
+    This works if new weights can be put into an earlier result, or if the package was measured
+    before and only has to be judged. If it fails for any reason, a worker performs the action and
+    reports. `begins` is called when there is work to do, and whenever the stage advances.
     """
 
     def note(stage: str, steps_done: int, total: int) -> None:
-        if stage != "load":  # in which it is found out
+        if stage != "load":  # this stage finds out whether there is work to do
             begins()
 
     perform: Callable[[Stages], Report | None]
@@ -115,8 +120,10 @@ def _report(
     perform: Callable[[Stages], Report | None],
     note: Callable[[str, int, int], None] = lambda stage, steps_done, total: None,
 ) -> Report | None:
-    """Call what performs an action, and report what came of it, if anything did. `note` is told of
-    its stages, as `Stages` tells."""
+    """Call `perform` and complete its report with times, stages and memory; pass on None.
+
+    `note` is called like the callback of `Stages`.
+    """
     status = progress_path(action, workspace)
 
     def tell(stage: str, steps_done: int, total: int) -> None:
@@ -145,7 +152,7 @@ def _report(
 
 
 def _describe_spans(stages: Stages, started: float) -> list[tuple[str, float, float]]:
-    """Return the stages and steps of an action, in seconds since it started."""
+    """Return the stages and steps of an action with begin and end, in seconds since it started."""
     spans = []
     for name, begin, end in [*stages.spans, *stages.steps]:
         spans.append((name, begin - started, end - started))
@@ -153,7 +160,10 @@ def _describe_spans(stages: Stages, started: float) -> list[tuple[str, float, fl
 
 
 def import_ahead(workspace: Workspace) -> None:
-    """Import what actions need before there is one. What goes wrong does so again in its log."""
+    """Import the libraries that actions need before the first one arrives.
+
+    An error is ignored here; it will recur in the log of an action.
+    """
     with suppress(Exception), logging_to(workspace.logs / "imports.log"), keeping_all():
         import_libraries(workspace.fast_lowering)
         import pipeline.run.perform  # noqa: F401
@@ -162,9 +172,8 @@ def import_ahead(workspace: Workspace) -> None:
 def perform_reported(
     action: Action, workspace: Workspace, stages: Stages, always: bool
 ) -> Report:
-    """Perform an action with whatever it needs: new weights alone, this process, or one of its
-    own."""
-    from pipeline.run.isolated import ChildError  # which a no-op run does without
+    """Perform an action in the cheapest way: by new weights, in this process, or in a fork."""
+    from pipeline.run.isolated import ChildError  # not imported by a no-op run
 
     try:
         if workspace.refit and not always:
@@ -177,8 +186,8 @@ def perform_reported(
         if runs_user_code(action):
             return perform_isolated(action, workspace, stages, always)
         return perform_here(action, workspace, stages, always)
-    except ChildError as problem:  # whose traceback is in the log
-        if problem.signal:  # so this worker's end tells more: it is tried again, alone
+    except ChildError as problem:  # its traceback is in the log
+        if problem.signal:  # die of the same signal: the action is then retried alone
             os.kill(os.getpid(), problem.signal)
         return Report(make_event(action, "failed", error=str(problem)))
     except BaseException as problem:
@@ -189,10 +198,10 @@ def perform_reported(
 def _refit(
     action: Action, workspace: Workspace, stages: Stages, here: bool = False
 ) -> Report | None:
-    """Put new weights into what an action made before, if that is known to give what it makes; None
-    where it is not.
+    """Put new weights into an earlier result of the action, if that is known to be equivalent.
 
-    Imports no torch, unless a recipe needs it. `here`: in the process that builds.
+    Returns None if it is not, so that the action has to be performed. Imports torch only if a
+    recipe needs it. `here` is true in the process that builds.
     """
     if action.kind == "compile":
         import_numpy()
@@ -204,7 +213,7 @@ def _refit(
 
 
 def _judge(action: Action, workspace: Workspace, stages: Stages) -> Report:
-    """Judge what was measured of a package, and make its reports."""
+    """Judge a package by its earlier measurement, and write its reports."""
     from pipeline.run.prove.validate import validate
 
     results: list[Mapping[str, Any]] = []
@@ -212,7 +221,7 @@ def _judge(action: Action, workspace: Workspace, stages: Stages) -> Report:
         validate(action, workspace, stages, results.append)
     except PipelineError as problem:
         if not results:
-            raise  # a worker tries again, and has a log
+            raise  # a worker, which has a log, tries again
         error = add_remedy(describe_error(problem), error=problem)
         with suppress(OSError):
             log_path(action, workspace).write_text(f"{error}\n")
@@ -226,7 +235,7 @@ def _relink(
 ) -> Report | None:
     from pipeline.run.install import install
 
-    if here:  # the package's folder is this process's to write, and spares it a copy
+    if here:  # this process owns the package's folder: install directly, without a copy
         deliver = partial(install, workspace, action)
         is_linked = any(call_all("instead_of_link", action, workspace, stages, deliver))
         return Report(make_event(action, "refit")) if is_linked else None

@@ -1,9 +1,9 @@
-"""The process group of the workers and of all that they start. It dies with its owner.
+"""The process group of the workers and of all that they start; it dies with its owner.
 
-A kernel's signal at the death of a parent exists on Linux alone, reaches children but not theirs,
-and goes by the thread that forked them. So a shell leads the group, and reads a pipe whose other
-end its owner alone holds: however that process ends, the pipe does, and the shell kills the group,
-itself included.
+The kernel's parent-death signal exists only on Linux, doesn't reach grandchildren, and is tied to
+the thread that forked. Instead, a shell leads the group and reads from a pipe whose other end only
+the owner holds. However the owner ends, the pipe closes, and the shell kills the group, itself
+included.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from contextlib import contextmanager
 
 from pipeline.run.isolated import ForkWatch
 
-# Without a word from its owner, which was killed then, the shell waits until the kernel has given
-# the children to another parent, so that a worker that joins too late to be killed knows it.
+# If the pipe closes without a message, the owner was killed. The shell then waits until the kernel
+# has reparented the children, so that a worker that joins too late sees that its parent is gone.
 _LEADER = "read word || sleep 0.1; kill -KILL 0"
-# The trackers that joblib starts clear up after killed workers, and would warn that they did.
+# The resource trackers of joblib clean up after killed workers, and would print warnings about it.
 _QUIET = "ignore:resource_tracker"
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class WorkerGroup:
-    """A process group of its own, led by a shell. Processes that this one starts can `join`."""
+    """A separate process group led by a shell; processes that this one starts can `join` it."""
 
     def __init__(self) -> None:
         self._leader = subprocess.Popen(
@@ -46,13 +46,13 @@ class WorkerGroup:
 
 @contextmanager
 def starting_workers() -> Iterator[None]:
-    """Hold back the signals that stop a run while workers are started.
+    """Block the signals that stop a run while workers start.
 
-    None of them interrupts joblib in between; and a worker does not print that it was interrupted
-    before it has joined its group, as it inherits the mask.
+    This way no signal interrupts joblib halfway. Workers inherit the mask, so none prints that it
+    was interrupted before it has joined its group.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
-    sys.warnoptions.append(_QUIET)  # given to the trackers as `-W`
+    sys.warnoptions.append(_QUIET)  # passed to the trackers as `-W`
     try:
         yield
     finally:
@@ -61,12 +61,12 @@ def starting_workers() -> Iterator[None]:
 
 
 def join(group: int, parent: int, scratch: str = "") -> None:
-    """Make this process, a worker of `parent`, a member of a group, or end it if that is too late.
+    """Make this worker process of `parent` a member of a group, or exit if the group is gone.
 
-    It leaves Ctrl-C to its parent, and reads nothing from a terminal.
+    The worker then ignores Ctrl-C, which its parent handles, and its standard input is empty.
 
     Args:
-        scratch: a folder for the temporary files of this process alone, which TMPDIR names.
+        scratch: a folder for this process's temporary files, the same as TMPDIR.
     """
     ForkWatch.scratch = scratch
     try:
@@ -83,9 +83,11 @@ def join(group: int, parent: int, scratch: str = "") -> None:
 
 
 def _keep_for_ever() -> None:
-    """Keep joblib from ending this worker when it has grown by 300 MB, which it does where psutil
-    is installed (joblib 1.6, `_process_worker`): it would import all again. It can go when that is
-    an option."""
+    """Keep joblib from ending this worker once it has grown by 300 MB.
+
+    If psutil is installed, joblib does so (joblib 1.6, `_process_worker`), and a new worker would
+    import everything again. This can go when joblib has an option for it.
+    """
     from joblib.externals.loky import process_executor
 
     process_executor._USE_PSUTIL = False

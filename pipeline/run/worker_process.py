@@ -1,4 +1,4 @@
-"""The process of a worker: its threads, its garbage, and the caches that it must empty."""
+"""The process of a worker: its threads, its garbage collection, and the caches it must empty."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pipeline.run.isolated import ForkWatch
 from pipeline.run.stages import held_memory, reset_peak
 from pipeline.store.scratch import empty_folder
 
-_LARGE = 4 << 30  # bytes of resident memory from which on all objects are collected
-# As `gc.set_threshold` takes them; Python's are 700, 10, 10.
+_LARGE = 4 << 30  # bytes of resident memory above which all objects are collected
+# Arguments of `gc.set_threshold`; Python's defaults are 700, 10, 10.
 _SELDOM = (
     100_000,
     4,
     100,
 )
-# Caches without a bound, which keep each program that was lowered, with its weights.
+# Unbounded caches, which keep every lowered program alive together with its weights.
 _CACHES = (
     ("torch._subclasses.fake_tensor", "FakeTensorMode"),
     ("executorch.exir.backend.utils", "is_same_node"),
@@ -32,15 +32,19 @@ _CACHES = (
 
 @contextmanager
 def worker_process(seldom: bool) -> Iterator[None]:
-    """Prepare a worker process for an action, during which it collects garbage as usual or seldom.
+    """Prepare a worker process for an action, and clean up after it.
 
-    As usual that costs 11 to 20 % of lowering, most of whose objects live to its end; seldom it
-    costs 1 to 3 %, and memory of graphs that passes are done with is used again. Validation makes
-    modules and packages for each method, and is done with them one after another. Afterwards only
-    what the action made is looked at: torch's own 400,000 objects stay frozen, unless the process
-    has grown so large that something may hide among them.
+    The cleanup collects only objects that the action made. torch's own 400,000 objects stay frozen,
+    unless the process has grown so large that there may be garbage among them.
+
+    Args:
+        seldom: collect garbage seldom during the action. At Python's default rate, collections take
+            11 to 20 % of lowering, most of whose objects live until its end. At the lower rate they
+            take 1 to 3 %, and the memory of graphs that passes have discarded is still reused.
+            Validation keeps the default rate, since it makes modules and packages for each method
+            and discards them one after another.
     """
-    if ForkWatch.scratch:  # which whoever tidies /tmp may have removed
+    if ForkWatch.scratch:  # /tmp may have been cleaned up
         Path(ForkWatch.scratch).mkdir(mode=0o700, parents=True, exist_ok=True)
     gc.freeze()
     usual = gc.get_threshold()
@@ -61,22 +65,27 @@ def worker_process(seldom: bool) -> Iterator[None]:
 
 
 def return_free_memory() -> None:
-    """Give the system the pages in which nothing is allocated any more, where the C library can
-    (glibc). By itself it keeps those below any in use: half of what a large model took."""
+    """Return unused pages to the system, if the C library (glibc) supports it.
+
+    By itself, glibc keeps free pages below any page in use: half of a large model's memory.
+    """
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def forget_programs() -> None:
-    """Empty the caches that keep programs which were lowered."""
+    """Empty the caches that keep lowered programs."""
     for module, name in _CACHES:
         if module in sys.modules:
             getattr(sys.modules[module], name).cache_clear()
 
 
 def import_libraries(fast_lowering: bool) -> None:
-    """Import torch, set up as actions need it, and where lowering is to be fast ExecuTorch, if a
-    feature does so in less time than whoever needs it would."""
+    """Import torch and configure it for actions.
+
+    With `fast_lowering`, also import ExecuTorch if a feature can do that faster than a plain
+    import.
+    """
     _set_up_torch()
     if fast_lowering:
         for _ in call_all("import_executorch"):
@@ -85,11 +94,10 @@ def import_libraries(fast_lowering: bool) -> None:
 
 @cache
 def _set_up_torch() -> None:
-    """Compute on one thread in this process, so that results depend neither on the number of
-    workers nor on that of cores."""
+    """Make torch use one thread, so that results don't depend on the number of workers or cores."""
     import torch
 
     torch.set_num_threads(1)
     torch.set_num_interop_threads(1)
-    torch.set_default_device(None)  # whatever a plugin did when it was imported
+    torch.set_default_device(None)  # a plugin may have changed it on import
     torch.set_default_dtype(torch.float32)

@@ -1,1 +1,1 @@
-"""Validates that a package is the same function as its source programs."""
+"""Validates that a package computes the same function as its source programs."""

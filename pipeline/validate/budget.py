@@ -1,7 +1,7 @@
 """The seconds that validating a package may take.
 
-Which calls are made within it depends on the machine. So what was cut short is never kept in the
-store, and says what it left out.
+Which calls fit into the budget depends on the machine. A validation that was cut short is therefore
+never kept in the store, and lists the calls that it left out.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ import time
 
 from pipeline.store.errors import PipelineError
 
-OF_LOCATING = 0.25  # the share that is kept for finding out where methods fail
+OF_LOCATING = 0.25  # the share reserved for locating failures
 
 
 class OutOfTimeError(PipelineError):
-    """A search was ended, since its time was spent."""
+    """A search ended because its time was used up."""
 
     def __str__(self) -> str:
         return "validate.budget was exhausted"  # an interpreter of torch.fx adds to its arguments
 
 
 class Budget:
-    """Seconds from now on."""
+    """A number of seconds, counted from now."""
 
     def __init__(self, seconds: float = math.inf) -> None:
         self._seconds = seconds
         self._started = time.monotonic()
 
     def share(self, share: float) -> Budget:
-        """Return the first part of it, which began when it did."""
+        """Return the first part of this budget, with the same starting time."""
         part = Budget(self._seconds * share)
         part._started = self._started
         return part
@@ -43,6 +43,6 @@ class Budget:
         return self.left == 0
 
     def check(self) -> None:
-        """Raises OutOfTimeError where it is spent."""
+        """Raise OutOfTimeError if the time is used up."""
         if self.spent:
             raise OutOfTimeError

@@ -1,5 +1,7 @@
-"""Judges the outputs of a call: against what was lowered, and, of a quantized method, against the
-float program as well."""
+"""Judges the outputs of a call against the program that was lowered.
+
+For a quantized method, also judges them against the float program.
+"""
 
 from __future__ import annotations
 
@@ -22,18 +24,20 @@ from pipeline.validate.references import References
 from pipeline.validate.runs import JudgedCall
 
 _OF_QUANTIZED = ", against its quantized program"
-# More runs with values rounded anew, before an output fails for what two of them don't show: a near
-# tie seldom flips an integer, and behind many kinks (relu6, hardsigmoid, hardswish) rounding moves
-# outputs seldom, but then by much.
+# How often to run with differently rounded values before an output fails for an error that two such
+# runs don't explain. A near tie seldom flips an integer; after many kinks (relu6, hardsigmoid,
+# hardswish) rounding seldom changes an output, but then by a large amount.
 _MORE_RUNS = 8
 
 
 @dataclass
 class Call:
-    """One call: what the package gives, what its source gives, and on which inputs.
+    """The outputs of the package and of its source on the same inputs.
 
-    `where` names the inputs in messages, `as_it_lies` is that of `Source.run`, and `hint` is added
-    to what exceeds a limit.
+    Attributes:
+        where: names the inputs in messages.
+        as_it_lies: as in `Source.run`.
+        hint: appended to the message about an exceeded limit.
     """
 
     actual: Sequence[Any]
@@ -49,12 +53,12 @@ class CallJudge:
     """Judges the calls of a method, and adds them to its result.
 
     Attributes:
-        quantization: judges the calls against the float program, where the method is quantized on
-            the way and a feature does that (`moments.Feature.judge_quantization`); else None.
-        has_examples: whether its examples are inputs that someone gave for this: the arguments of
-            an export are mostly random numbers.
+        quantization: judges the calls against the float program if the method is quantized by this
+            build and a feature does that (`moments.Feature.judge_quantization`); else None.
+        has_examples: whether somebody provided its examples for validation: the arguments of an
+            export are mostly random numbers.
         unjudged: the first inputs on which an output could not be judged.
-        movement: who judges how far what the package is compared with moves over the calls
+        movement: judges of how much the expected outputs vary over the calls
             (`moments.Feature.judge_movement`).
     """
 
@@ -71,13 +75,13 @@ class CallJudge:
     def judge(
         self, call: Call, references: References, calls: Sequence[tuple[str, InputSet]]
     ) -> Sequence[Any]:
-        """Compare the outputs of a call with the source's, and with the quantized program's.
+        """Judge a call: compare its outputs with the source's and, if any, the quantized program's.
 
         Args:
-            calls: those since the package was opened, this one last.
+            calls: the calls since the package was opened, this one last.
 
         Returns:
-            What the program that was lowered gives, flat.
+            The flat outputs of the program that was lowered.
         """
         inputs = call.inputs
         run = call.run
@@ -86,7 +90,7 @@ class CallJudge:
         rounded = references.run_rounded(inputs, call.as_it_lies, run.step)
         by_rounding = self.held_to.by_rounding(lowered, rounded, run.case)
         errors = compare_outputs(call.actual, lowered)
-        # More runs, 16 calls of the source, don't save a package that failed on other inputs.
+        # If other inputs failed already, more runs (16 calls of the source) can't save the package.
         failed = any(
             failure["about"] in ("", "quantized") for failure in self.result.failures
         )
@@ -119,14 +123,14 @@ class CallJudge:
         inputs: InputSet,
         case: str = "",
     ) -> None:
-        """Let features follow what the source, or the quantized program, gives in a call."""
+        """Pass a call's expected outputs, from the source or quantized program, to features."""
         for movement in self.movement:
             movement.add(expected, limits, inputs, case)
 
     def _source_limits(
         self, call: Call, by_rounding: Sequence[DerivedLimits]
     ) -> list[DerivedLimits]:
-        """Return the limits of a method that is not quantized on the way."""
+        """Return the limits of a method that this build doesn't quantize."""
         if self.held_to.derived:
             return self.held_to.with_config(by_rounding)
         config_limits = self.held_to.of_config(call.inputs, call.expected)
@@ -141,8 +145,10 @@ class CallJudge:
         suffix: str,
         about: FailureSubject = "",
     ) -> JudgedCall:
-        """Judge outputs: beyond wide limits they are wrong, within capped ones right, and between
-        them nothing is shown."""
+        """Judge outputs: wrong beyond the wide limits, right within the capped limits.
+
+        Between the two, an output counts as not judged.
+        """
         outputs = zip(errors, call.actual, expected, limits, strict=True)
         unjudged = []
         applied_limits = []
@@ -153,7 +159,7 @@ class CallJudge:
                 unjudged.append(place)
                 applied = derived.wide
             applied_limits.append(applied)
-        # The first inputs are enough to look for where the source is ill-conditioned.
+        # The first such inputs are enough to find where the source is ill-conditioned.
         if unjudged and self.unjudged is None:
             self.unjudged = call.inputs
         judged_run = replace(call.run, outputs=errors, limits=tuple(applied_limits))
@@ -168,7 +174,7 @@ class CallJudge:
         suffix: str,
         about: FailureSubject,
     ) -> tuple[float | None, ...]:
-        """Fail for each limit that an output exceeds; return the ratio of each to its limits."""
+        """Record a failure for each exceeded limit; return each output's error-to-limit ratio."""
         names = self.result.outputs
         outputs = zip(
             names, run.outputs, call.actual, expected, run.limits, strict=True
@@ -188,9 +194,10 @@ class CallJudge:
         errors: Sequence[OutputError],
         by_rounding: Sequence[DerivedLimits],
     ) -> bool:
-        """Return whether an output differs by more than a few runs with rounded values allow.
+        """Return whether an error is larger than the few runs with rounded values allow.
 
-        Of quantized programs, integers alone count: more runs only widen the noise of the rest.
+        For quantized programs, only integer outputs count: for all others, more runs would only
+        widen the noise.
         """
         is_float = self.held_to.most_share < MOST_SHARE_QUANTIZED
         outputs = zip(errors, call.actual, expected, by_rounding, strict=True)
@@ -203,7 +210,7 @@ class CallJudge:
 
 
 def _leave_unlimited(call: Call) -> JudgedCall:
-    """Compare the outputs of a call, and hold them to nothing."""
+    """Compare the outputs of a call without limits."""
     errors = compare_outputs(call.actual, call.expected)
     unlimited = (Limits(),) * len(errors)
     return replace(

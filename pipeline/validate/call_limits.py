@@ -1,4 +1,4 @@
-"""Chooses the limits that the outputs of a method are held to, call by call."""
+"""Chooses the limits on the outputs of a method, call by call."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Values = Sequence[Any]
 
 
 class DerivedLimits(NamedTuple):
-    """The limits of an output by what rounding does to it.
+    """The limits on an output, derived from the effect of rounding.
 
     Attributes:
-        wide: an error beyond it can't be rounding: the output is wrong.
-        capped: the same, and no wider than a share of the signal: within it, the output is right.
+        wide: an error beyond them can't be due to rounding, so the output is wrong.
+        capped: the same limits, capped to a share of the signal; within them, the output is right.
     """
 
     wide: Limits
@@ -30,11 +30,11 @@ class DerivedLimits(NamedTuple):
 
 
 class CallLimits:
-    """The limits of a method's outputs: of the config, or else by what rounding does to them.
+    """The limits on a method's outputs, from the config or derived from the effect of rounding.
 
     Attributes:
-        config_limits: those of the config; without tolerances they are derived.
-        most_share: the greatest share of the signal that a derived limit may be.
+        config_limits: the config's limits; if they set no tolerances, limits are derived.
+        most_share: the largest derived limit, as a share of the signal.
         least_units: as in `limits_of_rounding`.
     """
 
@@ -51,22 +51,23 @@ class CallLimits:
 
     @property
     def derived(self) -> bool:
-        """Return whether the config leaves the tolerances to what the program computes in."""
+        """Whether tolerances are derived from the program's dtypes because the config sets none."""
         return self.config_limits.atol is None
 
     def by_rounding(
         self, expected: Values, rounded: Sequence[Values], case: str = ""
     ) -> list[DerivedLimits]:
-        """Return the limits of outputs by what rounding does to them on these inputs.
+        """Return the limits on the outputs for these inputs, derived from the effect of rounding.
 
         Args:
-            rounded: the outputs of each run with values rounded anew.
-            case: the kind of the inputs; large ones don't tell what is usual.
+            rounded: the outputs of each run with newly rounded values.
+            case: the kind of the inputs; outputs of large inputs are not taken as typical
+                magnitudes.
         """
         derived_limits = []
         for place, value in enumerate(expected):
             usual = max(self._usual[place], greatest_magnitude(value))
-            # Large inputs would raise what later outputs are compared with.
+            # Large inputs would raise the magnitude that later outputs are compared with.
             if case != "large":
                 self._usual[place] = usual
             rounded_values = [outputs[place] for outputs in rounded]
@@ -81,15 +82,17 @@ class CallLimits:
         return derived_limits
 
     def of_config(self, inputs: InputSet, expected: Values) -> list[Limits]:
-        """Return the limits of outputs that the config sets, for these inputs."""
+        """Return the config's limits on the outputs, adjusted to these inputs."""
         return [
             ease_limits(self.config_limits, inputs, place, value)
             for place, value in enumerate(expected)
         ]
 
     def with_config(self, derived: Sequence[DerivedLimits]) -> list[DerivedLimits]:
-        """Return derived limits, with those that the config sets in the place of each. Where it
-        sets any, it says what is good enough: nothing is capped."""
+        """Return derived limits, overridden by those that the config sets.
+
+        If the config sets any, it defines what is good enough, and nothing is capped.
+        """
         tolerances = {
             name: value for name, value in self.config_limits if value is not None
         }
@@ -101,9 +104,12 @@ class CallLimits:
     def against_quantized(
         self, expected: Values, quantized: Values, by_rounding: Sequence[DerivedLimits]
     ) -> list[DerivedLimits]:
-        """Return the limits of outputs against the quantized program's. Where the config sets
-        tolerances, which the package itself is held to, it fails only beyond the noise that
-        quantization makes: some backends quantize what the program does not."""
+        """Return the limits on the outputs against those of the quantized program.
+
+        If the config sets tolerances, they apply to the package itself. Against the quantized
+        program it then fails only for errors beyond the quantization noise, since some backends
+        quantize operators that the program leaves in float.
+        """
         if self.derived:
             return list(by_rounding)
         derived_limits = []
@@ -118,8 +124,10 @@ class CallLimits:
     def on_device(
         self, expected: Values, quantized: Values | None, rounded: Sequence[Values]
     ) -> list[Limits]:
-        """Return the limits of outputs against the source's for a device that can run what this
-        machine can't; of a quantized method, twice what quantization alone makes."""
+        """Return the limits against the source for a device that can run what this machine can't.
+
+        For a quantized method, they are twice the error that quantization alone causes.
+        """
         if not self.derived:
             return [self.config_limits]
         if quantized is None:

@@ -1,6 +1,6 @@
-"""Input sets of a kind (`InputSet.case`), for which other limits hold than for random ones.
+"""Limits for special kinds of input sets (`InputSet.case`), other than random ones.
 
-Features make them.
+Features generate these input sets.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pipeline.validate.limits import drop_limits_of_noise, scale_limits
 
 
 def ease_limits(limits: Limits, inputs: InputSet, output: int, expected: Any) -> Limits:
-    """Return the limits that an output is held to on an input set."""
+    """Return the limits on one output for an input set."""
     if inputs.case in ("zeros", "expanded"):
         return drop_limits_of_noise(limits, expected)
     if not inputs.growth:
@@ -23,5 +23,5 @@ def ease_limits(limits: Limits, inputs: InputSet, output: int, expected: Any) ->
 
 
 def describe_source_error(error: Exception) -> str:
-    """Describe what an operator of the source program raised."""
+    """Describe an error that an operator of the source program raised."""
     return f"the source program itself fails: {type(error).__name__}: {reason(error)}"

@@ -1,5 +1,4 @@
-"""Judges what only all calls of a method together show: its movement, and how ill-conditioned it
-is."""
+"""Judges what only all calls of a method together show: its movement and its conditioning."""
 
 from __future__ import annotations
 
@@ -40,11 +39,12 @@ def conclude_movement(
     is_observed: bool,
     budget: Budget,
 ) -> None:
-    """Say which outputs carried no information, whatever was compared.
+    """Record which outputs carried no information, so that comparing them shows nothing.
 
     Args:
-        program: what the package was compared with: the source, or its quantized program.
-        is_observed: whether methods that share its state were called after it.
+        program: the program that the package was compared with: the source or its quantized
+            program.
+        is_observed: whether methods that share the method's state were called after it.
     """
     if result.runs and result.state and not result.outputs and not is_observed:
         result.returns_nothing = RETURNS_NOTHING
@@ -64,10 +64,10 @@ def conclude_movement(
 def describe_ill_conditioning(
     program: ExportedProgram, inputs: InputSet | None, most_share: float, budget: Budget
 ) -> str:
-    """Say where the source itself loses what the package can't keep; "" if that is not seen."""
+    """Return where the source itself loses precision that the package can't keep, or ""."""
     if inputs is None or budget.spent:
         return ""
-    with suppress(Exception):  # whatever an operator raises: then it is not known
+    with suppress(Exception):  # any operator may raise: then the place is unknown
         words = call_all("explain_conditioning", program, inputs, most_share)
         return next(words, "")
     return ""

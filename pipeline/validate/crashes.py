@@ -1,9 +1,9 @@
 """The crash log of a package: which method a worker was about to run when it died.
 
-A damaged package can end the process that runs it, or never come to an end. So a worker that
-validates writes down which method it is about to load or to run, and for how long at most; if it
-dies there, the next try leaves that method out and reports the crash as its failure, and the other
-methods are validated all the same. No torch is imported here.
+A damaged package can crash the process that runs it, or hang. A worker that validates therefore
+records which method it is about to load or run, and for how long at most. If it dies there, the
+next try skips that method and reports the crash as its failure; the other methods are still
+validated. This module doesn't import torch.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from pipeline.store.forms import fits
 
 
 class CrashLog:
-    """Two files next to the logs of a package: the step that its worker is at, and its crashes.
-    The timeout of each step is in seconds; 0 is none."""
+    """Two files next to the logs of a package: the current step of its worker, and its crashes.
+
+    `timeout` is the time limit of each step in seconds; 0 means none.
+    """
 
     def __init__(self, logs: Path, package: str, timeout: float = 0) -> None:
         self._step = logs / package / "validate.step"
@@ -30,10 +32,10 @@ class CrashLog:
 
     @contextmanager
     def guard(self, method: str, step: str) -> Iterator[None]:
-        """Note a step that may end the process, and end it after the timeout.
+        """Record a step that may crash the process, and kill the process after the timeout.
 
-        The alarm ends the process from outside Python, since native code that doesn't return never
-        lets Python run.
+        The alarm must act from outside Python, since native code that hangs never returns to the
+        interpreter.
         """
         if (method, step) != self._latest:
             self._latest = method, step
@@ -48,14 +50,14 @@ class CrashLog:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
     def record_crash(self, how: str) -> bool:
-        """Record that the worker died at the step it noted; return whether to try again.
+        """Record that the worker died at its recorded step; return whether to try again.
 
-        Trying again is in vain where it noted none, or where the same method crashed before. `how`
-        says how the process ended, such as "SIGSEGV(-11)".
+        Trying again is pointless if it recorded no step or if the same method crashed before. `how`
+        says how the process ended, for example "SIGSEGV(-11)".
         """
         try:
             method, step, timeout = json.loads(self._step.read_text())
-        except (OSError, ValueError):  # not there, or half written
+        except (OSError, ValueError):  # missing or partly written
             return False
         recorded = self.crashes()
         if method in recorded:
@@ -75,32 +77,33 @@ class CrashLog:
         return True
 
     def crashes(self) -> dict[str, str]:
-        """Return the predicate of a sentence about each method that ended its worker in this run;
-        that of "" is about the package as a whole, which was opened."""
+        """Return, by method, how it crashed its worker in this run, as the predicate of a sentence.
+
+        The entry for "" is about opening the package as a whole.
+        """
         record = read_record(self._crashes)
         if record and fits(record, dict[str, str]):
             return record
         return {}
 
     def write(self, crashes: Mapping[str, str]) -> None:
-        """Record the crashes that another log holds."""
+        """Record the crashes from another log."""
         if crashes:
             write_atomically(self._crashes, json.dumps(dict(crashes)).encode())
 
     def read_step(self) -> str:
-        """Return the step that was noted last as text, for the log of another machine; "" without
-        one."""
+        """Return the last recorded step, as text for another machine's log, or ""."""
         try:
             return self._step.read_text()
         except (OSError, ValueError):
             return ""
 
     def write_step(self, text: str) -> None:
-        """Note a step that another machine's log gave."""
+        """Record a step from another machine's log."""
         write_atomically(self._step, text.encode())
 
     def clear(self, crashes: bool = True) -> None:
-        """Forget the step, and the crashes unless they are to be kept."""
+        """Delete the step, and also the crashes unless they should be kept."""
         with suppress(OSError):
             remove(self._step)
             if crashes:

@@ -1,8 +1,9 @@
-"""Derives the limits of an output from the dtypes of its program, where the config sets none.
+"""Derives the limits on an output from its program's dtypes if the config sets none.
 
-They are a small multiple of what rounding alone does to this output (`features/rounding`), and
-never closer than a share of it that depends on its dtype. So float16, bfloat16 and quantized
-programs are held to what they can be, each at its depth, and float32 ones to as little as ever.
+They are a small multiple of the effect that rounding alone has on this output
+(`features/rounding`), and never tighter than a share of it that depends on its dtype. This holds
+float16, bfloat16 and quantized programs to the accuracy they can reach, whatever their depth, and
+keeps the limits of float32 programs as tight as ever.
 """
 
 from __future__ import annotations
@@ -21,42 +22,44 @@ from pipeline.validate.metrics import compare
 from pipeline.validate.worst_place import find_worst_place
 
 RUNS = 2  # of the program with every value rounded anew
-# What rounding does to the worst value, and to all of them as noise, with a margin: kernels round
-# in their own ways.
+# Factors on the effect of rounding, on the worst value and on all values as noise. They leave a
+# margin, since kernels round in different ways.
 TIMES, TIMES_NOISE = 2.0, 1.5
-# The least share of the greatest value that is allowed, and of each value; or so many eps of the
-# dtype. XNNPACK's exp in float16 is off by up to 6, as its test in ExecuTorch says (test_exp.py).
+# The least tolerance, relative to the greatest value and to each value, or in units of the dtype's
+# eps. XNNPACK's exp in float16 is off by up to 6 units, according to its test in ExecuTorch
+# (test_exp.py).
 LEAST_ATOL, LEAST_RTOL = 1e-4, 1e-3
 _UNITS, _UNITS_OF_FLOAT16 = 4, 6
-# Below it, float32 has subnormal numbers, which many kernels take for zero, or make zero of.
+# Smaller float32 numbers are subnormal; many kernels treat them as zero or flush them to zero.
 _SUBNORMAL = torch.finfo(torch.float32).tiny
-# Below it, a quantized program is not its float one any more: noise at half the signal. It
-# holds over all values of all examples together, as few values can be near zero by chance.
+# Below this, noise exceeds half the signal and a quantized program no longer resembles its float
+# program. It applies to all values of all examples together, as few values can be near zero by
+# chance.
 LEAST_SQNR = 3.0  # dB
-# The greatest share of the signal that a limit derived from rounding may be. Beyond it a fault that
-# people would see (a wrong activation, a layer left out) passes for rounding: damaging packages
-# (tests/mutations) gives few faults between 1e-4 and 1e-2 of the signal, and many above. Two right
-# float32 kernels of the models here differ by 1e-5. A program of coarser numbers gets what its
-# dtype needs: 8 units in the last place, which is 6 % of bfloat16, and a tenth where values are
-# quantized, some of which move by a whole step.
+# The largest limit derived from rounding, as a share of the signal. Beyond it, a fault that people
+# would notice (a wrong activation, a missing layer) passes for rounding: damaging packages
+# (tests/mutations) produces few faults between 1e-4 and 1e-2 of the signal, and many above. Two
+# correct float32 kernels of the models here differ by 1e-5. A program with coarser numbers gets the
+# share that its dtype needs: 8 units in the last place, which is 6 % of bfloat16, and a tenth for
+# quantized values, some of which move by a whole step.
 MOST_SHARE, MOST_SHARE_QUANTIZED, _MOST_UNITS = 1e-2, 1e-1, 8
 
 
 def margin(samples: int) -> float:
-    """Return a factor on what rounding does, which is larger where few values tell."""
+    """Return a factor on the effect of rounding, larger if it was measured on few values."""
     return 1 + 4 / samples
 
 
 def limits_of_rounding(
     expected: Any, rounded: Sequence[Any], usual: float, least_units: int | None = None
 ) -> OutputLimits:
-    """Return the limits of an output.
+    """Return the limits on an output.
 
     Args:
         rounded: the same output with every value of the program rounded anew, once for each run.
         usual: the greatest magnitude of this output on any inputs so far.
-        least_units: the least that is allowed, in units in the last place, where both sides run the
-            same kernels; by default what kernels of others need.
+        least_units: the least tolerance in units in the last place, if both sides run the same
+            kernels; by default the tolerance for different kernels.
     """
     if not isinstance(expected, Tensor) or not expected.numel():
         return OutputLimits(atol=0.0, rtol=0.0)
@@ -86,7 +89,7 @@ def _limits_of_floats(
         rtol = max(LEAST_RTOL, units * eps)
     else:
         least = rtol = least_units * eps
-    # Near the ends of what a dtype holds, rounding alone makes values infinite or NaN.
+    # Near the limits of a dtype's range, rounding alone makes values infinite or NaN.
     nonfinite = False
     beyond = 0.0
     least_sqnr = math.inf
@@ -114,8 +117,11 @@ def _limits_of_floats(
 def _limits_of_integers(
     expected: Tensor, rounded: Sequence[Tensor], times: float
 ) -> OutputLimits:
-    """Return exact limits of integers and bools where rounding leaves them alone. Where it moves
-    some, such as an argmax or a quantized output, as many may be as far off, with the margin."""
+    """Return the limits on integers and bools: exact unless rounding changes some.
+
+    If it does (an argmax or a quantized output, for example), as many may differ by as much, with a
+    margin.
+    """
     errors = [compare(value, expected) for value in rounded]
     worst = max((error.max_abs for error in errors), default=0.0)
     mean = max((error.mean_abs for error in errors), default=0.0)
@@ -130,7 +136,7 @@ def _limits_of_integers(
 
 
 def most_share(program: ExportedProgram) -> float:
-    """Return the greatest share of the signal that a derived limit may be for a program."""
+    """Return the largest derived limit for a program, as a share of the signal."""
     if is_quantized(program):
         return MOST_SHARE_QUANTIZED
     shares = [MOST_SHARE]
@@ -143,10 +149,10 @@ def most_share(program: ExportedProgram) -> float:
 def cap_limits(
     limits: OutputLimits, expected: Any, usual: float, share: float
 ) -> OutputLimits:
-    """Return limits that are no wider than a share of the signal.
+    """Return limits that are at most a share of the signal.
 
-    Integers that rounding moves, such as the index of the greatest value, must be exact; a step of
-    quantized values is not such an integer.
+    Integers that rounding changes, such as the index of the greatest value, must be exact; steps of
+    quantized values may be off by one.
 
     Args:
         usual: the greatest magnitude of this output on any inputs so far.
@@ -172,7 +178,7 @@ _QUANTIZED_DTYPES = (torch.int8, torch.uint8, torch.int16)
 
 
 def what_it_computes_in(program: ExportedProgram) -> str:
-    """Return `quantized`, the coarsest dtype of a program, or `integers`, for tables."""
+    """Return "quantized", else a program's coarsest float dtype, else "integers", as for tables."""
     if is_quantized(program):
         return "quantized"
     return next(iter(float_dtypes(program)), "integers")
@@ -183,7 +189,7 @@ def _least_units(dtype: torch.dtype) -> int:
 
 
 def explain_rounding(program: ExportedProgram) -> str:
-    """Return why the limits of a program are what they are."""
+    """Return the reason for a program's limits, in words."""
     dtypes = float_dtypes(program)
     units = max(
         (_least_units(getattr(torch, dtype)) for dtype in dtypes), default=_UNITS
@@ -206,7 +212,7 @@ def decibels(times: float) -> float:
 
 
 def _round_up(value: float) -> float:
-    """Round to two significant digits, as the last ones vary with the number of threads."""
+    """Round up to two significant digits, since further ones vary with the number of threads."""
     if not value or not math.isfinite(value):
         return value
     digits = 1 - math.floor(math.log10(value))

@@ -1,7 +1,7 @@
-"""Is the source itself deterministic? It runs twice on the same inputs before anything else.
+"""Checks that the source is deterministic, before anything else, by running it twice.
 
-A source that differs from itself can't measure a package: the limits that rounding sets would grow
-with the difference.
+A source whose runs differ can't serve to measure a package: the limits derived from rounding would
+grow with the difference.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from pipeline.program.random_operators import (
 )
 from pipeline.validate.metrics import compare
 
-# Runs of a program that draws numbers: with few of them, a rare draw may go unseen.
+# Runs of a program; more if it draws random numbers, since few runs may miss a rare draw.
 RUNS, RUNS_OF_RANDOM = 2, 6
-# Calls of a package, or a reference, that is declared random; its source runs twice as often.
+# Calls of a package or a reference that is declared random; its source runs twice as often.
 REPEATS = 64
 
 
 def describe_nondeterminism(
     source: Source, inputs: InputSet, root: Path | None = None
 ) -> str:
-    """Return how the source differs from itself on the same inputs, by which operators, and what to
-    do; "" where it does not. Its state is restored.
+    """Describe how the source's runs on the same inputs differ, or return "" if they agree.
 
+    The description names the responsible operators and a remedy. The source's state is restored.
     Raises whatever an operator raises.
     """
     random = find_random_operators(source.program, root)
@@ -57,7 +57,7 @@ def describe_nondeterminism(
 
 
 def find_difference(source: Source, inputs: InputSet, runs: int) -> str:
-    """Describe the output that differs most between runs; "" where all are the same."""
+    """Describe the output that differs most between runs, or return "" if all runs agree."""
     outputs = [run_with_seed(source, inputs, seed) for seed in range(runs)]
     worst, words = 0.0, ""
     for later_outputs in outputs[1:]:
@@ -77,7 +77,7 @@ def find_difference(source: Source, inputs: InputSet, runs: int) -> str:
 
 
 def run_with_seed(source: Source, inputs: InputSet, seed: int) -> list[Any]:
-    """Run the source from its initial state, with a seed of its own."""
+    """Run the source from its initial state with a given seed."""
     source.reset()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -88,7 +88,7 @@ def run_with_seed(source: Source, inputs: InputSet, seed: int) -> list[Any]:
 
 
 def _same(value: Any, other_value: Any) -> bool:
-    """Return whether two values are the same, NaN for NaN."""
+    """Return whether two values are the same; NaN equals NaN."""
     if not isinstance(value, Tensor) or not isinstance(other_value, Tensor):
         return bool(type(value) is type(other_value) and value == other_value)
     if value.shape != other_value.shape or value.dtype != other_value.dtype:
@@ -102,5 +102,5 @@ def _same(value: Any, other_value: Any) -> bool:
 def outputs_of_runs(
     source: Source, inputs: InputSet, seeds: Sequence[int]
 ) -> list[list[Any]]:
-    """Return what a random source gives on the same inputs, once for each seed."""
+    """Return the outputs of a random source on the same inputs, once for each seed."""
     return [run_with_seed(source, inputs, seed) for seed in seeds]

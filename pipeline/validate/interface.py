@@ -13,8 +13,8 @@ from pipeline.program.inputs import InputSet
 from pipeline.program.random_inputs import Shapes
 from pipeline.program.signature import bounds, expression, flatten, signature
 
-# A size that a package was lowered for less of (`store.compiled.NARROWED_SIZE`), and what to do
-# about it.
+# A size whose range was narrowed by lowering (`store.compiled.NARROWED_SIZE`),
+# and the remedy.
 NarrowedInput = tuple[dict[str, Any], str]
 
 
@@ -62,16 +62,16 @@ def _compare_tensor(
 def _size_difference(
     declared: int, expected: int | torch.SymInt, kind: str, program: ExportedProgram
 ) -> str | None:
-    """Describe how a size differs; None where it doesn't.
+    """Describe how a declared size differs from the source's, or return None if it fits.
 
-    A dynamic size is declared as its upper bound, so a package declares at least the source's; an
-    output's follows from the inputs'.
+    A dynamic size is declared by its upper bound, so the package must declare at least the source's
+    bound. An output's size follows from the inputs' and is not compared.
     """
     if not isinstance(expected, torch.SymInt):
         if declared == expected:
             return None
         return f"declares size {declared}, must be {expected}"
-    # Whatever sizes the inputs have decide on it, and these are compared.
+    # It follows from the inputs' sizes, which are compared.
     if kind == "output":
         return None
     greatest = bounds(program, expression(expected))[1]
@@ -88,7 +88,7 @@ def _size_difference(
 def find_unlisted(
     program: ExportedProgram, inputs: InputSet, shapes: Shapes | None
 ) -> Iterator[str]:
-    """Yield a sentence for an input set whose shapes are not among those that a package lists."""
+    """Yield a sentence if the shapes of an input set are not among those that the package lists."""
     if not shapes:
         return
     shapes_by_name = {}

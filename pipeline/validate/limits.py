@@ -1,4 +1,4 @@
-"""Checks an output against its limits, and says in words which of them it exceeds."""
+"""Checks an output against its limits, and describes the limits that it exceeds."""
 
 from __future__ import annotations
 
@@ -22,17 +22,19 @@ AnyLimits = TypeVar("AnyLimits", bound=Limits)
 
 
 class OutputLimits(Limits):
-    """The limits of one output.
+    """The limits on one output.
 
-    `integers` has `atol` hold for integers and bools too, which are compared exactly otherwise;
-    `nonfinite` lets a value be infinite or NaN on one side alone, where rounding moves some so.
+    Attributes:
+        integers: whether `atol` also applies to integers and bools, which otherwise must be equal.
+        nonfinite: whether a value may be infinite or NaN on one side only, because rounding can
+            make it so.
     """
 
     integers: bool = False
     nonfinite: bool = False
 
 
-# By figure of an `OutputError` other than the greatest error: its words, and the limit on it.
+# The name and the limit of each figure of an `OutputError`, except for the greatest error.
 FIGURES = {
     "mean_abs": ("mean absolute error", "max_mean_abs"),
     "p999_abs": ("99.9th percentile of the absolute error", "max_p999_abs"),
@@ -42,12 +44,12 @@ FIGURES = {
     "agreement": ("agreement of the greatest values", "min_agreement"),
 }
 _ABSOLUTE = ("atol", "max_mean_abs", "max_p999_abs")
-_MOST_DECIBELS = 6000  # whose ratio a float still holds
+_MOST_DECIBELS = 6000  # the ratio still fits into a float
 _RELATIVE_TO_SIGNAL = ("max_relative", "min_sqnr", "min_cosine", "min_agreement")
 
 
 def widest(limits: Iterable[Limits]) -> dict[str, float | None]:
-    """Return the widest of several limits of each kind; None for a kind that none of them has."""
+    """Return the widest limit of each kind, or None for a kind that none of the limits sets."""
     widest_limits: dict[str, float | None] = {}
     all_limits = list(limits)
     for name in LIMITS:
@@ -59,9 +61,11 @@ def widest(limits: Iterable[Limits]) -> dict[str, float | None]:
 
 
 def scale_limits(limits: Limits, growth: float) -> Limits:
-    """Widen the absolute limits for an output whose values are `growth` times as large as usual; no
-    limit is made stricter."""
-    # An output that shrinks keeps its limits: rounding need not shrink with it.
+    """Widen the absolute limits for an output whose values are `growth` times as large as usual.
+
+    No limit becomes stricter.
+    """
+    # If the values shrink, the limits stay: rounding errors need not shrink with them.
     if growth <= 1:
         return limits
     update = {}
@@ -73,8 +77,10 @@ def scale_limits(limits: Limits, growth: float) -> Limits:
 
 
 def drop_limits_of_noise(limits: AnyLimits, expected: Any) -> AnyLimits:
-    """Drop the limits relative to the signal where that may be nothing but rounding, since all
-    expected values are within `atol` of zero."""
+    """Drop the limits relative to the signal if the signal may be nothing but rounding errors.
+
+    That is the case if all expected values are within `atol` of zero.
+    """
     atol = limits.atol or 0.0
     if not isinstance(expected, torch.Tensor) or greatest_magnitude(expected) > atol:
         return limits
@@ -84,7 +90,7 @@ def drop_limits_of_noise(limits: AnyLimits, expected: Any) -> AnyLimits:
 def check_limits(
     error: OutputError, actual: Any, expected: Any, limits: Limits
 ) -> tuple[str, ...]:
-    """Return what is wrong with an output, each with its figure and its limit."""
+    """Return a sentence for each limit that an output exceeds, with the figure and the limit."""
     faults, _ = judge_output(error, actual, expected, limits)
     return faults
 
@@ -92,11 +98,14 @@ def check_limits(
 def judge_output(
     error: OutputError, actual: Any, expected: Any, limits: Limits
 ) -> tuple[tuple[str, ...], float | None]:
-    """Judge an output by its limits: return a sentence for each that it exceeds, and the greatest
-    ratio of an error to its limit, above 1 where one is exceeded; None without limits on errors.
+    """Judge an output by its limits.
 
-    It passes where |a - e| <= atol + rtol |e| everywhere, if there are such limits, and each figure
-    keeps to its limit, if it has one. A figure that is undefined passes.
+    It passes if |a - e| <= atol + rtol |e| everywhere, provided such limits are set, and each
+    figure that has a limit keeps to it. An undefined figure passes.
+
+    Returns:
+        A sentence for each exceeded limit, and the greatest ratio of an error to its limit, which
+        is above 1 if one is exceeded, or None if there are no limits on errors.
     """
     if error.mismatch is not None:
         return (error.mismatch,), math.inf
@@ -138,7 +147,7 @@ def _describe_disagreement(error: OutputError, worst: WorstPlace) -> str:
 
 
 def _ratio_to_tolerance(worst: WorstPlace) -> float:
-    """Return the ratio of the error at the worst place to what is allowed there."""
+    """Return the ratio of the error at the worst place to the allowed error."""
     distance = abs(worst.actual - worst.expected)
     if worst.allowed:
         return distance / worst.allowed
@@ -155,8 +164,10 @@ def _describe_place(worst: WorstPlace) -> str:
 def _check_figures(
     error: OutputError, limits: Limits
 ) -> Iterator[tuple[float | None, str]]:
-    """Yield for each limit on a figure the ratio of the error to it, None for one of no error, and
-    what is wrong, or ""."""
+    """Yield, for each limit on a figure, the ratio of the error to it and a fault, or "".
+
+    The ratio is None if the figure is not an error.
+    """
     for figure, (words, name) in FIGURES.items():
         value = getattr(error, figure)
         limit = getattr(limits, name)

@@ -1,7 +1,7 @@
 """Validates one method of a package by running it side by side with its source program.
 
-It chooses the calls, which `method_calls.py` makes. Methods that share state are validated
-together: each is then given the package, the source and the list of calls that the others use too.
+This module chooses the calls; `method_calls.py` makes them. Methods that share state are validated
+together: they use the same package, source and list of calls.
 """
 
 from __future__ import annotations
@@ -37,22 +37,23 @@ from pipeline.validate.method_calls import MethodCalls
 from pipeline.validate.references import References
 from pipeline.validate.runs import JudgedCall
 
-# As of float16 with weights of 4 bits, for which XNNPACK wants a processor that computes in float16
-# (xnnpack/src/subgraph/*.c).
+# For example float16 with 4-bit weights, which in XNNPACK requires a processor with float16
+# arithmetic (xnnpack/src/subgraph/*.c).
 _LACKS_INSTRUCTIONS = "xnn_status_unsupported_hardware"
 
 
 @dataclass
 class MethodValidator(MethodCalls):
-    """Runs a method and its source program, and collects the results. Where the result says why the
-    method is not run, only declarations are compared.
+    """Runs a method and its source program, and collects the results.
+
+    If the result says why the method is not run, only its declarations are compared.
 
     Attributes:
-        cases: kinds of inputs that are generated next to random ones (`InputSet.case`).
-        departs: how the program with observers departs from the float one, in words.
-        narrowed: the sizes that the package was lowered for a smaller range of.
-        shapes: the only ones that the package takes, where it does not take all sizes.
-        sets: the examples that fit, and the generated sets.
+        cases: kinds of inputs to generate in addition to random ones (`InputSet.case`).
+        departs: how the program with observers differs from the float program, in words.
+        narrowed: the sizes whose range was narrowed by lowering.
+        shapes: the only input shapes that the package accepts, if it lists them.
+        sets: the examples that fit, followed by the generated sets.
         is_observed: whether methods that share its state were called after it.
     """
 
@@ -67,10 +68,10 @@ class MethodValidator(MethodCalls):
     _on_generated: list[tuple[str, Callable[[], object]]] = field(default_factory=list)
 
     def start(self, examples: Sequence[InputSet], is_first: bool) -> None:
-        """Load the method, and make its first call, or those of its first sequence; the first
-        method of a package does so whatever that takes.
+        """Load the method and make its first call, or the calls of its first sequence.
 
-        Where torch fails on the source itself, outside a run, that too is this method's failure.
+        For the first method of a package the budget doesn't apply. An error of torch on the source
+        itself, outside a run, is a failure of this method too.
         """
         if not is_first and self.leaves_out(ALL):
             return
@@ -80,10 +81,10 @@ class MethodValidator(MethodCalls):
                 call()
 
     def finish(self) -> None:
-        """Make all other calls, as long as the budget lasts, and let go of what was loaded."""
+        """Make all other calls within the budget, and release the loaded program."""
         with self._failing():
             self._go_on()
-        # A fresh session lets go of the loaded program, and of its memory.
+        # A new session releases the loaded program and its memory.
         self.package = Session(self.files)
         if self.judge.quantization is not None:
             self.judge.quantization.release()
@@ -129,7 +130,7 @@ class MethodValidator(MethodCalls):
         self.sets = self._input_sets(examples)
         if varies := self._describe_nondeterminism(self.sets):
             inputs = self.sets[0]
-            self.sets = []  # no sequence with others means anything
+            self.sets = []  # sequences with other inputs mean nothing
             if not self.is_random:
                 self.result.fail(varies, about="source")
                 return
@@ -144,14 +145,14 @@ class MethodValidator(MethodCalls):
         self._ready = True
 
     def _queue(self, inputs: InputSet) -> list[tuple[str, Callable[[], object]]]:
-        """Return the list that calls on an input set belong to: a random one tells the least."""
+        """Return the queue for calls on an input set; random sets reveal least, and come last."""
         if inputs.generated and self._pending:
             return self._on_generated
         return self._pending
 
     def _load(self) -> str:
-        """Load the method; return why this machine can't, where its processor is the reason."""
-        release_pages()  # which the sources of other methods have read
+        """Load the method; return why this machine's processor can't run it, or ""."""
+        release_pages()  # pages that other methods' sources have read
         try:
             self.package.load(self.result.method)
         except DeviceError as error:
@@ -240,7 +241,7 @@ class MethodValidator(MethodCalls):
         return not self.result.failures
 
     def _payloads_are_whole(self) -> bool:
-        """Check payloads that can't be run here in what their backends can read of them."""
+        """Check payloads that can't run here, so far as their backends can read them."""
         for faults in call_all("check_payloads", self.files, self.result.method):
             for fault in faults:
                 self.result.fail(fault, about="declared")
@@ -258,7 +259,7 @@ class MethodValidator(MethodCalls):
         return self.examples + generated
 
     def _add_example(self, inputs: InputSet) -> None:
-        """Add an example if it fits, and fail for what the package does not take of it."""
+        """Add an example if it fits the source; fail if the package doesn't accept it."""
         try:
             check_inputs(self.program, inputs, self.result.method)
             self.examples.append(inputs)
@@ -274,10 +275,12 @@ class MethodValidator(MethodCalls):
                 self.result.fail(line.removeprefix(prefix), inputs.origin)
 
     def _add_sequences(self, sets: Sequence[InputSet]) -> None:
-        """Add sequences of `steps` calls from each set on, going on with the sets that follow it,
-        and then the first sequence again. Each begins with the initial state."""
+        """Queue a sequence of `steps` calls starting at each input set, then the first one again.
+
+        Each sequence starts from the initial state and continues with the following sets.
+        """
         starts = [(number, inputs.origin) for number, inputs in enumerate(sets)]
-        # State that survives the opening of a package shows only in the second time.
+        # State that survives reopening the package shows only the second time.
         starts += [(number, f"{origin}, again") for number, origin in starts[:1]]
         for number, name in starts:
             following = []
@@ -287,7 +290,7 @@ class MethodValidator(MethodCalls):
             self._queue(sets[number]).append((name, call))
 
     def _keep_expected(self, examples: Sequence[InputSet]) -> None:
-        """Keep the source's outputs, for a device that can run what this machine can't."""
+        """Keep the source's outputs for a device that can run what this machine can't."""
         sets = self._input_sets(examples)
         if self._fails_for_nondeterminism(sets):
             return

@@ -1,7 +1,6 @@
 """Calls a method of a package and its source program with the same inputs, and judges each call.
 
-It knows how a call is made, alone or in a sequence, and how a failure is worded; which calls are
-made is for `method.py` to say.
+This module makes calls, alone or in a sequence, and words failures; `method.py` chooses the calls.
 """
 
 from __future__ import annotations
@@ -45,13 +44,13 @@ from pipeline.validate.method_result import MethodValidation
 from pipeline.validate.references import Lane, OpenLane, References
 from pipeline.validate.runs import JudgedCall
 
-# How the runtime names what it lacks: `kernel 'aten::cummax.out' not found`.
+# How the runtime reports a missing kernel: `kernel 'aten::cummax.out' not found`.
 _KERNEL = re.compile(r"kernel '\w+::(\w+)")
 
-# Takes a method, where an input set is from, its flat values and what the source gives on them.
+# Takes a method, the origin of an input set, its flat values, and the source's outputs for them.
 Keep = Callable[[str, str, Sequence[Any], Sequence[Any]], None]
-# Takes a result whose last run was just judged, its inputs, and what the program that was lowered
-# gives on them.
+# Takes a result whose last run was just judged, its inputs, and the outputs of the program that was
+# lowered.
 Watch = Callable[[MethodValidation, InputSet, Sequence[Any]], None]
 
 
@@ -60,18 +59,18 @@ class MethodCalls:
     """A method of a package and its source program, called side by side.
 
     Attributes:
-        result: is filled in.
-        lines: by debug handle, the line of the source that a delegate's instruction comes from.
-        describe_instruction: returns the line of the source that an instruction of the method comes
-            from, by its number, or "".
-        keep: is given each call from the initial state, also of a method that is not run.
-        quantized: the program that quantization made of it, which the package is held to.
+        result: receives the outcomes.
+        lines: by debug handle, the source line that a delegate's instruction comes from.
+        describe_instruction: returns the source line that an instruction of the method comes from,
+            given its number, or "".
+        keep: receives each call from the initial state, also for a method that is not run.
+        quantized: the quantized program, which the package is held to.
+        examples: the examples that fit the source's signature.
+        calls: the calls since the package was opened.
+        budget: the time for all methods of the package; a call that has begun is completed.
         has_examples: as in `CallJudge`.
-        open_lane: makes what runs the programs that it is compared with.
-        watchers: are given each call that was judged.
-        examples: those that fit the source's signature.
-        calls: those since the package was opened.
-        budget: the time for all methods of the package; a call that has begun is made.
+        open_lane: opens the objects that run the programs the package is compared with.
+        watchers: receive each call that was judged.
     """
 
     result: MethodValidation
@@ -115,11 +114,11 @@ class MethodCalls:
 
     @property
     def is_random(self) -> bool:
-        """Return whether the config declares that the method samples."""
+        """Whether the config declares that the method samples."""
         return self.settings.select_random(self.result.method)
 
     def fail_for(self, error: Exception) -> None:
-        """Fail for what torch raises where nothing should, with its traceback on stderr."""
+        """Record an unexpected error from torch as a failure, and print its traceback to stderr."""
         log_traceback(error)
         self.result.fail(
             f"validation stopped at {type(error).__name__}: {reason(error)}"
@@ -135,7 +134,7 @@ class MethodCalls:
             self.fail_for(error)
 
     def _describe_limits(self) -> None:
-        """Say what the limits of outputs follow, and why."""
+        """Record what the limits on outputs are derived from, and why."""
         result = self.result
         result.source_is_quantized = self.quantized is None and is_quantized(
             self.program
@@ -151,16 +150,18 @@ class MethodCalls:
             result.limits_reason = explain_rounding(self.program)
 
     def _fails_for_nondeterminism(self, sets: Sequence[InputSet]) -> bool:
-        """Fail for a source that differs from itself, unless it is declared to sample; return
-        whether it does so."""
+        """Record a failure if the source's runs differ and it isn't declared to sample.
+
+        Returns whether it failed.
+        """
         if self.is_random or not (varies := self._describe_nondeterminism(sets)):
             return False
         self.result.fail(varies, about="source")
         return True
 
     def _describe_nondeterminism(self, sets: Sequence[InputSet]) -> str:
-        """Say how the source differs from itself; "" where it does not, or fails anyway."""
-        # Each input set costs further runs, which only such operators make worth it.
+        """Describe how the source's runs differ; "" if they agree, or if the source fails."""
+        # Each set costs further runs, which only programs with such operators justify.
         tried = sets if self._may_vary else sets[:1]
         for inputs in tried:
             with suppress(Exception):  # reported by the call on these inputs
@@ -169,7 +170,7 @@ class MethodCalls:
         return ""
 
     def leaves_out(self, name: str) -> bool:
-        """Leave out what the budget has no time for; return whether it had none."""
+        """Return whether the budget is used up; if so, record a call or case as left out."""
         if self.budget.spent:
             self.result.left_out.append(name)
         return self.budget.spent
@@ -180,7 +181,7 @@ class MethodCalls:
         self.call(inputs)
 
     def run_in_sequence(self, sets: Sequence[InputSet], name: str = "") -> None:
-        """Call a package just opened, until one side fails."""
+        """Make a sequence of calls on a newly opened package, until one side fails."""
         self.package = Session(self.files)
         self.calls = []
         self.references.reset()
@@ -192,7 +193,7 @@ class MethodCalls:
                 break
 
     def call(self, inputs: InputSet, step: int = 0, sequence: str = "") -> bool:
-        """Make one call; return whether both sides ran, so that a sequence can go on."""
+        """Make one call; return whether both sides ran, so that a sequence can continue."""
         where = (
             f"{inputs.origin} (call {step} from {sequence})" if step else inputs.origin
         )
@@ -220,8 +221,8 @@ class MethodCalls:
             lowered = self.judge.judge(call, self.references, self.calls)
             for watch in self.watchers:
                 watch(self.result, inputs, lowered)
-            # Further calls go on from a state, large cases are held to other limits, and without
-            # their layout, which is the plan's in a bundle, strided ones are another's again.
+            # Later calls start from another state, large cases have other limits, and strided
+            # cases, whose layout a bundle replaces by the plan's, would only repeat other inputs.
             if len(self.calls) == 1 and not inputs.growth and not as_it_lies:
                 self._keep(inputs, expected)
             return True
@@ -249,7 +250,7 @@ class MethodCalls:
             )
 
     def _keep_failing(self, failed: int) -> None:
-        """Keep the calls that failed, the last one with failures from number `failed` on."""
+        """Keep the calls up to the failure; the last call's failures start at number `failed`."""
         result = self.result
         result.failing = tuple(self.calls)
         shown = result.failures[failed:]
@@ -260,17 +261,19 @@ class MethodCalls:
         result.failing_limits = runs[-1].limits if runs else ()
 
     def _expected(self, inputs: InputSet, as_it_lies: bool = False) -> list[Any]:
-        """Run the source on tensors as they lie, or as it was exported. Raises DeviceError."""
+        """Run the source on tensors as they lie in memory, or as exported. Raises DeviceError."""
         try:
             return self.references.run_source(inputs, as_it_lies)
-        except Exception as error:  # whatever an operator raises
+        except Exception as error:  # an operator may raise anything
             raise DeviceError(
                 f"{self.result.method}: ", describe_source_error(error)
             ) from error
 
     def _reason(self, error: DeviceError) -> str:
-        """Say why the package failed, with the line of the source that a delegate failed at, that
-        a kernel refused, or that calls an operator without a kernel."""
+        """Describe why the package failed, with the source line of the failing instruction.
+
+        The line is that of a failed delegate or kernel, or of the operator that lacks a kernel.
+        """
         if error.instruction is not None:
             line = self.describe_instruction(error.instruction)
             return add_remedy("; of ".join(filter(None, (error.reason, line))))
@@ -281,7 +284,7 @@ class MethodCalls:
         return f"{error.reason}; of {line}"
 
     def _find_lines(self, kernels: Sequence[str]) -> list[str]:
-        """Return the lines of the source that call operators of these names, each once."""
+        """Return the lines of the source that call operators of these names, without duplicates."""
         lines: dict[str, None] = {}
         for node in iter_nodes(self.program):
             if base_name(node) in kernels:

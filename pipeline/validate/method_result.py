@@ -26,7 +26,7 @@ _MOST_NAMED = 3  # outputs in a sentence
 
 
 def describe_failure(failure: dict[str, Any]) -> str:
-    """Return the sentence on a failure, with the name of its method."""
+    """Return a sentence about a failure, starting with the name of its method."""
     return f"{failure['method']}: {failures.describe_failure(failure)}"
 
 
@@ -36,32 +36,33 @@ class MethodValidation:
 
     Attributes:
         kind: `program`, `constant` or `unknown`.
-        state: the buffers that it changes.
+        state: the buffers that the method changes.
         outputs: the names of its outputs.
-        limits: those of the config; `wide_limits` are those that its outputs were held to.
-        limits_from: what they follow: `config`, a dtype, or `quantized`.
-        limits_reason: why they are what they are, for people.
-        quantized_runs: the same calls, compared with the quantized program; of a method that was
-            quantized on the way.
-        quantized_reason: as `limits_reason`, of those.
-        quantization: the verdict on quantization, where the method was quantized on the way.
-        reference: the verdict on the export, where the method has a reference.
-        source_is_quantized: whether what it was lowered from was quantized before: then nothing
-            compares it with a float program.
-        ill_conditioned: where the source itself is, in words; "" where that is not known.
-        movement: how far each output of what it was compared with moves over the calls.
+        limits: the config's limits; `wide_limits` are those that its outputs were held to.
+        limits_from: what the limits follow from: `config`, a dtype, or `quantized`.
+        limits_reason: why the limits are what they are, in words.
+        quantized_runs: the same calls, compared with the quantized program; empty unless the build
+            quantized the method.
+        quantized_reason: like `limits_reason`, for the limits of `quantized_runs`.
+        quantization: the verdict on quantization, if the build quantized the method.
+        reference: the verdict on the export, if the method has a reference.
+        source_is_quantized: whether the source was already quantized; then nothing compares it with
+            a float program.
+        ill_conditioned: where the source is ill-conditioned, in words; "" if unknown.
+        movement: how much each expected output varies over the calls.
         returns_nothing: why a method without outputs is not judged, in words; "" for any other.
-        random: how a method that is declared random was judged, in words; "" for any other.
-        left_out: input sets, kinds of them, `ALL` and `LATENCY`, for which there was no time; or
-            `UNASKED`.
-        skipped: the generated input sets, and sequences, that were not run or count for nothing,
-            and why, in words that stand alone.
-        not_run: why this machine can't run it; then only its declarations were compared.
+        random: how a method declared random was judged, in words; "" for any other.
+        left_out: input sets, kinds of input sets, `ALL` and `LATENCY`, for which there was no time;
+            or `UNASKED`.
+        skipped: generated input sets and sequences that were not run or don't count, each with a
+            reason in words that stand alone.
+        not_run: why this machine can't run the method; only its declarations were compared then.
         seconds: the package's running time over all runs.
-        device_limits: those for a device that can run it, where this machine can't.
+        device_limits: the limits for a device that can run the method if this machine can't.
         failing: the calls of the first sequence that failed.
-        failing_limits: of each output of the last of them.
-        fails_quantized: whether they depart from the quantized program, and not from the source.
+        failing_limits: the limits on each output of the last of those calls.
+        fails_quantized: whether those calls differ from the quantized program rather than from the
+            source.
     """
 
     method: str
@@ -116,7 +117,7 @@ class MethodValidation:
 
     @property
     def verdict(self) -> Verdict:
-        """Return the verdict on the lowering: is the package what was lowered?"""
+        """The verdict on the lowering: does the package compute what was lowered?"""
         if self._lowering_failures():
             return "failed"
         if self.not_run or not (self.runs or self.random):
@@ -137,7 +138,7 @@ class MethodValidation:
 
     @property
     def uninformative(self) -> list[str]:
-        """Why comparisons of outputs could not have failed, a sentence each."""
+        """Why comparisons of outputs could not have failed, one sentence each."""
         outputs_by_reason: dict[str, list[str]] = {}
         for record in self.movement:
             if not record["judged"]:
@@ -150,15 +151,17 @@ class MethodValidation:
 
     @property
     def _is_good_enough(self) -> bool:
-        """Return whether the package itself keeps to the accuracy limits of the config, which are
-        about the float program: then how its kernels round does not matter."""
+        """Whether the package itself meets the config's accuracy limits against the float program.
+
+        If so, it doesn't matter how its kernels round.
+        """
         return (
             self.quantization is not None and self.quantization["verdict"] == "passed"
         )
 
     @property
     def verdict_reason(self) -> str:
-        """Return why the lowering has not passed; of one that failed, its first failure."""
+        """Why the lowering has not passed; if it failed, the first failure."""
         match self.verdict:
             case "failed":
                 return describe_failure(self._lowering_failures()[0])
@@ -179,14 +182,17 @@ class MethodValidation:
         return self.quantized_runs or self.runs
 
     def _unjudged_runs(self) -> list[JudgedCall]:
-        """Return the calls that leave the method without a verdict: those on examples that could
-        not be judged; without examples, any."""
+        """Return the calls that leave the method without a verdict.
+
+        These are the calls on examples that could not be judged or, without examples, any such
+        calls.
+        """
         examples = [run for run in self._lowered_runs if run.is_example]
         return [run for run in examples or self._lowered_runs if run.unjudged]
 
     @property
     def unjudged_places(self) -> list[int]:
-        """The places of the outputs that leave the method without a verdict, for their limits."""
+        """The indices of outputs whose limits leave the method without a verdict."""
         places = (place for run in self._unjudged_runs() for place in run.unjudged)
         return list(dict.fromkeys(places))
 
@@ -199,7 +205,7 @@ class MethodValidation:
         )
         limits = [run.limits[place] for run in runs for place in run.unjudged]
         if all(isinstance(limit, OutputLimits) and limit.integers for limit in limits):
-            return (  # ties, which rounding decides
+            return (  # rounding decides ties
                 f"{names} departs where rounding alone may change it; "
                 "`validate: {allow: [not-judged]}` accepts that"
             )
@@ -214,31 +220,31 @@ class MethodValidation:
 
     @property
     def badness(self) -> tuple[bool, float]:
-        """By which methods are ordered, the worst first: failed ones, then by their SQNR."""
+        """A sort key, worst methods first: failed ones, then those with the lowest SQNR."""
         return self.ok, -math.inf if (
             least := self.worst()["sqnr_db"]
         ) is None else least
 
     @property
     def wide_limits(self) -> Mapping[str, float | None]:
-        """The widest limits that an output was held to, but on large inputs."""
+        """The widest limits that an output was held to, not counting large inputs."""
         return find_wide_limits(self.runs) or self.limits
 
     @property
     def wide_quantized_limits(self) -> Mapping[str, float | None]:
-        """The widest limits against the quantized program; empty where nothing was quantized."""
+        """The widest limits against the quantized program; empty if nothing was quantized."""
         return find_wide_limits(self.quantized_runs)
 
     def worst(self) -> dict[str, float | None]:
-        """Return each figure of the output that is worst by it; None where no output has it.
+        """Return the worst value of each figure over all outputs, or None if no output has it.
 
-        They are those of the examples, or without any those of random inputs: neither others nor
-        both together say how large an error is as a rule.
+        Only examples count or, if there are none, random inputs: other inputs, and a mix of both,
+        don't show how large errors typically are.
         """
         return find_worst([run for run in self.runs if run.is_example] or self.runs)
 
     def worst_generated(self) -> dict[str, float | None] | None:
-        """Return the same of generated inputs, where there are examples too; else None."""
+        """Return the worst figures on generated inputs if there are examples too; else None."""
         generated = [run for run in self.runs if run.generated]
         if generated and len(generated) < len(self.runs):
             return find_worst(generated)
@@ -287,7 +293,7 @@ class MethodValidation:
 
 
 def _join_outputs(names: Sequence[str], reason: str) -> str:
-    """Return a reason that so many outputs share; it begins with a space where a name precedes."""
+    """Join a reason with the outputs that share it, if it begins with a space to follow a name."""
     if not reason.startswith(" "):
         return reason
     subject = names[0] if len(names) == 1 else f"each of {listed(names, _MOST_NAMED)}"

@@ -1,9 +1,9 @@
 """Measures how far an output is from the expected one.
 
-Correlation hides errors, so it is one figure among others: the greatest, the mean and the 99.9th
-percentile of the absolute error, the error relative to the signal, the ratio of signal to
-quantization noise, and, for classifiers, how often both choose the same class. All are computed in
-float64, a part of the tensor at a time.
+Correlation hides errors, so it is only one of several figures: the greatest, the mean and the
+99.9th percentile of the absolute error, the error relative to the signal, the
+signal-to-quantization-noise ratio, and, for classifiers, how often both sides choose the same
+class. All are computed in float64, chunk by chunk.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class OutputError:
-    """The figures of how far an output is from the expected one.
+    """How far an output is from the expected one, in several figures.
 
-    Figures run over the places where both are finite. Where every expected value is zero, those
-    that compare with the signal are undefined, and None.
+    Figures cover the places where both values are finite. If every expected value is zero, the
+    figures that compare with the signal are undefined, and None.
 
     Attributes:
         max_abs: the greatest |a - e|.
@@ -39,11 +39,11 @@ class OutputError:
         agreement: the share of rows along the last dimension whose greatest value is at the same
             position, from 0 to 1; in a row with several greatest expected values, any of them
             counts. None unless it is a floating-point tensor with at least two values in a row.
-        rows: the number of those rows; 0 where nothing was counted.
+        rows: the number of those rows; 0 if none were counted.
         nonfinite: places where both are NaN, or the same infinity, which agree.
         disagreeing: places where one is NaN or infinite and the other is something else. With
-            any such, or a mismatch, the errors are infinite.
-        mismatch: of kind, dtype or shape.
+            any such place, or a mismatch, the errors are infinite.
+        mismatch: a difference of kind, dtype or shape, in words.
     """
 
     max_abs: float
@@ -60,7 +60,7 @@ class OutputError:
 
     @property
     def agreeing(self) -> int:
-        """Return the number of rows that agree."""
+        """The number of rows that agree."""
         return round((self.agreement or 0.0) * self.rows)
 
     def to_json(self) -> OutputErrorRecord:
@@ -77,8 +77,10 @@ INFINITE = OutputError(math.inf, math.inf, -math.inf, math.inf, math.inf, -1.0, 
 
 
 def json_number(value: float | None) -> Figure:
-    """Round a figure to six significant digits, as the last ones vary with the number of threads.
-    Strict JSON has no infinities: they are the strings "inf" and "-inf", NaN is "nan"."""
+    """Round a figure to six significant digits, since further ones vary with the number of threads.
+
+    Strict JSON has no infinities or NaN: they become the strings "inf", "-inf" and "nan".
+    """
     if value is None:
         return None
     if math.isnan(value):
@@ -91,8 +93,7 @@ def json_number(value: float | None) -> Figure:
 def compare(actual: Any, expected: Any) -> OutputError:
     """Measure the error of an output: a tensor, a Python number or bool, a string or None.
 
-    Integers and bools are compared exactly. A string, which has no distance, either is the same or
-    is a mismatch.
+    Integers and bools are compared exactly. Strings have no distance: they are equal or a mismatch.
     """
     mismatch = _mismatch(actual, expected)
     if mismatch is not None:
@@ -129,7 +130,7 @@ def _describe_kind(value: Any) -> str:
 
 
 def _measure(actual: Tensor, expected: Tensor) -> OutputError:
-    # Divided by the greatest value, since squares overflow and vanish.
+    # Scaled by the greatest value, since squares could overflow or underflow.
     sums = _Sums(scale=_greatest_of_both(actual, expected) or 1.0)
     for a, e, distance in iter_chunks(actual, expected):
         sums.add(a, e, distance)
@@ -218,7 +219,7 @@ class _Sums:
 
 
 def _agreement(actual: Tensor, expected: Tensor) -> tuple[float | None, int]:
-    """Return the share of rows that agree, and their number."""
+    """Return the share of rows that agree, and the number of rows."""
     length = expected.shape[-1] if expected.ndim else 0
     if not expected.dtype.is_floating_point or length < 2 or expected.numel() == 0:
         return None, 0
@@ -236,12 +237,12 @@ def _rows(tensor: Tensor, length: int) -> Tensor:
 
 
 def greatest_magnitude(value: Any) -> float:
-    """Return the greatest finite |v| of a tensor; 0 for anything else."""
+    """Return the greatest finite |v| of a tensor, or 0 for any other value."""
     if not isinstance(value, Tensor):
         return 0.0
     if value.is_floating_point() and value.numel():
         greatest = float(value.abs().max())
-        if math.isfinite(greatest):  # as nearly always
+        if math.isfinite(greatest):  # nearly always
             return greatest
     wide = value.to(torch.complex128 if value.is_complex() else torch.float64)
     finite = wide[wide.isfinite()]
@@ -253,10 +254,10 @@ def greatest_magnitude(value: Any) -> float:
 def iter_chunks(
     actual: Tensor, expected: Tensor
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yield parts of both tensors in float64, in reading order, with |a - e|.
+    """Yield chunks of both tensors in float64, in row-major order, with |a - e|.
 
-    Unequal integers are at least 1 apart, whatever float64 makes of them; a complex number counts
-    as two.
+    Unequal integers are at least 1 apart, even if float64 can't tell them apart; a complex number
+    counts as two values.
     """
     a = _flatten(actual)
     e = _flatten(expected)

@@ -1,4 +1,4 @@
-"""Runs a source program node by node, through control flow too, and keeps the nodes' values."""
+"""Runs a source program node by node, including control flow, and keeps the nodes' values."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from pipeline.program.eager import Source
 from pipeline.program.graphs import NodePlaces, iter_nodes
 from pipeline.validate.budget import Budget
 
-# Bytes of values that are held, and passes through a loop's body; later ones are not compared.
+# Limits on the bytes of kept values and on the visits of a loop body; values beyond them are not
+# compared.
 MOST_BYTES = 1 << 30
 MOST_VISITS = 32
 
 
 class NodeValues(Source):
-    """A source program whose nodes' values can be looked at.
+    """A source program that keeps the values of its nodes.
 
     Attributes:
-        values: by place (`graphs.iter_nodes`), the values of a node in the last call, one for
-            each time that it ran.
-        left_out: places whose values were too much to hold.
+        values: by place (`graphs.iter_nodes`), the values of a node in the last call, one for each
+            time that it ran.
+        left_out: places whose values were too large to keep.
         budget: the time that calls may take.
     """
 
@@ -36,7 +37,7 @@ class NodeValues(Source):
         self.nodes = list(iter_nodes(program))
         self.values: dict[int, list[Any]] = {}
         self.left_out: set[int] = set()
-        # The module has a copy of the program's graph, and the very bodies of its control flow.
+        # The module has a copy of the program's graph, but shares the bodies of its control flow.
         places = NodePlaces(program)
         copied = self.module.graph.nodes
         self._places = {node: place for place, node in enumerate(self.nodes)}
@@ -50,18 +51,18 @@ class NodeValues(Source):
     def call(
         self, inputs: Sequence[Any], places: Collection[int] | None = None
     ) -> list[Any]:
-        """Make one call on flat inputs, and return the flat outputs, as the runtime orders them.
+        """Make one call on flat inputs, and return the flat outputs in the order of the runtime.
+
+        May raise OutOfTimeError after any node.
 
         Args:
-            places: the places whose values are to be kept; by default all.
-
-        Raises OutOfTimeError, after any node.
+            places: the places whose values to keep; all by default.
         """
         self.values, self.left_out, self._wanted, self._bytes = {}, set(), places, 0
         return self.run_flat(inputs)
 
     def buffers(self) -> dict[str, torch.Tensor]:
-        """Return the buffers that the program changes as they are now, by qualified name."""
+        """Return the current values of the buffers that the program changes, by qualified name."""
         return dict(zip(self.state, self._state, strict=True))
 
     def _call_module(self, leaves: list[Any]) -> list[Any]:
@@ -84,7 +85,7 @@ class NodeValues(Source):
             self.left_out.add(place)
             return
         self._bytes += size
-        # Later nodes may write to this memory.
+        # Copied, since later nodes may write to this memory.
         visits.append(pytree.tree_map_only(torch.Tensor, _copy, value))
 
 
@@ -93,7 +94,7 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class Walker(Interpreter):
-    """Runs through a graph once, and hands on the value of each node but the output."""
+    """Runs a graph once, and passes the value of each node except the output to a callback."""
 
     def __init__(self, module: GraphModule, keep: Callable[[Node, Any], None]) -> None:
         super().__init__(module)
@@ -108,7 +109,7 @@ class Walker(Interpreter):
     def get_attr(
         self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Return a body of control flow as a function that is walked through as well."""
+        """Return a body of control flow as a function whose nodes are passed on as well."""
         value = super().get_attr(target, args, kwargs)
         if isinstance(value, GraphModule):
             return type(self)(value, self._keep).run

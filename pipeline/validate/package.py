@@ -2,8 +2,8 @@
 
 A method runs on a device that has its delegates (pipeline/devices), its source in eager mode. Every
 method is loaded, its declared inputs and outputs are compared with the source's, and it runs on
-real values: the examples and generated input sets, in sequence where it has state. A failure is
-data: it fails its method, and the other methods still run.
+real values: the examples and generated input sets, in sequence if it has state. A failure is data:
+it fails its method, and the other methods still run.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from pipeline.validate.runs import JudgedCall
 from pipeline.validate.sequences import usual_sequences
 
 _AMOUNTS = ("inputs", "seed", "steps")
-_MOST_SHOWN = 8  # values of a tensor, in a message
+_MOST_SHOWN = 8  # values of a tensor in a message
 
 
 def validate_package(
@@ -67,40 +67,41 @@ def validate_package(
     open_lane: OpenLane = Lane,
     watchers: Sequence[Watch] = (),
 ) -> Validation:
-    """Validate every method that a package should have, and that it has no other.
+    """Validate every method that a package should have, and that it has no others.
 
-    The programs are left as they are, state included. What fails is in the result; nothing is
-    raised for it.
+    The programs are left unchanged, including their state. Failures are part of the result and not
+    raised.
 
     Args:
         not_run: by method, why this machine can't run it; only its declarations are compared.
-        lines: by method and debug handle, the line of the source that a delegate's instruction
-            comes from, for failures.
-        cases: by method, the kinds of inputs that are generated next to random ones
+        lines: by method and debug handle, the source line that a delegate's instruction comes from,
+            for failures.
+        cases: by method, the kinds of inputs to generate in addition to random ones
             (`InputSet.case`).
-        sequences: methods that share state, in the order in which they are called on one opened
-            package; None for the usual ones, by the programs' buffers.
-        keep: is given each call from the initial state, also of methods that are not run.
-        quantized: the programs that quantization made of some, which they are held to as well:
-            what a float program and its int8 package may be apart would hide a wrong scale.
-        crashes: by method, how it ended the process that ran it, so that it fails without being
-            run; of "", how opening the package did.
-        budget: the time for it; a call that has begun is made. None is no limit.
-        selected: the methods that are validated, by default all; nothing is said of others.
-        describe_instruction: returns the line of the source that an instruction of a method comes
-            from, or "".
-        departures: by method, how its program with observers departs from the float one.
-        without_examples: the methods whose examples are only the arguments of their export.
-        narrowed: by method, the sizes that it was lowered for a smaller range of.
-        shapes: by method, the only shapes that the package takes, where it lists some.
-        open_lane: makes what runs programs, such as one that keeps what they give.
-        watchers: are given each call that was judged.
+        sequences: methods that share state, in the order in which to call them on one opened
+            package; None for the default, derived from the programs' buffers.
+        keep: receives each call from the initial state, also for methods that are not run.
+        quantized: the quantized programs of some methods, which they are held to as well: the
+            difference allowed between a float program and its int8 package would hide a wrong
+            scale.
+        crashes: by method, how it crashed the process that ran it; it then fails without being run.
+            The entry for "" is about opening the package.
+        budget: the time for the validation; a call that has begun is completed. None for no limit.
+        selected: the methods to validate, by default all; others get no verdict.
+        describe_instruction: returns the source line that an instruction of a method comes from, or
+            "".
+        departures: by method, how its program with observers differs from the float program.
+        narrowed: by method, the sizes whose range was narrowed by lowering.
+        without_examples: the methods whose only examples are the arguments of their export.
+        shapes: by method, the only input shapes that the package accepts, if it lists some.
+        open_lane: opens the objects that run programs, for example one that caches their outputs.
+        watchers: receive each call that was judged.
     """
     kept_to = {name: getattr(settings, name) for name in (*LIMITS, *_AMOUNTS)}
     budget = budget or Budget()
     files = PackageFiles.of(pte, ptds)
     crashes = crashes or {}
-    if "" in crashes:  # not even a list of its methods can be had
+    if "" in crashes:  # even its list of methods can't be read
         return Validation(pte.name, (), (f"{pte.name}: {crashes['']}",), kept_to)
     try:
         present = Session(files).methods()
@@ -150,7 +151,7 @@ def validate_package(
             )
         else:
             _validate_other(result, present, constants, files)
-    # The worst first: a budget that runs out then leaves out calls of methods that pass.
+    # Worst first, so that if the budget runs out, calls of passing methods are left out.
     for validator in sorted(
         validators.values(), key=lambda validator: validator.result.badness
     ):
@@ -169,8 +170,10 @@ def _run_together(
     validators: Mapping[str, MethodValidator],
     files: PackageFiles,
 ) -> None:
-    """Have a feature call methods one after another on state that they share. Where a method failed
-    before it ran, nothing is called."""
+    """Let a feature call methods in sequence on the state that they share.
+
+    Calls nothing if one of the methods failed before it ran.
+    """
     members = {}
     for name in dict.fromkeys(sequence):
         if name not in validators or not validators[name].sets:
@@ -187,8 +190,10 @@ def _validate_other(
     constants: Mapping[str, object],
     files: PackageFiles,
 ) -> None:
-    """Check a method that the package lacks, that it has beyond its source, or that is constant: it
-    must return the leaves of its value, exactly."""
+    """Check a method that the package lacks, that its source lacks, or that is constant.
+
+    A constant method must return exactly the leaves of its value.
+    """
     if result.method not in present:
         method_names = ", ".join(present) or "none"
         result.fail(
@@ -223,7 +228,7 @@ def _validate_other(
 
 
 def _describe(value: object) -> str:
-    """Return a constant's value in a line, without the values of long tensors."""
+    """Format a constant's value in one line, without the values of long tensors."""
     if isinstance(value, list):
         return f"[{', '.join(map(_describe, value))}]"
     if isinstance(value, torch.Tensor) and value.numel() > _MOST_SHOWN:

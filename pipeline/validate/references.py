@@ -12,17 +12,17 @@ from pipeline.program.eager import Source
 from pipeline.program.inputs import InputSet
 from pipeline.validate.default_limits import RUNS
 
-# Far from the steps of a sequence, and no power of two: seeds whose low bits agree draw numbers
-# that are much alike (the 24 bits of a float32 are the low ones of mt19937).
+# Far from the steps of a sequence, and not a power of two: seeds whose low bits agree draw very
+# similar numbers (the 24 bits of a float32 are the low ones of mt19937).
 _OTHER_SEEDS = 1_000_003
 
 
 class Lane:
-    """Programs of methods that share state, called one after another from its initial state on.
+    """Programs of methods that share state, called in sequence from the initial state.
 
     Attributes:
         name: `source`, `quantized` or `rounded`.
-        sources: by method.
+        sources: the programs, by method.
     """
 
     def __init__(self, name: str, sources: Mapping[str, Source]) -> None:
@@ -32,7 +32,7 @@ class Lane:
     def run(
         self, method: str, inputs: InputSet, as_it_lies: bool = False, seed: int = 0
     ) -> list[Any]:
-        """Return what a method gives; `seed` is that of values rounded at random."""
+        """Return the outputs of a method; `seed` is for values that are rounded at random."""
         source = self.sources[method]
         source.reseed(seed)
         return source.run(inputs, as_it_lies)
@@ -47,7 +47,9 @@ OpenLane = Callable[[str, Mapping[str, Source]], Lane]
 
 
 class References:
-    """The source program of a method and what its limits are derived from, in the same state.
+    """The source program of a method, and the programs that its limits are derived from.
+
+    All are in the same state.
 
     Attributes:
         source: the method's own program.
@@ -60,8 +62,12 @@ class References:
         quantized: Lane | None = None,
         rounded: Sequence[Lane] = (),
     ) -> None:
-        """Take the programs: `rounded` is what was lowered, with every value rounded anew; none
-        where the config sets limits and nothing was quantized."""
+        """Take the programs.
+
+        Args:
+            rounded: the lowered program with every value rounded anew; empty if the config sets the
+                limits and nothing was quantized.
+        """
         self._method = method
         self._source = source
         self._quantized = quantized
@@ -76,7 +82,7 @@ class References:
         rounding: Collection[str],
         open_lane: OpenLane = Lane,
     ) -> dict[str, References]:
-        """Make those of methods, by name, which share the buffers that any of them changes.
+        """Make the references of each method; methods share the buffers that any of them changes.
 
         Args:
             rounding: the methods whose rounding is measured.
@@ -110,13 +116,13 @@ class References:
                 lane.reset()
 
     def run_source(self, inputs: InputSet, as_it_lies: bool = False) -> list[Any]:
-        """Return what the source gives. Raises whatever an operator raises."""
+        """Return the outputs of the source. Raises whatever an operator raises."""
         return self._source.run(self._method, inputs, as_it_lies)
 
     def run_quantized(
         self, inputs: InputSet, as_it_lies: bool = False
     ) -> list[Any] | None:
-        """Return what the quantized program gives; None without one, or where it fails."""
+        """Return the quantized program's outputs, or None if it doesn't exist or fails."""
         if self._quantized is None:
             return None
         return self._try(self._quantized, inputs, as_it_lies)
@@ -124,7 +130,7 @@ class References:
     def run_rounded(
         self, inputs: InputSet, as_it_lies: bool = False, step: int = 0
     ) -> list[list[Any]]:
-        """Return what runs with rounded values give, of those that end well."""
+        """Return the outputs of runs with rounded values, without runs that fail."""
         all_outputs = []
         for number, lane in enumerate(self._rounded):
             outputs = self._try(lane, inputs, as_it_lies, number + RUNS * step)
@@ -135,7 +141,7 @@ class References:
     def run_rounded_again(
         self, inputs: InputSet, as_it_lies: bool, runs: int
     ) -> list[list[Any]]:
-        """Return what more runs with values rounded in other ways give, of those that end well."""
+        """Return the outputs of further runs with other rounding, without runs that fail."""
         all_outputs = []
         for number in range(1, runs + 1):
             all_outputs += self.run_rounded(inputs, as_it_lies, _OTHER_SEEDS * number)
@@ -146,5 +152,5 @@ class References:
     ) -> list[Any] | None:
         try:
             return lane.run(self._method, inputs, as_it_lies, seed)
-        except Exception:  # whatever an operator raises for values that rounding made
+        except Exception:  # rounded values may make an operator raise anything
             return None

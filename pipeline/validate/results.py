@@ -15,7 +15,7 @@ from pipeline.validate.method_result import MethodValidation, describe_failure
 
 @dataclass(frozen=True)
 class Validation:
-    """The results of a package; `problems` are sentences about it as a whole."""
+    """The results of a package; `problems` are sentences about the package as a whole."""
 
     package: str
     methods: tuple[MethodValidation, ...]
@@ -24,12 +24,12 @@ class Validation:
 
     @property
     def is_complete(self) -> bool:
-        """Return whether nothing that was asked for was left out."""
+        """Whether nothing that was asked for was left out."""
         return not any({*method.left_out} - {UNASKED} for method in self.methods)
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """The sentences about the package and its methods."""
+        """A sentence for each failure of the package and its methods."""
         method_failures = (
             describe_failure(failure)
             for method in self.methods
@@ -42,7 +42,7 @@ class Validation:
         return not self.failures
 
     def to_json(self) -> dict[str, Any]:
-        """Return strict JSON, equal for equal packages but for `seconds`."""
+        """Return strict JSON, which is equal for equal packages except for `seconds`."""
         methods = [method.to_json() for method in self.methods]
         return {
             "package": self.package,

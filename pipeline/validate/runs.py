@@ -1,4 +1,4 @@
-"""The result of one call of a method, and the worst figures and widest limits of several."""
+"""The result of one call of a method, and the worst figures and widest limits of several calls."""
 
 from __future__ import annotations
 
@@ -13,13 +13,18 @@ from pipeline.validate.metrics import OutputError, json_number
 
 @dataclass(frozen=True)
 class JudgedCall:
-    """One call on the input set `origin`, which was `generated` or is real.
+    """One call on an input set, and how far its outputs are from the expected ones.
 
-    `case` is the kind of a generated set that is not random. `step` counts the calls of
-    a sequence from 1, which `sequence` names and which began on a package just opened; it is 0 for
-    a method without state. `limits` are those that each output was held to, and `of_limits` how
-    far it went, as `limits.judge_output` has it. `unjudged` are the places of outputs whose limits
-    are too wide to mean anything, and that did not keep to narrower ones.
+    Attributes:
+        origin: names the input set.
+        step: counts the calls of a sequence from 1; 0 for a method without state.
+        sequence: names the sequence, which starts on a newly opened package.
+        generated: whether the inputs were generated; else they are an example.
+        case: the kind of a generated set that is not random.
+        limits: the limits that each output was held to.
+        of_limits: the ratio of each output's error to its limits, from `limits.judge_output`.
+        unjudged: the indices of outputs that exceed the capped limits and whose wider limits are
+            too wide to mean anything.
     """
 
     origin: str
@@ -68,7 +73,7 @@ def find_wide_limits(runs: Sequence[JudgedCall]) -> dict[str, float | None]:
 
 
 def find_worst(runs: Sequence[JudgedCall]) -> dict[str, float | None]:
-    """Return each figure of the output that is worst by it (`MethodValidation.worst`)."""
+    """Return the worst value of each figure over all outputs (`MethodValidation.worst`)."""
     usual = [run for run in runs if not run.case] or runs
     errors = [error for run in usual for error in run.outputs]
     worst_figures: dict[str, float | None] = {

@@ -10,14 +10,16 @@ from torch.export import ExportedProgram
 from pipeline.program.eager import common_buffers
 from pipeline.program.inputs import InputSet
 
-MOST_ROUNDS = 2  # runs of a sequence, each on other inputs
+MOST_ROUNDS = 2  # runs of a sequence, each on different inputs
 
 
 def usual_sequences(
     programs: Mapping[str, ExportedProgram], steps: int
 ) -> list[tuple[str, ...]]:
-    """Return a sequence for each group of methods that have changing buffers in common: the first
-    one once, then each other `steps` times, in the order of the model."""
+    """Return a sequence for each group of methods that change common buffers.
+
+    It calls the first method once, then each other `steps` times, in the order of the model.
+    """
     order = list(programs)
     sequences = []
     for group in _group_by_state(programs):
@@ -49,12 +51,14 @@ def with_shared_state(
     sequences: Sequence[Sequence[str]] | None,
     steps: int,
 ) -> list[str]:
-    """Return the `selected` methods and all that are called on the same state, so that these can be
-    validated without any other."""
+    """Return the `selected` methods and all methods that are called on the same state.
+
+    These can be validated without any others.
+    """
     connected = {*selected}
     if sequences is None:
         sequences = usual_sequences(programs, steps)
-    for _ in sequences:  # one may lead to the next
+    for _ in sequences:  # a sequence may connect to the next one
         for sequence in sequences:
             if connected & {*sequence}:
                 connected.update(sequence)
@@ -64,8 +68,10 @@ def with_shared_state(
 def rounds(
     sequence: Sequence[str], sets: Mapping[str, Sequence[InputSet]]
 ) -> list[list[tuple[str, InputSet]]]:
-    """Return the calls of each round of a sequence, on the sets of its methods in turn. The first
-    round comes again at the end."""
+    """Return the calls of each round of a sequence, on successive input sets of each method.
+
+    The first round is repeated at the end.
+    """
     longest = max(len(sets[name]) for name in sequence)
     call_lists = []
     for number in range(min(MOST_ROUNDS, longest)):

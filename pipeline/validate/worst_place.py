@@ -16,7 +16,7 @@ from pipeline.validate.metrics import OutputError, iter_chunks
 class WorstPlace:
     """The place of an output with the greatest `excess`, |a - e| - (atol + rtol |e|).
 
-    The output is near enough where that is not above zero. `index` is the place in the tensor,
+    The output is close enough if `excess` is at most zero. `index` is the place in the tensor,
     `allowed` the limit there.
     """
 
@@ -41,7 +41,7 @@ def find_worst_place(
 ) -> WorstPlace:
     """Find the worst place of an output by the rule of `torch.allclose`, |a-e| <= atol + rtol |e|.
 
-    Integers and bools must be equal, whatever the tolerances. NaN is close to NaN, an infinity to
+    Integers and bools must be equal unless `integers` is set. NaN is close to NaN, an infinity to
     itself, and neither to anything else. A mismatch is infinitely far away.
     """
     if error.mismatch is not None:
@@ -80,7 +80,7 @@ def _excess(
 
 
 def _index_of(number: int, tensor: Tensor) -> tuple[int, ...]:
-    """Return the index of an element by its number; a complex number counts as two."""
+    """Return the index of an element from its number; a complex number counts as two."""
     shape = (*tensor.shape, 2) if tensor.is_complex() else tensor.shape
     index = torch.unravel_index(torch.tensor(number), shape)
     return tuple(map(int, index))

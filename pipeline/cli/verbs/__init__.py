@@ -1,4 +1,4 @@
-"""One module for each verb, with `run(plan, words, **flags)`, which yields the lines to print."""
+"""One module per verb, with `run(plan, words, **flags)`, which yields the lines to print."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from pipeline.store.errors import PipelineError
 
 
 def find_path(plan: Plan, word: str) -> Path:
-    """Return the path that a word names from the folder in which doit was started, or else from the
-    workspace."""
+    """Return the path that a word names, in the folder where doit started or in the workspace."""
     path = Path(loader.initial_workdir or plan.workspace.root) / word
     if path.exists():
         return path
@@ -22,8 +21,10 @@ def find_path(plan: Plan, word: str) -> Path:
 
 
 def known_packages(plan: Plan, words: Sequence[str]) -> list[str]:
-    """Return the packages that are named, in patterns too, by default all. Raises PipelineError
-    for names that no package has, and where there is no package at all."""
+    """Return the packages that words or patterns name; without words, all packages.
+
+    Raises PipelineError for unknown names, and if there is no package at all.
+    """
     if not plan.packages:
         raise PipelineError(describe_no_packages(plan.workspace))
     if not words:

@@ -1,4 +1,4 @@
-"""The libraries of the operators that a method calls beside ATen's: what an app must link."""
+"""The libraries of operators that a method calls in addition to ATen's, which an app must link."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from pipeline.store.digest import hash_json
 from pipeline.store.toolchain import version_of
 
 Json = Mapping[str, Any]
-# The runtime has these without any library: portable kernels, and operators of its own.
+# The runtime has these without a library: portable kernels, and its built-in operators.
 _OF_THE_RUNTIME = frozenset({"aten", "dim_order_ops", "executorch_prim", "et_copy"})
 
 
 def describe_libraries(
     plan: Any, operator_inputs: Mapping[str, Json]
 ) -> list[dict[str, Any]]:
-    """Describe the libraries of the operators that an emitted method calls outside of delegates.
+    """Describe the libraries of operators that an emitted method calls outside of delegates.
 
     Args:
         plan: an `ExecutionPlan`.
-        operator_inputs: of each library of the workspace, a pass's module among them, the inputs
-            that stand in the key.
+        operator_inputs: the inputs, as in the key, of each library of the workspace. A pass's
+            module counts as a library.
 
     Returns:
-        By library: its `name`, "" where no library registered the operators; what tells its
-        content, the `digest` of its inputs or the `version` of what is installed; its `operators`,
-        and those of them of which ExecuTorch's runtime has `kernels` here.
+        One record per library: its `name`, or "" for operators that no library registered; the
+        `digest` of its inputs or, for an installed library, its `version`; its `operators`; and as
+        `kernels` those operators that ExecuTorch's runtime can run here.
     """
     called = {
         ".".join(filter(None, (operator.name, operator.overload)))
@@ -39,8 +39,8 @@ def describe_libraries(
         name for name in called if name.partition("::")[0] not in _OF_THE_RUNTIME
     )
     kernels: set[str] = set()
-    if foreign:  # torch is imported too, which linking does without
-        # The libraries that lowering has loaded for the operators register kernels too.
+    if foreign:  # this imports torch, which linking doesn't need otherwise
+        # Operator libraries that lowering loaded may have registered kernels as well.
         kernels = set(import_bindings()._get_operator_names())
     by_library: dict[str, list[str]] = defaultdict(list)
     for operator in foreign:
@@ -65,7 +65,7 @@ def _identify(name: str, operator_inputs: Mapping[str, Json]) -> dict[str, str]:
 
 
 def join_libraries(methods: Mapping[str, Sequence[Json]]) -> list[dict[str, Any]]:
-    """Join the libraries of several methods, by name; each says for which `methods` it is."""
+    """Merge the library records of several methods by name; each record lists its `methods`."""
     joined: dict[str, dict[str, Any]] = {}
     for method, libraries in sorted(methods.items()):
         for library in libraries:

@@ -1,7 +1,7 @@
-"""Compile: one method, or one joint group, from its programs to an object.
+"""Compiles one unit, a method or a joint group of methods, from its programs to an object.
 
-Takes what lowers and emits the methods as a request, and knows no config, plan or workspace, from
-which `perform_compile.py` makes it. What is worth knowing of the unit, listeners gather.
+A request holds all that lowering and emission need. This module knows no config, plan or workspace;
+`compile_requests.py` makes the request from them. Listeners collect facts about the unit.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ Facts = dict[str, dict[str, Any]]
 
 @dataclass(frozen=True)
 class CompileRequest:
-    """The methods of a unit, and what lowers and emits them, by method where they may differ.
+    """The methods of a unit and how to lower and emit them, by method where they may differ.
 
     Attributes:
         programs: in the order of the model.
-        edge: ExecuTorch's config of all edge programs.
-        passes: over the edge programs, before partitioners take their part.
-        passes_after: over what they leave.
+        edge: ExecuTorch's config for all edge programs.
+        passes: run on the edge programs before partitioning.
+        passes_after: run on the programs after partitioning.
         delegates_beside: whether only other methods of the package have partitioners.
-        etrecord: whether copies of the programs on their way are kept for an ETRecord.
-        shares_state: whether the methods' mutable buffers are one memory.
-        make_emission: makes ExecuTorch's config of emission, for the lowered programs.
+        etrecord: whether to keep copies of the intermediate programs for an ETRecord.
+        shares_state: whether the methods share the memory of mutable buffers.
+        make_emission: makes ExecuTorch's emission config for the lowered programs.
     """
 
     programs: Mapping[str, ExportedProgram]
@@ -66,11 +66,14 @@ def compile_unit(
     stages: Stages,
     listeners: Sequence[CompileListener] = (),
 ) -> tuple[ExecutorchProgramManager, MethodObject, Facts]:
-    """Compile the methods of a unit; return what was emitted, its object, and by method its facts.
+    """Compile the methods of a unit.
 
     Args:
-        store: takes the blobs of the object.
-        cache: holds results of preprocessing, and takes those that are new.
+        store: receives the blobs of the object.
+        cache: holds preprocessing results and receives new ones.
+
+    Returns:
+        The emitted programs, the unit's object, and the facts of each method.
     """
     with _within(listener.listening() for listener in listeners):
         with stages.stage("lower"), timed_steps(stages.step):
@@ -97,7 +100,7 @@ def compile_unit(
 
 
 def lower_request(request: CompileRequest, cache: Store | None) -> EdgeProgramManager:
-    """Lower the methods of a unit, with results of preprocessing from and for the cache."""
+    """Lower the methods of a unit, using and filling the cache of preprocessing results."""
     return lower(
         request.programs,
         request.partitioners,

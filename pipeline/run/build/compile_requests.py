@@ -1,5 +1,4 @@
-"""From the configs of a unit's methods to what compiles them: partitioners, passes, and configs of
-ExecuTorch's."""
+"""Turns the configs of a unit's methods into partitioners, passes and ExecuTorch's configs."""
 
 from __future__ import annotations
 
@@ -28,9 +27,9 @@ def make_request(
     root: Path,
     delegates_beside: bool = False,
 ) -> CompileRequest:
-    """Make the request to compile the methods of one unit as their configs ask.
+    """Make the request to compile the methods of one unit as their configs demand.
 
-    Tags the constants of `programs` for their emission, and runs code of users' passes. Raises
+    Tags the constants of `programs` for their emission, and runs user code to make passes. Raises
     PipelineError.
     """
     tag_weights(programs, emission)
@@ -65,7 +64,7 @@ def _make_emission(
     root: Path,
     programs: Mapping[str, ExportedProgram],
 ) -> ExecutorchBackendConfig:
-    """Make ExecuTorch's config of emission for lowered programs, with the passes of users."""
+    """Make ExecuTorch's emission config for lowered programs, including the user's passes."""
     methods = {name: config.emit for name, config in configs.items()}
     plans = [
         settings.memory_planning,
@@ -81,9 +80,9 @@ def _make_emission(
 
 
 def _load_passes(specs: Sequence[PassSpec], root: Path) -> list[Pass]:
-    """Make the passes of a config. Raises PipelineError."""
+    """Load the passes of a config. Raises PipelineError."""
     passes: list[Pass] = []
-    if specs:  # loading looks through all modules afterwards
+    if specs:  # afterwards, loading scans all imported modules
         for loaded in call_all("load_passes", specs, root):
             passes += loaded
     return passes

@@ -1,5 +1,7 @@
-"""Link: the objects of a package to its files, among them the manifest, which says what is in the
-package and what it was made from."""
+"""Links the objects of a package into its files.
+
+One of them is the manifest, which describes the package's contents and what it was made from.
+"""
 
 from __future__ import annotations
 
@@ -24,19 +26,19 @@ from pipeline.store.workspace import Workspace
 
 Json = Mapping[str, Any]
 Units: TypeAlias = Mapping[str, Json]  # results of compile actions
-# Is given a result, and its files that are put together of pieces, while they are held.
+# Receives a result and its files that are assembled from pieces, while they are open.
 Deliver: TypeAlias = Callable[[Json, Mapping[str, JoinedFile]], object]
 _FORMAT = 1  # of the manifest
 
 
 class LinkedPackage(NamedTuple):
-    """A package that is linked and not yet delivered.
+    """A package that is linked but not yet delivered.
 
     Attributes:
         units: the results of its compile actions, by unit.
-        files: its program and data files by name, while they are held.
-        manifest: may be added to.
-        store: takes the blobs of further files.
+        files: its open program and data files, by name.
+        manifest: features may add to it.
+        store: receives the blobs of additional files.
     """
 
     action: Action[LinkInputs]
@@ -77,8 +79,10 @@ def link_package(
 def find_shared(
     action: Action[LinkInputs], store: Store, may_lay_out: bool
 ) -> Shared | None:
-    """Return the weights that the package shares, by the first feature that shares some; None where
-    their files would have to be laid out and may not."""
+    """Return the weights that the package shares, from the first feature that shares any.
+
+    Returns None if their files would have to be laid out and `may_lay_out` forbids it.
+    """
     for shared in call_all("share_weights", action, store, may_lay_out):
         if shared is not NOTHING_SHARED:
             weights: Shared | None = shared
@@ -105,7 +109,12 @@ def finish_package(
     spent: float,
     deliver: Deliver,
 ) -> None:
-    """Record a package of files that are put together of pieces, by their stems, and deliver it."""
+    """Assemble a package's files from pieces, record the package and deliver it.
+
+    Args:
+        pieces: by file stem; "" stands for the program file.
+        spent: seconds that the compile actions took.
+    """
     with ExitStack() as stack:
         linked = {
             f"{stem}.ptd" if stem else f"{action.key['file']}.pte": stack.enter_context(
@@ -124,7 +133,7 @@ def finish_package(
             name: file.pieces for name, file in linked.items() if file.pieces
         }:
             result["joined"] = shared
-        # Who finds a package spares its methods too.
+        # The cost includes the methods': whoever finds this package doesn't need to compile them.
         store.put_result(
             action.key, result, stages.total + spent, stages.seconds(), stages.peak
         )
@@ -132,7 +141,7 @@ def finish_package(
 
 
 def check_units(action: Action[LinkInputs], units: Units) -> None:
-    """Raise PipelineError for all that a config asks for and that did not happen."""
+    """Raise PipelineError listing everything that the config demands but compilation didn't do."""
     methods = {
         name: method
         for unit in units.values()
@@ -147,8 +156,10 @@ def check_units(action: Action[LinkInputs], units: Units) -> None:
 
 
 def _find_unfitting(action: Action[LinkInputs], units: Units) -> list[str]:
-    """Return a line for each pattern of weights that fits none: planning does not know the names
-    of constants that quantizing and passes make."""
+    """Return a line for each weight pattern that matches nothing.
+
+    Planning can't check this: quantization and passes make constants whose names it doesn't know.
+    """
     names = {
         name
         for unit in units.values()
@@ -164,7 +175,7 @@ def _find_unfitting(action: Action[LinkInputs], units: Units) -> list[str]:
 def load_units(
     action: Action[LinkInputs], store: Store
 ) -> tuple[dict[str, Json], float]:
-    """Return the results of the compile actions by unit, and the seconds that they took."""
+    """Return the results of the compile actions by unit, and the total seconds that they took."""
     units, spent = {}, 0.0
     for unit, compile_digest in action.inputs.compiles.items():
         if (entry := store.get(compile_digest)) is None:
@@ -179,8 +190,10 @@ def load_units(
 def _make_manifest(
     action: Action[LinkInputs], units: Units, linked: Mapping[str, JoinedFile]
 ) -> dict[str, Any]:
-    """Return the manifest, which holds neither times nor paths nor names of machines; of files it
-    holds digests and sizes in bytes."""
+    """Return the manifest, which has no times, paths or machine names.
+
+    Files are listed with their digests and sizes in bytes.
+    """
     inputs = action.inputs
     files = {
         name: {"digest": file.digest, "size": file.size}
@@ -209,7 +222,7 @@ def _make_manifest(
         "target": action.key["target"],
         "action": action.digest,
         "toolchain": action.key["toolchain"],
-        "host": inputs.host,  # where it can matter: a calibration's last bits depend on it
+        "host": inputs.host,  # if it matters: the last bits of a calibration depend on it
         "emit": inputs.emit,
         "constant_methods": dict(action.key["constant_methods"]),
         **({"metadata": metadata} if metadata else {}),
@@ -231,7 +244,7 @@ def join_libraries_of(units: Units) -> list[dict[str, Any]]:
 
 
 def _manifest_facts(method: Json) -> dict[str, Any]:
-    """Return what a manifest says of a method; libraries of operators are the package's."""
+    """Return a method's facts for the manifest, which lists operator libraries per package."""
     apart = ("constants", "operators")
     optional = (
         "debug_handles",

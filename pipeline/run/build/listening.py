@@ -1,5 +1,8 @@
-"""What is learnt from a compilation: the base class of `moments.Feature.compile_facts` and
-`listen_to_compile`, and of the core's own facts."""
+"""The base class of objects that collect facts during a compilation.
+
+Features make them in `moments.Feature.compile_facts` and `listen_to_compile`; the core's own is in
+`method_facts.py`.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,9 @@ class UnloweredMethod:
     """A method before it is lowered.
 
     Attributes:
-        program: the quantized one where the method is quantized.
-        places: finds where nodes come from, as places in the source program.
-        origins: leads from places in a quantized program to those in its source.
+        program: the quantized program if the method is quantized.
+        places: maps nodes to their places in the source program.
+        origins: maps places in a quantized program to places in its source.
         quantization: the facts of its quantization (`store.quantized.QUANTIZATION_FACTS`).
     """
 
@@ -35,16 +38,15 @@ class UnloweredMethod:
 
 
 class CompileListener:
-    """Whoever learns from the compilation of a unit; each method may be left as it is here."""
+    """Collects facts while a unit is compiled; subclasses override only the methods they need."""
 
     @property
     def forgoes_cache(self) -> bool:
-        """Whether every partition is to be preprocessed, since nothing is learnt of a payload that
-        the store holds."""
+        """Whether to preprocess every partition, because a cached payload reveals nothing."""
         return False
 
     def add_sources(self, methods: Mapping[str, UnloweredMethod]) -> None:
-        """Take the unit's methods, with their programs as they are in their archives."""
+        """Take the unit's methods, with their programs as loaded from the archives."""
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -62,9 +64,12 @@ class CompileListener:
     def find_facts(
         self, emitted: ExecutorchProgramManager
     ) -> Mapping[str, dict[str, Any]]:
-        """Return by method the fields of `store.compiled.COMPILED_METHOD` that the listener knows,
-        once the unit is emitted. Others are kept in its `facts`, which a report has by method."""
+        """Return this listener's facts of each method, once the unit is emitted.
+
+        Fields of `store.compiled.COMPILED_METHOD` become part of the method's record. Any other is
+        kept in its `facts`, which reports show by method.
+        """
         return {}
 
     def end(self, result: Json, peak: int) -> None:
-        """Take the result, once it is in the store, and the bytes of memory that compiling took."""
+        """Take the stored result, and the peak memory of the compilation in bytes."""

@@ -1,4 +1,4 @@
-"""Reading what actions take: methods' programs and inputs, as they were when they were planned."""
+"""Loads the programs and inputs of an action, and checks that they are still those planned."""
 
 from __future__ import annotations
 
@@ -23,9 +23,14 @@ from pipeline.store.workspace import Workspace
 
 
 class Quantized(NamedTuple):
-    """A quantized program, where its nodes come from (`program.graphs.find_origins`), its facts
-    (`store.quantized.QUANTIZATION_FACTS`), and how it departs from the float one before anything is
-    rounded, in words; "" where it does not, or where that is not known."""
+    """A quantized program as loaded from the store.
+
+    Attributes:
+        origins: where its nodes come from (`program.graphs.find_origins`).
+        facts: `store.quantized.QUANTIZATION_FACTS`.
+        departure: how it differs from the float program before any rounding, in words; "" if it
+            doesn't, or if that is unknown.
+    """
 
     program: ExportedProgram
     origins: list[dict[str, int]]
@@ -34,10 +39,10 @@ class Quantized(NamedTuple):
 
 
 def load_method(source: MethodSource, store: Store) -> ExportedProgram:
-    """Load the program of a method, with large weights mapped: `guard_sources` is around all that
-    uses it.
+    """Load the program of a method, with large weights memory-mapped.
 
-    Raises as `identify_source` does.
+    Callers must use the program within `guard_sources`. Raises the same errors as
+    `identify_source`.
     """
     archive, _ = identify_source(source, store)
     return load_program(
@@ -46,7 +51,7 @@ def load_method(source: MethodSource, store: Store) -> ExportedProgram:
 
 
 def load_quantized(action: Digest, method: str, store: Store) -> Quantized:
-    """Load what a quantize action made. Raises MissingBlobError."""
+    """Load the result of a quantize action. Raises MissingBlobError."""
     if (entry := store.get(action)) is None:
         raise MissingBlobError(f"the quantized program of {method} is not in the store")
     archive = store.verified_path(entry.result["program"])
@@ -56,7 +61,7 @@ def load_quantized(action: Digest, method: str, store: Store) -> Quantized:
 
 
 def load_examples(source: MethodSource, store: Store) -> list[InputSet]:
-    """Load the example inputs of a method, from its archive or from what its exporter gave."""
+    """Load the example inputs of a method, from its archive or from its exporter's result."""
     if source.exported:
         return load_inputs(store.read(source.examples)) if source.examples else []
     inputs = load_example_inputs(source.archive, source.entry)
@@ -64,8 +69,10 @@ def load_examples(source: MethodSource, store: Store) -> list[InputSet]:
 
 
 def check_libraries(action: Action, workspace: Workspace) -> None:
-    """Make sure that the libraries of operators which this process has loaded are those that were
-    planned. Raises SourceError where one of them is another by now."""
+    """Check that the operator libraries loaded into this process are those that were planned.
+
+    Raises SourceError if one has changed.
+    """
     key = action.key.get("measured", action.key)
     check_code("operators", key.get("operator_inputs", {}), workspace)
 
@@ -74,8 +81,10 @@ def check_libraries(action: Action, workspace: Workspace) -> None:
 def guard_files(
     action: Action, configs: Mapping[str, MethodConfig], root: Path
 ) -> Iterator[None]:
-    """Make sure that the files that methods' options name are what was planned. Raises SourceError
-    where one of them is another by now."""
+    """Check before and after the context that files named in methods' options are those planned.
+
+    Raises SourceError if one has changed.
+    """
 
     def check() -> None:
         for name, config in configs.items():
@@ -87,5 +96,5 @@ def guard_files(
     check()
     try:
         yield
-    finally:  # whatever went wrong, this is why
+    finally:  # even after an error: a changed file would explain it
         check()

@@ -1,7 +1,7 @@
-"""The metadata that a package holds as a constant method, for an app that has no manifest.
+"""The metadata that a package holds as a constant method, for apps without its manifest.
 
-They depend on what linking is given and nothing else. Weights are not in them, so that new weights
-are put into a linked package without linking it again.
+It depends only on the inputs of linking and not on weights, so that new weights can be put into a
+linked package without linking it again.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _FORMAT = 1
 
 
 def make_metadata(key: Json, units: Mapping[str, Json]) -> dict[str, Any] | None:
-    """Return the metadata of a package, None where its config asks for none.
+    """Return the metadata of a package, or None if its config asks for none.
 
     Args:
-        key: that of its link action.
+        key: the key of its link action.
         units: the results of its compile actions.
     """
     if "metadata" not in key:
@@ -38,7 +38,7 @@ def make_metadata(key: Json, units: Mapping[str, Json]) -> dict[str, Any] | None
         "methods": {
             name: methods[name]["signature"] for name in key["order"] if name in methods
         },
-        # A tensor or a dict has no form in JSON that others would read: its method returns it.
+        # Tensors and dicts have no JSON form that others could read; their methods return them.
         "constants": {
             n: v for n, v in key["constant_methods"] if not isinstance(v, dict)
         },
@@ -48,10 +48,10 @@ def make_metadata(key: Json, units: Mapping[str, Json]) -> dict[str, Any] | None
 
 
 def all_constants(facts: Json) -> dict[str, Any]:
-    """Return the constant methods of a package with that of its metadata.
+    """Return the constant methods of a package, including the one for its metadata.
 
     Args:
-        facts: `constant_methods` and, if it has them, `metadata`, as in a manifest.
+        facts: `constant_methods` and, if present, `metadata`, as in a manifest.
     """
     constants = dict(facts["constant_methods"])
     if metadata := facts.get("metadata"):

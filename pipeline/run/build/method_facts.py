@@ -1,5 +1,8 @@
-"""The facts of compiled methods that the core keeps: what was delegated, and how each method is
-called, emitted and stored (`store.compiled.COMPILED_METHOD`)."""
+"""The facts of compiled methods that the core records.
+
+They say what was delegated, and how each method is called, emitted and stored
+(`store.compiled.COMPILED_METHOD`).
+"""
 
 from __future__ import annotations
 
@@ -26,13 +29,14 @@ from pipeline.store.compiled import Instructions
 
 
 class MethodFacts(CompileListener):
-    """Gathers the facts of a unit's methods.
+    """Collects the facts of a unit's methods.
 
     Args:
-        libraries: the inputs in the key of each library of operators, a pass's module among them.
+        libraries: the inputs, as in the key, of each operator library. A pass's module counts as
+            one.
 
     Attributes:
-        partitioners: by method, once they are made.
+        partitioners: by method; set once they are made.
     """
 
     def __init__(
@@ -88,7 +92,7 @@ class MethodFacts(CompileListener):
         return self._facts
 
     def _describe(self, name: str, lowered: ExportedProgram) -> dict[str, Any]:
-        """Describe a lowered method by what is known of it before it is emitted."""
+        """Return the facts of a lowered method that are known before it is emitted."""
         method, config = self._methods[name], self._configs[name]
         partitioners = self.partitioners[name]
         backends = [spec.backend for spec in config.partitioners]

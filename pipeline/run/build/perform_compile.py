@@ -1,5 +1,7 @@
-"""Compile actions: loads what an action names, compiles it, and commits the result, which linking
-and the manifest take from the store."""
+"""Performs compile actions: loads their inputs, compiles them, and commits the result.
+
+Linking and the manifest read that result from the store.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
 
 _log = logging.getLogger(__name__)
-# As `Store.put_result`
+# The signature of `Store.put_result`.
 Keep = Callable[[Json, Json, float, Mapping[str, float], int], object]
 
 
@@ -42,9 +44,12 @@ def perform_compile(
 ) -> None:
     """Compile the methods of one action and record the result (`store.results`).
 
-    `always` preprocesses every partition, whatever the store holds; `keep` is called instead of the
-    store's `put_result`. Raises SourceError for a program that can't be read, or is not the one
-    that was planned.
+    Args:
+        always: preprocess every partition, even if the store has its payload.
+        keep: called in place of the store's `put_result`.
+
+    Raises:
+        SourceError: a program can't be read, or isn't the one that was planned.
     """
     store = workspace.store
     with guard_sources(list(action.inputs.sources.values()), store):
@@ -69,8 +74,10 @@ def _compile(
     cache: Store | None,
     learners: Sequence[CompileListener],
 ) -> dict[str, Any]:
-    """Compile the methods of an action, and return the result (`store.results`); `cache` has
-    results of preprocessing."""
+    """Compile the methods of an action and return the result (`store.results`).
+
+    `cache` holds preprocessing results; with None, every partition is preprocessed.
+    """
     inputs, store, root = action.inputs, workspace.store, workspace.root
     own_facts = MethodFacts(inputs.configs, _library_inputs(action.key, workspace))
     listeners = [own_facts, *call_all("compile_facts"), *learners]
@@ -79,7 +86,7 @@ def _compile(
         programs = {name: method.program for name, method in methods.items()}
         for name, program in programs.items():
             if action.key["methods"][name]["names"] and not inputs.emit.holds_lines:
-                # The key doesn't hold them, and code that we don't know may look.
+                # The key excludes line numbers, but third-party code might read them.
                 forget_lines(program)
         for listener in listeners:
             listener.add_sources(methods)
@@ -112,8 +119,7 @@ def _compile(
 
 
 def _part_facts(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is known of a method as a result keeps it (`COMPILED_METHOD`): what only a
-    feature knows of stands below `facts`."""
+    """Split facts into the fields of `COMPILED_METHOD` and, below `facts`, those of features."""
     names = {name.removesuffix("?") for name in COMPILED_METHOD}
     method: dict[str, Any] = {}
     features: dict[str, Any] = {}
@@ -123,11 +129,11 @@ def _part_facts(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _keeps_ranges(configs: Mapping[str, MethodConfig]) -> bool:
-    return next(iter(configs.values())).edge.keep_ranges  # those of a unit agree
+    return next(iter(configs.values())).edge.keep_ranges  # the unit's methods agree
 
 
 def _library_inputs(key: Json, workspace: Workspace) -> dict[str, Json]:
-    """Return the inputs in the key of each library of operators; a pass's module can be one."""
+    """Return the inputs, as in the key, of each operator library; a pass's module can be one."""
     passes = {}
     if planned := key.get("passes"):
         code = open_code("passes", workspace)
@@ -137,7 +143,7 @@ def _library_inputs(key: Json, workspace: Workspace) -> dict[str, Json]:
 
 
 def _load(inputs: CompileInputs, name: str, store: Store) -> UnloweredMethod:
-    """Load a method, the quantized one where it is quantized."""
+    """Load a method: its quantized program if it is quantized, else the program of its source."""
     if name not in inputs.quantizes:
         program = load_method(inputs.sources[name], store)
         return UnloweredMethod(program, NodePlaces(program))

@@ -1,4 +1,4 @@
-"""Archives as they were planned: which program stands in one, and that it stays so. No torch."""
+"""Checks that archives still hold the programs that were planned. Doesn't import torch."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from pipeline.store.errors import SourceError
 from pipeline.store.file_digests import FileDigests, read_stamp, stamp_of
 from pipeline.store.store import MissingBlobError, Store
 
-QUANTIZED_ENTRY = "forward"  # what the archive of a quantized program calls it
+QUANTIZED_ENTRY = "forward"  # the program's name in the archive of a quantized method
 
 
 def identify_source(source: MethodSource, store: Store) -> tuple[Path, Digest]:
-    """Return the archive of a method, which holds the program that was planned, and the digest of
-    the program's structure.
+    """Return the archive of a method, and the digest of its program's structure.
 
-    Raises SourceError for a user's file that can't be read; and MissingBlobError for an exporter's
-    archive that is no longer whole, and where a result that says which program this is, and may
-    come of a remote, was wrong: it is gone, so that planning again finds what is right.
+    Raises:
+        SourceError: the user's file can't be read.
+        MissingBlobError: an exporter's archive is damaged or gone, or the record that identifies
+            the program, possibly from a remote, was wrong. That record is dropped, so that the next
+            planning finds the right program.
     """
     archive = source.archive
     if source.exported:
@@ -47,14 +48,14 @@ def guard_sources(
     store: Store,
     digests: FileDigests | None = None,
 ) -> Iterator[None]:
-    """Make sure that archives are what was planned while their programs are used, whose weights are
-    mapped.
+    """Ensure that archives don't change within the context, which uses their memory-mapped weights.
 
     Args:
         digests: may know the digest of a user's file by its stamp, in the process that planned.
 
-    Raises SourceError where a user's is another file by now, and MissingBlobError where one of the
-    store is.
+    Raises:
+        SourceError: a user's file has changed.
+        MissingBlobError: a blob of the store was replaced.
     """
     contents = {
         source.archive: source.content for source in sources if not source.exported
@@ -63,21 +64,24 @@ def guard_sources(
     places = {blob: _find_inode(store.blob_path(blob)) for blob in blobs}
     with ExitStack() as stack:
         for path, content in contents.items():
-            assert content is not None  # a user's file was hashed for the plan
+            assert content is not None  # planning hashed the user's file
             stack.enter_context(_guard_file(path, content, digests or FileDigests()))
         yield
+        # Compare inodes: the times of a blob change when another process uses it.
         for (
             blob,
             inode,
-        ) in places.items():  # whose times change when somebody else uses it
+        ) in places.items():
             if not inode or inode != _find_inode(store.verified_path(blob)):
                 raise MissingBlobError(f"the exported program {blob} was replaced")
 
 
 @contextmanager
 def _guard_file(path: Path, content: Digest, digests: FileDigests) -> Iterator[None]:
-    """Open a user's archive, and make sure that whoever opens it meanwhile reads that very file,
-    which keeps its content. What stands at the path may be exchanged and put back."""
+    """Hold a user's archive open, and ensure that readers within the context get that very file.
+
+    Its content must stay the same, even if the file at the path was exchanged and put back.
+    """
     try:
         file = open(path, "rb")  # noqa: SIM115  closed below
     except OSError as error:
@@ -87,7 +91,7 @@ def _guard_file(path: Path, content: Digest, digests: FileDigests) -> Iterator[N
         expected_stamps[path] = stamp
         try:
             yield
-        finally:  # whatever went wrong, this is why
+        finally:  # even after an error: a changed file would explain it
             del expected_stamps[path]
             is_same = (
                 stamp == stamp_of(os.fstat(file.fileno()))

@@ -1,7 +1,7 @@
-"""Executors of actions: one interface, and what becomes of an action whose worker dies.
+"""The interface of executors, and the error for an action whose worker dies.
 
 An executor takes an action and returns a future of its report. It knows neither plans nor tasks;
-`run/pool.py` decides what runs next and what is tried again.
+`run/pool.py` decides which action runs next and which is retried.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from pipeline.run.performed import Report
 
 
 class WorkerLostError(Exception):
-    """The process of an action ended.
+    """The process of an action died.
 
     Attributes:
-        signals: those that ended it, as "SIGKILL(-9)", or "".
-        stage: the one that the action was in, or "".
+        signals: those that killed it, as "SIGKILL(-9)", or "".
+        stage: the stage of the action at that time, or "".
         peak_bytes: the most memory that it was seen to hold.
-        system: what the system says of the end, or "".
-        host: the machine of a cluster that it ran on, "" for this one.
+        system: the system's reason, or "".
+        host: the machine of a cluster that it ran on; "" for this one.
     """
 
     def __init__(
@@ -38,11 +38,11 @@ class WorkerLostError(Exception):
 
 
 class ExecutorLostError(Exception):
-    """No worker takes actions any more; the text is for people."""
+    """No worker accepts actions any more; the message is written for users."""
 
 
 class Executor(Protocol):
-    """A place where actions run. `slots` is how many it takes at a time, of which `width` run."""
+    """A place where actions run. It accepts `slots` actions at once and runs `width` of them."""
 
     @property
     def slots(self) -> int: ...
@@ -53,19 +53,21 @@ class Executor(Protocol):
     def submit(self, action: Action, memory: int) -> Future[Report]:
         """Return a future of the action's report.
 
-        It raises WorkerLostError where its worker dies, and ExecutorLostError where all of them are
-        out of reach.
+        The future raises WorkerLostError if the worker dies, and ExecutorLostError if no worker can
+        be reached.
 
         Args:
-            memory: the bytes that the action is expected to take, 0 where that is not known.
+            memory: the bytes that the action is expected to take; 0 if unknown.
         """
 
     def free_memory(self) -> float:
-        """Return the bytes that nobody holds but the workers of this executor, among whom they are
-        to be shared; infinite where it sees to memory itself."""
+        """Return the bytes that this executor's workers may share: free memory plus what they hold.
+
+        Infinite if the executor manages memory itself.
+        """
 
     def look(self) -> None:
-        """Look how far the actions under way are; called every moment while some are awaited."""
+        """Check the running actions; called at short intervals while the pool waits for some."""
 
     def close(self) -> None:
-        """End what is under way, and all workers that this executor started."""
+        """Stop the running actions, and all workers that this executor started."""

@@ -1,4 +1,4 @@
-"""The executor that the settings name; each is imported only when it is."""
+"""Opens the executor that the settings name, and imports no other."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from pipeline.store.workspace import Workspace
 
 
 def open_executor(workspace: Workspace, jobs: int, always: bool) -> Executor:
-    """Open the workspace's executor: this machine's, or one that a feature brings. Raises
-    ExecutorLostError."""
+    """Open the workspace's executor, either the local one or that of a feature.
+
+    Raises ExecutorLostError.
+    """
     if not workspace.executor:
         from pipeline.run.executors.local import LocalExecutor
 

@@ -1,7 +1,7 @@
-"""joblib's workers: the process pools on which its `Parallel` runs, imported without a trace.
+"""Imports the process pools behind joblib's `Parallel`, without side effects.
 
-joblib imports numpy and sets a variable. The process that builds needs no threads of numpy's, and
-exporters that look at the whole environment would find it changed by how a run went.
+joblib imports numpy and sets an environment variable. The process that builds doesn't need numpy's
+threads, and the variable would be a change to exporters that depend on the whole environment.
 """
 
 from __future__ import annotations

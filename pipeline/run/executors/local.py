@@ -1,4 +1,4 @@
-"""The executor of this machine: actions run in up to `slots` worker processes."""
+"""The local executor: actions run in up to `slots` worker processes on this machine."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pipeline.run.performed import Report
 from pipeline.run.worker import import_ahead, run
 from pipeline.store.workspace import Workspace
 
-_ahead: list[WorkerProcesses] = []  # those that no executor has taken yet
+_ahead: list[WorkerProcesses] = []  # not yet taken by an executor
 
 
 def start_ahead(workspace: Workspace, workers: int) -> None:
-    """Start workers for the next executor, if fewer are there; they import what actions need."""
+    """Start workers for the next executor, up to a number; they import what actions need."""
     if not _ahead:
         _ahead.append(WorkerProcesses())
         atexit.register(_close_ahead)
@@ -30,7 +30,7 @@ def _close_ahead() -> None:
 
 
 class LocalExecutor:
-    """Worker processes that have the workspace before them, so requests go there without files."""
+    """Runs actions in worker processes on this workspace, so requests need no extra files."""
 
     def __init__(self, workspace: Workspace, slots: int, always: bool) -> None:
         self.slots = self.width = slots
@@ -42,8 +42,11 @@ class LocalExecutor:
         self.close = self._processes.close
 
     def submit(self, action: Action, memory: int) -> Future[Report]:
-        """Hand an action to a worker. While a model is exported, another worker imports what it
-        needs: programs that are being exported are compiled next, by more workers."""
+        """Hand an action to a worker.
+
+        During an export, another worker starts and imports its libraries: the exported programs are
+        compiled next, by more workers.
+        """
         status = progress_path(action, self._workspace)
         request = write_request(action, self._workspace.root)
         future = self._processes.submit(

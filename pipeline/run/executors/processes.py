@@ -1,8 +1,8 @@
 """Worker processes on this machine.
 
-Each is a pool of one of joblib's workers, so that one that dies takes nothing else with it. A
-process starts when there is a call for it, and is kept until `close`. joblib's `Parallel` has one
-pool for all: a worker's death ends the whole call, and results wait while its iterator does.
+Each is a separate joblib pool with one worker, so that its death affects no other. A process starts
+when a call needs it and is kept until `close`. joblib's `Parallel` has one pool for all calls: one
+death ends them all, and results wait while its input iterator blocks.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ from pipeline.store.scratch import empty_folder, scratch_folder
 from pipeline.store.toolchain import HASH_SEED, hash_seed, unchanged_folders
 from pte_pipeline.import_path import SAFE_PATH, begin_worker, is_untrusted
 
-# Libraries of native code start a thread a core otherwise, whose number changes what they compute.
+# By default native libraries start one thread per core, and the number of threads changes results.
 _THREADS = (
     *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"),
     *("VECLIB_MAXIMUM_THREADS", "NUMBA_NUM_THREADS", "NUMEXPR_NUM_THREADS"),
 )
-# Short, since sockets have their paths in it: of 104 characters at most on a Mac.
+# Short, since the paths of sockets contain it: macOS allows 104 characters.
 _SCRATCH = "pte-run-"
-# As `SIGSEGV(-11)`; only an error's message has it.
+# For example `SIGSEGV(-11)`; joblib reports signals only in error messages.
 _SIGNALS = re.compile(r"[A-Z]+\(-?\d+\)")
 
 
 @dataclass
 class _WorkerCall:
-    """A call under way: the file in which it says how far it is, and the most bytes it held."""
+    """A running call, with its progress file and the most memory it was seen to hold, in bytes."""
 
     status: Path
     process: ProcessPoolExecutor
@@ -60,7 +60,7 @@ class _WorkerCall:
     peak_bytes: int = 0
 
     def describe_end(self, error: BaseException) -> WorkerLostError:
-        """Describe how its process died."""
+        """Describe how the call's process died."""
         signals = ", ".join(sorted(set(_SIGNALS.findall(str(error)))))
         stage = str(read_status(self.status).get("stage", ""))
         with suppress(OSError):
@@ -74,7 +74,7 @@ class _WorkerCall:
 
 
 def _explain_start(error: OSError) -> ExecutorLostError:
-    """Say why no worker can be started, as where a process may open only a few files."""
+    """Explain why no worker can be started, for example because of the limit on open files."""
     remedy = ""
     if error.errno in (errno.EMFILE, errno.ENFILE):
         remedy = "; raise `ulimit -n`, 256 is enough"
@@ -84,7 +84,7 @@ def _explain_start(error: OSError) -> ExecutorLostError:
 
 
 class WorkerProcesses:
-    """Processes that call functions. All methods may be called by several threads."""
+    """Processes that call functions. All methods are thread-safe."""
 
     def __init__(self) -> None:
         self._group: WorkerGroup | None = None
@@ -101,14 +101,14 @@ class WorkerProcesses:
     def submit(
         self, status: Path, function: Callable[..., Any], *arguments: Any
     ) -> Future[Any]:
-        """Call a function in the process that was busy last, or in a new one.
+        """Call a function in the process that became idle last, or in a new one.
 
         Args:
-            status: the file in which the function says how far it is, as `run.worker.run` does.
+            status: the progress file that the function writes, as `run.worker.run` does.
 
         Returns:
-            A future of its result; it raises WorkerLostError where its process dies, and
-            ExecutorLostError where none can be started.
+            A future of the function's result; it raises WorkerLostError if the process dies, and
+            ExecutorLostError if none can be started.
         """
         outer: Future[Any] = Future()
         outer.set_running_or_notify_cancel()
@@ -127,13 +127,13 @@ class WorkerProcesses:
             process = self._idle.pop()
             try:
                 return process.submit(*call), process
-            except BrokenProcessPool:  # it died while it had nothing to do
+            except BrokenProcessPool:  # it died while idle
                 self._processes.remove(process)
         process = self._start()
         return process.submit(*call), process
 
     def _settle(self, outer: Future[Any], inner: Future[Any]) -> None:
-        """Give the outcome of a call on; its process is free again, or gone."""
+        """Pass the outcome of a call on, and mark its process as idle or gone."""
         error = inner.exception()
         with self._lock:
             call = self._under_way.pop(outer)
@@ -149,8 +149,10 @@ class WorkerProcesses:
     def start_ahead(
         self, idle: int, function: Callable[..., Any], *arguments: Any
     ) -> None:
-        """Let more processes call a function, whatever comes of it, until so many are idle. Those
-        that can't be started are missed when they are needed."""
+        """Start processes that call a function, until a number of them is idle.
+
+        Errors are ignored: a later call that finds no process will report them.
+        """
         with suppress(OSError), self._lock, starting_workers():
             while len(self._idle) < idle:
                 process = self._start()
@@ -161,7 +163,7 @@ class WorkerProcesses:
         if self._group is None:
             self._group = WorkerGroup()
             self._scratch = self._folders.enter_context(scratch_folder(_SCRATCH))
-            os.environ[HASH_SEED] = hash_seed()  # for all of them
+            os.environ[HASH_SEED] = hash_seed()  # the same for all workers
         environment = dict.fromkeys(_THREADS, "1")
         environment["TMPDIR"] = str(self._make_scratch())
         if is_untrusted():
@@ -174,9 +176,8 @@ class WorkerProcesses:
         )
         try:
             process.submit(join, self._group.number, os.getpid(), environment["TMPDIR"])
-        except (
-            UnboundLocalError
-        ) as error:  # of loky, as it cleans up what did not start
+        # loky fails while it cleans up a process that didn't start.
+        except UnboundLocalError as error:
             if isinstance(error.__context__, OSError):
                 raise error.__context__ from None
             raise
@@ -190,7 +191,7 @@ class WorkerProcesses:
         return folder
 
     def free_memory(self) -> float:
-        """Return the bytes that nobody holds but these processes."""
+        """Return the bytes that are free or held by these processes."""
         with self._lock:
             numbers = [
                 number for process in self._processes for number in process._processes
@@ -198,7 +199,7 @@ class WorkerProcesses:
         return available_memory() + sum(map(own_memory, numbers))
 
     def look(self) -> None:
-        """Look how much memory the calls under way hold: one that is killed can't say."""
+        """Record the memory of running calls, since a process that is killed can't report it."""
         with self._lock:
             under_way = list(self._under_way.values())
         for call in under_way:
@@ -206,17 +207,17 @@ class WorkerProcesses:
                 call.peak_bytes = max(call.peak_bytes, peak_memory(process))
 
     def peak_bytes(self, future: Future[Any]) -> int:
-        """Return the most bytes that a call under way was seen to hold."""
+        """Return the most bytes that a running call was seen to hold."""
         call = self._under_way.get(future)
         return call.peak_bytes if call else 0
 
     def cancel(self, future: Future[Any]) -> None:
-        """End the process of a call under way; its future raises WorkerLostError."""
+        """Kill the process of a running call; the call's future raises WorkerLostError."""
         if call := self._under_way.get(future):
             call.process.shutdown(wait=False, kill_workers=True)
 
     def close(self) -> None:
-        """End the processes now, whatever they do, and all that they started."""
+        """Kill these processes, whatever they are doing, and all processes that they started."""
         if self._group is not None:
             self._group.close()
             for process in list(self._processes):

@@ -1,5 +1,4 @@
-"""What Linux says of memory: how much processes hold, how much is there for more, and whether it
-ended some for lack of it."""
+"""Memory as Linux reports it: used by processes, available, and processes killed for lack of it."""
 
 from __future__ import annotations
 
@@ -11,8 +10,8 @@ from functools import cache
 from pathlib import Path
 
 _CGROUPS = Path("/sys/fs/cgroup")
-# By version: the files of a control group's limit and of what it holds, and the field of
-# `memory.stat` for files that it has read and does not use.
+# By cgroup version: the files with the limit and the usage, and the field of `memory.stat` with the
+# bytes of cached files that are not in use.
 _GROUP_FILES = {
     1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     2: ("memory.max", "memory.current", "inactive_file"),
@@ -21,26 +20,27 @@ _COUNT = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 
 
 def peak_memory(process: int) -> int:
-    """Return the peak of the resident memory of a process and its children in bytes, 0 for one that
-    is gone."""
+    """Return the peak resident memory of a process and its children in bytes; 0 if it is gone."""
     return _sum_field(process, "VmHWM:")
 
 
 def own_memory(process: int) -> int:
-    """Return the bytes that a process and its children hold for themselves, 0 for one that is gone:
-    what they have of files is shared, or can be read again."""
+    """Return the anonymous memory of a process and its children in bytes, or 0 if it is gone.
+
+    Pages of files are left out, since they are shared or can be read again.
+    """
     return _sum_field(process, "RssAnon:")
 
 
 def _sum_field(process: int, name: str) -> int:
-    """Return the sum of a size over a process and its children in bytes."""
+    """Return the sum of a size field over a process and its children, in bytes."""
     numbers = process, *_children(process)
     files = (Path(f"/proc/{number}/status") for number in numbers)
     return 1024 * sum(_read_field(file, name) for file in files)
 
 
 def _read_field(file: Path, name: str) -> int:
-    """Return the number behind a name at the beginning of a line, 0 where there is none."""
+    """Return the number after a name at the start of a line, or 0 if there is none."""
     with suppress(OSError, ValueError, IndexError):
         for line in file.read_text().splitlines():
             if line.startswith(name):
@@ -49,8 +49,10 @@ def _read_field(file: Path, name: str) -> int:
 
 
 def available_memory() -> float:
-    """Return the bytes that processes can still take: of this machine, and of each control group
-    around this process; infinite where nothing says."""
+    """Return the bytes that processes can still take, on this machine and in each enclosing cgroup.
+
+    Infinite if neither is known.
+    """
     machine = _read_field(Path("/proc/meminfo"), "MemAvailable:") * 1024 or math.inf
     return min(
         [
@@ -61,13 +63,15 @@ def available_memory() -> float:
 
 
 def _left_in(folder: Path, version: int) -> int | None:
-    """Return what a control group leaves, where it has a limit. Files that were read count for it,
-    and go when memory is wanted, but for those in use."""
+    """Return the bytes left in a cgroup, or None if it has no limit.
+
+    Cached files count as used, but those not in use are evicted when memory is needed.
+    """
     limit, used, inactive = _GROUP_FILES[version]
     try:
         most = int((folder / limit).read_text())
         used_bytes = int((folder / used).read_text())
-    except (OSError, ValueError):  # "max"
+    except (OSError, ValueError):  # the limit is "max"
         return None
     return max(
         0, most - used_bytes + _read_field(folder / "memory.stat", f"{inactive} ")
@@ -81,8 +85,10 @@ def _children(process: int) -> Iterator[int]:
 
 
 def count_oom_kills() -> int:
-    """Return how many processes the kernel has ended for lack of memory: in this control group
-    where it counts them, or else on this machine; 0 where nobody counts."""
+    """Return how many processes the kernel has killed for lack of memory, or 0 if that is unknown.
+
+    Counts those of this cgroup if it reports them, else those of the machine.
+    """
     for path in (*_counters(), Path("/proc/vmstat")):
         with suppress(OSError):
             if match := _COUNT.search(path.read_text()):
@@ -92,7 +98,7 @@ def count_oom_kills() -> int:
 
 @cache
 def _counters() -> tuple[Path, ...]:
-    """Return the files of this process's control group that may count."""
+    """Return the files of this process's cgroups that may contain the count."""
     names = {1: "memory.oom_control", 2: "memory.events"}
     folders = {version: folder for folder, version in reversed(_groups())}
     return tuple(folder / names[version] for version, folder in folders.items())
@@ -100,8 +106,10 @@ def _counters() -> tuple[Path, ...]:
 
 @cache
 def _groups() -> tuple[tuple[Path, int], ...]:
-    """Return the folders of this process's control groups for memory and of those around them, each
-    with its version; of a container, those that it can see."""
+    """Return the folders of this process's memory cgroups and their ancestors, with the versions.
+
+    Within a container, only the visible ones are returned.
+    """
     groups: list[tuple[Path, int]] = []
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():

@@ -1,5 +1,7 @@
-"""The inputs of an exporter as far as its text and its imports say: what `INPUTS` names, and the
-modules that it imports."""
+"""Finds the inputs of an exporter that its text and its imports declare.
+
+These are the files that `INPUTS` names, and the modules that it imports.
+"""
 
 from __future__ import annotations
 
@@ -16,21 +18,22 @@ from pipeline.run.isolated import ForkWatch
 from pipeline.store.errors import SourceError
 from pipeline.store.workspace import Workspace
 
-OWN = "pte-pipeline"  # counts in every key as `code`
-_WITH_TORCH = ("mpmath", "sympy")  # compute sizes in all programs
+OWN = "pte-pipeline"  # part of every key as `code`
+_WITH_TORCH = ("mpmath", "sympy")  # they compute sizes in all programs
 _ALWAYS = ("pipeline", "pte_pipeline", "dodo", "__main__", "__mp_main__")
 _UNFOLLOWED = "without the feature tracing, the files that {} reads are unknown"
 Seen = dict[tuple[Kind, str], str | None]
 
 
 class DeclaredReads:
-    """Finds the inputs of an exporter: `watch` is told what its process does, and `find` is asked
-    afterwards. An exporter that declares nothing is exported again in each run.
+    """Finds the inputs of an exporter.
 
-    The base class of `moments.Feature.watch_exporter`.
+    `watch` observes the exporter's process; `find` then returns the inputs. An exporter that
+    declares nothing is exported again in each run. This is the base class of
+    `moments.Feature.watch_exporter`.
 
     Attributes:
-        finder: finds what is now at a place.
+        finder: looks up the current state of a place.
         declared: the files that the exporter declares.
     """
 
@@ -51,15 +54,15 @@ class DeclaredReads:
     def find(
         self, modules: list[str], distributions: list[str], all_distributions: bool
     ) -> Reads:
-        """Return what the exporter read.
+        """Return the inputs that the exporter read.
 
         Args:
-            modules: the names at the top level that it imported or looked for.
-            distributions: those that it asked importlib for.
-            all_distributions: whether it asked for all of them.
+            modules: the top-level names that it imported or looked for.
+            distributions: those it queried through importlib.
+            all_distributions: whether it queried all of them.
 
         Raises:
-            SourceError: it reads what it does not declare, or what it read changed.
+            SourceError: it read an undeclared input, or an input changed meanwhile.
         """
         self._check_unchanged()
         files = {*self.declared, *self._imported_files()}
@@ -80,8 +83,10 @@ class DeclaredReads:
         )
 
     def find_looked_at(self, error: Exception) -> Reads:
-        """Return where an exporter looked that failed with an error: what it needs may be made
-        there. Of modules, that is the one that it did not find."""
+        """Return the places where a failed exporter looked for an input, which may appear there.
+
+        For an import error, that is the module that was not found.
+        """
         return Reads(modules=tuple(re.findall(r"No module named '(\w+)", str(error))))
 
     def _check_unchanged(self) -> None:
@@ -91,7 +96,7 @@ class DeclaredReads:
                 raise SourceError(f"{name}: changed while the exporter ran; run again")
 
     def _imported_files(self) -> Iterator[str]:
-        """Yield the files of the modules that the exporter imported and that are not installed."""
+        """Yield the files of imported modules that are not part of an installed distribution."""
         for path in self.watch.modules.values():
             name = self._places.spell(path)
             if self._places.wanted(path) and name != self._inputs.path:
@@ -112,5 +117,5 @@ class DeclaredReads:
 
 @cache
 def installed_distributions() -> Mapping[str, list[str]]:
-    """Find the installed distributions by the modules they bring: hundreds of files to read."""
+    """Return the installed distributions by module name; this reads hundreds of files."""
     return importlib.metadata.packages_distributions()

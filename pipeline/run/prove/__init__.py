@@ -1,1 +1,1 @@
-"""The actions that say whether a package is its source: measure, validate."""
+"""The actions that decide whether a package matches its source: measure and validate."""

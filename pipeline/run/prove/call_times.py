@@ -1,4 +1,4 @@
-"""The calls of a validation, as they are timed: what it costs at the least."""
+"""Times the calls and loads of a validation, its unavoidable cost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CALLS = (
 
 @contextmanager
 def timed_calls(step: Callable[[str], AbstractContextManager[None]]) -> Iterator[None]:
-    """Run each call of a source and of a package, and each load, inside `step(name)`."""
+    """Run each call of a source or a package, and each load, inside `step(name)`."""
 
     def around(name: str) -> Callable[..., Any]:
         def call(function: Callable[..., Any], *args: Any) -> Any:

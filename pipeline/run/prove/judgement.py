@@ -1,4 +1,4 @@
-"""What features say of a package that was measured."""
+"""The verdict of a feature on a measured package."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Judgement:
-    """Whether a package is good enough, in the eyes of one feature.
+    """One feature's verdict on whether a package is good enough.
 
     Attributes:
         record: fields of `report.json`.
-        failures: a sentence for each thing that is wrong; none where the package passes.
-        facts: what the workspace remembers of the package, for the table of `doit`.
+        failures: one sentence per problem; empty if the package passes.
+        facts: facts about the package that the workspace keeps, for the table that `doit` prints.
     """
 
     record: Mapping[str, Any]

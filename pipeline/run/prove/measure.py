@@ -1,6 +1,6 @@
-"""Measuring a package: every method is run, timed, and, where it fails, looked into.
+"""Measures a package: runs and times every method, and investigates those that fail.
 
-The record of it is kept in the store, and installed by `prove/validate.py` alone.
+The record is kept in the store; only `prove/validate.py` installs it.
 """
 
 from __future__ import annotations
@@ -55,16 +55,16 @@ def measure(
     file_digests: FileDigests,
     always: bool = False,
 ) -> tuple[Json, dict[str, bytes]]:
-    """Run a package, time it, and find out where it fails.
+    """Run a package, time it, and locate its failures.
 
     Args:
-        always: makes each call, whatever the store holds.
-        file_digests: those of the package's files, which hold while these do not change.
+        file_digests: digests of the package's files, valid while the files don't change.
+        always: make every call, even if the store has its outcome.
 
     Returns:
-        The record: what `Validation.to_json` gives, and more; and files that show again what
-        failed, by name. The record is kept only if nothing failed and nothing was left out: what
-        failed may have failed by accident, and whoever has more time is given more.
+        The record, which extends `Validation.to_json`, and by name the files that reproduce the
+        failures. The store keeps the record only if nothing failed and nothing was left out: a
+        failure may have been an accident, and a larger budget deserves another run.
     """
     budget = Budget(action.inputs.config.validation.budget)
     with guard_sources(list(action.inputs.sources.values()), workspace.store):
@@ -87,7 +87,7 @@ def _measure(
     features: Sequence[Measuring],
     file_digests: FileDigests,
 ) -> tuple[dict[str, Any], Validation, dict[str, bytes]]:
-    """Return the record, what it is about, and the files that show again what failed."""
+    """Return the record, its validation, and the files that reproduce the failures."""
     action, workspace = subject.action, subject.workspace
     crash_log = CrashLog(workspace.logs, str(action.package), subject.settings.timeout)
     opened_by = (feature.open_lane for feature in features)
@@ -97,7 +97,7 @@ def _measure(
             running = budget.share(1 - OF_LOCATING)
             validation = _run(subject, crash_log, features, running, open_lane)
         opened = PackageFiles.of(subject.pte, subject.ptds)
-        gc.collect()  # packages that were loaded, whose backends have weights of their own
+        gc.collect()  # frees loaded packages, whose backends hold weights of their own
         measurement = Measurement(
             subject, validation, opened, running, budget, open_lane
         )
@@ -121,7 +121,7 @@ def _run(
     budget: Budget,
     open_lane: OpenLane,
 ) -> Validation:
-    """Validate the package against its programs, and quantized methods against theirs."""
+    """Validate the package against its programs, and its quantized methods against theirs."""
     key, read = subject.key, subject.workspace.store.read
     config, metadata = subject.action.inputs.config, subject.manifest.get("metadata")
     facts = {"constant_methods": config.constant_methods, "metadata": metadata}
@@ -155,7 +155,7 @@ def _run(
 
 
 def _note_references(validation: Validation, subject: Subject) -> None:
-    """Add a verdict to methods whose references no feature has compared them with."""
+    """Mark references as "not run" if no installed feature can compare with them."""
     if has_feature("references"):
         return
     for result in validation.methods:
@@ -178,13 +178,13 @@ def _keep_call(keepers: Sequence[Measuring], *call: Any) -> None:
 
 
 def _make_record(subject: Subject, validation: Validation) -> dict[str, Any]:
-    """Return a validation's record, and what a report shows of the manifest.
+    """Return the record of a validation, with the facts of the manifest that reports show.
 
-    Lines of the source are as they were exported.
+    Source lines are those at the time of export.
     """
     record: dict[str, Any] = validation.to_json()
     for method in record["methods"]:
-        method.update(culprits=[], culprit_notes=[])  # which locating a failure fills
+        method.update(culprits=[], culprit_notes=[])  # filled when a failure is located
     methods = subject.methods
     delegation = {}
     for name, counts in _select_facts(methods, "delegation").items():
@@ -217,12 +217,12 @@ def _make_record(subject: Subject, validation: Validation) -> dict[str, Any]:
 
 
 def _select_facts(methods: Mapping[str, Any], fact: str) -> dict[str, Any]:
-    """Return a fact of the manifest by method, of those that have it."""
+    """Return one fact of the manifest by method, for the methods that have it."""
     return {name: facts[fact] for name, facts in methods.items() if fact in facts}
 
 
 def _trace_facts(subject: Subject, fact: str) -> dict[str, Any]:
-    """Return the records of a fact by method, with operators and lines of the source."""
+    """Return a fact's records by method, completed with operators and source lines."""
     traced = {}
     for name, records in _select_facts(subject.methods, fact).items():
         if name in subject.programs:
@@ -233,14 +233,16 @@ def _trace_facts(subject: Subject, fact: str) -> dict[str, Any]:
 
 
 def _describe_processor() -> str:
-    """Return what latencies are of, so that only those of one such machine are compared: the
-    processor, and the cores that this process may use."""
+    """Return the processor and the number of usable cores.
+
+    Latencies are compared only if both are the same.
+    """
     name = cpu_fields().get("model name") or platform.processor() or platform.machine()
     return f"{' '.join(name.split())}, {plural(usable_cores(), 'core')}"
 
 
 def _describe_common_state(subject: Subject) -> dict[str, Any]:
-    """Return which methods use the same buffers, where some do, and whether they share them."""
+    """Return which methods use the same buffers and whether they share them; empty if none do."""
     buffers = common_buffers(subject.programs)
     if not buffers:
         return {}
@@ -257,7 +259,7 @@ def _keep(
     features: Sequence[Measuring],
     stages: Stages,
 ) -> None:
-    """Put the record into the store, with what features add to it."""
+    """Store the record, with the additions of features."""
     workspace, store = subject.workspace, subject.workspace.store
     blobs: list[digest.Digest] = []
     for feature in features:

@@ -1,4 +1,4 @@
-"""What was measured of a package before, read from the store without torch."""
+"""Earlier measurements of a package, read from the store without torch."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from pipeline.store.workspace import Workspace
 
 
 def is_measured(action: Action, workspace: Workspace) -> bool:
-    """Tell whether the package of a validate action was measured before, so that it is judged
-    without being run."""
+    """Return whether the package of a validate action was measured before.
+
+    If so, the action can judge it without running it.
+    """
     entry = workspace.store.get_by_key(action.key["measured"])
     return entry is not None and workspace.store.intact(entry.result["blobs"])
 
@@ -26,8 +28,11 @@ def is_measured(action: Action, workspace: Workspace) -> bool:
 def find_measured(
     action: Action[ValidateInputs], workspace: Workspace
 ) -> Mapping[str, Any] | None:
-    """Return the record of the same package, measured before under the same conditions, with the
-    lines that its sources have now; None where these are not known. Raises SourceError."""
+    """Return an earlier record of the same package, measured under the same conditions.
+
+    Its source lines are updated to the current sources. Returns None if there is no record, or if
+    the current lines can't be found. Raises SourceError.
+    """
     entry = workspace.store.get_by_key(action.key["measured"])
     if entry is None or not workspace.store.intact(entry.result["blobs"]):
         return None
@@ -41,7 +46,7 @@ def find_measured(
 def check_files(
     folder: Path, files: Mapping[str, Digest], file_digests: FileDigests
 ) -> None:
-    """Raise PipelineError where a package's files are not those that were planned."""
+    """Raise PipelineError if a package's files are not those that were planned."""
     for name, content in files.items():
         if file_digests.hash(folder / name) != content:
             raise PipelineError(

@@ -1,4 +1,4 @@
-"""What features do while a package is measured: the base class of `moments.Feature.measuring`."""
+"""The base class of a feature's part in measuring a package (`moments.Feature.measuring`)."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ from pipeline.validate.results import Validation
 
 @dataclass
 class Measurement:
-    """A package whose methods were run, and what features found out about it.
+    """A package whose methods were run, and the findings of features about it.
 
     Attributes:
         subject: the package.
-        validation: what came of running it.
-        files: the package, opened.
-        running: the time that was for running it; `budget` is all of it.
-        open_lane: what runs the programs that it was compared with.
-        method_facts: by method, further fields of its record.
-        shown: files that show again what failed, by name.
+        validation: the outcome of the run.
+        files: the opened package.
+        running: the share of `budget` that was for the run.
+        budget: the time for the whole measurement.
+        open_lane: opens the object that runs the programs the package was compared with.
+        method_facts: additional fields of the record, by method.
+        shown: by name, files that reproduce the failures.
     """
 
     subject: Subject
@@ -42,43 +43,47 @@ class Measurement:
 
 
 class Measuring:
-    """One feature, while one package is measured; each method may be left as it is here."""
+    """One feature's part in one measurement; subclasses override only the methods they need."""
 
     def __init__(self, subject: Subject, stages: Stages) -> None:
         self.subject, self.stages = subject, stages
 
     @property
     def open_lane(self) -> OpenLane | None:
-        """What runs the programs that a package is compared with; None for the usual."""
+        """Opens what runs the programs that a package is compared with; None for the default."""
         return None
 
     @property
     def keeps_calls(self) -> bool:
-        """Whether `keep_call` is to be called, which costs a copy of all outputs."""
+        """Whether `keep_call` should be called, at the cost of a copy of all outputs."""
         return False
 
     def keep_call(
         self, method: str, origin: str, inputs: Sequence[Any], expected: Sequence[Any]
     ) -> None:
-        """Take a call from the initial state: its flat inputs, and what the source gives."""
+        """Take a call from the initial state: its flat inputs and the source's flat outputs."""
 
     @property
     def watches_calls(self) -> bool:
-        """Whether `watch_call` is to be called."""
+        """Whether `watch_call` should be called."""
         return False
 
     def watch_call(
         self, result: MethodValidation, inputs: InputSet, expected: Sequence[Any]
     ) -> None:
-        """Take a call that was judged: the last run of `result`, its inputs, and the flat outputs
-        of the program that was lowered."""
+        """Take a judged call: the last run of `result`, its inputs, and the expected flat outputs.
+
+        The expected outputs are those of the program that was lowered.
+        """
 
     def after_run(self, measurement: Measurement) -> None:
-        """Look at the package after its methods were run, while it is still open."""
+        """Inspect the package after its methods were run, while it is still open."""
 
     def add_verdicts(self, measurement: Measurement) -> None:
-        """Add other verdicts to the results of methods, after all features have looked at the
-        package and its files were found unchanged."""
+        """Add verdicts to the results of methods.
+
+        Called after all features have inspected the package and its files were found unchanged.
+        """
 
     def before_keeping(
         self, record: dict[str, Any], validation: Validation

@@ -1,4 +1,4 @@
-"""A package that is measured, and what its workspace knows of it: inputs, programs, its build."""
+"""The package being measured, with its inputs, programs and manifest from the workspace."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class LoweredMethod:
     """A method as it was lowered.
 
     Attributes:
-        program: the quantized one where there is one.
-        origins: leads from places in a quantized program to those in the float program; else None.
+        program: the quantized program if there is one.
+        origins: maps places in a quantized program to places in the float program; else None.
     """
 
     program: ExportedProgram
@@ -51,8 +51,10 @@ class LoweredMethod:
 
 
 class Subject:
-    """A package that is measured, with the programs and example inputs of its methods;
-    `without_examples` are those whose inputs are only the arguments of their export."""
+    """A package being measured, with the programs and example inputs of its methods.
+
+    `without_examples` are the methods whose only inputs are the arguments of their export.
+    """
 
     def __init__(
         self,
@@ -69,11 +71,13 @@ class Subject:
         self.programs = programs
         self.examples = examples
         self.without_examples = without_examples
-        self.anew = False  # whether each call is made, whatever the store holds
+        self.anew = (
+            False  # whether to make every call, even if the store has its outcome
+        )
 
     @classmethod
     def load(cls, action: Action[ValidateInputs], workspace: Workspace) -> Subject:
-        """Read the programs and inputs that were planned. Raises SourceError."""
+        """Load the programs and inputs that were planned. Raises SourceError."""
         sources, store = action.inputs.sources, workspace.store
         programs = {
             name: load_method(source, store) for name, source in sources.items()
@@ -127,7 +131,7 @@ class Subject:
 
     @cached_property
     def asked(self) -> list[str] | None:
-        """The methods that are validated, with those that share state with them; None for all."""
+        """The methods to validate, including those that share state with them; None for all."""
         if "only" not in self.key:
             return None
         only = self.key["only"].split("+")
@@ -136,12 +140,15 @@ class Subject:
         )
 
     def validates(self, method: str) -> bool:
-        """Return whether a method that has a source is among those that are validated."""
+        """Return whether a method has a source and is to be validated."""
         is_asked = self.asked is None or method in self.asked
         return is_asked and method in self.programs
 
     def not_run(self) -> dict[str, str]:
-        """Return why this machine can't run some methods' delegates, or their backends' kernels."""
+        """Return, by method, why this machine can't run its delegates or its backends' kernels.
+
+        Methods that it can run are left out.
+        """
         reasons, lacking_by_method = self.key["not_run"], {}
         for name, facts in self.methods.items():
             used = [
@@ -158,7 +165,7 @@ class Subject:
 
     @property
     def listed_shapes(self) -> dict[str, Shapes]:
-        """The shapes that methods' inputs may have, where a partitioner's options list them."""
+        """The allowed input shapes of methods whose partitioner options enumerate them."""
         shapes: dict[str, Shapes] = {}
         for name, facts in self.methods.items():
             for partitioner in facts["lowering"].get("partitioners", ()):
@@ -169,7 +176,7 @@ class Subject:
 
     @property
     def narrowed(self) -> dict[str, list[NarrowedInput]]:
-        """The sizes that methods were lowered for a smaller range of than their source takes."""
+        """By method, the sizes whose range was narrowed by lowering, with a remedy for each."""
         narrowed: dict[str, list[NarrowedInput]] = {}
         for name, facts in self.methods.items():
             keeps = facts["lowering"].get("edge", {}).get("keep_ranges", False)
@@ -181,10 +188,10 @@ class Subject:
 
     @cached_property
     def quantized(self) -> dict[str, Quantized]:
-        """What methods were quantized to, of those that are asked for. Raises MissingBlobError:
-        without one the outcome would be another.
+        """The quantized programs of the methods to validate.
 
-        A method that this machine can't run has one too: its quantization can be judged.
+        A method that this machine can't run is included: its quantization can still be judged.
+        Raises MissingBlobError, since the verdict would be different without one.
         """
         requested, store = self.asked, self.workspace.store
         return {
@@ -194,13 +201,10 @@ class Subject:
         }
 
     def describe_instruction(self, method: str, instruction: int) -> str:
-        """Return the line of the model's source that an instruction of a method comes from, or
-        "" where that is not known."""
+        """Return the model's source line of an instruction of a method, or "" if unknown."""
         try:
             lowered = self.load_lowered(method)
-        except (
-            PipelineError
-        ):  # the manifest, or the quantized program, is not to be had
+        except PipelineError:  # the manifest or the quantized program is missing
             return ""
         place = lowered.instructions.node_places.get(instruction)
         if place is not None and lowered.origins is not None:
@@ -212,7 +216,7 @@ class Subject:
         )
 
     def find_facts(self, method: str) -> Json:
-        """Return what the manifest says of a method that was lowered. Raises PipelineError."""
+        """Return the manifest's facts of a lowered method. Raises PipelineError if it has none."""
         facts: Json = self.methods.get(method, {})
         if "instructions" not in facts:
             raise PipelineError(
@@ -236,9 +240,9 @@ class Subject:
 def lines_of_handles(
     methods: Json, programs: Mapping[str, ExportedProgram], root: Path
 ) -> dict[str, dict[int, str]]:
-    """Return the line of the model's source, as now exported, of each instruction of a delegate.
+    """Return the model's source line of each instruction in delegates, by method and debug handle.
 
-    They are by method and debug handle; `methods` are the manifest's facts of each method.
+    Lines are those of the current export; `methods` are the manifest's facts of each method.
     """
     lines: dict[str, dict[int, str]] = {}
     for name, facts in methods.items():

@@ -1,7 +1,7 @@
-"""Proving a package: it is measured, held to its gates, and reported on.
+"""Validates a package: measures it, holds it to its gates, and reports.
 
-Measuring runs the package, and takes as long as that takes; its record is kept in the store under a
-key of its own, without the gates, so that another gate is a matter of milliseconds.
+Measuring runs the package, which can take long. Its record is stored under a key without the gates,
+so that a changed gate costs only milliseconds.
 """
 
 from __future__ import annotations
@@ -40,18 +40,19 @@ def validate(
     deliver: Callable[[Json], object],
     always: bool = False,
 ) -> None:
-    """Run a package from disk against its programs, and deliver a report either way.
+    """Run an installed package against its programs, and deliver a report in any case.
 
     Args:
-        deliver: is given the result with the report's files.
-        always: runs it whatever the store holds.
+        deliver: receives the result with the report's files.
+        always: run the package even if the store has a measurement.
 
     Raises:
-        PipelineError: the package is not the same function as its programs, or fails a gate.
+        PipelineError: the package doesn't compute the same function as its programs, or fails a
+            gate.
     """
     package, folder = str(action.package), workspace.package(str(action.package))
     key = action.key["measured"]
-    # Of this validation alone: a file is hashed once, and again where it has changed since.
+    # For this validation only: each file is hashed once, and again if it changed since.
     file_digests = FileDigests()
     check_files(folder, key["files"], file_digests)
     judges = list(call_all("judge", action, workspace))
@@ -64,7 +65,7 @@ def validate(
     measured = None if always else find_measured(action, workspace)
     shown: dict[str, bytes] = {}
     if measured is None:
-        from pipeline.run.prove.measure import measure  # and torch with it
+        from pipeline.run.prove.measure import measure  # imports torch
 
         measured, shown = measure(action, workspace, stages, file_digests, always)
     with stages.stage("report"):
@@ -83,7 +84,7 @@ def validate(
             "verdict": record["verdict"],
             "allow": record["allow"],
             "methods": _verdicts_short_of_passed(record),
-            # Whether it is what its source is, so that its figures can be accepted.
+            # Whether it matches its source, so that its figures can become the baseline.
             "sound": not (wrong or measured["failures"]),
             "measured": digest.hash_json(key),
             "complete": not any(
@@ -98,21 +99,21 @@ def validate(
             workspace.store.put_result(
                 action.key, result, stages.total, stages.seconds(), stages.peak
             )
-        else:  # the workspace keeps the key, by which `doit plan` says what changed since
+        else:  # the workspace keeps the key, for `doit plan` to show what changed
             facts["key"] = action.key
         if not facts["complete"]:
             facts["budget"] = action.inputs.config.validation.budget
             facts["left_out"] = describe_left_out(record)
         deliver(result)
     if record["failures"]:
-        stages.current = ""  # all of them ended: what failed is the package
+        stages.current = ""  # all stages ended: the package itself failed
         raise PipelineError(
             describe_failed(record, folder.name), *first_culprit(record)
         )
 
 
 def _verdicts_short_of_passed(record: Json) -> dict[str, str]:
-    """Return the verdict of each method that has not passed, by name."""
+    """Return, by name, the verdict of each requested method that has not passed."""
     requested = record.get("only")
     verdicts = {m["method"]: method_verdict(m) for m in record["methods"]}
     return {
@@ -130,11 +131,12 @@ def check_integrity(
     constant_methods: Mapping[str, object],
     file_digests: FileDigests,
 ) -> Iterator[str]:
-    """Yield a sentence for each mistake; every file that the manifest names is hashed, unless
-    `file_digests` have it already.
+    """Check a package against its manifest and yield a sentence for each mistake.
+
+    Every file that the manifest names is hashed, unless `file_digests` already has its digest.
 
     Args:
-        programs: by method, the digest of the program that the source has now.
+        programs: by method, the digest of the source's current program.
         constant_methods: those of the config.
     """
     if manifest is None:
@@ -181,7 +183,7 @@ def _make_record(
     judgements: Sequence[Judgement],
     wrong: list[str],
 ) -> dict[str, Any]:
-    """Return the record of the report; `wrong` is in what the package's files don't fit."""
+    """Return the record of the report; `wrong` lists how the package's files are inconsistent."""
     contents, places = read_fitting(folder / CONTENTS), action.inputs.places
     unsaid = _find_unsaid_sharing(action.inputs, measured)
     failures = [*wrong, *measured["failures"], *unsaid]
@@ -194,7 +196,7 @@ def _make_record(
         "target": (manifest or {}).get("target") or "",
         **measured,
         "ok": ok,
-        "verdict": "",  # of methods as they are judged
+        "verdict": "",  # set below, from the verdicts of methods
         "allow": action.key["held_to"]["allow"],
         "failures": failures,
         "portable": [
@@ -217,8 +219,10 @@ def _make_record(
 
 
 def _find_unsaid_sharing(inputs: ValidateInputs, measured: Json) -> list[str]:
-    """Return the failure of a config that does not say whether methods share their state, where
-    planning could not see that they have some: operators of a model's own can change buffers."""
+    """Return a failure if methods have common state and the config doesn't say if they share it.
+
+    Planning can't always see common state: a model's custom operators can change buffers.
+    """
     if says_sharing(inputs.config) or "common_state" not in measured:
         return []
     return [
