@@ -1,4 +1,4 @@
-"""Evict from a store what was least recently used."""
+"""Evict the least recently used files from a store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from pipeline.store.store import Store
 
 @dataclass
 class Evicted:
-    """The outcome of an eviction; sizes in bytes. `busy`: another one was under way."""
+    """The outcome of an eviction, with sizes in bytes; `busy` if another eviction was in
+    progress."""
 
     results: int = 0
     blobs: int = 0
@@ -30,13 +31,14 @@ class Evicted:
 
 
 def evict(store: Store, cap: int) -> Evicted:
-    """Remove what was least recently used until at most `cap` bytes are left, and what killed
-    processes left behind.
+    """Remove the files of killed processes, and evict until at most `cap` bytes are left.
 
-    The unit is an action's result with the blobs that no other result names. What a build that is
-    under way has used stays, even above the cap. The order of removal is such that a kill leaves
-    blobs without a result, never a result without its blobs. Raises PipelineError for a store that
-    can't be written.
+    The unit is an action's result together with the blobs that no other result names; the least
+    recently used goes first. Whatever a running build has used stays, even above the cap. Results
+    are removed before their blobs, so a kill may leave blobs without a result, but never a result
+    without its blobs.
+
+    Raises PipelineError if the store can't be written.
     """
     from filelock import FileLock, Timeout
 
@@ -91,7 +93,7 @@ def _drop_blob(
 
 
 def _drop(path: Path, size: int, evicted: Evicted) -> bool:
-    """Remove a file; tell whether it is gone."""
+    """Remove a file. Returns whether it is gone."""
     try:
         remove(path)
     except OSError:
@@ -102,8 +104,8 @@ def _drop(path: Path, size: int, evicted: Evicted) -> bool:
 
 
 def _find_earliest_lease(store: Store) -> float:
-    """Return when the oldest of the builds under way began, in seconds since the epoch, or infinity
-    if there is none."""
+    """Return when the oldest running build began, in seconds since the epoch, or infinity if none
+    is running."""
     folder = store.root / FOLDER
     sweep(folder)
     times = [float("inf")]

@@ -1,4 +1,5 @@
-"""The SQLite file of a store's index: opened, brought up to date, and made anew where it is bad."""
+"""The SQLite file of a store's index: opens it, brings it up to date, and recreates it if it is
+bad."""
 
 from __future__ import annotations
 
@@ -40,10 +41,11 @@ create index names_by_result on names (result);
 
 @contextmanager
 def open_index(store: Store) -> Iterator[Index]:
-    """Open a store's index, as the store is now. One that is damaged or of another version is made
-    anew; where none can be written, or another process keeps it, in memory.
+    """Open a store's index, brought up to date. An index that is damaged or has another version is
+    recreated; if it can't be written, or another process has locked it, the index is built in
+    memory.
 
-    Raises PipelineError where it turns out to be damaged meanwhile, or another process keeps it.
+    Raises PipelineError if the index turns out to be damaged, locked or unwritable while in use.
     """
     import sqlite3  # which a no-op run does without
 
@@ -88,14 +90,15 @@ def _open(store: Store) -> Connection:
 
 
 def _remove(store: Store) -> None:
-    """Remove an index, with the journal of whoever was killed while writing it."""
+    """Remove an index, with the journal of any process that was killed while writing it."""
     for name in (FILE, f"{FILE}-journal"):
         with suppress(OSError):
             remove(store.root / name)
 
 
 def _is_busy(error: BaseException) -> bool:
-    """Tell whether another process writes the index, which is whole then, and is to be left."""
+    """Return whether the error means that another process is writing the index, which is then
+    intact."""
     import sqlite3
 
     return _has_code(error, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
@@ -107,7 +110,7 @@ def _has_code(error: BaseException, *codes: int) -> bool:
 
 
 def _prepare(store: Store, connection: Connection) -> Connection:
-    """Bring an index up to date. Raises sqlite3.Error."""
+    """Bring an index up to date, with its schema recreated if it differs. Raises sqlite3.Error."""
     try:
         connection.execute("pragma synchronous = off")  # it can be made again
         connection.execute(f"pragma cache_size = -{_CACHE}")

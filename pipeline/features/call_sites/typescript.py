@@ -25,7 +25,7 @@ _TYPES = {
     "str": "string",
     "tensor": "Tensor",
 }
-# Of the language, and of the generated code.
+# Words of the language, and names of the generated code.
 _RESERVED = """
 arguments await break case catch class const constructor continue debugger default delete dispose do
 else enum eval export extends false finally for function if implements import in instanceof
@@ -161,7 +161,7 @@ def _size(size: Size, symbols: list[str]) -> str:
 
 
 def _compute(size: Size, symbols: list[str]) -> str:
-    """Return the size of an output, which its placeholder must have exactly."""
+    """Return the expression for the exact size of an output, which its placeholder must have."""
     least, most, expression = size
     if least == most:
         return str(least)
@@ -175,7 +175,8 @@ def _compute(size: Size, symbols: list[str]) -> str:
 
 
 def translate(expression: Any, symbols: list[str]) -> str:
-    """Return a size that is computed from inputs' sizes in TypeScript; "" where it can't be."""
+    """Return a TypeScript expression for a size that is computed from the inputs' sizes, or "" if
+    it can't be expressed."""
     if isinstance(expression, int):
         return str(expression)
     if expression in symbols:
