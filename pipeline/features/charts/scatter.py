@@ -1,4 +1,4 @@
-"""Scatter charts: two figures of many things, and the line of those that no other one beats."""
+"""Scatter charts: dots by two figures, and the line through the dots of the Pareto front."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def scatter(
     """Draw dots by two figures.
 
     Args:
-        dots: with `x`, `y`, `colour`, `radius` in pixels, `description`, and `front`: whether the
-            line of those that no other one beats goes through it.
-        x_ticks, y_ticks: values that are written at the axes, the least and the greatest first and
-            last.
+        dots: the dots, with `x`, `y`, `colour`, `radius` in pixels, `description`, and `front`:
+            whether the line of the Pareto front passes through the dot.
+        x_ticks, y_ticks: the labelled values of the axes, in ascending order; the first and the
+            last bound the axis.
     """
     left, right = x_ticks[0][0], x_ticks[-1][0]
     low, high = y_ticks[0][0], y_ticks[-1][0]

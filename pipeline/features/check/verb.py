@@ -1,4 +1,4 @@
-"""`doit check`: whether configs are right, without torch and without building anything."""
+"""`doit check`: checks configs without torch and without building anything."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from pipeline.store.errors import (
 
 
 def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
-    """Yield a line for each mistake, or one that there is none.
+    """Report each mistake as an error, yield each warning, and last a summary if nothing is wrong.
 
     Args:
-        words: packages or files of configs, by default all.
+        words: packages or config files, by default all.
 
     Raises:
-        PipelineError: there are mistakes, after they were told, or a word names nothing.
+        PipelineError: there are mistakes, all already reported, or a word names nothing.
     """
     names: list[str] = []
     for word in words:
@@ -65,7 +65,8 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
 
 
 def _packages_of(plan: Plan, word: str) -> list[str]:
-    """Return the packages that a config's file makes, with those that extend it; or the word."""
+    """Return the packages that a config file makes, including those that extend it; if the word
+    isn't a config file, return the word itself."""
     folder = plan.workspace.configs
     path = find_path(plan, word)
     if path.parent.resolve() != folder.resolve():

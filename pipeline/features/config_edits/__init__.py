@@ -1,4 +1,5 @@
-"""Edits of config files, for commands that write what they found, such as `doit tune --write`."""
+"""Edits of config files, for commands that write their results there, such as `doit tune
+--write`."""
 
 from __future__ import annotations
 
