@@ -109,8 +109,8 @@ def _start_cluster(jobs: int) -> LocalCluster:
         preload=[_PRELOAD],
         silence_logs=_SILENT,
     )
-    # Before each worker that they start, nannies set variables of this process, including a hash seed,
-    # which the keys of exports contain: no later run would find these exports again.
+    # Before each worker, nannies set variables of this process, including a hash seed, which the
+    # keys of exports contain: no later run would find these exports again.
     for nanny in cluster.workers.values():
         nanny.pre_spawn_env.pop(HASH_SEED, None)
     if seed is None:

@@ -197,7 +197,7 @@ class ClusterExecutor:
         worker = one_line(answer["worker"])
         refused = answer["refused"]
         if worker in shipment.refused or worker not in self._connection.workers():
-            # A worker that left meanwhile, or another under the same name, which could refuse for ever.
+            # A worker that left meanwhile, or another under its name, which could refuse for ever.
             raise WorkerLostError(system=f"the cluster has no such worker: {worker}")
         shipment.refused[worker] = refused["differences"]
         if self._find_willing(shipment):

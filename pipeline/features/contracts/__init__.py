@@ -1,5 +1,5 @@
-"""Contracts: what packages ask of the runtime that loads them, and what the runtimes of targets
-hold."""
+"""Contracts: the requirements of packages on the runtime that loads them, and the features of
+targets' runtimes."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Find labels of targets that are probably misspelled: they are nearly the name of another."""
+"""Find target labels that are probably misspelled, because they are close to another name."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 
-# What people call devices. A label of a config needs not be one of them.
+# Common names of devices. A label in a config may differ from all of them.
 KNOWN_LABELS = (
     *(
         "android-arm64",
@@ -51,7 +51,7 @@ _LONG = 6  # from here on, two letters can be wrong
 
 
 def near_labels(label: str, labels: Iterable[str]) -> list[str]:
-    """Return those labels of which another one is a misspelling, in their order."""
+    """Return the labels of which the given one may be a misspelling, in their order."""
     near = []
     for candidate in dict.fromkeys(labels):
         if candidate != label and _is_misspelled(label, candidate):
@@ -60,8 +60,8 @@ def near_labels(label: str, labels: Iterable[str]) -> list[str]:
 
 
 def _is_misspelled(label: str, meant: str) -> bool:
-    """Return whether each part of a label is that of another, or nearly. Labels that differ in
-    numbers alone, or in short parts, are two devices."""
+    """Return whether each part of a label equals a part of another, or nearly. Labels that differ
+    only in digits, or in short parts, name two devices."""
     parts = _SEPARATORS.split(label.casefold())
     meant_parts = _SEPARATORS.split(meant.casefold())
     if "".join(parts) == "".join(meant_parts):
@@ -93,8 +93,8 @@ def _without_digits(text: str) -> str:
 
 
 def _distance(text: str, target: str) -> int:
-    """Return how many letters are missing, added, exchanged or wrong: the optimal string alignment
-    distance."""
+    """Return the optimal string alignment distance: the number of letters that are missing, added,
+    swapped or wrong."""
     before: list[int] = []
     row = list(range(len(target) + 1))
     for i, letter in enumerate(text, 1):
