@@ -1,4 +1,5 @@
-"""Delegation drops: what a package without a baseline delegates less than in the build before."""
+"""Delegation drops: decreases in delegation since the last build, in packages without a
+baseline."""
 
 from __future__ import annotations
 

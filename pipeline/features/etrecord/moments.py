@@ -1,4 +1,5 @@
-"""Records the entries of an ETRecord when a unit is emitted, and joins them when it is linked."""
+"""Records the entries of an ETRecord when a unit is emitted, and joins them when a package is
+linked."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ def record_entries(
     programs: Mapping[str, ExportedProgram],
     store: Store,
 ) -> dict[str, Any]:
-    """Record the entries of an ETRecord where the config asks for one; quantized methods get the
-    lines that their nodes stand on by now."""
+    """Record the entries of an ETRecord if the config asks for one; quantized methods get the
+    current lines of their nodes."""
     from pipeline.features.etrecord.etrecord import map_current_lines, record_etrecord
     from pipeline.run.build.load import load_method
 
