@@ -1,7 +1,7 @@
-"""`doit plan --resolved`: the value of each setting of a package, and where it was written.
+"""`doit plan --resolved`: the effective value of each setting of a package, and its origin.
 
-The output is a config: parsed again, it resolves to the same. Defaults and what a recipe stands for
-are comments.
+The output is a config: parsed again, it resolves to the same values. Defaults and the values behind
+a recipe are comments.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from pipeline.store.errors import join
 _INDENT = "  "
 
 
-# A line, which is a comment where nobody wrote it, and where it was written.
+# A line, which is a comment if nobody wrote its value, and the origin of the value.
 _Line = tuple[str, str]
 
 
 def resolved_view(config: PackageConfig, document: Document) -> Iterator[str]:
-    """Yield the lines of the view of a package."""
+    """Yield the lines on the effective config of a package."""
     lines = list(_View(document).model(config, "", ""))
     width = max(len(text) for text, _ in lines)
     yield f"# {config.package}: {document.file}"
@@ -42,13 +42,13 @@ class _View:
     def model(
         self, model: Options, path: str, indent: str, unwritten: str = "default"
     ) -> Iterator[_Line]:
-        """Show the values of a model; `unwritten` is the comment on those that nobody wrote."""
+        """Yield the values of a model; `unwritten` is the comment on values that nobody wrote."""
         for name, info in type(model).model_fields.items():
             key = info.alias or name
             value = getattr(model, name)
             origin = unwritten
             if isinstance(model, MixedQuantize) and name in OVERRIDES:
-                # With what they leave out, which is as for the whole method.
+                # With the options they leave out, which come from the whole method.
                 value = {
                     n: setting or NOT for n, setting in model.overrides(name).items()
                 }
@@ -107,7 +107,7 @@ class _View:
     def _item(
         self, item: PartitionerSpec | PassSpec, path: str, indent: str
     ) -> Iterator[_Line]:
-        """Show an item: a name, or a name as a key with its options."""
+        """Yield the lines on an item: its name, or its name as a key with its options."""
         node = self._document.written(path)
         if node is None:
             origin = ""
@@ -126,13 +126,14 @@ class _View:
 
 
 def _written(spec: PartitionerSpec) -> Options:
-    """Return the options of a partitioner as they are written, with its modules."""
+    """Return the options of a partitioner as they were written, with its modules."""
     values = {**dict(spec.options), "modules": spec.modules}
     return partitioner_options(spec.name).model_construct(**values)
 
 
 def _under(head: str, empty: str | None, lines: list[_Line]) -> Iterator[_Line]:
-    """Put lines below a key. Where all are comments, it is `empty`, or a comment too."""
+    """Yield a key with lines below it. If all lines are comments, the key's value is `empty`, or,
+    if that is None, the key is a comment, too."""
     if not _are_comments(lines):
         yield head, ""
     elif empty is None:
@@ -148,8 +149,8 @@ def _are_comments(lines: Iterable[_Line]) -> bool:
 
 
 def _origin(node: Node, path: str) -> str:
-    """Describe where a value was written: file and line; the other key that it is below there, such
-    as `defaults`; and how a value with variables was written."""
+    """Describe the origin of a value: its file and line, its key there if that differs, such as
+    `defaults`, and the text of a value with variables."""
     config_path = path.split(".")
     source_path = node.path.split(".")
     while config_path and source_path and config_path[-1] == source_path[-1]:
@@ -164,7 +165,7 @@ def _origin(node: Node, path: str) -> str:
 
 
 def _flow(value: Any) -> str:
-    """Write a value on one line, as YAML and what fills in variables read it again."""
+    """Format a value on one line, in YAML that variable substitution leaves unchanged."""
     return dump_flow(_plain(value))
 
 
@@ -187,7 +188,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Secret):
         return str(value)
     if isinstance(value, str):
-        # A single dollar sign would begin a variable where this is read again.
+        # A single dollar sign would start a variable when the line is parsed again.
         return value.replace("$", "$$")
     return value
 
