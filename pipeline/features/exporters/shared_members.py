@@ -53,7 +53,7 @@ def sharing_members() -> Iterator[None]:
                 get_complete_tensor(group, weights)
             )
             names = members.setdefault((writer, folder, hash_bytes(content)), [])
-            # Two storages of one program are two members, even if equal: sharing would alias their tensors.
+            # Two storages of one program are two members, even if equal, or tensors would alias.
             name = next((name for name in names if name not in used), None)
             if name is None:
                 name = f"{prefix}{number}"

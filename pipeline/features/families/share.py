@@ -47,7 +47,7 @@ def find_shared(
 
 
 def describe_family(package: LinkedPackage) -> Json:
-    """Return the family settings that the manifest records."""
+    """Add the family settings of the config to the manifest."""
     family = package.action.key.get("family")
     if family is not None:
         package.manifest["family"] = {

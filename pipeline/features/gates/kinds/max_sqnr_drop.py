@@ -1,4 +1,4 @@
-"""The decibels that an output lost since the baseline."""
+"""The drop in an output's SQNR since the baseline, in decibels."""
 
 from __future__ import annotations
 
