@@ -90,4 +90,4 @@ def has_instruction(node: Node) -> bool:
         value = operand.meta.get("val") if isinstance(operand, Node) else operand
         if not isinstance(value, torch.Tensor):
             return False
-    return type(node.kwargs.get("alpha", 1)) in (int, float)  # not computed in the run
+    return type(node.kwargs.get("alpha", 1)) in (int, float)  # known before the run

@@ -62,7 +62,7 @@ class AddSubRuntime(DelegateRuntime):
                 handle.timings.append(Timing(line.operation, seconds, line.handle))
         try:
             return [values[number].clone() for number in output.operands]
-        except RuntimeError as error:  # of dtypes that torch has, but can't copy
+        except RuntimeError as error:  # a dtype that torch has, but can't copy
             message = f"line {len(handle.instructions)}: output: {reason(error)}"
             raise DelegateError(message, output.handle) from error
 

@@ -32,7 +32,7 @@ from pipeline.features.arm.vela import kept_estimates
 from pipeline.program.patching import wrapped
 from pipeline.store.errors import did_you_mean
 
-OWN_INI = "Arm/vela.ini"  # which vela brings
+OWN_INI = "Arm/vela.ini"  # the file that vela ships
 SYSTEMS, MEMORIES = NAMES["ethos_u_systems"], NAMES["ethos_u_memories"]
 # The system configuration and memory mode that executorch uses by default for each NPU.
 ETHOS_U_DEFAULTS = {

@@ -28,7 +28,7 @@ from pipeline.backends.quantize_options import (
     Static,
 )
 
-WORD = r"[A-Za-z0-9_.,:+-]+"  # of what a tool is given: no space, no slash
+WORD = r"[A-Za-z0-9_.,:+-]+"  # part of a tool's argument: no space, no slash
 # The extensions that executorch's TosaSpecification knows, by TOSA version and profile.
 _INT = ("int16", "int4", "var", "cf", "u55")
 _FP = ("bf16", "fp8e4m3", "fp8e5m2", "fft", "var", "cf")
@@ -178,7 +178,7 @@ class ArmScheme(Options):
 
 
 def _lacks_int16(info: ValidationInfo) -> bool:
-    spec = info.data.get("tosa_spec")  # an NPU has it anyway
+    spec = info.data.get("tosa_spec")  # None for an NPU, which supports int16
     return spec is not None and "int16" not in spec.split("+")
 
 

@@ -29,7 +29,7 @@ def make_quantizer(config: Any, quantizer: TOSAQuantizer) -> Quantizer:
     mixed = _Mixed(quantizer, config) if config.mixed else None
     quantizer.set_global(quantization(config))
     if config.io is not None:
-        quantizer.set_io(_io_quantization(config))  # of which only activations count
+        quantizer.set_io(_io_quantization(config))  # only its activations are used
     return quantizer if mixed is None else mixed
 
 
@@ -45,7 +45,7 @@ class _Mixed(Quantizer):
         super().__init__()
         self._quantizer = quantizer
         self._config = config
-        self._schemes = [None, *config.schemes()]  # the second is that of the method
+        self._schemes = [None, *config.schemes()]  # the second is the method's
         inner = quantizer.quantizer
         for number, scheme in enumerate(self._schemes):
             if number != 1:

@@ -18,7 +18,7 @@ from pipeline.cli.verbs import known_packages
 from pipeline.plan.plan import Plan
 from pipeline.store.errors import PipelineError, listed
 
-_LOOK = 0.5  # seconds between two looks
+_LOOK = 0.5  # seconds between two polls
 _QUIET = 0.3  # seconds without another save, since editors save several files
 _NEVER = {"__pycache__", "node_modules"}
 

@@ -23,7 +23,7 @@ _SOURCE = "https://github.com/pytorch/executorch/tree/main/"
 PLUGIN = Requirement(
     "a plugin that lowers to it",
     "write one (docs/guides/writing-a-backend.md)",
-    lambda: False,  # a plugin's entry would stand in place of the row
+    lambda: False,  # a plugin's entry would replace the row
 )
 
 

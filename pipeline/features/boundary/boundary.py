@@ -38,7 +38,7 @@ def measure_boundary(program: ExportedProgram) -> dict[str, Any]:
 def _measure_crossings(module: GraphModule) -> tuple[npt.NDArray[np.object_], int]:
     """Return the tensors and bytes that enter (first row) and leave delegates, and the copies."""
     copies = sum(map(_is_copy_beside_delegate, module.graph.nodes))
-    crossings = np.zeros((2, 2), np.object_)  # Python's integers, which do not overflow
+    crossings = np.zeros((2, 2), np.object_)  # Python's integers, which don't overflow
     for node in module.graph.nodes:
         if called_delegate(node) is not None:
             arguments = [

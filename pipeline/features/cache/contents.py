@@ -77,7 +77,7 @@ def count_files(store: Store) -> tuple[int, int]:
 def verify(store: Store) -> dict[str, bool]:
     """Hash every file again, and remove those whose content doesn't match their name. Returns
     whether each of them could be removed, by its path in the store."""
-    from concurrent.futures import ThreadPoolExecutor  # which a no-op run does without
+    from concurrent.futures import ThreadPoolExecutor  # not needed by a no-op run
 
     blobs, results = _sizes(store, "blobs"), _sizes(store, "actions")
     with ThreadPoolExecutor() as threads:  # hashing lets other threads run

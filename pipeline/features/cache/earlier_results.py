@@ -10,7 +10,7 @@ from pipeline.features.cache.index_file import open_index
 from pipeline.store.digest import Digest
 from pipeline.store.store import Store
 
-_MOST_EARLIER = 1000  # results among which the nearest is looked for
+_MOST_EARLIER = 1000  # results to search for the nearest one
 
 
 def earlier_keys(

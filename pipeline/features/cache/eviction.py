@@ -44,7 +44,7 @@ def evict(store: Store, cap: int) -> Evicted:
 
     if not os.path.exists(store.root):
         return Evicted()
-    store = Store(store.root)  # without an overflow, which has files of the same names
+    store = Store(store.root)  # without an overflow, whose files have the same names
     try:
         clear_place(store.root / ".gc.lock")
         with FileLock(store.root / ".gc.lock", timeout=0):
@@ -77,7 +77,7 @@ def _evict(store: Store, cap: int) -> Evicted:
                 is_removed = _drop(store.action_path(digest), size, evicted)
                 evicted.results += is_removed
                 index.forget("results", digest, is_removed)
-                while blob := index.oldest_loose(since):  # what only this result named
+                while blob := index.oldest_loose(since):  # named only by this result
                     _drop_blob(store, index, *blob, evicted)
         if evicted.left > cap:
             evicted.in_use = index.used_since(since)

@@ -23,7 +23,7 @@ from pipeline.store.store import Store
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
-_READERS, _MANY = 16, 100  # threads, for so many files and more
+_READERS, _MANY = 16, 100  # threads, for at least this many files
 _SETTLING = 1.5 * RACY_NS / 1e9  # seconds
 
 
@@ -46,7 +46,7 @@ class Index:
         self._now = time.time()
         self._touched: dict[
             str, bool
-        ] = {}  # by folder, whether all files taken out are gone
+        ] = {}  # by folder, whether all forgotten files are gone
 
     # Bringing it up to date
 
@@ -93,7 +93,7 @@ class Index:
         removed = dict(self._sql.execute(query, (folder,)).fetchall())
         new = []
         for entry in entries:
-            with suppress(ValueError):  # no name of ours
+            with suppress(ValueError):  # not a name of the store
                 digest = bytes.fromhex(prefix + entry.name.removesuffix(".json"))
                 if removed.get(digest) == entry.inode():
                     del removed[digest]
@@ -243,7 +243,7 @@ class Index:
             self.update()
         with (
             self._sql
-        ):  # after an error all is as it was, and the folders' times tell of changes
+        ):  # after an error nothing changed, and the folders' times reveal removals
             yield
             if before and self._touched:
                 time.sleep(_SETTLING)
@@ -282,7 +282,7 @@ class Index:
 def _read_ahead(paths: Iterable[str]) -> None:
     """Read files in parallel shortly before they are needed, so that the disk gets several requests
     at a time."""
-    from concurrent.futures import ThreadPoolExecutor  # which a no-op run does without
+    from concurrent.futures import ThreadPoolExecutor  # not needed by a no-op run
 
     def read(path: str) -> None:
         with suppress(OSError), open(path, "rb") as file:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 FILE = "index.sqlite3"
 _VERSION = 2
-_CACHE = 1 << 16  # KiB of its pages, as far as they are looked at
-_PATIENCE = 5.0  # seconds for another process that writes it
+_CACHE = 1 << 16  # KiB of its pages, allocated as they are read
+_PATIENCE = 5.0  # seconds to wait for another process that writes it
 _SCHEMA = """
 create table folders (name text primary key, time integer) without rowid;
 create table blobs (digest blob primary key, folder text, size integer, used real, inode integer,
@@ -47,7 +47,7 @@ def open_index(store: Store) -> Iterator[Index]:
 
     Raises PipelineError if the index turns out to be damaged, locked or unwritable while in use.
     """
-    import sqlite3  # which a no-op run does without
+    import sqlite3  # not needed by a no-op run
 
     try:
         with closing(_open(store)) as connection:
@@ -66,7 +66,7 @@ def open_index(store: Store) -> Iterator[Index]:
 
 
 def _open(store: Store) -> Connection:
-    import sqlite3  # which a no-op run does without
+    import sqlite3  # not needed by a no-op run
 
     path = store.root / FILE
     is_writable = os.access(store.root, os.W_OK)
@@ -112,7 +112,7 @@ def _has_code(error: BaseException, *codes: int) -> bool:
 def _prepare(store: Store, connection: Connection) -> Connection:
     """Bring an index up to date, with its schema recreated if it differs. Raises sqlite3.Error."""
     try:
-        connection.execute("pragma synchronous = off")  # it can be made again
+        connection.execute("pragma synchronous = off")  # the index can be recreated
         connection.execute(f"pragma cache_size = -{_CACHE}")
         (version,) = connection.execute("pragma user_version").fetchone()
         query = "select name from sqlite_master where type = 'table' order by name"

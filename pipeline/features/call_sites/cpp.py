@@ -26,7 +26,7 @@ DTYPES = {
     "int8": "Char",
     "uint8": "Byte",
 }
-LACKS = ()  # of what packages may need
+LACKS = ()  # no feature that packages may need
 # Words of the language, and names of the generated code.
 _RESERVED = """
 alignas alignof and asm auto bool break case catch char class const constexpr continue default
@@ -243,7 +243,7 @@ def _pass(argument: str, item: Json) -> str:
     value = item["value"]
     if value is None:
         return "EValue()"
-    if isinstance(value, bool):  # which is an int as well
+    if isinstance(value, bool):  # bool is a subclass of int
         return f"EValue({str(value).lower()})"
     return f"EValue({_TYPES[type(value).__name__]}({value!r}))"
 

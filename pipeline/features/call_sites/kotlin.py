@@ -24,7 +24,7 @@ DTYPES = {
     "int8": "INT8",
     "uint8": "UINT8",
 }
-LACKS = ("data files", "shared state")  # of which `Module.load` takes none
+LACKS = ("data files", "shared state")  # which `Module.load` doesn't take
 _TYPES = {
     "bool": "Boolean",
     "float": "Double",

@@ -44,7 +44,7 @@ def _describe_program(name: str, signature: Json) -> dict[str, Any]:
     for _, tree in (*signature["args"], *signature["kwargs"]):
         inputs += map(_describe_leaf, _iter_leaves(tree))
     outputs = []
-    for place in signature["changes"]:  # which the runtime returns first
+    for place in signature["changes"]:  # the runtime returns these first
         outputs.append({**inputs[place], "name": f"{inputs[place]['name']}_changed"})
     outputs += map(_describe_leaf, _iter_leaves(signature["outputs"]))
     return {"name": name, "inputs": inputs, "outputs": outputs, "constant": False}

@@ -38,8 +38,9 @@ from pipeline.validate.metrics import compare, greatest_magnitude
 
 # Powers of two by which random values are multiplied; the first that the source tolerates is used.
 _EXPONENTS = (10, 7, 4)
-_UNITS = 8  # in the last place, by which inputs are changed to see what rounding does to the source
-_LEAST_SQNR = 20.0  # dB, that rounding inputs must leave where no other limits are set
+# Inputs change by so many units in the last place, to show the effect of rounding.
+_UNITS = 8
+_LEAST_SQNR = 20.0  # dB to keep after rounding inputs, without other limits
 # Limits for the outputs of one source in two layouts of its inputs.
 _SAME = Limits(atol=1e-3, rtol=1e-3)
 _OWN_LAYOUT = (

@@ -27,7 +27,7 @@ from pipeline.store.errors import PipelineError, did_you_mean
 from pipeline.store.toolchain import version_of
 
 _WIDTH = 100
-_SUMMARY = 26  # what the other columns of the table leave of it
+_SUMMARY = 26  # the width that the table's other columns leave
 
 
 # The output of `doit backends --json` (`moments.Command.record`).

@@ -131,7 +131,7 @@ class Origins:
         elif isinstance(node.target, OpOverload):
             self._origins[node] = self._find_origins(node, node.target)
         elif isinstance(node.target, HigherOrderOperator):
-            self._origins[node] = None  # a body may return what it is given
+            self._origins[node] = None  # a body may return its argument
         else:  # arithmetic on sizes
             self._origins[node] = (node,)
 

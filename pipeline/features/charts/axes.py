@@ -8,9 +8,7 @@ from collections.abc import Callable, Sequence
 from pipeline.features.charts.shapes import label, line
 from pipeline.report.elements import WIDTH, Shape
 
-_DECADES = (
-    2  # between the least and the greatest value, from which on an axis is logarithmic
-)
+_DECADES = 2  # powers of ten between the extremes, above which an axis is logarithmic
 _ROOM = 28  # pixels at the right end, where no label would fit
 _PIXELS_A_POWER = 70
 _PIXELS_A_STEP = 90

@@ -38,9 +38,9 @@ _LABEL = 20  # above a bar
 _BAR = 18
 _ROW = _LABEL + _BAR + 8
 _LANE = 9  # between dots of one row
-_MOST_LANES = 4  # of a row; further dots begin at its top again
-_NARROWEST = 3  # of a piece of a bar
-_ROOM_TO_GIVE = 40  # the width of a piece that can give some to others
+_MOST_LANES = 4  # per row; further dots start at its top again
+_NARROWEST = 3  # the least width of a piece
+_ROOM_TO_GIVE = 40  # the least width of a piece from which others are widened
 _MARGIN = 2  # above and below a chart
 _TREEMAP = 300  # the height of a treemap
 # Between the widths of a phone and a large screen: tiles that are square at this width have room

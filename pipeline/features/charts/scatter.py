@@ -9,11 +9,11 @@ from pipeline.features.charts.axes import draw_axis
 from pipeline.features.charts.shapes import circle, label, line
 from pipeline.report.elements import WIDTH, Drawing, Json, Shape
 
-_HEIGHT = 260  # pixels of the area of dots
-_TITLE = 20  # above it, for what the vertical axis is
-_AXIS = 40  # below it, for values and for what the horizontal axis is
-_MARGIN = 8  # within it, so that no dot is cut
-_LEFT = 60  # pixels of the narrowest page, for values of the vertical axis
+_HEIGHT = 260  # pixels of the plot's area
+_TITLE = 20  # above the area, for the vertical axis's title
+_AXIS = 40  # below the area, for the horizontal axis's labels and title
+_MARGIN = 8  # inside the area, so that no dot is cut
+_LEFT = 60  # pixels of the narrowest page, for the vertical axis's labels
 
 
 def scatter(

@@ -13,7 +13,8 @@ from dataclasses import replace
 from pipeline.features.charts.treemap import Box
 from pipeline.report.elements import WIDTH, Shape
 
-WIDE = 900  # pixels: the least width of a chart where the style shows the texts of class `wide`
+# Pixels: the least chart width at which the style shows texts of class `wide`.
+WIDE = 900
 _LETTER = 7  # the width of a letter of 12 pixels, on average and in a wide font
 
 

@@ -39,7 +39,7 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
         lines = format_new_problems(problems, package, shown, widespread)
         yield from map(show_error, lines)
     remarks: list[Problem] = []
-    if not words:  # what no package names, too
+    if not words:  # also check files that no package names
         faults: list[Problem] = []
         for problems_of_feature in call_all("check_files", plan):
             faults += problems_of_feature

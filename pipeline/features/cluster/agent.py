@@ -34,10 +34,10 @@ from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
 from pipeline.validate.crashes import CrashLog
 
-_LOOK = 0.2  # seconds between two looks at a process
-_BETWEEN_LOGS = 2.0  # seconds between two looks at what it printed
-_MOST_LOG = 1 << 16  # bytes of a log that are told while its action runs
-_MANY = 1_000_000  # of a tag; what a worker has is never used up
+_LOOK = 0.2  # seconds between two polls of a process
+_BETWEEN_LOGS = 2.0  # seconds between two reads of its log
+_MOST_LOG = 1 << 16  # bytes of a log that are sent while its action runs
+_MANY = 1_000_000  # of a tag, which actions never use up
 
 
 class Resources(WorkerPlugin):
@@ -46,7 +46,7 @@ class Resources(WorkerPlugin):
     name = TOPIC
 
     async def setup(self, worker: Any) -> None:
-        if MEMORY not in worker.state.total_resources:  # dask forgets what is in use
+        if MEMORY not in worker.state.total_resources:  # once: it resets what is in use
             resources = {f"{RESOURCE}{tag}": _MANY for tag in offered_tags()}
             resources[MEMORY] = _memory_of(worker)
             await worker.set_resources(**resources)

@@ -105,7 +105,7 @@ def _start_cluster(jobs: int) -> LocalCluster:
         n_workers=jobs,
         threads_per_worker=1,
         memory_limit=0,
-        dashboard_address="127.0.0.1:0",  # a port that nobody has
+        dashboard_address="127.0.0.1:0",  # any free port
         preload=[_PRELOAD],
         silence_logs=_SILENT,
     )

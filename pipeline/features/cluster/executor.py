@@ -34,7 +34,7 @@ from pipeline.store.workspace import Workspace
 from pipeline.validate.crashes import CrashLog
 
 PATIENCE = 120.0  # seconds for which an action waits for a worker that can take it
-_BETWEEN_LOOKS = 2.0  # seconds between two looks at which workers there are
+_BETWEEN_LOOKS = 2.0  # seconds between two looks at the list of workers
 _PACKING = 4  # parcels packed at a time: some wait for the remote
 _log = logging.getLogger(__name__)
 
@@ -61,8 +61,8 @@ class ClusterExecutor:
         self._shipments: dict[str, Shipment] = {}
         self._numbers = itertools.count()
         self._lock = threading.RLock()
-        self._lost = ""  # why all that was under way is given up
-        self._warned = False  # that there is no worker yet
+        self._lost = ""  # why everything in progress is given up
+        self._warned = False  # about a cluster without workers
         self._looked = 0.0
         self.width = 0
         self._most_memory = 0.0
@@ -102,7 +102,7 @@ class ClusterExecutor:
         resources: dict[str, float] = dict.fromkeys(shipment.resources, 1)
         if (
             self._most_memory
-        ):  # one that is expected to take more has a worker for itself
+        ):  # an action that is expected to take more has a worker to itself
             resources[MEMORY] = min(shipment.memory, self._most_memory)
         with self._lock:
             if self._lost:
@@ -220,7 +220,7 @@ class ClusterExecutor:
             with (
                 self._lock,
                 suppress(OSError),
-            ):  # so that nothing is added to the answer's log
+            ):  # lock, so that nothing is added to the answer's log
                 shipment = self._shipments.get(message["parcel"])
                 if shipment is not None:
                     shipment.progress = message

@@ -12,24 +12,24 @@ from pipeline.store.remote_tier import RemoteCounts
 from pipeline.store.usage import Usage
 
 Json = Mapping[str, Any]
-TOPIC = "pte-pipeline"  # of what workers say to all builds
-RESOURCE = "pte-"  # before the name of a tag, as dask calls it
+TOPIC = "pte-pipeline"  # of the workers' messages to all builds
+RESOURCE = "pte-"  # prefix of a tag's name as a dask resource
 MEMORY = f"{RESOURCE}memory"  # in bytes
 
 # A parcel: a requested action with everything that it refers to, for a worker that has neither the
 # workspace nor the plan.
 _PARCEL = {
-    "request": str,  # the action, as `plan.requests` writes it
-    "build": str,  # the folder of builds, as a path in the workspace
+    "request": str,  # the action, as written by `plan.requests`
+    "build": str,  # the build folder, as a path in the workspace
     "files": dict[str, Digest],  # of the workspace, by path
     "results": list[Digest],  # the actions whose results it reads
-    "blobs": list[Digest],  # those that it reads too, as far as the driver knows them
+    "blobs": list[Digest],  # further blobs that it reads, if the driver knows them
     "operators": tuple[
         list[str], bool
     ],  # libraries, and whether `operators/` may be loaded
     "crashes": dict[
         str, str
-    ],  # the methods that have ended their worker, as in `CrashLog`
+    ],  # the methods that have crashed their worker, as in `CrashLog`
     "always": bool,
     "fast_lowering": bool,
     "refit": bool,
@@ -71,7 +71,7 @@ _ANSWER = {
     },
     "missing?": str,
     "log": str,
-    "worker": str,  # dask's address of who gives it
+    "worker": str,  # dask's address of the worker
     "host": str,  # the name of its machine
 }
 # A worker's message about a running parcel: its progress, and its output since the last message.

@@ -13,8 +13,8 @@ from typing import Any
 from pipeline.store.settings_reader import open_settings
 
 TIMEOUT = 180.0  # seconds; the setting `worker_timeout` changes it
-_NOTICE = 60.0  # seconds of silence after which a line says so
-_BETWEEN_LOOKS = 2.0  # seconds; of a larger gap this process itself was stopped
+_NOTICE = 60.0  # seconds of silence after which a warning is logged
+_BETWEEN_LOOKS = 2.0  # seconds; a larger gap means that this process itself was stopped
 
 
 def read_timeout(root: Path) -> float:

@@ -37,7 +37,7 @@ class Packer:
         with self._lock:
             parcel = self._collect(action)
         blobs = [*parcel["files"].values(), *parcel["blobs"]]
-        self._workspace.store.share(parcel["results"], blobs)  # which may take long
+        self._workspace.store.share(parcel["results"], blobs)  # may take long
         return json.dumps(parcel)
 
     def _collect(self, action: Action) -> Json:
@@ -115,7 +115,7 @@ class Packer:
         for value in _find_constants(action.inputs):
             yield from find_blobs(value)
         store = self._workspace.store
-        if store.remote is None:  # both have one store
+        if store.remote is None:  # both sides share one store
             return
         for digest in action.inputs.results:
             entry = store.get(digest)

@@ -59,7 +59,7 @@ def perform_parcel(text: str, folder: str) -> str:
     if refused is not None:
         return json.dumps({"refused": refused})
     report = run(parcel["request"], workspace, parcel["always"])
-    if report.result is not None:  # a validation that failed is in no entry
+    if report.result is not None:  # a failed validation has no entry
         workspace.store.share([], blobs_of_files(report.result))
     return json.dumps({"done": _to_json(report)})
 
@@ -111,7 +111,7 @@ def find_differences(request: str, workspace: Workspace) -> Json | None:
     requested = read_names(request)
     if requested.key["code"] != code(
         requested.kind
-    ):  # and so the inputs may have another form
+    ):  # the inputs may have another form, too
         return {"differences": ["pte-pipeline's own code changed"], "here": False}
     key = count_key(read_request(request, workspace), workspace)
     if hash_json(key) == requested.digest:

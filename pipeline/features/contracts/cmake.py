@@ -25,7 +25,7 @@ _ALSO = {
 }
 # The list of portable and optimized kernels, which ExecuTorch's build merges.
 _MERGED = "${CMAKE_CURRENT_BINARY_DIR}/executorch/configurations/merged.yaml"
-_DATA_FILES = "EXECUTORCH_BUILD_EXTENSION_FLAT_TENSOR"  # and its loader, on by default
+_DATA_FILES = "EXECUTORCH_BUILD_EXTENSION_FLAT_TENSOR"  # with its loader, on by default
 
 
 def cmake_lines(contract: Json, name: str, selection: str) -> Iterator[str]:
@@ -67,7 +67,7 @@ def _selected_kernels(
     lists = ""
     kernels = [library.kernels for library in libraries if library.name != "portable"]
     by_dtype = ""
-    if "optimized" in used:  # which come with the portable ones
+    if "optimized" in used:  # which include the portable ones
         lists += f" FUNCTIONS_YAML {_MERGED}"
     elif "portable" in used:
         lists += f" FUNCTIONS_YAML ${{EXECUTORCH_ROOT}}/{used['portable'].listing}"

@@ -31,7 +31,7 @@ from pipeline.program.pte import FileLayout, PlanFacts
 from pipeline.store.errors import PipelineError
 
 Json = Mapping[str, Any]
-OWN = "own"  # kernels that ExecuTorch has in none of its libraries
+OWN = "own"  # kernels in none of ExecuTorch's libraries
 
 
 def describe_contract(
@@ -133,7 +133,7 @@ def join_contracts(contracts: Sequence[Any]) -> dict[str, Any]:
 def format_selection(contract: Json) -> bytes:
     """Return the operators of a contract as a `selected_operators.yaml`, in the form that
     codegen/tools/gen_oplist.py writes; equal contracts have the same bytes."""
-    import yaml  # which nothing else of a link needs
+    import yaml  # not needed by the rest of a link
 
     operators = {}
     for operator in contract["operators"]:

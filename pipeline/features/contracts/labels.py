@@ -44,10 +44,8 @@ KNOWN_LABELS = (
     ),
 )
 _SEPARATORS = re.compile(r"[-_./ ]+")
-_SHORTEST = (
-    4  # characters of a part that can be misspelled: `a55` and `a53` are two devices
-)
-_LONG = 6  # from here on, two letters can be wrong
+_SHORTEST = 4  # least characters of a misspelled part: `a55` and `a53` are two devices
+_LONG = 6  # from this length on, two letters may be wrong
 
 
 def near_labels(label: str, labels: Iterable[str]) -> list[str]:
@@ -79,7 +77,7 @@ def _is_typo(part: str, meant_part: str) -> bool:
         return len(part) >= _SHORTEST
     shortest = min(len(part), len(meant_part))
     if shortest < _SHORTEST or part[0] != meant_part[0]:
-        return False  # people get the first letter right: `phone` is no `iphone`
+        return False  # people get the first letter right: `phone` isn't `iphone`
     if _without_digits(part) == _without_digits(meant_part):
         return False
     most = 1

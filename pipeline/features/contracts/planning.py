@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.plan.planning import Files, Planning
 from pipeline.store.errors import ConfigErrors, Problem, did_you_mean, join, listed
 
-if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
+if TYPE_CHECKING:  # a no-op run parses no config and needs no pydantic
     from pipeline.config.compose import Document
     from pipeline.config.models import PackageConfig
     from pipeline.plan.plan import Plan

@@ -29,7 +29,7 @@ from pipeline.store.files import (
 from pipeline.store.names import NAME_PATTERN
 
 Json = Mapping[str, Any]
-_WHEEL = "wheel"  # the target that is written where none is named
+_WHEEL = "wheel"  # the target's name by default
 
 
 # The output of `doit contract --json` (`moments.Command.record`).

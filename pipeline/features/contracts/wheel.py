@@ -16,7 +16,7 @@ from pipeline.program.runtime_bindings import import_bindings
 
 def describe_wheel() -> dict[str, Any]:
     """Describe the runtime of the wheel, including its kernel libraries."""
-    registered_backends()  # loads what the bindings need, and the delegates that are listed
+    registered_backends()  # loads the bindings' dependencies, and the listed delegates
     library = import_bindings()
     importlib.import_module(LIBRARIES["llama"][0])
     release = re.match(r"[\d.]+\d", version("executorch"))

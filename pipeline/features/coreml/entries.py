@@ -36,7 +36,7 @@ def _make_partitioner(options: CoreMLOptions) -> Partitioner:
     from executorch.backends.apple.coreml.partition import CoreMLPartitioner
 
     names = options.skip_ops_for_coreml_delegation or ()
-    edge_operators(names, "skip_ops_for_coreml_delegation")  # they must be installed
+    edge_operators(names, "skip_ops_for_coreml_delegation")  # which must be installed
     skipped: list[str] = []
     for name in names:
         # The partitioner compares in lower case and, before the edge dialect, without a namespace.

@@ -13,7 +13,7 @@ from pydantic import PlainValidator, WithJsonSchema
 from pipeline.backends.options import rule
 
 ALL = "all"
-MOST_SHAPES = 128  # Core ML takes no more of an input
+MOST_SHAPES = 128  # Core ML's limit per input
 # The targets on which at most one input may have several shapes: iOS 15 to 17, and other systems'
 # versions of the same years.
 _ONE_INPUT = frozenset(

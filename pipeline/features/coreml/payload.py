@@ -31,7 +31,7 @@ def check_payload(
         yield f"Core ML's payload can't be read: {type(error).__name__}: {error}"
         return
     if any(path.startswith(_COMPILED) for path in files):
-        return  # in a form of Apple's own
+        return  # compiled into Apple's own form
     missing = [path for path in (_MODEL, _METADATA) if path not in files]
     if missing:
         yield f"Core ML's payload lacks {', '.join(missing)}"

@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 _METADATA, _MANIFEST, _MODEL = "metadata.json", "Manifest.json", "*.mlmodel"
 _DATE = "com.github.apple.coremltools.conversion_date"
 _OPTION = "multimethod_weight_sharing_strategy"
-_SINGLE = ("ios15", "ios16", "ios17")  # whose models have one function
+_SINGLE = ("ios15", "ios16", "ios17")  # targets whose models have one function
 _REFERENCE = b"CMJR"  # begins a payload that names the model of several methods
 
 

@@ -32,7 +32,7 @@ from pipeline.program.signature import (
 from pipeline.store.errors import PipelineError, did_you_mean
 
 Shapes = Mapping[str, Sequence[Sequence[int]]]
-Listed = str | Shapes  # "all", or those of each input
+Listed = str | Shapes  # "all", or the shapes of each input
 # Upstream refuses any others (`_get_ct_inputs`).
 _DTYPES = (
     torch.float16,

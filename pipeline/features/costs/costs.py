@@ -17,7 +17,7 @@ from pipeline.store.files import read_record, write_atomically
 from pipeline.store.forms import Count, check_of
 from pipeline.store.store import Store
 
-_MOST = 100_000  # names that are kept; those that were not run for longest go
+_MOST = 100_000  # names to keep; those not run for longest are dropped
 _is_record = check_of({"costs": [[str, str, str, str, float, Count]]})
 
 

@@ -18,15 +18,15 @@ from pipeline.store.errors import SourceError
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
 
-_COPIES = 3  # of the weights of an action that nothing is known of
+_COPIES = 3  # of the weights, for an action without a record
 _ORDER = (
     "export",
     "quantize",
     "compile",
     "link",
     "validate",
-)  # of the kinds in a build
-_SPEED = 50 << 20  # bytes a second, which only orders actions that nothing is known of
+)  # the kinds in a build
+_SPEED = 50 << 20  # bytes per second, only to order actions without a record
 
 
 class Expectations:

@@ -82,6 +82,6 @@ def _find(backend_id: str, paths: Iterable[Path]) -> Path | None:
 def _holds(path: Path, backend_id: str, modified: int) -> bool:
     with open(path, "rb") as file:
         if not os.fstat(file.fileno()).st_size:
-            return False  # which can't be mapped
+            return False  # an empty file, which can't be mapped
         with mmap(file.fileno(), 0, access=ACCESS_READ) as content:
             return content.find(f"{backend_id}\0".encode()) >= 0

@@ -34,7 +34,7 @@ class _Backend(ctypes.Structure):
     _fields_ = (("name", ctypes.c_char_p), ("interface", ctypes.c_void_p))
 
 
-_registered: list[_Backend] = []  # never freed: registries hold the addresses of names
+_registered: list[_Backend] = []  # never freed: registries keep pointers to names
 
 
 def load_delegate_libraries() -> None:

@@ -40,7 +40,7 @@ def find_drops(
     built = read_manifest(workspace, package)
     if last is None or built is None or workspace.baseline(package).exists():
         return {}
-    if last.get("action") == built.get("action"):  # the same once more
+    if last.get("action") == built.get("action"):  # the same build again
         drops = {
             name: (was, now) for name, (was, now) in recorded.get("drops", {}).items()
         }

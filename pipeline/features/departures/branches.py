@@ -17,7 +17,7 @@ from pipeline.features.departures.python_source import (
     shallow_walk,
 )
 
-_DEPTH = 3  # of calls that are followed
+_DEPTH = 3  # levels of calls to follow
 _LONGEST = 80  # characters of a statement in a message
 Conditional = ast.If | ast.IfExp | ast.While | ast.Try | ast.For | ast.Match
 _CONDITIONALS = (ast.If, ast.IfExp, ast.While, ast.Try, ast.For, ast.Match)

@@ -16,10 +16,10 @@ from pipeline.features.departures.trace import Leaf, Trace, TraceEvent, is_value
 
 # In units in the last place: the tolerances at which values are compared, one after the other.
 TOLERANCES = (0.0, 4.0, 64.0, 1024.0, 16384.0, 262144.0)
-_LARGEST = 0.25  # relative distance at which values can be said to agree
+_LARGEST = 0.25  # greatest relative distance at which values can agree
 _EPS = 2.0**-23  # of float32
-ROUNDING = 64 * _EPS  # by which the outputs of operators that mean the same may differ
-_JUMP = 10.0  # a result is this much farther off than what it was computed from, at a departure
+ROUNDING = 64 * _EPS  # by which the outputs of equivalent operators may differ
+_JUMP = 10.0  # a departing result's error is at least this many times its inputs'
 
 
 class ValueIndex:
@@ -51,7 +51,7 @@ class ValueIndex:
         reach = math.inf
         if math.isfinite(
             most
-        ):  # one projection differs by a few times the distance at most
+        ):  # one projection differs by at most a few times the distance
             reach = 8 * most * content.norm
         center = content.projections[0]
         first = bisect_left(entries, center - reach, key=_projection)

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
-_LARGEST = 1 << 21  # bytes of a file that is read
-_DEPTH = 3  # of definitions that are followed
+_LARGEST = 1 << 21  # bytes of a file to parse
+_DEPTH = 3  # levels of definitions to follow
 _DEFINITIONS = 24
 
 

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-_DEPTH = 3  # of containers in attributes
+_DEPTH = 3  # levels of containers in attributes
 _TORCH_DICTS = ("_parameters", "_buffers", "_modules")
 _CALLABLES = (nn.Module, FunctionType, MethodType, functools.partial)
 _OWN = "__dict__"

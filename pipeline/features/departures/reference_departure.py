@@ -49,7 +49,7 @@ def describe_departure(
         return locate_departure(program, reference, inputs, root or Path.cwd())
     except (
         Exception
-    ):  # user code raises whatever it likes; whoever judges the reference reports it
+    ):  # user code may raise anything; the judge of the reference reports it
         return ""
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 _PROJECTIONS = 8
-_COLUMNS, _ROWS = 4096, 256  # of a block of values; one block is projected at a time
+_COLUMNS, _ROWS = 4096, 256  # of a block of values; blocks are projected one at a time
 _SEED = 38
 
 
@@ -126,7 +126,7 @@ def _project_block(block: Tensor, number: int) -> Tensor:
     sums = block[: full * _COLUMNS].reshape(full, _COLUMNS) @ columns
     last_row = block[full * _COLUMNS :]
     last = (last_row @ columns[: len(last_row)]).unsqueeze(0)
-    turned = rows.roll(number, 0)  # another sign for the same place of another block
+    turned = rows.roll(number, 0)  # each block has another sign at the same position
     return (torch.cat([sums, last]) * turned[: full + 1]).sum(0)
 
 

@@ -24,7 +24,7 @@ from pipeline.features.departures.storages import StorageKeeper, memory_key, sto
 
 Site = TypeVar("Site")
 
-_LARGE = 1 << 16  # values of a weight whose views aren't read again
+_LARGE = 1 << 16  # least values of a weight whose views aren't read again
 _UNWRITTEN = frozenset(
     {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
 )
@@ -76,7 +76,7 @@ _VIEWS = frozenset(
 )
 # Batch norm writes these in training mode, which its schema doesn't declare.
 _SILENT_WRITES = ("running_mean", "running_var")
-_SOURCE = "source"  # what made a value all of whose elements are the same, if no arithmetic did
+_SOURCE = "source"  # origin of a uniform value that no arithmetic made
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ _PARTS = (
 _OWN_GRAPH, _OTHER_GRAPH = 1, 0
 _NAME = re.compile(rf"(.*?)(?:/(.*?))?({'|'.join(_PARTS)})?")  # kind, method, part
 _FILE = re.compile(r'File "([^"\n]+)"')
-_TIME = (1980, 1, 1, 0, 0, 0)  # the least that a zip file holds
+_TIME = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip file can store
 
 Lines = Mapping[str, str]
 
@@ -67,7 +67,7 @@ def record_etrecord(
     """
     etrecord = manager.get_etrecord()
     programs = etrecord.edge_dialect_program
-    if isinstance(programs, ExportedProgram):  # whose method would be called `forward`
+    if isinstance(programs, ExportedProgram):  # which would be named `forward`
         (method,) = manager.methods
         etrecord.edge_dialect_program = {method: programs}
     for method in manager.methods:
@@ -79,7 +79,7 @@ def record_etrecord(
     file = io.BytesIO()
     try:
         etrecord.save(file)
-    except SerializeError as error:  # as of control flow with constants of its own
+    except SerializeError as error:  # such as control flow with its own constants
         *_, first = iter_causes(error)
         raise PipelineError(
             f"{', '.join(sorted(manager.methods))}: ExecuTorch can't write the program into an "

@@ -12,7 +12,7 @@ from pipeline.store.digest import Digest
 from pipeline.store.files import ETRECORD
 from pipeline.store.store import Store
 
-if TYPE_CHECKING:  # torch, without which new weights are linked
+if TYPE_CHECKING:  # torch, which linking new weights doesn't need
     from executorch.exir import ExecutorchProgramManager
     from torch.export import ExportedProgram
 

@@ -28,9 +28,9 @@ from pipeline.store.errors import PipelineError
 from pipeline.store.files import read_record
 from pipeline.store.json_diff import diff_json
 
-_SHOWN = 0.05  # seconds of a stage, below which it is passed over
+_SHOWN = 0.05  # seconds; shorter stages aren't shown
 _NEEDED = (SOURCE_CALLS, PACKAGE_CALLS, LOADS)
-_SLOWEST = 5  # actions that are named
+_SLOWEST = 5  # actions to name
 _SCHEDULE = ("seconds", "workers", "idle", "idle_while_ready", "chain")
 
 

@@ -86,7 +86,7 @@ def _resolve(plan: Plan, packages: Sequence[str]) -> Iterator[str]:
         raise ConfigErrors(problems)
 
 
-Expected = tuple[ActionTask, Status]  # an action that a run looks at, and what it finds
+Expected = tuple[ActionTask, Status]  # an action that a run checks, and its status
 
 
 def expected_action(task: ActionTask, status: Status) -> Action | None:
@@ -150,7 +150,7 @@ def expected(
     link = links[package]
     for unit in plan.units(package):
         compile_ = ActionTask(plan, "compile", None, package, unit)
-        if link.current:  # a run doesn't look at them, whatever the store has
+        if link.current:  # a run doesn't check them, whatever the store has
             status = _LINKED
         elif whole and link.state == "hit":
             status = _TO_FETCH
@@ -291,12 +291,12 @@ class _Preview:
         self._targets: dict[str, list[Target]] = {}  # by package
         for target in targets:
             self._targets.setdefault(target.package, []).append(target)
-        self._titles: dict[Digest, str] = {}  # of the first action of a digest
+        self._titles: dict[Digest, str] = {}  # title of the first action with a digest
         self._exported: set[str] = set()
 
     def add(self, task: ActionTask, status: Status) -> None:
         """Add an action if it belongs to a target, with a row if it isn't current."""
-        if task.kind == "export":  # which several packages share
+        if task.kind == "export":  # several packages share it
             if task.title in self._exported:
                 return
             self._exported.add(task.title)

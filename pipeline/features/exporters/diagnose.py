@@ -103,7 +103,7 @@ def _diagnose(action: Action[ExportInputs], workspace: Workspace) -> dict[str, A
     make_folder(workspace.logs, workspace.build)
     path: Path = workspace.root / action.inputs.path
     with logging_to(workspace.logs / "diagnose.log"):
-        from pipeline.features.exporters.export import (  # torch, which warns
+        from pipeline.features.exporters.export import (  # imports torch, which warns
             fetch_sources,
             run_drafts,
         )

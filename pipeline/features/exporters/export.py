@@ -205,7 +205,7 @@ def _draft(
             record["error"] = explain_error(error, root=root)
     record["exports"] = calls
     if calls and calls[-1]["draft_error"]:
-        record["error"] = ""  # which ended the exporter
+        record["error"] = ""  # the draft's error, which ended the exporter
     return record
 
 
@@ -273,12 +273,12 @@ def _warm_up() -> None:
     program.run_decompositions({})
     save_inputs([InputSet(example, {}, "")])
     for name in _LATER:
-        with suppress(ImportError):  # another release
+        with suppress(ImportError):  # another release of torch
             importlib.import_module(name)
     for feature in find_features():
         if feature.record_references:
             load(feature.record_references)
-    torch.compiler.list_backends()  # control flow asks all distributions for some, once a process
+    torch.compiler.list_backends()  # control flow searches all distributions once per process
     _keep_lines()
 
 

@@ -24,7 +24,7 @@ from pipeline.store.errors import PipelineError, SourceError
 from pipeline.store.names import METHOD_NAME, METHOD_RULE, are_distinct
 
 Reference = Callable[..., Any]
-_MOST_MISTAKES = 8  # that are told of the inputs of one method
+_MOST_MISTAKES = 8  # to report about the inputs of one method
 
 
 def call_export_methods(
@@ -287,7 +287,7 @@ def parse_inputs(
     if value is None or (isinstance(value, tuple | list) and not value):
         sets = []
     elif eager or not isinstance(value, Iterable):
-        sets = _as_input_sets(value, kind, where)  # which says what is wrong with it
+        sets = _as_input_sets(value, kind, where)  # which reports what is wrong with it
     else:
         sets = _number_calls(value, kind, where)
     mistakes: list[str] = []

@@ -18,7 +18,7 @@ from pipeline.plan.places import FolderSet, environment_folders
 from pipeline.program.fresh_imports import importing_from_text
 from pipeline.program.workspace_modules import add_finder, load_package, pass_on_imports
 
-_PACKAGE = "__init__"  # which an exporter's folder may have, and is looked for there
+_PACKAGE = "__init__"  # of an exporter's folder, where Python looks for it
 
 
 @contextmanager

@@ -41,7 +41,7 @@ class Handover:
         if blob not in self._sizes:
             self._sizes[blob] = len(data)
             self._blobs.write(data)
-            self._blobs.flush()  # or a fork that the exporter makes writes it once more
+            self._blobs.flush()  # otherwise a fork by the exporter writes it again
         return blob
 
     def to_json(self) -> dict[str, Any]:

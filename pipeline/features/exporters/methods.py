@@ -147,7 +147,7 @@ def hand_over_stream(
                 del value, reference, exported
                 yield name, program
                 del program
-            gc.collect()  # programs and modules refer to themselves
+            gc.collect()  # programs and modules contain reference cycles
 
     with sharing_members():
         save_programs(_StreamedPrograms(take()), handover.archive)
@@ -257,7 +257,7 @@ def _put_recordings(
 def _neutral_defaults() -> Iterator[tuple[torch.dtype, torch.device]]:
     """Set torch's initial default dtype and device within the context; yield the exporter's."""
     dtype, device = torch.get_default_dtype(), torch.get_default_device()
-    is_elsewhere = device.type != "cpu"  # setting the CPU would put a mode in force
+    is_elsewhere = device.type != "cpu"  # setting the CPU would activate a mode
     torch.set_default_dtype(torch.float32)
     if is_elsewhere:
         torch.set_default_device(None)

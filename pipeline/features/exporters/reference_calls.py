@@ -40,8 +40,8 @@ from pipeline.store.errors import PipelineError
 from pipeline.store.reasons import reason
 from pipeline.store.remedies import explain_error
 
-_RESET, _END = b"R", b"E"  # which have no answers; any other message is a call
-_GAVE, _FAILED = b"+", b"-"  # begin an answer
+_RESET, _END = b"R", b"E"  # these have no answers; any other message is a call
+_GAVE, _FAILED = b"+", b"-"  # prefixes of an answer
 # By method, its reference, and the nesting of its program's arguments.
 _References = Mapping[str, tuple[Reference, pytree.TreeSpec]]
 
@@ -185,7 +185,7 @@ def _find_references(path: Path, parameters: Mapping[str, Any]) -> _References:
 
 def _serve_sequence(line: Connection, references: _References) -> bool:
     """Make the calls of a sequence; return whether another one follows."""
-    torch.set_num_threads(1)  # the threads of this fork's parent are not there
+    torch.set_num_threads(1)  # a fork doesn't have its parent's threads
     while (message := line.recv_bytes()) not in (_RESET, _END):
         line.send_bytes(_answer(message, references))
     return message == _RESET

@@ -66,7 +66,7 @@ def _find_tensors(buffers: Buffers) -> dict[TensorPlace, list[User]]:
     users: dict[TensorPlace, list[User]] = defaultdict(list)
     for method, tensors in buffers.items():
         for name, tensor in tensors.items():
-            if start := tensor.data_ptr():  # neither empty nor of the device meta
+            if start := tensor.data_ptr():  # neither empty nor on the device meta
                 users[start, tensor.element_size(), tuple(tensor.shape)].append(
                     (method, name)
                 )

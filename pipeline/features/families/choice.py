@@ -13,7 +13,7 @@ from pipeline.store.digest import Digest, hash_json
 # Stems of files, each with patterns of names.
 Rules = Sequence[tuple[str, Sequence[str]]]
 _Blob = tuple[Digest, int]  # with its size in bytes
-_LEAST = 64  # bytes; the name of a smaller constant takes more
+_LEAST = 64  # bytes; a smaller constant's name takes more
 
 
 def choose(

@@ -11,7 +11,7 @@ from pipeline.backends import Options
 from pipeline.backends.options import rule
 from pipeline.config.fields import WEIGHTS_FILE, Name, Weights
 
-if TYPE_CHECKING:  # whose fields this module adds to
+if TYPE_CHECKING:  # this module adds to its fields
     from pipeline.config.models import PackageConfig
 
 

@@ -18,7 +18,7 @@ from pipeline.store.digest import Digest, hash_json
 from pipeline.store.errors import Problem, did_you_mean
 from pipeline.store.json_diff import Difference
 
-if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
+if TYPE_CHECKING:  # a no-op run parses no config and needs no pydantic
     from pipeline.config.compose import Document
     from pipeline.config.models import PackageConfig
     from pipeline.plan.plan import Plan

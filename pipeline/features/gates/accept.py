@@ -53,7 +53,7 @@ def _accept(plan: Plan, package: str) -> str:
             f"{package}: {BASELINES}/ is a link that leads out of the workspace"
         )
     before = None
-    with suppress(ConfigErrors):  # one that can't be read is replaced
+    with suppress(ConfigErrors):  # an unreadable one is replaced
         before = read_baseline(path)
     text = format_baseline(package, keep_accepted(now, before)).encode()
     there = path.read_bytes() if path.is_file() else None

@@ -43,7 +43,7 @@ _MOST_REASONS = 3
 _USAGE = "doit affected <revision> [package ...]"
 
 
-Affected = Mapping[str, Any]  # as `_make_row` describes it
+Affected = Mapping[str, Any]  # in the form of `_make_row`
 
 
 def _make_row(

@@ -40,7 +40,7 @@ _Method: Any = create_model(
     "_Method",
     __base__=Options,
     nodes=(_Count, ...),
-    delegated_nodes=(_Count, ...),  # on delegates, or on a backend's own kernels
+    delegated_nodes=(_Count, ...),  # on delegates, or on a backend's kernels
     operators=(_Count, ...),
     delegated_operators=(_Count, ...),
     partitions=(dict[str, _Count], {}),
@@ -60,10 +60,10 @@ FIGURES: type[Options] = create_model(
     "_Figures",
     __base__=Options,
     digest=(_Digest, ...),
-    files=(dict[str, _Digest], {}),  # by name, where growth is measured on devices
+    files=(dict[str, _Digest], {}),  # by name, if growth is measured on devices
     size=(Annotated[int, Field(ge=1)], ...),
     segments=(dict[str, _Count], {}),  # bytes by kind
-    processor=(str | None, None),  # of its latencies
+    processor=(str | None, None),  # that measured its latencies
     tensors=(dict[str, _Tensor], {}),
     methods=(dict[str, _Method], ...),
 )

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pipeline.features.gates.gate import GateSubject, Json
 from pipeline.store.errors import listed, plural
 
-_MOST = 5  # delegates that a sentence names
+_MOST = 5  # delegates to name in a sentence
 
 
 def find_estimates(method: GateSubject, gate: str) -> tuple[Sequence[Json], str]:

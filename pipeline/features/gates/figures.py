@@ -29,7 +29,7 @@ Json = Mapping[str, Any]
 def read_build(manifest: Path) -> Json | None:
     """Read the build of a manifest and the records next to it, or return None if it can't be
     read."""
-    record = read_record(manifest)  # which may have another name
+    record = read_record(manifest)  # its file may have another name
     if record is None or not fits_name(MANIFEST, record):
         return None
     records = (read_fitting(manifest.with_name(name)) for name in (CONTENTS, REPORT))
@@ -65,7 +65,7 @@ def make_figures(
         methods[name] = _method(facts, inside.get(name, {}), proved.get(name, {}))
     return {
         "digest": hash_json(files),
-        "files": {},  # which a baseline names where growth is measured on devices
+        "files": {},  # set in a baseline if growth is measured on devices
         "size": sum(file["size"] for file in manifest["files"].values()),
         "segments": _segments(manifest, contents),
         "processor": (validation or {}).get("processor") if is_timed else None,

@@ -236,7 +236,7 @@ def _describe_missing(
     """Return what a gate needs that the baseline lacks, in a sentence, or "" if it lacks
     nothing."""
     command = f"`doit baseline {subject.package}`"
-    if not has_baseline:  # the same sentence for all methods, so that it is said once
+    if not has_baseline:  # the same sentence for all methods, to be reported once
         if required:
             return f"no baseline; {command} accepts the present figures"
         return f"{NO_BASELINE}; {command} records one"

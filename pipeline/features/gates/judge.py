@@ -31,7 +31,7 @@ def prepare_judging(
 
     def judge(manifest: Json | None, measured: Json) -> Judgement:
         gates: list[GateRecord] = []
-        if manifest:  # to have none is a failure by itself
+        if manifest:  # a missing manifest is itself a failure
             gates = check_gates(
                 _run_on_targets(action.key["held_to"], workspace, str(action.package)),
                 manifest,

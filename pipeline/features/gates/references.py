@@ -71,7 +71,7 @@ def open_reference(plan: Plan, word: str, stack: ExitStack) -> Reference | None:
     name = word if commit.startswith(word) else f"{word} ({commit[:12]})"
     try:
         root = stack.enter_context(read_revision(plan.workspace.root, commit))
-    except MissingFolderError:  # the workspace is younger
+    except MissingFolderError:  # the workspace didn't exist yet
         return Reference(name, (), _find_nothing)
     revision = Plan(replace(plan.workspace, root=root))
     revision.trust_last_exports()

@@ -18,9 +18,9 @@ from pipeline.store.errors import did_you_mean, listed
 
 Json = Mapping[str, Any]
 _ALL_ARENAS = "0"  # in the memory of a target
-_MOST = 5  # needs that a sentence names
-_MOST_OPTIONS = 2  # that avoid an operator, surest first
-_MOST_LINES = 2  # of an operator
+_MOST = 5  # needs to name in a sentence
+_MOST_OPTIONS = 2  # ways to avoid an operator, the surest first
+_MOST_LINES = 2  # per operator
 _OLDER = "lower it with the executorch of that runtime"
 _ALIGNED_BY = {
     "segments": "emit.layout.segment_alignment",

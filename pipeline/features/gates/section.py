@@ -15,7 +15,7 @@ from pipeline.report.records import MOST_SQNR, delegated_share, in_order, is_unc
 from pipeline.store.errors import plural
 from pipeline.store.sizes import human_size
 
-_STEP = 1.1  # times a ratio of latencies, from which on it is another one
+_STEP = 1.1  # the factor from which on a ratio of latencies has changed
 _WORDS = {"bad": "worse", "good": "better"}
 _LEFT_ALONE = {"no partitioners": "does not apply", "no baseline": "no baseline yet"}
 _UNITS: dict[str, Callable[[Any], str]] = {

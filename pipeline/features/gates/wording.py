@@ -12,7 +12,7 @@ from pipeline.report.records import describe_left, name_kernels
 from pipeline.store.errors import listed
 
 Increase = tuple[str, int | None, int]  # a name, and the figures before and now
-MOST = 5  # changes of a kind that a sentence names
+MOST = 5  # changes of a kind to name in a sentence
 NAME_FAMILY = "give it a `family`"
 
 
