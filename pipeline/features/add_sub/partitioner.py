@@ -18,8 +18,7 @@ from pipeline.program.graphs import graph_modules
 
 
 class AddSubPartitioner(Partitioner):
-    """Takes nodes that the compiler has an instruction for, including those in control-flow
-    branches."""
+    """Takes nodes that the compiler has an instruction for, also in control-flow branches."""
 
     delegation_spec = DelegationSpec("AddSubBackend", [])
 

@@ -67,14 +67,12 @@ class AddSubRuntime(DelegateRuntime):
             raise DelegateError(message, output.handle) from error
 
     def timings(self, handle: Loaded) -> Iterable[Timing]:
-        """Return the times of `add`, `sub` and `cast` in the last call, up to any instruction that
-        failed."""
+        """Return the times of `add`, `sub` and `cast` in the last call, up to any failed one."""
         return tuple(handle.timings)
 
 
 def _value(number: int, line: Instruction, *operands: Any) -> Tensor:
-    """Return the value of an instruction, after checking it against the type that the line
-    declares."""
+    """Return the value of an instruction, checked against the type that its line declares."""
     try:
         value = _compute(line, *operands)
         value_type = (

@@ -42,8 +42,7 @@ _GENERATED = "mlx_graph_schema.py"
 
 
 def _installed_files() -> tuple[Path, Path]:
-    """Return the serialization package's folder and flatc's path; only ExecuTorch's wheels ship
-    flatc."""
+    """Return the serialization package's folder and flatc, which only ExecuTorch's wheels ship."""
     (root, *_) = package_folders("executorch")
     return root / "backends" / "mlx" / "serialization", root / "data" / "bin" / "flatc"
 
@@ -83,8 +82,7 @@ def provide_mlx() -> None:
 
 
 def _generate(path: Path, flatc: Path) -> None:
-    """Do what the generator's `main` does, except for the C++ files, whose templates are
-    missing."""
+    """Do what the generator's `main` does, except the C++ files, whose templates are missing."""
     output = StringIO()
     with redirect_stdout(output):
         generator = SimpleNamespace(**run_path(str(path / "generate.py")))
@@ -159,8 +157,7 @@ def _mps_reasons(partitioner: Partitioner, program: ExportedProgram) -> Iterator
 
 @contextmanager
 def _mlx_reasons(partitioner: Partitioner, program: ExportedProgram) -> Iterator[Why]:
-    """Read why nodes were rejected from the partitioner's builder, which visits the program
-    first."""
+    """Read the reasons from the partitioner's builder, which visits the program first."""
     why: Why = {}
     yield why
     support = getattr(partitioner, "supported_ops", None)

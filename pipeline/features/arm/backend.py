@@ -1,5 +1,4 @@
-"""Catalogue entries of Arm's backends, which share one partitioner and one quantizer:
-executorch/backends/arm."""
+"""Entries of Arm's backends, which share a partitioner and a quantizer: executorch/backends/arm."""
 
 from __future__ import annotations
 

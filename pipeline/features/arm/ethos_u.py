@@ -127,8 +127,7 @@ class EthosUOptions(EthosUTarget):
     @field_validator("system_config", "memory_mode")
     @classmethod
     def _is_defined(cls, value: str | None, info: ValidationInfo) -> str | None:
-        """Check a name against vela's default file; a user's file may define any name without
-        spaces."""
+        """Check a name against vela's default file; a user's file may define any one word."""
         if value is not None and not re.fullmatch(_SECTION, value):
             raise rule("must be a name without spaces")
         if value is None or info.data.get("config_ini") != OWN_INI:
@@ -152,8 +151,7 @@ class EthosUQuantize(ArmQuantize, EthosUTarget):
 
 @contextmanager
 def _with_vela() -> Iterator[None]:
-    """Let vela read users' files by their names in compile specs, and record its estimates, within
-    the context."""
+    """Let vela read users' files by their names in compile specs, and record its estimates."""
     from executorch.backends.arm.ethosu import backend
 
     def compile_with_inis(

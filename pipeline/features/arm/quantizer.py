@@ -24,8 +24,7 @@ _MARK = "pte_pipeline.scheme"  # in `node.meta`, which upstream's passes copy
 
 
 def make_quantizer(config: Any, quantizer: TOSAQuantizer) -> Quantizer:
-    """Return the quantizer with a config's options applied to the method, its inputs and
-    outputs."""
+    """Return the quantizer with a config's options for the method, its inputs and outputs."""
     mixed = _Mixed(quantizer, config) if config.mixed else None
     quantizer.set_global(quantization(config))
     if config.io is not None:
@@ -49,7 +48,7 @@ class _Mixed(Quantizer):
         inner = quantizer.quantizer
         for number, scheme in enumerate(self._schemes):
             if number != 1:
-                # A VgfQuantizer wraps the config in another class, only here.
+                # Only `set_global` wraps the config in the class that a VgfQuantizer needs.
                 quantizer.set_global(None if scheme is None else quantization(scheme))
                 inner.set_node_finder(quantizer.global_config, _Marked(number))
         quantizer.set_global(quantization(config))
@@ -72,8 +71,7 @@ class _Mixed(Quantizer):
         self._quantizer.validate(model)
 
     def _mark(self, model: GraphModule) -> None:
-        """Mark each node with the index of its scheme; nodes other than calls get the method's
-        scheme."""
+        """Mark each node with its scheme's index; nodes other than calls get the method's."""
         for node in model.graph.nodes:
             if _MARK not in node.meta:
                 is_call = node.op == "call_function"

@@ -29,8 +29,8 @@ _log = logging.getLogger(__name__)
 
 @contextmanager
 def kept_estimates() -> Iterator[None]:
-    """Attach vela's estimates to the results of Ethos-U's preprocess function, within the
-    context."""
+    """Within the context, attach vela's estimates to the results of Ethos-U's preprocess
+    function."""
     from executorch.backends.arm.ethosu import backend
 
     estimates: list[Estimate | None] = []
@@ -64,8 +64,7 @@ def kept_estimates() -> Iterator[None]:
 
 
 def _find_summary(folder: Path) -> Estimate | None:
-    """Read the last summary that vela wrote to a folder; without one, log a warning and return
-    None."""
+    """Return the last summary that vela wrote to a folder, or warn and return None without one."""
     # A folder named by a compile spec keeps the summaries of earlier partitions.
     summaries = sorted(
         folder.glob("*_summary_*.csv"), key=lambda path: path.stat().st_mtime_ns

@@ -130,8 +130,8 @@ def _guard(backend: Backend, who: str) -> Backend:
 
 
 def _guarded(make: Callable[..., Any] | None, methods: Iterable[str], who: str) -> Any:
-    """Wrap a factory so that it, and these methods of the objects it makes, restore torch's
-    defaults; None stays None."""
+    """Make a factory and these methods of its products restore torch's defaults; None stays
+    None."""
     if make is None:
         return None
 

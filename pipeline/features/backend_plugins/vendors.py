@@ -56,8 +56,7 @@ def _module(name: str, remedy: str) -> Requirement:
 
 
 def _cuda_torch() -> bool:
-    """Return whether torch is a CUDA build, judging by its version or by the CUDA libraries
-    installed."""
+    """Return whether torch is a CUDA build, judging by its version or installed CUDA libraries."""
     try:
         # PyPI's CUDA builds don't have `+cu` in their version.
         return "+cu" in version("torch") or importable("nvidia")

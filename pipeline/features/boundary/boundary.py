@@ -56,8 +56,7 @@ def _measure_crossings(module: GraphModule) -> tuple[npt.NDArray[np.object_], in
 
 
 def _max_runs(flow: Node) -> int:
-    """Return how often a control flow operator runs a body at most; once for a branch of a
-    condition."""
+    """Return the maximum number of runs of a control flow's body; 1 for a condition's branch."""
     if flow.target is torch.ops.higher_order.cond:
         return 1
     # map_impl(body, xs, others), scan(body, carries, xs, others)
@@ -100,8 +99,7 @@ def _count(values: Any) -> list[int]:
 
 
 def _upper_bound(size: int | torch.SymInt) -> int:
-    """Return a size's upper bound, or its example value if unbounded; 1 if known only at run
-    time."""
+    """Return a size's upper bound; its example if unbounded, 1 if known only at run time."""
     try:
         return eval_upper_bound(size)
     except RuntimeError:

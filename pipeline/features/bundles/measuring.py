@@ -14,8 +14,7 @@ from pipeline.validate.results import Validation
 
 
 class BundleMeasuring(Measuring):
-    """Makes the bundled program of a package if the config asks for it and all methods are
-    validated."""
+    """Makes a package's bundled program if the config asks for it and all methods are validated."""
 
     def __init__(self, subject: Subject, stages: Stages) -> None:
         super().__init__(subject, stages)

@@ -16,8 +16,7 @@ from pipeline.store.usage import Moved, Usage, read_moved, read_usage
 
 
 def _sizes(store: Store, folder: str) -> dict[Path, int]:
-    """Return the size of each file in `blobs` or `actions`, except files that vanish in the
-    meantime."""
+    """Return the size of each file in `blobs` or `actions`, except files that vanish meanwhile."""
     sizes = {}
     with suppress(OSError):  # a folder may vanish meanwhile
         for path in sorted((store.root / folder).glob("*/*")):

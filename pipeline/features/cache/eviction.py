@@ -19,8 +19,7 @@ from pipeline.store.store import Store
 
 @dataclass
 class Evicted:
-    """The outcome of an eviction, with sizes in bytes; `busy` if another eviction was in
-    progress."""
+    """The outcome of an eviction; sizes in bytes. `busy` if another eviction was in progress."""
 
     results: int = 0
     blobs: int = 0
@@ -104,8 +103,8 @@ def _drop(path: Path, size: int, evicted: Evicted) -> bool:
 
 
 def _find_earliest_lease(store: Store) -> float:
-    """Return when the oldest running build began, in seconds since the epoch, or infinity if none
-    is running."""
+    """Return when the oldest running build began, in seconds since the epoch; infinity if none
+    runs."""
     folder = store.root / FOLDER
     sweep(folder)
     times = [float("inf")]

@@ -175,8 +175,7 @@ class Index:
         return blob_bytes + sum(size for _, size in self.results().values())
 
     def find(self, kind: str, about: Digest | None, most: int) -> list[Digest]:
-        """Return at most `most` results of a kind, and of a subject if given, the most recently
-        used first."""
+        """Return up to `most` results of a kind (and subject), the most recently used first."""
         where, values = ("and about = ?", [bytes.fromhex(about)]) if about else ("", [])
         query = f"select digest from results where kind = ? {where} order by used desc limit ?"
         return [
@@ -187,8 +186,8 @@ class Index:
     # Eviction, which follows the index and checks each file's time of last use
 
     def oldest(self, before: float) -> tuple[Digest, int] | None:
-        """Return the least recently used result and its bytes, or None if every result was used
-        since `before`."""
+        """Return the least recently used result and its bytes; None if all were used since
+        `before`."""
         return self._oldest("results", "true", before)
 
     def oldest_loose(self, before: float) -> tuple[Digest, int] | None:
@@ -280,8 +279,8 @@ class Index:
 
 
 def _read_ahead(paths: Iterable[str]) -> None:
-    """Read files in parallel shortly before they are needed, so that the disk gets several requests
-    at a time."""
+    """Read files in parallel before they are needed, so that the disk gets many requests at
+    once."""
     from concurrent.futures import ThreadPoolExecutor  # not needed by a no-op run
 
     def read(path: str) -> None:

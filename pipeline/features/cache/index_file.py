@@ -1,5 +1,4 @@
-"""The SQLite file of a store's index: opens it, brings it up to date, and recreates it if it is
-bad."""
+"""The SQLite file of a store's index: opens and updates it, and recreates it if it is bad."""
 
 from __future__ import annotations
 
@@ -97,8 +96,7 @@ def _remove(store: Store) -> None:
 
 
 def _is_busy(error: BaseException) -> bool:
-    """Return whether the error means that another process is writing the index, which is then
-    intact."""
+    """Return whether the error means that another process is writing the index, which is intact."""
     import sqlite3
 
     return _has_code(error, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)

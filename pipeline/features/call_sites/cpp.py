@@ -125,7 +125,7 @@ inline bool fits(
 
 
 def render(facts: Json) -> Iterator[str]:
-    """Yield the lines of a header. Keys of `facts` are those of `verb.find_facts`."""
+    """Yield the lines of a header; `facts` is the result of `verb.find_facts`."""
     yield f"// {facts['title']}"
     yield "// Tensors that a method returns are valid until the next call. Not for several threads."
     yield _HEAD.format(namespace=facts["namespace"])

@@ -83,7 +83,7 @@ _CHECKS = """\
 
 
 def render(facts: Json) -> Iterator[str]:
-    """Yield the lines of a file. Keys of `facts` are those of `verb.find_facts`."""
+    """Yield the lines of a file; `facts` is the result of `verb.find_facts`."""
     yield f"// {facts['title']}"
     yield f"package {facts['namespace']}"
     yield ""

@@ -123,8 +123,7 @@ def find_symbols(method: Json) -> list[str]:
 
 
 def find_places(method: Json) -> list[int]:
-    """Return the positions of the outputs that an app gets, which are those that the export didn't
-    fix."""
+    """Return the positions of the outputs that an app gets: those that the export didn't fix."""
     places = []
     for place, output in enumerate(method["outputs"]):
         if output["kind"] != "fixed":

@@ -36,8 +36,7 @@ def _begin(name: str) -> str:
 
 
 def unique(names: Iterable[str], reserved: str) -> list[str]:
-    """Return the names with suffixes where needed, so that all differ and none is a reserved
-    word."""
+    """Return the names, with suffixes where needed to make them unique and not reserved."""
     seen = set(reserved.split())
     identifiers = []
     for name in names:

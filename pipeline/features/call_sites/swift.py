@@ -72,7 +72,7 @@ private func checkShape(
 
 
 def render(facts: Json) -> Iterator[str]:
-    """Yield the lines of a file. Keys of `facts` are those of `verb.find_facts`."""
+    """Yield the lines of a file; `facts` is the result of `verb.find_facts`."""
     yield f"// {facts['title']}"
     yield _HEAD.format_map(facts)
     yield ""

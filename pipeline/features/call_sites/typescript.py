@@ -68,7 +68,7 @@ function checkTensor(
 
 
 def render(facts: Json) -> Iterator[str]:
-    """Yield the lines of a module. Keys of `facts` are those of `verb.find_facts`."""
+    """Yield the lines of a module; `facts` is the result of `verb.find_facts`."""
     yield f"// {facts['title']}"
     yield "// The caller disposes of the tensors that a method returns."
     yield _HEAD
@@ -175,8 +175,8 @@ def _compute(size: Size, symbols: list[str]) -> str:
 
 
 def translate(expression: Any, symbols: list[str]) -> str:
-    """Return a TypeScript expression for a size that is computed from the inputs' sizes, or "" if
-    it can't be expressed."""
+    """Return a TypeScript expression for a size computed from inputs' sizes, or "" if
+    impossible."""
     if isinstance(expression, int):
         return str(expression)
     if expression in symbols:

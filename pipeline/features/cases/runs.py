@@ -22,8 +22,7 @@ _SELDOM = (
 
 
 def run_cases(validator: MethodValidator, cases: Sequence[str]) -> bool:
-    """Call a method on cases of these kinds, except those that don't suit its program. Returns
-    True."""
+    """Call a method on cases of these kinds, except any that don't suit its program."""
     kinds = _choose_kinds(validator, cases)
     settings = validator.settings
     result = validator.result

@@ -87,8 +87,7 @@ def run(plan: Plan, words: Sequence[str], json: bool = False) -> Iterator[Any]:
 
 
 def _make_record(words: Sequence[str]) -> dict[str, Any]:
-    """Return the record of the named backends and quantizers, by default all. Raises
-    PipelineError."""
+    """Return the record of the named, or all, backends and quantizers. Raises PipelineError."""
     quantizers = _lone_quantizers()
     names = [*BACKENDS, *quantizers]
     for word in words:
@@ -169,8 +168,7 @@ def list_backends() -> Iterator[str]:
 
 
 def describe_backend(name: str) -> Iterator[str]:
-    """Describe a backend, or a quantizer without one. Raises PipelineError if the name is
-    unknown."""
+    """Describe a backend, or a quantizer without one. Raises PipelineError for an unknown name."""
     _refuse_unknown(name, [*BACKENDS, *_lone_quantizers()])
     if name not in BACKENDS:
         host = QUANTIZERS[name].host
@@ -251,8 +249,7 @@ def _same_bytes(backend: Backend) -> str:
 
 
 def _runs(backend: Backend) -> str:
-    """Return whether and where delegates run here; "" if this machine can't lower to the backend,
-    so that nothing is known."""
+    """Return whether and where delegates run here; "" (unknown) if none can be lowered here."""
     if backend.explain_not_run():
         elsewhere = backend.execution.elsewhere
         if elsewhere:
@@ -289,8 +286,7 @@ def _properties(
     indent: str,
     only: Collection[str] = (),
 ) -> Iterator[str]:
-    """Yield lines on each option with its kind, default and help, followed by the options inside
-    it."""
+    """Yield each option with its kind, default and help, followed by the options inside it."""
     for name, part in schema.get("properties", {}).items():
         # The heading already names the quantizer.
         if name == "quantizer" or (only and name not in only):

@@ -62,8 +62,7 @@ def spans_decades(least: float, most: float) -> bool:
 
 
 def draw_axis(axis: Axis, height: float) -> list[Shape]:
-    """Draw an axis's grid lines, and the labels below them; the outer labels stay within the
-    chart."""
+    """Draw an axis's grid lines and the labels below; the outer labels stay within the chart."""
     shapes = []
     scale, ticks = axis
     for value, text in ticks:

@@ -19,8 +19,7 @@ _LETTER = 7  # the width of a letter of 12 pixels, on average and in a wide font
 
 
 def rectangle(box: Box, colour: str, title: str) -> Shape:
-    """Return a filled box, with a thin outline in the paper's colour that separates it from
-    others."""
+    """Return a filled box, separated from others by a thin outline in the paper's colour."""
     attributes = {
         "x": _across(box.left),
         "y": _number(box.top),
@@ -120,8 +119,7 @@ def _fitting_labels(place: Shape, narrow: str, wide: str) -> list[Shape]:
 
 
 def cut_text(text: str, width: float) -> str:
-    """Return the beginning of a text that fits into a width in any font, with an ellipsis if
-    cut."""
+    """Return a text cut, with an ellipsis, to fit into a width in any font."""
     most = int(width / _LETTER)
     if len(text) <= most:
         return text

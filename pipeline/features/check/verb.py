@@ -18,13 +18,13 @@ from pipeline.store.errors import (
 
 
 def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
-    """Report each mistake as an error, yield each warning, and last a summary if nothing is wrong.
+    """Yield a line for each mistake and each warning, then a summary if there is no mistake.
 
     Args:
         words: packages or config files, by default all.
 
     Raises:
-        PipelineError: there are mistakes, all already reported, or a word names nothing.
+        PipelineError: there are mistakes, all of them already yielded, or a word names nothing.
     """
     names: list[str] = []
     for word in words:

@@ -122,8 +122,7 @@ class _Performance:
         return answer
 
     def _watch(self, future: Future[str]) -> None:
-        """Report progress until the process is done, or end the process once nobody waits for
-        it."""
+        """Report progress until the process is done, or end it once nobody waits for it."""
         while not wait([future], timeout=_LOOK).done:
             _processes().look()
             self._say(future)

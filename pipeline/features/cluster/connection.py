@@ -62,8 +62,7 @@ class Connection:
     def listen(
         self, to_parcels: Callable[[Any], Any], to_workers: Callable[[Any], Any]
     ) -> None:
-        """Subscribe functions to the workers' events about parcels, and to events about the
-        workers."""
+        """Subscribe to the workers' events about parcels, and to events about the workers."""
         self.client.subscribe_topic(TOPIC, to_parcels)
         self.client.subscribe_topic("all", to_workers)
 
@@ -79,8 +78,7 @@ class Connection:
         return workers
 
     def find_assigned(self, worker: str) -> list[str]:
-        """Return the keys of the tasks that the scheduler has assigned to a worker. Raises
-        OSError."""
+        """Return the keys of the tasks assigned to a worker. Raises OSError."""
         assigned = self._ask(self.client.scheduler.processing, workers=[worker])
         keys: list[str] = assigned.get(worker, [])
         return keys

@@ -1,5 +1,4 @@
-"""The driver's side of a cluster: sends parcels to dask's workers, and turns answers into
-reports."""
+"""The driver's side of a cluster: sends parcels to dask's workers, turns answers into reports."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Explains two mistakes in YAML: a tab, and a key without its colon, which libyaml reports as an
-error in the next line."""
+"""Explains a tab in YAML, and a key without its colon, which libyaml reports in the next line."""
 
 from __future__ import annotations
 

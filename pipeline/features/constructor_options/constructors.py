@@ -90,8 +90,7 @@ def constructors(stage: str = "") -> list[Constructor]:
 
 
 def beyond(stage: str) -> Mapping[str, str]:
-    """Return the options of a stage that aren't a parameter of any constructor, with an
-    explanation."""
+    """Return the options of a stage that aren't a parameter of any constructor, each explained."""
     backend, _, kind = stage.partition(".")
     return _table()["beyond"].get(backend, {}).get(kind, {})  # type: ignore[no-any-return]
 
@@ -127,8 +126,8 @@ def find_unknown_options(
 
 
 def unknown_options(backend: Backend, options: Options) -> Iterator[tuple[str, str]]:
-    """Yield the options of a config that no constructor of the described executorch takes, each
-    with a suggestion."""
+    """Yield a config's options that no constructor of the described executorch takes, each with a
+    suggestion."""
     quantizes = isinstance(options, QuantizeConfig)
     stage = f"{backend.name}.{'quantization' if quantizes else 'lowering'}"
     callables = constructors(stage)

@@ -1,5 +1,5 @@
-"""Contracts: the requirements of packages on the runtime that loads them, and the features of
-targets' runtimes."""
+"""Contracts: what packages require of the runtime that loads them, and what targets' runtimes
+provide."""
 
 from __future__ import annotations
 

@@ -183,8 +183,7 @@ def _describe_method(plan: PlanFacts, calls: Iterable[KernelCall]) -> dict[str, 
 
 
 def _group(calls: Iterable[KernelCall]) -> Iterator[Json]:
-    """Group calls of the same operator with the same tensor forms, in the order of operator and
-    key."""
+    """Group calls of the same operator with the same tensor forms, sorted by operator and key."""
     groups: dict[tuple[str, str, tuple[str, ...]], list[KernelCall]] = defaultdict(list)
     for call in calls:
         dtypes = tuple(dtype or "" for dtype in call.dtypes)

@@ -1,6 +1,6 @@
-"""The targets that a package is checked against: the targets of its gate `runs_on`, and its
-config's `target` if `targets/` has a file of that name and no gate makes it a mere label.
+"""The targets that a package is checked against, if `targets/` has a file of the name.
 
+They are the targets of its gate `runs_on` or, without that gate, its config's `target`.
 Questionable labels and files cause warnings, since users take anything silently ignored as done.
 """
 
@@ -70,8 +70,7 @@ def find_runs_on(config: PackageConfig) -> set[str]:
 
 
 def _runs_on(limits: Any) -> tuple[str, ...] | None:
-    """Return the targets that the gates of a package or a method name, or None without such a
-    gate."""
+    """Return the targets that the gates of a package or a method name; None without such a gate."""
     names: tuple[str, ...] | None = getattr(limits.gates, "runs_on", None)
     return names
 
@@ -86,8 +85,8 @@ class TargetPlanning(Planning):
     def find_problems(
         self, package: str, config: PackageConfig, document: Document
     ) -> Iterator[Problem]:
-        """Yield a problem for each target without a file, and the mistakes in the files of the
-        others."""
+        """Yield a problem for each target without a file, and the mistakes in the existing
+        files."""
         from pipeline.features.contracts.targets import missing_target, read_target
 
         holders: dict[str, Any] = {"validate": config.validation}
@@ -122,7 +121,7 @@ class TargetPlanning(Planning):
         self, package: str, files: Files, config: PackageConfig
     ) -> Mapping[str, Any]:
         """Return the runtimes that a valid package is checked against, by target, and its gates,
-        with the config's `target` added to `runs_on`."""
+        with the config's `target` as the default of `runs_on`."""
         from pipeline.features.contracts.targets import describe_runtime, read_target
 
         targets = {}
@@ -190,8 +189,8 @@ def _find_strange_targets(plan: Plan) -> Iterator[Problem]:
 def _describe(
     label: str, files: set[str], counts: Counter[str]
 ) -> tuple[str, str] | None:
-    """Describe what is wrong with a label without a file, and what may be meant, or return None if
-    nothing is."""
+    """Describe what is wrong with a label without a file, and what may be meant; None if nothing
+    is."""
     from pipeline.features.contracts.labels import KNOWN_LABELS, near_labels
 
     if files:
@@ -220,8 +219,8 @@ def _describe(
 
 
 def _find_unread_targets(plan: Plan) -> Iterator[Problem]:
-    """Yield a warning for each file in `targets/` that no config names, or with a wrong
-    extension."""
+    """Yield a warning for each file in `targets/` with a wrong extension or that no config
+    names."""
     folder = plan.workspace.root / TARGETS
     named: set[str] = set()
     for _, summary in _iter_summaries(plan):

@@ -63,8 +63,7 @@ def _backend(name: Any) -> Any:
 
 
 def _kernel(value: Any) -> Any:
-    """Return an operator and its dtypes, or None for all dtypes, given a name or `{name: [dtype,
-    ...]}`."""
+    """Return an operator and its dtypes, None for all, from a name or `{name: [dtype, ...]}`."""
     name = value
     dtypes = None
     if isinstance(value, dict) and len(value) == 1:
@@ -203,8 +202,7 @@ def read_target(path: Path) -> RuntimeTarget:
 
 
 def format_target(facts: Mapping[str, Any]) -> str:
-    """Format the description of a runtime as a target file, without backends that no catalogue
-    knows."""
+    """Format a runtime's description as a target file, without backends that no catalogue knows."""
     ids = {backend.backend_id for backend in BACKENDS.values()}
     backends = [backend_id for backend_id in facts["backends"] if backend_id in ids]
     text: str = yaml.dump(

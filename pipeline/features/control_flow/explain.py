@@ -104,8 +104,7 @@ def _views_a_carry(scan: Node) -> bool:
 def _find_control_flow(
     programs: Mapping[str, ExportedProgram],
 ) -> Iterator[tuple[str, Node]]:
-    """Yield each control flow operator of the programs, with a location such as `run: scan in
-    module loop`."""
+    """Yield each control flow operator with its location, such as `run: scan in module loop`."""
     for method, program in programs.items():
         for node in iter_nodes(program):
             takes_graph = any(

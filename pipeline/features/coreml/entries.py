@@ -131,8 +131,7 @@ def _takes_quantized(options: CoreMLOptions, config: QuantizeConfig) -> str | No
 
 @contextmanager
 def _reasons(partitioner: Partitioner, program: ExportedProgram) -> Iterator[Why]:
-    """Collect the reasons that the partitioner logs. It logs each message once, for the node that
-    it is checking."""
+    """Collect the partitioner's logged reasons. It logs each message once, for the node at hand."""
     from executorch.backends.apple.coreml.partition import coreml_partitioner
 
     support = coreml_partitioner._OperatorsSupportedForCoreMLBackend

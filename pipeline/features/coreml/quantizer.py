@@ -91,8 +91,8 @@ def _config(scheme: CoreMLScheme) -> LinearQuantizerConfig:
 
 @contextmanager
 def _possible_patterns(model: GraphModule) -> Iterator[None]:
-    """Skip, within the context, patterns with an operator that the model lacks: they are not
-    exported and match nothing."""
+    """Within the context, don't export patterns with an operator that the model lacks, and match
+    nothing with them."""
     model.graph.eliminate_dead_code()  # every match begins with this
     model.recompile()
     model_operators = {node.target for node in model.graph.nodes}

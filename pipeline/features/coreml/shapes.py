@@ -52,8 +52,8 @@ class EnumeratedPartitioner(CoreMLPartitioner):  # type: ignore[misc]
         self._several = several
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
-        """Partition with the compile spec of the shapes. Raises PipelineError if the program
-        doesn't take the shapes."""
+        """Partition with the shapes' compile spec. Raises PipelineError if the program doesn't take
+        the shapes."""
         with with_derived_ranges([exported_program]):
             shapes = make_spec(exported_program, self._shapes, self._several)
         usual = self.delegation_spec
@@ -69,7 +69,7 @@ def make_spec(program: ExportedProgram, shapes: Listed, several: bool) -> Compil
     """Return the compile spec of a program's shapes.
 
     Args:
-        several: whether more than one input may have enumerated shapes, which takes ios18.
+        several: whether more than one input may have enumerated shapes, which requires ios18.
 
     Raises:
         PipelineError: the program does not take the shapes, or Core ML can't enumerate its inputs.

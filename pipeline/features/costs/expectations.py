@@ -46,8 +46,7 @@ class Expectations:
         return Cost(memory / _SPEED, memory)
 
     def recall(self, action: Action | ActionTask) -> float | None:
-        """Return the seconds that an action took before, or None if the store has no record of
-        it."""
+        """Return the seconds that an action took before, or None without a record."""
         cost = self._find(action)
         return cost.seconds if cost else None
 

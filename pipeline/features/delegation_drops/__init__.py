@@ -1,5 +1,4 @@
-"""Delegation drops: decreases in delegation since the last build, in packages without a
-baseline."""
+"""Delegation drops: packages without a baseline that delegate less than their last build."""
 
 from __future__ import annotations
 

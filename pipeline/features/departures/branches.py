@@ -114,7 +114,7 @@ def find_loop(path: Path, line: int) -> Branch | None:
 
 
 def describe_statement(path: Path, line: int) -> str:
-    """Return the text of the statement on a line, and of the definitions in the same file that it
+    """Return the text of the statement on a line, and of the definitions in its file that it
     uses."""
     source = read_source(path)
     statement = source.statement(line) if source else None

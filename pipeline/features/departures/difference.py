@@ -100,8 +100,7 @@ class RunDifference:
         return Path(frame.file)
 
     def changed_attributes(self) -> list[str]:
-        """Return the names of Python attributes that a call changes, except for modules'
-        buffers."""
+        """Return the names of Python attributes, but not buffers, that a call changes."""
         buffers = set()
         for name, holder in self.comparison.reference.holders.values():
             if isinstance(holder, nn.Module):

@@ -36,8 +36,7 @@ _WRAPPERS = (
 
 @dataclass(frozen=True)
 class FrameCall:
-    """A call in the user's code, and the innermost module around it, or None outside all
-    modules."""
+    """A call in the user's code, and the innermost module around it, or None if there is none."""
 
     frame: SourceLine
     module: Frame | None
@@ -134,8 +133,7 @@ def name_class(module: Frame) -> str:
 
 
 def name_module(module: Frame) -> str:
-    """Return a module's name for messages: `norm (LayerNorm)`, or only the class for the
-    outermost."""
+    """Return a module's name for messages: `norm (LayerNorm)`; for the outermost, its class."""
     if module.name:
         return f"{module.name} ({name_class(module)})"
     return name_class(module)

@@ -181,8 +181,7 @@ def extent(node: ast.AST) -> tuple[int, int]:
 
 
 def read_source(path: Path) -> SourceFile | None:
-    """Return a parsed file, cached. Returns None if it can't be read, isn't Python, or is too
-    large."""
+    """Return a parsed file, cached; None if it can't be read, isn't Python, or is too large."""
     try:
         state = path.stat()
     except OSError:

@@ -70,8 +70,7 @@ def _hooks(module: nn.Module) -> Iterator[Any]:
 
 
 def _referred(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """Yield the objects in a function's closure, and the global modules and functions that it
-    names."""
+    """Yield the objects in a function's closure, and the global modules and functions it names."""
     for name, cell in zip(
         function.__code__.co_freevars, function.__closure__ or (), strict=True
     ):
@@ -157,8 +156,7 @@ def _join(name: str, key: str) -> str:
 
 
 def _changed_keys(name: str, now: Any, before: Any) -> Iterator[str]:
-    """Yield the names of changes in a container; for an object's dicts, the names of changed
-    entries."""
+    """Yield the names of a container's changes; for an object's dicts, its changed entries."""
     owner, _, key = name.rpartition(".")
     if key not in (*_TORCH_DICTS, _OWN):
         yield name

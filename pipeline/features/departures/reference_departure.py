@@ -96,7 +96,7 @@ def _describe_form(actual: Trace[Any], expected: Trace[Any]) -> str:
 
 
 def _describe_random(expected: Trace[Any], root: Path) -> str:
-    """Describe random numbers that both draw: here both got the same ones."""
+    """Describe a draw of random numbers in both runs, which got the same numbers here."""
     for event in expected.events:
         if event.random:
             place = place_of(event.site)
@@ -182,8 +182,7 @@ def _name(event: TraceEvent[Any], difference: RunDifference) -> str:
 
 
 def _describe_outputs(difference: RunDifference) -> str:
-    """Describe the difference if all operators agree: other values or another number of them
-    returned."""
+    """Describe the difference if all operators agree: other values returned, or another number."""
     comparison = difference.comparison
     form = _describe_form(comparison.program, comparison.reference)
     labels = ", ".join(difference.labels)

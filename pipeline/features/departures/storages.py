@@ -23,8 +23,7 @@ def memory_key(tensor: Tensor) -> tuple[Any, ...]:
 
 
 def storage_key(tensor: Tensor) -> tuple[Any, ...]:
-    """Return a key for a tensor's values, equal for all tensors with the same layout in the same
-    memory."""
+    """Return a key for a tensor's values, equal for tensors of the same memory and layout."""
     if tensor.layout is not torch.strided:
         return memory_key(tensor)
     return (
@@ -56,8 +55,7 @@ class StorageKeeper:
                     self._before[address] = storage, storage.clone()
 
     def after_call(self, result: Any, arguments: Sequence[Tensor]) -> None:
-        """Record the memory that an operator allocated: memory of its results that no argument
-        shares."""
+        """Record the memory that an operator allocated: its results' that no argument shares."""
         argument_addresses = {
             _address(t) for t in arguments if t.layout is torch.strided
         }

@@ -210,8 +210,7 @@ class TraceRecorder(TorchDispatchMode, Generic[Site]):
         return result
 
     def _run_higher_order(self, func: Any, args: Sequence[Any], kwargs: Any) -> Any:
-        """Run control flow; a branch is recorded operator by operator, any other body as one
-        call."""
+        """Run control flow; record a branch operator by operator, any other body as one call."""
         if func.name() == "cond" and len(args) == 4:
             predicate, then, otherwise, operands = args
             # A mode is off within its own dispatch, and must see the operators of the branch.
@@ -379,8 +378,7 @@ def _written_arguments(
 
 
 def _is_random(func: Any, scalars: Mapping[str, Any]) -> bool:
-    """Return whether a call draws random numbers. An operator such as attention only could if it
-    has no dropout."""
+    """Return whether a call draws random numbers, which attention without dropout doesn't."""
     if torch.Tag.nondeterministic_seeded not in getattr(func, "tags", ()):
         return False
     return all(

@@ -104,8 +104,7 @@ _OTHER_VALUES = "has other values in the program than in the reference"
 
 
 def _weight_pairs(difference: RunDifference) -> Iterator[tuple[Leaf[Any], Leaf[Any]]]:
-    """Yield pairs of leaves with one name, of which at least one departs: the program's and the
-    reference's."""
+    """Yield pairs of same-named leaves, the program's and the reference's, if either departs."""
     program = difference.comparison.program.leaves
     reference = difference.comparison.reference.leaves
     departing = {id(leaf) for leaf in difference.program_leaves}

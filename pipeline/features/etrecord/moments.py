@@ -1,5 +1,4 @@
-"""Records the entries of an ETRecord when a unit is emitted, and joins them when a package is
-linked."""
+"""Records a unit's ETRecord entries when it is emitted, and joins them when a package is linked."""
 
 from __future__ import annotations
 

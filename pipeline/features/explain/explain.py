@@ -69,7 +69,7 @@ def run(plan: Plan, words: Sequence[str], json: bool = False) -> Iterator[Any]:
 
 
 def _read_last_run(plan: Plan) -> tuple[dict[str, Any], list[str]]:
-    """Return the bounds of the last run that did something, as data and in sentences. Raises
+    """Return the bounds of the last run that did something, also in sentences. Raises
     PipelineError."""
     timeline = read_record(plan.workspace.build / TIMELINE)
     bounds = next(call_all("find_schedule", timeline), None)
@@ -159,8 +159,8 @@ def _describe_time(entry: ActionEntry) -> str:
 
 
 def _compare_with_calls(entry: ActionEntry) -> str:
-    """Describe a validation's time as a multiple of the calls and loads that it can't avoid; "" for
-    other actions."""
+    """Describe a validation's time as a multiple of its unavoidable calls and loads; "" for
+    others."""
     calls = sum(entry.stages.get(name, 0.0) for name in _NEEDED)
     if not calls:
         return ""

@@ -97,8 +97,7 @@ def expected_action(task: ActionTask, status: Status) -> Action | None:
 
 
 def is_of(task: ActionTask, target: Target) -> bool:
-    """Return whether an action belongs to a target. The export of the model belongs to every
-    method."""
+    """Return whether an action belongs to a target, as the model's export does to each method."""
     if task.kind == "export":
         return task.model == task.plan.exporter(target.package)
     if task.package != target.package:
@@ -141,7 +140,7 @@ def expected(
 
     Args:
         links: the result of `foresee_links`.
-        whole: whether a run asks nothing about the methods of a package that the store has.
+        whole: whether the run skips the methods of a package whose link the store has.
     """
     if (model := plan.exporter(package)) is not None:
         pending = plan.pending.get((package, "link"))
@@ -175,8 +174,8 @@ def expected(
 
 
 def _waits_for_family(plan: Plan, package: str, links: Mapping[str, Status]) -> bool:
-    """Return whether a package of the same family is yet to be linked, since the validation depends
-    on its files."""
+    """Return whether a package of the family, whose files the validation needs, is yet to be
+    linked."""
     for member in plan.members(package):
         if member in links and links[member].state in _NOT_THERE:
             return True
@@ -326,8 +325,7 @@ class _Preview:
         return reason
 
     def sums(self, faulty: int) -> str:
-        """Return the number of actions in each state, and the number `faulty` of invalid
-        packages."""
+        """Return the number of actions in each state, and the number of `faulty` packages."""
         counts = Counter(action["state"] for action in self.actions)
         verbs = dict(VERDICTS)
         if counts["waiting"] > 1:

@@ -85,8 +85,7 @@ def _find_config_roads(plan: Plan, package: str, matches: Matches) -> Iterator[R
 
 
 def _find_source_roads(plan: Plan, package: str, matches: Matches) -> Iterator[Road]:
-    """Yield the roads through a model: its source, everything that its exporter read, its
-    tensors."""
+    """Yield the roads through a model: its source, its exporter's reads, its tensors."""
     root = plan.workspace.root
     export = str(plan.export(package))
     source = plan.models.source(export)
@@ -150,8 +149,7 @@ def _find_file_roads(plan: Plan, package: str, matches: Matches) -> Iterator[Roa
 
 
 def _find_code_roads(plan: Plan, package: str, matches: Matches) -> Iterator[Road]:
-    """Yield the roads through passes and operator libraries, whose code runs when methods are
-    lowered."""
+    """Yield the roads through passes and operator libraries, whose code runs in lowering."""
     config = plan.config(package)
     for reference, inputs in plan.inputs.passes(package).items():
         if matches(reference) or _name_match(inputs, matches):

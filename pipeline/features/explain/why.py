@@ -1,5 +1,4 @@
-"""`doit why`: which packages and methods depend on a file, tensor, backend or library, and by which
-road."""
+"""`doit why`: which packages and methods depend on a file, tensor, backend or library, and how."""
 
 from __future__ import annotations
 
@@ -68,8 +67,7 @@ def _spell(plan: Plan, word: str) -> str:
 def _find_relatives(
     plan: Plan, rows: Sequence[Mapping[str, Any]]
 ) -> Iterator[dict[str, Any]]:
-    """Yield a row for each package that is linked again because a package of its family is
-    lowered."""
+    """Yield a row for each package that is linked again because one of its family is lowered."""
     lowered = dict.fromkeys(row["package"] for row in rows if row["lower"])
     for package in plan.packages:
         if package in lowered:
@@ -85,8 +83,7 @@ def _show(
     unknown: Mapping[str, str],
     exists: bool,
 ) -> Iterator[str]:
-    """Yield the lines; `exists` is false if the word can only be a file and the file doesn't
-    exist."""
+    """Yield the lines; `exists` is false if the word can only be a file that doesn't exist."""
     cells = []
     for row in rows:
         methods = ", ".join(row["methods"] or ["all methods"])

@@ -36,8 +36,7 @@ class Announcements:
         self._file.flush()
 
     def add_death(self, error: ChildError) -> bool:
-        """Record the death of a process; return whether another process can leave out its last
-        step."""
+        """Record a process's death; return whether another process can skip its last step."""
         self._file.seek(0)
         label = self._file.read().decode()
         self._file.seek(0)

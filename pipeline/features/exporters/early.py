@@ -83,8 +83,7 @@ def _iter_codes(module: ModuleType) -> Iterator[CodeType]:
 
 
 def _find_rebound(code: CodeType) -> Iterator[str]:
-    """Yield the names that a function may rebind while it exports, through `global` or as
-    strings."""
+    """Yield the names that a function may rebind while it exports: its names and its strings."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, str):

@@ -153,16 +153,15 @@ def run_exporter(
 
 @contextmanager
 def _surround_exporter(root: Path, path: Path) -> Iterator[None]:
-    """Set up the environment common to all exporters in a process, before their imports and
-    libraries."""
+    """Set up the environment common to all exporters in a process, before its imports."""
     _warm_up()
     with importing_for(root, path), neutral_process(root):
         yield
 
 
 def _explain(root: Path, model: str, error: BaseException) -> str:
-    """Describe the error that ended an exporter. If torch suggests a draft, add the command that
-    makes one."""
+    """Describe the error that ended an exporter, with the command for a draft if torch suggests
+    one."""
     text = explain_error(error, root=root)
     if "draft_export" in str(error):
         return f"{text}; `doit diagnose {model}` lists everything in it that torch.export rejects"

@@ -140,8 +140,7 @@ def check_eager(module: ModuleType, references: Mapping[str, Reference]) -> None
 
 
 def _is_unlifted(value: Any) -> bool:
-    """Return whether a value is a program's `module()`, and not just any `torch.fx` graph
-    module."""
+    """Return whether a value is a program's `module()`, not just any `torch.fx` graph module."""
     return isinstance(value, GraphModule) and hasattr(
         value.graph._codegen, "pytree_info"
     )

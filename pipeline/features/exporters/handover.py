@@ -50,8 +50,7 @@ class Handover:
         return {"archive": self.archive.digest, "sizes": list(self._sizes.values())}
 
     def store_all(self, store: Store, given: Mapping[str, Any]) -> Digest:
-        """Store the archive and the blobs, with one of them in memory at a time; return the
-        archive's digest."""
+        """Store the archive and the blobs, one at a time in memory; return the archive's digest."""
         with open(self._blobs.name, "rb") as file:
             for size in given["sizes"]:
                 store.put(file.read(size))

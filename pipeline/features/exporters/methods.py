@@ -270,8 +270,7 @@ def _neutral_defaults() -> Iterator[tuple[torch.dtype, torch.device]]:
 
 
 def _find_warnings(method: str, program: ExportedProgram) -> str:
-    """Return a warning if a method was exported in training mode, so that compiling it would be
-    useless, or ""."""
+    """Return a warning if a method was exported in training mode, so useless to compile, or ""."""
     operators = [o for o in find_random_operators(program) if o.cause == "training"]
     if not operators:
         return ""

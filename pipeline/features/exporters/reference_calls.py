@@ -87,7 +87,7 @@ class ReferenceCalls:
 
 
 class _ReferenceWatch(ForkWatch):
-    """Passes the references to a function while the fork is alive, and keeps the function's
+    """Passes references to a function while the fork is alive, and keeps the function's
     `result`."""
 
     def __init__(

@@ -1,5 +1,4 @@
-"""Chooses the weights that the packages of a family share, by content, from their objects. Doesn't
-import torch."""
+"""Chooses the weights that a family's packages share, by content, from their objects. No torch."""
 
 from __future__ import annotations
 
@@ -111,8 +110,7 @@ def hash_content(shared: Shared, records: Iterable[Json]) -> Digest:
 
 
 def iter_constants(record: Json) -> Iterator[Json]:
-    """Yield the constants of portable operators, including those in the package's own data
-    files."""
+    """Yield the constants of portable operators, including those in the package's data files."""
     yield from record["constants"]
     yield from record["external_constants"]
 

@@ -65,8 +65,7 @@ def add_fields() -> dict[str, tuple[Any, Any]]:
 
 
 def summarize(config: PackageConfig, has_variables: bool) -> Mapping[str, Any] | None:
-    """Return the family settings that a link's key contains, or None if the package has no
-    family."""
+    """Return the family settings in a link's key, or None if the package has no family."""
     family: Family | None = getattr(config, "family")  # noqa: B009 - mypy knows no such field
     if family is None:
         return None

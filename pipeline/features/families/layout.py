@@ -58,7 +58,7 @@ def lay_out_files(
 def _iter_shared(
     owner: MethodObject, shared: Shared, store: Store
 ) -> Iterator[tuple[Blob, Tensor]]:
-    """Yield the shared constants of portable operators in an object, with the tensors that use
+    """Yield the shared constants of portable operators in an object, with the tensors using
     them."""
     constants = (*owner.constants, *owner.external_constants)
     if not any(blob.digest in shared.constants for blob in constants):
@@ -73,8 +73,7 @@ def _iter_shared(
 
 
 def _lay_out(entries: dict[str, NamedBlob], store: Store) -> list[Piece]:
-    """Lay out a `.ptd` file in the order of keys, so that it doesn't depend on which package has
-    what."""
+    """Lay out a `.ptd` file in the order of keys, independent of which package has what."""
     data = merge_named_data(
         ((None, entries[key]) for key in sorted(entries)),
         BlobBytes,

@@ -179,7 +179,7 @@ class FamilyPlanning(Planning):
     # Dependencies of a validation: the files of all packages
 
     def validate_facts(self, package: str, files: Files) -> Digest:
-        """Hash the files of a family's packages: `files` for this package, the linked files of the
+        """Hash the files of a family's packages: `files` of this package, linked files of
         others."""
         present, digest = self._find_linked(self.name(package))
         if present[package] == files:
@@ -215,8 +215,8 @@ class FamilyPlanning(Planning):
         return described
 
     def _find_size(self, package: str, file: str, content: Digest) -> int | None:
-        """Return the size of a linked file in bytes, or None if the file is gone and has to be made
-        again first."""
+        """Return the size of a linked file in bytes; None if it is gone and has to be made
+        again."""
         if content not in self._sizes:
             with suppress(OSError):
                 path = self.plan.workspace.package(package) / file
@@ -224,8 +224,7 @@ class FamilyPlanning(Planning):
         return self._sizes.get(content)
 
     def _find_linked(self, family: str) -> tuple[dict[str, Files], Digest]:
-        """Return the currently linked files that a device loads, by package, and a digest of
-        all."""
+        """Return each package's linked files that a device loads, and a digest of all."""
         known_for = self.plan.workspace.writes, self.plan.foreseen
         if family not in self._linked or self._linked[family][0] != known_for:
             linked: dict[str, Files] = {}
@@ -236,8 +235,7 @@ class FamilyPlanning(Planning):
 
 
 def describe_difference(difference: Difference) -> str | None:
-    """Describe a difference of two keys that concerns a family's shared weights; None for any
-    other."""
+    """Describe a difference of two keys in a family's shared weights; None for any other."""
     match difference.path:
         case ("family", "objects"):
             return "the weights that its family shares are chosen from other weights"

@@ -1,5 +1,5 @@
-"""The report section on families: what packages share, what that saves, and which files each
-loads."""
+"""The report section on families: what packages share, what that saves, and who loads which
+file."""
 
 from __future__ import annotations
 
@@ -86,8 +86,7 @@ def _saved(apart: int, together: int) -> float:
 
 
 def _split(packages: Packages) -> dict[str, tuple[list[SharedFile], int]]:
-    """Return, for each package, the files that others have, too, and the bytes of its other
-    files."""
+    """Return, for each package, the files that others also have, and the bytes of the rest."""
     holders: Counter[str] = Counter()
     for files in packages.values():
         holders.update(digest for digest, _ in files.values())
@@ -144,8 +143,7 @@ def _describe_payloads(report: Json) -> str | None:
 
 
 def make_chart(packages: Packages, pages: Mapping[str, str], family: str = "") -> Chart:
-    """Draw which files are loaded: a bar for each package, on one scale, and one for all
-    together."""
+    """Draw which files are loaded: a bar per package, on one scale, and one for all together."""
     splits = _split(packages)
     files = _unique(splits)
     colours: dict[str, str] = {}

@@ -184,8 +184,7 @@ def _describe_link(plan: Plan, revision: Plan, package: str) -> list[str]:
 
 
 def _describe_validation(plan: Plan, revision: Plan, package: str) -> list[str]:
-    """Return the differences between the validations of a package's files at the revision and
-    now."""
+    """Return the differences between a package's validations at the revision and now."""
     methods = plan.methods(package)
     earlier_methods = revision.methods(package)
     assert methods is not None and earlier_methods is not None

@@ -180,8 +180,8 @@ def _parse_changes(text: str) -> list[Change]:
 def _choose_reference(
     plan: Plan, words: Sequence[str], stack: ExitStack
 ) -> tuple[Reference, list[str]]:
-    """Return the reference to compare with, and the words that name packages. Raises PipelineError
-    if a word names neither."""
+    """Return the reference, and the words that name packages. Raises PipelineError for other
+    words."""
     unknown = [word for word in words if not fit_names(plan.packages, word)]
     reference = None
     for word in unknown:

@@ -27,8 +27,7 @@ Json = Mapping[str, Any]
 
 
 def read_build(manifest: Path) -> Json | None:
-    """Read the build of a manifest and the records next to it, or return None if it can't be
-    read."""
+    """Read the build of a manifest and the records next to it; None if it can't be read."""
     record = read_record(manifest)  # its file may have another name
     if record is None or not fits_name(MANIFEST, record):
         return None
@@ -37,8 +36,7 @@ def read_build(manifest: Path) -> Json | None:
 
 
 def make_build(manifest: Json, contents: Json | None, report: Json | None) -> Json:
-    """Make a build from its records; the report only counts if it belongs to the manifest's
-    files."""
+    """Make a build from its records; the report only counts if it matches the manifest's files."""
     files = {name: file["digest"] for name, file in manifest["files"].items()}
     validation = None
     if report is not None and report.get("files") == files:

@@ -218,8 +218,7 @@ def _why_unmeasured(
 
 
 def _why_not_run(gate: Gate, run: Json) -> str:
-    """Return why a method has no figures from a run, as the end of a sentence; "" if it may have
-    some."""
+    """Return why a run has no figures of a method, to end a sentence; "" if it may have some."""
     left_out = run.get("left_out", ())
     if run.get("not_run"):
         return f"did not run: {run['not_run']}"
@@ -233,8 +232,7 @@ def _why_not_run(gate: Gate, run: Json) -> str:
 def _describe_missing(
     gate: Gate, subject: GateSubject, has_baseline: bool, required: bool
 ) -> str:
-    """Return what a gate needs that the baseline lacks, in a sentence, or "" if it lacks
-    nothing."""
+    """Return a sentence on what a gate needs that the baseline lacks, or "" if it lacks nothing."""
     command = f"`doit baseline {subject.package}`"
     if not has_baseline:  # the same sentence for all methods, to be reported once
         if required:

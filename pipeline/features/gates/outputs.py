@@ -28,8 +28,7 @@ def find_changed_outputs(
 
 
 def output_names(signature: Json, number: int) -> list[str]:
-    """Return the names of a method's outputs, or their positions if the signature doesn't name
-    each."""
+    """Return a method's output names, or positions if the signature doesn't name each output."""
     names = [leaf["name"] for leaf in _leaves(signature.get("outputs"))]
     if len(names) == number:
         return names

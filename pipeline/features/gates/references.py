@@ -102,8 +102,7 @@ def open_baselines(plan: Plan) -> Reference:
 
 
 def _find_accepted(plan: Plan, package: str) -> ReferenceBuild:
-    """Return the accepted build of a package, with everything that the store still knows about
-    it."""
+    """Return the accepted build of a package, with everything the store still knows about it."""
     figures = read_baseline(plan.workspace.baseline(package))
     if figures is None:
         what = f"there is no {BASELINES}/{package}.yaml"
@@ -137,8 +136,7 @@ def _make_accepted(figures: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _open_path(path: Path, word: str) -> Reference:
-    """Return a reference to builds: by a manifest, a package's folder, or a folder of such
-    folders."""
+    """Return a reference to builds: a manifest, a package's folder, or a folder of such folders."""
     if path.is_dir() and not (path / MANIFEST).exists():
         packages = sorted(
             manifest.parent.name for manifest in path.glob(f"*/{MANIFEST}")
@@ -172,8 +170,7 @@ def _read(path: Path, name: str) -> ReferenceBuild:
 
 
 def _find_at_revision(revision: Plan, package: str, name: str) -> ReferenceBuild:
-    """Return the build of a revision from the store, or its baseline at the revision; build
-    nothing."""
+    """Return a revision's build from the store, or its baseline at the revision; build nothing."""
     build, reason, can_build = _find_stored(revision, package)
     if build is not None:
         return build, name, ()
@@ -233,8 +230,7 @@ def _load_build(
 
 
 def _load_records(store: Store, entry: ActionEntry, *names: str) -> dict[str, Any]:
-    """Return the result's records of these names, or an empty dict if any can't be read or is
-    invalid."""
+    """Return the result's records of these names, or {} if any can't be read or is invalid."""
     files = entry.result["files"]
     try:
         records = {}

@@ -70,8 +70,7 @@ class Comparison:
         return f"{self.change} since"
 
     def names_of(self, change: Change) -> list[str]:
-        """Return the names to which a change happened: the package, or its methods if it is in
-        both."""
+        """Return the subjects of a change: the package, or methods if the package is in both."""
         if self.same:
             return []
         if self.change == change:
@@ -100,7 +99,7 @@ class Comparison:
 
     @property
     def headline(self) -> str:
-        """Return the most important changes on one line: methods, outputs, size, delegation and
+        """Return the most important changes on one line: methods, outputs, size, delegation,
         SQNR."""
         changes = list(self._method_changes())
         for title, rows in self.sections:
@@ -123,8 +122,7 @@ class Comparison:
                 yield f"method {title} {change}"
 
     def markdown(self) -> Iterator[str]:
-        """Yield lines of Markdown for a pull request: the most important changes, then all in a
-        folded table."""
+        """Yield Markdown for a pull request: the main changes, then all in a folded table."""
         package = f"**`{self.package}`**"
         against = _escape(self.against)
         if self.change == "changed" and not self.same:

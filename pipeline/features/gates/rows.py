@@ -50,8 +50,7 @@ def method_rows(
 
 
 def _output_shapes(before: Json, after: Json) -> Iterator[ComparisonRow]:
-    """Yield the outputs whose shape or dtype changed; a baseline may be older than these
-    figures."""
+    """Yield outputs whose shape or dtype changed; a baseline may be older than these figures."""
     if before["outputs"] and after["outputs"]:
         changed = find_changed_outputs(before["outputs"], after["outputs"])
         for name, old, new in changed:

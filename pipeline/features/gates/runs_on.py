@@ -76,8 +76,7 @@ class Runtime:
 
 
 def _find_library(operator: str) -> str | None:
-    """Return the name of ExecuTorch's kernel library that contains an operator, or None if none
-    does."""
+    """Return the name of ExecuTorch's kernel library with an operator, or None if none has it."""
     return next(call_all("find_kernel_library", operator), None)
 
 
@@ -164,8 +163,7 @@ def measure_misfits(
 
 
 def find_package_misfits(contract: Json, runtime: Runtime) -> Iterator[str]:
-    """Yield the needs of the package itself that a runtime does not meet: schema, release,
-    alignment."""
+    """Yield the package's own needs that a runtime does not meet: schema, release, alignment."""
     limits = runtime.facts
     for schema in contract["schemas"]:
         identifier = schema["identifier"]
@@ -273,8 +271,7 @@ def _has_dynamic_sizes(signature: Any) -> bool:
 
 
 def _advise(method: Method, runtime: Runtime, operator: str, reason: str) -> str:
-    """Return why a method calls an operator, the options that avoid it, and how to add it to a
-    runtime."""
+    """Return why a method calls an operator, the options against it, and how a runtime gets it."""
     why = f"no delegate took it ({reason}); " if reason else ""
     options = islice(
         _find_options(method.facts["lowering"], runtime, operator), _MOST_OPTIONS
@@ -286,8 +283,7 @@ def _advise(method: Method, runtime: Runtime, operator: str, reason: str) -> str
 
 
 def _find_options(lowering: Json, runtime: Runtime, operator: str) -> Iterator[str]:
-    """Yield the options of a method's config that keep an operator out of its plan, the surest
-    first."""
+    """Yield the config options that keep an operator out of a method's plan, the surest first."""
     edge = lowering.get("edge") or {}
     namespace = operator.partition("::")[0]
     base = _base(operator)
