@@ -1,5 +1,4 @@
-"""Vendors' backends that this project can't lower to: what each needs, and where upstream documents
-it.
+"""Vendors' backends that this project can't lower to: their requirements and documentation.
 
 The rows have no options: options would suggest support, and nobody here has lowered to these
 backends. Nothing of a vendor's is imported: Qualcomm's package tries to download its SDK. A plugin

@@ -2,8 +2,8 @@
 
 ExecuTorch's runtime runs such a `.bpte` on a device and compares the outputs, without any code of
 this project. The file contains only the `.pte` of a package and stores no tolerances, which are
-passed to the runtime. Calls that the format can't express are left out, with the reason. Source:
-executorch/devtools/bundled_program/{config,core}.py, serialize/__init__.py.
+passed to the runtime. Calls that the format can't express are left out, with the reason.
+Source: executorch/devtools/bundled_program/{config,core}.py, serialize/__init__.py.
 """
 
 from __future__ import annotations

@@ -230,7 +230,7 @@ class Index:
 
     @contextmanager
     def removing(self) -> Iterator[None]:
-        """Let this process remove files, and report each of them to `forget`, within the context.
+        """Let this process remove files within the context; it must report each to `forget`.
 
         At the end, the folders are recorded with their new times, without being listed again,
         unless another process added a file to the store meanwhile. That shows in the time of `tmp`,

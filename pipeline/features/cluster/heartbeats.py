@@ -1,6 +1,6 @@
 """Finds workers that stopped answering, by the heartbeats that dask's scheduler records.
 
-dask itself gives up such a worker after five minutes, without an earlier sign.
+dask itself gives up such a worker after five minutes, without any earlier warning.
 """
 
 from __future__ import annotations

@@ -40,8 +40,7 @@ def summarize(config: PackageConfig, has_variables: bool) -> Mapping[str, Any] |
     """Return the label and the target names of a config, or None if it names no target.
 
     The label is the config's `target`, or None if a `runs_on` gate names runtimes to check. The
-    names are of targets that are checked if they have a file, or `ANY_TARGET` if variables may
-    change them.
+    target names are `ANY_TARGET` if variables may change them.
     """
     names = find_target_names(config)
     if not names:

@@ -1,4 +1,4 @@
-"""Finds where two recorded runs depart: the first operators with agreeing inputs but not results.
+"""Finds where two recorded runs depart: the first operators whose inputs agree but results don't.
 
 A value agrees if the other run has it, too, wherever it was computed there, since the runs may have
 other operators in another order. The search starts at the outputs that differ and follows only

@@ -55,7 +55,7 @@ class StorageKeeper:
                     self._before[address] = storage, storage.clone()
 
     def after_call(self, result: Any, arguments: Sequence[Tensor]) -> None:
-        """Record the memory that an operator allocated: its results' that no argument shares."""
+        """Record the memory of an operator's results, except memory that arguments share."""
         argument_addresses = {
             _address(t) for t in arguments if t.layout is torch.strided
         }

@@ -1,4 +1,4 @@
-"""Deaths of an exporter's process from work that it announced, where it can't fork.
+"""Deaths of an exporter's process from work that it announced, on systems without a safe fork.
 
 Some kernels end their process for inputs that they don't take. The process announces what it is
 about to try; after its death another process runs the exporter again and leaves that out.

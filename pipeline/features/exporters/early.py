@@ -4,7 +4,7 @@ Only exporters that no export could accept are refused here. The shapes and dtyp
 compared with the programs just exported, not with those of the last export: one file gives both the
 examples and the programs, so an edit of one may go with an edit of the other. Nor are
 `example_inputs` and the other functions called before `export_methods`: they may use state that it
-leaves behind, and would draw random numbers before it. That their signature is wrong can be known
+leaves behind, and would draw random numbers before it. A wrong signature, though, can be detected
 without a call.
 """
 

@@ -255,7 +255,7 @@ def _put_recordings(
 
 @contextmanager
 def _neutral_defaults() -> Iterator[tuple[torch.dtype, torch.device]]:
-    """Set torch's initial default dtype and device within the context; yield the exporter's."""
+    """Reset torch's default dtype and device within the context; yield the exporter's."""
     dtype, device = torch.get_default_dtype(), torch.get_default_device()
     is_elsewhere = device.type != "cpu"  # setting the CPU would activate a mode
     torch.set_default_dtype(torch.float32)
