@@ -191,7 +191,7 @@ def _lone_quantizers() -> list[str]:
 
 
 def _describe(backend: Backend) -> Iterator[str]:
-    """Describe a backend, its partitioner and its quantizer."""
+    """Describe a backend and its partitioner."""
     yield f"{backend.name}: {backend.summary}"
     kernels = backend.lowering.kernels
     preprocessing = backend.preprocessing

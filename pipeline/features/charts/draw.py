@@ -139,7 +139,7 @@ def _tile_texts(tile: Json, box: Box) -> list[Shape]:
 
 
 def _fit_name(name: str, width: float) -> str:
-    """Return as many trailing parts of a qualified name as fit into a tile, or "" if none does."""
+    """Return the trailing parts of a qualified name that fit into a tile; if none do, cut or ""."""
     room = width - 12
     parts = name.split(".")
     for first in range(max(1, len(parts) - 1)):

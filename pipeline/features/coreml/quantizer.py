@@ -91,8 +91,7 @@ def _config(scheme: CoreMLScheme) -> LinearQuantizerConfig:
 
 @contextmanager
 def _possible_patterns(model: GraphModule) -> Iterator[None]:
-    """Within the context, don't export patterns with an operator that the model lacks, and match
-    nothing with them."""
+    """Within the context, don't export or match patterns with operators that the model lacks."""
     model.graph.eliminate_dead_code()  # every match begins with this
     model.recompile()
     model_operators = {node.target for node in model.graph.nodes}

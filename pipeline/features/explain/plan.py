@@ -183,7 +183,7 @@ def _waits_for_family(plan: Plan, package: str, links: Mapping[str, Status]) -> 
 
 
 def _find_status(task: ActionTask) -> Status:
-    """Return the status that a run would find if it had no task of the user's to run first."""
+    """Return the status that a run would find, or the pending one after a task of the user's."""
     pending = task.plan.pending
     return (
         pending.get((task.name, "link"))

@@ -153,7 +153,10 @@ def find_references(
     parameters: Mapping[str, Any],
 ) -> dict[str, Reference]:
     """Return the references by method: from the function `reference(method)`, or else from
-    `exported`, which came with the programs. Raises SourceError if a reference isn't callable."""
+    `exported`, which came with the programs.
+
+    Raises SourceError if a reference isn't callable or is an exported program.
+    """
     function = getattr(module, "reference", None)
     if not callable(function):
         return dict(exported)
