@@ -1,4 +1,4 @@
-"""Additions and subtractions: the smallest complete backend, which others can be written after."""
+"""Additions and subtractions: the smallest complete backend, and a template for others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compile a partition to text: the preprocess function. There is no `BackendDetails` class."""
+"""Compile a partition to text: the preprocess function, without a `BackendDetails` class."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pipeline.store.errors import PipelineError
 OPERATIONS: dict[Any, Any] = {
     ops.edge.aten.add.Tensor: "add",
     ops.edge.aten.sub.Tensor: "sub",
-    # Edge conversion puts it before operands of other dtypes.
+    # Edge conversion inserts it before operands of other dtypes.
     ops.edge.dim_order_ops._to_dim_order_copy.default: "cast",
 }
 
@@ -32,10 +32,10 @@ def preprocess(
 ) -> PreprocessResult:
     """Compile a partition in edge dialect; its constants become named data, keyed by content.
 
-    `debug_handle_map` leads from the number of a line to the debug handle of its node. The same
-    partition becomes the same bytes.
+    `debug_handle_map` maps each line number to the debug handle of its node. Equal partitions give
+    equal bytes.
 
-    Raises PipelineError: a node has no instruction; with its source line.
+    Raises PipelineError, with the source line, if a node has no instruction.
     """
     numbers = {node: number for number, node in enumerate(program.graph.nodes, 1)}
     data = NamedDataStore()
@@ -56,7 +56,7 @@ def preprocess(
 def _compile_node(
     program: ExportedProgram, node: Node, data: NamedDataStore
 ) -> dict[str, Any]:
-    """Return the fields of a node's instruction, without operands, and store its constant."""
+    """Return the fields of a node's instruction, except operands, and store the node's constant."""
     if node.op == "output":
         return {"operation": "output"}
     line = {"operation": "input", "type": type_of(node.meta["val"])}
@@ -83,11 +83,11 @@ def _compile_node(
 
 
 def has_instruction(node: Node) -> bool:
-    """Return whether a call can be compiled, for the partitioner, too."""
+    """Return whether a node can be compiled; the partitioner asks, too."""
     if node.target not in OPERATIONS:
         return False
     for operand in node.args:
         value = operand.meta.get("val") if isinstance(operand, Node) else operand
         if not isinstance(value, torch.Tensor):
             return False
-    return type(node.kwargs.get("alpha", 1)) in (int, float)  # not computed in the run
+    return type(node.kwargs.get("alpha", 1)) in (int, float)  # known before the run

@@ -1,5 +1,5 @@
-"""Additions and subtractions: the smallest complete backend, which others can be written after.
-docs/guides/writing-a-backend.md goes the same way from nothing."""
+"""Additions and subtractions: the smallest complete backend, and a template for others.
+docs/guides/writing-a-backend.md builds it from scratch."""
 
 from __future__ import annotations
 

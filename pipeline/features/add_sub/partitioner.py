@@ -1,4 +1,4 @@
-"""Partition a method: find the nodes that the add/sub backend takes."""
+"""Partition a method: find the nodes that the add/sub backend can compile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pipeline.program.graphs import graph_modules
 
 
 class AddSubPartitioner(Partitioner):
-    """Takes nodes that the compiler has an instruction for, also in branches of control flow."""
+    """Takes nodes that the compiler has an instruction for, also in control-flow branches."""
 
     delegation_spec = DelegationSpec("AddSubBackend", [])
 
@@ -35,7 +35,7 @@ class AddSubPartitioner(Partitioner):
                 for node in partition.nodes:
                     node.meta["delegation_tag"] = tag
         tag_constant_data(exported_program)
-        # State stays outside. The line above tags buffers that are read before their change.
+        # State stays outside; the line above also tags buffers that are read before a mutation.
         signature = exported_program.graph_signature
         for node in exported_program.graph.nodes:
             if (
@@ -49,5 +49,5 @@ class AddSubPartitioner(Partitioner):
 def _is_taken(_: object, node: Node) -> bool:
     if node.op != "call_function" or not has_instruction(node):
         return False
-    # A cast by itself would cost a call and save none.
+    # A cast by itself would cost a delegate call and save none.
     return OPERATIONS[node.target] != "cast" or any(map(has_instruction, node.users))

@@ -1,5 +1,5 @@
-"""Run delegates in Python. Each instruction calls torch's operator of its name, so that
-broadcasting, alpha and rounding are those of eager mode."""
+"""Run delegates in Python. Each instruction calls the torch operator of the same name, so
+broadcasting, alpha and rounding match eager mode."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pipeline.store.reasons import reason
 
 @dataclass
 class Loaded:
-    """A loaded payload; constants by the number of their line, timings of the last call."""
+    """A loaded payload: constants by line number, and the timings of the last call."""
 
     instructions: list[Instruction]
     constants: dict[int, Tensor]
@@ -28,7 +28,7 @@ class Loaded:
 
 
 class AddSubRuntime(DelegateRuntime):
-    """Runs payloads of `compiler.preprocess`."""
+    """Runs payloads made by `compiler.preprocess`."""
 
     def init(
         self,
@@ -36,7 +36,7 @@ class AddSubRuntime(DelegateRuntime):
         compile_specs: Sequence[tuple[str, bytes]],
         named_data: Mapping[str, bytes],
     ) -> Loaded:
-        """Load a payload. Raises DelegateError: it is damaged, or its constants are missing."""
+        """Load a payload. Raises DelegateError if it is damaged or its constants are missing."""
         instructions = read(processed_bytes)
         constants = {}
         for number, line in enumerate(instructions, 1):
@@ -45,8 +45,8 @@ class AddSubRuntime(DelegateRuntime):
         return Loaded(instructions, constants)
 
     def execute(self, handle: Loaded, inputs: Sequence[Any]) -> list[Tensor]:
-        """Run a payload. Raises DelegateError: an input is not what the payload declares, or an
-        instruction fails; then with its debug handle."""
+        """Run a payload. Raises DelegateError if an input doesn't match the payload's declaration,
+        or if an instruction fails; the latter error carries the instruction's debug handle."""
         *lines, output = handle.instructions
         values = {**handle.constants}
         remaining_inputs = iter(inputs)
@@ -62,17 +62,17 @@ class AddSubRuntime(DelegateRuntime):
                 handle.timings.append(Timing(line.operation, seconds, line.handle))
         try:
             return [values[number].clone() for number in output.operands]
-        except RuntimeError as error:  # of dtypes that torch has, but can't copy
+        except RuntimeError as error:  # a dtype that torch has, but can't copy
             message = f"line {len(handle.instructions)}: output: {reason(error)}"
             raise DelegateError(message, output.handle) from error
 
     def timings(self, handle: Loaded) -> Iterable[Timing]:
-        """Return the times of `add`, `sub` and `cast` in the last call, up to one that failed."""
+        """Return the times of `add`, `sub` and `cast` in the last call, up to any failed one."""
         return tuple(handle.timings)
 
 
 def _value(number: int, line: Instruction, *operands: Any) -> Tensor:
-    """Return the value of an instruction, which must be of the type that its line declares."""
+    """Return the value of an instruction, checked against the type that its line declares."""
     try:
         value = _compute(line, *operands)
         value_type = (

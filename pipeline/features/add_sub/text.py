@@ -1,6 +1,6 @@
-"""Define the text between the compiler and the runtime. No torch.
+"""Define the text format shared by the compiler and the runtime. Doesn't import torch.
 
-Each line is an instruction. Later lines refer to its value by the number of the line:
+Each line is an instruction. Later lines refer to its value by line number:
 
     {"operation":"input","type":"float32[2,?]"}
     {"operation":"constant","type":"float32[64,1]","data":"add_sub/1f5a..."}
@@ -18,8 +18,9 @@ from pipeline.backends.delegate_runtime import DelegateError
 
 
 class Instruction(BaseModel, extra="forbid", strict=True, ser_json_inf_nan="constants"):
-    """A line of the text: `type` is dtype and sizes of its value, where `?` is a size that is known
-    at run time; `handle` the debug handle of its node; `data` the key of named data."""
+    """A line of the text: `type` is the dtype and sizes of its value, with `?` for a size that is
+    known only at run time; `handle` is the debug handle of its node; `data` is the key of its named
+    data."""
 
     operation: Literal["input", "constant", "add", "sub", "cast", "output"]
     type: str = Field(default="", pattern=r"^\w+\[[\d,?]*\]$")
@@ -36,7 +37,7 @@ def type_of(tensor: Any) -> str:
 
 
 def read(payload: bytes) -> list[Instruction]:
-    """Return the instructions of a payload. Raises DelegateError, which names the wrong line."""
+    """Return the instructions of a payload. Raises DelegateError, which names the invalid line."""
     instructions: list[Instruction] = []
     lines = payload.split(b"\n")
     for number, line in enumerate(lines, 1):

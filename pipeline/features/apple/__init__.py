@@ -1,4 +1,4 @@
-"""MPS and MLX: GPUs of Apple's machines."""
+"""MPS and MLX: backends for the GPUs of Apple's machines."""
 
 from __future__ import annotations
 

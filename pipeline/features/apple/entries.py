@@ -34,30 +34,30 @@ if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import Partitioner
     from torch.export import ExportedProgram
 
-# The wheel leaves out the generated half of MLX's delegate in Python. It has the generator
-# (executorch/backends/mlx/serialization/generate.py), the schema and flatc. What they make is
-# imported from a temporary folder; nothing is written where packages are installed.
+# ExecuTorch's wheel leaves out the generated half of MLX's Python delegate, but ships the generator
+# (executorch/backends/mlx/serialization/generate.py), the schema and flatc. The generated files are
+# imported from a temporary folder; nothing is written to the installed packages.
 _PACKAGE = "executorch.backends.mlx.serialization"
 _GENERATED = "mlx_graph_schema.py"
 
 
 def _installed_files() -> tuple[Path, Path]:
-    """Return the folder of the package, and flatc; the last one only in ExecuTorch's wheels."""
+    """Return the serialization package's folder and flatc, which only ExecuTorch's wheels ship."""
     (root, *_) = package_folders("executorch")
     return root / "backends" / "mlx" / "serialization", root / "data" / "bin" / "flatc"
 
 
 def mlx_installed() -> bool:
-    """Return whether everything is installed to lower to MLX, without importing it."""
+    """Return whether everything needed to lower to MLX is installed, without importing it."""
     folder, flatc = _installed_files()
     return (folder / _GENERATED).is_file() or flatc.is_file()
 
 
 def provide_mlx() -> None:
-    """Make `executorch.backends.mlx` importable, once in a process. Takes about 2 s.
+    """Make `executorch.backends.mlx` importable, once per process. Takes about 2 s.
 
     Raises:
-        PipelineError: flatc fails.
+        PipelineError: flatc failed.
     """
     source, flatc = _installed_files()
     if (source / _GENERATED).is_file() or _PACKAGE in sys.modules:
@@ -71,7 +71,7 @@ def provide_mlx() -> None:
         sys.modules[_PACKAGE] = package
         try:
             importlib.import_module("executorch.backends.mlx")
-            # Some are imported when they are first used, and by then the folder is gone.
+            # Import all modules now: some are first used later, when the folder no longer exists.
             for module in walk_packages(
                 [str(path / "_generated")], f"{_PACKAGE}._generated."
             ):
@@ -82,7 +82,7 @@ def provide_mlx() -> None:
 
 
 def _generate(path: Path, flatc: Path) -> None:
-    """Do what `main` of the generator does, without the C++ files, whose templates are missing."""
+    """Do what the generator's `main` does, except the C++ files, whose templates are missing."""
     output = StringIO()
     with redirect_stdout(output):
         generator = SimpleNamespace(**run_path(str(path / "generate.py")))
@@ -100,8 +100,8 @@ def _generate(path: Path, flatc: Path) -> None:
 
 @contextmanager
 def mlx_reproducible() -> Iterator[None]:
-    """Keep, within the context, the place of a model's source out of the names of constants, which
-    upstream begins with a hash of the program's listing, whose comments name files and lines."""
+    """Keep the location of a model's source out of constant names, within the context. Upstream
+    prefixes them with a hash of the program's listing, whose comments name files and lines."""
     from executorch.backends.mlx import preprocess
 
     def sha256(listing: bytes) -> Any:
@@ -157,7 +157,7 @@ def _mps_reasons(partitioner: Partitioner, program: ExportedProgram) -> Iterator
 
 @contextmanager
 def _mlx_reasons(partitioner: Partitioner, program: ExportedProgram) -> Iterator[Why]:
-    """Read what the partitioner's builder, which goes over the program first, keeps of nodes."""
+    """Read the reasons from the partitioner's builder, which visits the program first."""
     why: Why = {}
     yield why
     support = getattr(partitioner, "supported_ops", None)
@@ -167,8 +167,8 @@ def _mlx_reasons(partitioner: Partitioner, program: ExportedProgram) -> Iterator
 
 
 def _mlx_cannot_run() -> str:
-    """Return why this machine can't run MLX's payloads, or "". ExecuTorch's wheels for macOS have
-    its delegate (tools/cmake/preset/pybind.cmake)."""
+    """Return why this machine can't run MLX payloads, or "" if it can. ExecuTorch's macOS wheels
+    include the MLX delegate (tools/cmake/preset/pybind.cmake)."""
     return (
         ""
         if sys.platform == "darwin"

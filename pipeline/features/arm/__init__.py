@@ -1,4 +1,4 @@
-"""Arm's Ethos-U and VGF, and TOSA, through which both are lowered."""
+"""Arm's backends: Ethos-U and VGF, and TOSA, through which both are lowered."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Entries of Arm's backends, which have one partitioner and one quantizer:
-executorch/backends/arm."""
+"""Entries of Arm's backends, which share a partitioner and a quantizer: executorch/backends/arm."""
 
 from __future__ import annotations
 
@@ -24,9 +23,9 @@ if TYPE_CHECKING:
     from torchao.quantization.pt2e.quantizer import Quantizer
 
 _ARM = "executorch.backends.arm."
-# Their quantizers are kinds of `TOSAQuantizer`.
+# Their quantizers are subclasses of `TOSAQuantizer`.
 _OF_ONE_QUANTIZER = frozenset({"ethos-u", "tosa", "vgf"})
-# Contents of users' files, by their names in compile specs.
+# Contents of users' files, keyed by their names in compile specs.
 FILES: dict[str, bytes] = {}
 
 
@@ -39,11 +38,11 @@ def arm_backend(
     around: Callable[[], AbstractContextManager[Any]] = nullcontext,
     **fields: Any,
 ) -> Backend:
-    """Return an entry with Arm's partitioner and quantizer. Both make a compile spec, and pass it
-    the options of their passes.
+    """Return an entry with Arm's partitioner and quantizer. Each makes a compile spec from its
+    options, including those of its passes.
 
     Args:
-        stem: what the names of its classes begin with; in lower case, its folder in
+        stem: the prefix of the backend's class names; in lower case, its folder in
             `executorch.backends.arm`.
     """
     folder = _ARM + stem.lower()
@@ -51,7 +50,7 @@ def arm_backend(
     def make_partitioner(options: Any) -> Partitioner:
         from pipeline.features.arm.partitioner import make_partitioner
 
-        # The first one names the device: `target` or `tosa_spec`.
+        # The first field names the device: `target` or `tosa_spec`.
         device = quantize.partitioners_own[0]
         hint = f"quantizer: {name}, {device}: {getattr(options, device)}"
         kind = resolve_name(f"{folder}.partitioner:{stem}Partitioner")
@@ -85,8 +84,8 @@ def arm_backend(
 
 
 def _keep_file(path: str) -> str:
-    """Return a file's name by its content, and keep the content: the package holds the name, but
-    must hold no path of a machine."""
+    """Store a file's content in `FILES` and return a name derived from it. The package contains
+    this name, since it must not contain any path of this machine."""
     content = Path(path).read_bytes()
     name = f"{hash_bytes(content)}{Path(path).suffix}"
     FILES[name] = content
@@ -94,8 +93,8 @@ def _keep_file(path: str) -> str:
 
 
 def compile_spec(options: Any) -> ArmCompileSpec:
-    """Return the compile spec of a partitioner's options or a quantizer's. Where they say nothing
-    of passes, it is left as it is, as a plain script leaves it."""
+    """Return the compile spec for the options of a partitioner or a quantizer. If no pass option is
+    set, the spec keeps its default pass pipeline, as in a plain script."""
     from executorch.backends.arm.common import pipeline_config as passes
 
     kind = resolve_name(_ARM + options.spec)

@@ -1,4 +1,4 @@
-"""Set up Arm's emulation layers, with which any Vulkan driver runs VGF, or tell what is missing.
+"""Set up Arm's emulation layers, with which any Vulkan driver runs VGF, or report what is missing.
 
 `eval "$(python -m pte_pipeline.emulation FOLDER)"` sets them up for a shell.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 from pipeline.backends.host import package_folders
 from pipeline.backends.vulkan_driver import has_driver, has_loader, manifests, paths_of
 
-# Instance layers in the order in which calls go through them, and their folders' names.
+# Instance layers in the order in which calls pass through them, with the names of their folders.
 LAYERS = {
     "VK_LAYER_ML_Graph_Emulation": "graph",
     "VK_LAYER_ML_Tensor_Emulation": "tensor",
@@ -24,9 +24,9 @@ _SETUP = 'eval "$(python -m pte_pipeline.emulation FOLDER)" sets it up'
 
 
 def missing() -> str:
-    """Explain that this machine can't run VGF, or return "".
+    """Return why this machine can't run VGF, or "" if it can.
 
-    Nothing is run: a driver that is too old only fails when a method runs.
+    Runs nothing, so a driver that is too old only fails when a method runs.
     """
     if not has_loader():
         return "it needs the Vulkan loader (libvulkan.so.1), a driver and Arm's emulation layers"
@@ -37,7 +37,7 @@ def missing() -> str:
     ):
         return f"VK_INSTANCE_LAYERS lacks {' and '.join(LAYERS)}; {_SETUP}"
     layers = set()
-    # The paths are the user's: don't fail because of a damaged manifest in them.
+    # The paths are the user's, so a damaged manifest in one of them must not fail the check.
     for path in manifests(*paths_of("VK_LAYER_PATH"), *paths_of("VK_ADD_LAYER_PATH")):
         with suppress(OSError, ValueError, KeyError, TypeError):
             layers.add(json.loads(path.read_text(encoding="utf-8"))["layer"]["name"])
@@ -47,11 +47,11 @@ def missing() -> str:
 
 
 def set_up(folder: Path) -> dict[str, str]:
-    """Write the layers' manifests, each into its own folder, and return the variables that make the
-    Vulkan loader use them.
+    """Write the layers' manifests, each to a separate folder, and return the environment variables
+    that make the Vulkan loader use them.
 
-    The wheel's manifests name their libraries without a folder, so that only LD_LIBRARY_PATH, which
-    affects every library, would lead to them.
+    The wheel's manifests name their libraries without a folder, so the loader would only find them
+    through LD_LIBRARY_PATH, which affects every library.
 
     Raises FileNotFoundError if the wheel isn't installed.
     """
@@ -76,7 +76,7 @@ def set_up(folder: Path) -> dict[str, str]:
 
 
 def main(words: list[str]) -> None:
-    """Set the layers up in a folder, and print what a shell has to export."""
+    """Set up the layers in a folder, and print the shell's export commands."""
     if len(words) != 1:
         sys.exit("usage: python -m pte_pipeline.emulation FOLDER")
     for name, value in set_up(Path(words[0])).items():

@@ -1,7 +1,7 @@
 """TOSA, and Ethos-U and VGF, which lower to it first: executorch/backends/arm.
 
-All three have the same partitioner and the same quantizer. Ethos-U goes on with vela, VGF with the
-ML SDK's model converter.
+All three share a partitioner and a quantizer. Ethos-U then compiles with vela, VGF with the ML
+SDK's model converter.
 """
 
 from pipeline.features.arm import ethos_u, tosa, vgf

@@ -1,4 +1,4 @@
-"""Ethos-U, NPUs of microcontrollers, through vela: executorch/backends/arm/ethosu."""
+"""Ethos-U, Arm's NPUs for microcontrollers, compiled by vela: executorch/backends/arm/ethosu."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from pipeline.features.arm.vela import kept_estimates
 from pipeline.program.patching import wrapped
 from pipeline.store.errors import did_you_mean
 
-OWN_INI = "Arm/vela.ini"  # which vela brings
+OWN_INI = "Arm/vela.ini"  # the file that vela ships
 SYSTEMS, MEMORIES = NAMES["ethos_u_systems"], NAMES["ethos_u_memories"]
-# What executorch takes of them by default, by NPU.
+# The system configuration and memory mode that executorch uses by default for each NPU.
 ETHOS_U_DEFAULTS = {
     "u55": ("Ethos_U55_High_End_Embedded", "Shared_Sram"),
     "u65": ("Ethos_U65_High_End", "Dedicated_Sram_384KB"),
@@ -57,7 +57,7 @@ VelaFlag = Annotated[
 
 
 class EthosUTarget(Options):
-    """An NPU, and options of the passes of its `EthosUCompileSpec`."""
+    """An NPU, and the pass options of its `EthosUCompileSpec`."""
 
     spec: ClassVar[str] = "ethosu.compile_spec:EthosUCompileSpec"
 
@@ -81,9 +81,9 @@ def _suggested(names: Sequence[str]) -> WithJsonSchema:
 def _undefined_sections(
     options: EthosUOptions, path: Path
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield sections that options name and the user's file doesn't define.
+    """Yield the sections that the options name but the user's file doesn't define.
 
-    vela only prints that they are missing, and then ExecuTorch fails since it finds no output.
+    vela only prints that they are missing; ExecuTorch then fails because it finds no output.
     """
     ini = configparser.ConfigParser()
     try:
@@ -108,7 +108,7 @@ def _undefined_sections(
 
 
 class EthosUOptions(EthosUTarget):
-    """Options of `EthosUPartitioner`: those of its `EthosUCompileSpec`."""
+    """Options of `EthosUPartitioner`, which come from its `EthosUCompileSpec`."""
 
     config_ini: Annotated[
         str, WorkspaceFiles((".ini",), brought=(OWN_INI,), misfits=_undefined_sections)
@@ -127,7 +127,7 @@ class EthosUOptions(EthosUTarget):
     @field_validator("system_config", "memory_mode")
     @classmethod
     def _is_defined(cls, value: str | None, info: ValidationInfo) -> str | None:
-        """Check a name that vela's own file defines; another file may have any that is one word."""
+        """Check a name against vela's default file; a user's file may define any one word."""
         if value is not None and not re.fullmatch(_SECTION, value):
             raise rule("must be a name without spaces")
         if value is None or info.data.get("config_ini") != OWN_INI:
@@ -151,8 +151,7 @@ class EthosUQuantize(ArmQuantize, EthosUTarget):
 
 @contextmanager
 def _with_vela() -> Iterator[None]:
-    """Let vela read users' files within the context, by their names in compile specs, and record
-    its estimates."""
+    """Let vela read users' files by their names in compile specs, and record its estimates."""
     from executorch.backends.arm.ethosu import backend
 
     def compile_with_inis(

@@ -1,4 +1,4 @@
-"""Options that Arm's entries share: of TOSA, of the passes, and of the quantizer."""
+"""Options that Arm's entries share: the TOSA specification, the passes and the quantizer."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from pipeline.backends.quantize_options import (
     Static,
 )
 
-WORD = r"[A-Za-z0-9_.,:+-]+"  # of what a tool is given: no space, no slash
-# By version of TOSA and profile, the extensions that executorch's TosaSpecification knows.
+WORD = r"[A-Za-z0-9_.,:+-]+"  # part of a tool's argument: no space, no slash
+# The extensions that executorch's TosaSpecification knows, by TOSA version and profile.
 _INT = ("int16", "int4", "var", "cf", "u55")
 _FP = ("bf16", "fp8e4m3", "fp8e5m2", "fft", "var", "cf")
 TOSA_EXTENSIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
@@ -75,8 +75,9 @@ TosaSpec = Annotated[
 
 
 class OneFlag:
-    """Annotates a flag for a tool: one of these that name no file and don't end the tool, alone or
-    with a value. It is one word, since executorch joins and splits flags at spaces."""
+    """Annotates a flag for a tool: one of the given flags, none of which names a file or ends the
+    tool, with or without a value. It must be one word, since executorch joins and splits flags at
+    spaces."""
 
     def __init__(self, names: str) -> None:
         self.known = [f"--{name}" for name in names.split()]
@@ -105,16 +106,16 @@ class OneFlag:
 
 
 def _check_softmax(value: str | None, info: ValidationInfo) -> str | None:
-    """Refuse what would be lost: executorch leaves a pipeline config out of the compile specs where
-    it equals the general default, and then Ethos-U55 would take its own without a word."""
+    """Refuse a value that would be lost: executorch omits a pipeline config from the compile specs
+    if it equals the general default, and Ethos-U55 would then silently use a different default."""
     target = str(info.data.get("target") or info.data.get("tosa_spec") or "")
     if value == "masked" and ("u55" in target or "u65" in target):
         raise rule("must be stable for this target")
     return value
 
 
-# Options of `ArmPassPipelineConfig`; the quantizer and the partitioner both run its passes. Models
-# declare them behind the target, which they may depend on.
+# Options of `ArmPassPipelineConfig`, whose passes both the quantizer and the partitioner run.
+# Models declare them after the target, since their validity can depend on it.
 Softmax = Annotated[
     Literal["masked", "stable"] | None,
     AfterValidator(_check_softmax),
@@ -167,7 +168,7 @@ class ArmScheme(Options):
     @field_validator(*RANGES)
     @classmethod
     def _is_not_ignored(cls, value: int, info: ValidationInfo) -> int:
-        """Refuse ranges beside int16 activations, for which executorch takes none."""
+        """Refuse ranges with int16 activations, for which executorch takes no ranges."""
         default = cls.model_fields[str(info.field_name)].default
         if info.data.get("activations") == "int16" and value != default:
             raise rule(
@@ -177,12 +178,12 @@ class ArmScheme(Options):
 
 
 def _lacks_int16(info: ValidationInfo) -> bool:
-    spec = info.data.get("tosa_spec")  # an NPU has it anyway
+    spec = info.data.get("tosa_spec")  # None for an NPU, which supports int16
     return spec is not None and "int16" not in spec.split("+")
 
 
 class ArmQuantize(ArmScheme, MixedQuantize):
-    """Options that Arm's quantizers share, with other options for some modules and operators."""
+    """Options that Arm's quantizers share, with overrides for individual modules and operators."""
 
     scheme: ClassVar[type[Options]] = ArmScheme
     fused: ClassVar[frozenset[str]] = frozenset({"relu", "hardtanh", "batch_norm"})

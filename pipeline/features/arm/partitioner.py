@@ -1,7 +1,8 @@
-"""Fix Arm's partitioners.
+"""Work around problems of Arm's partitioners.
 
-Their partitions don't follow a set's order, they leave nodes alone that their backend fails on, and
-they warn if they can take nothing of a method since Arm's quantizer didn't quantize it.
+They number partitions in the order of the graph rather than of a set, leave out nodes that their
+backend would fail on, and warn if they take nothing from a method because Arm's quantizer didn't
+quantize it.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ _log = logging.getLogger(__name__)
 def make_partitioner(
     kind: type[TOSAPartitioner], spec: ArmCompileSpec, name: str, hint: str
 ) -> TOSAPartitioner:
-    """Return a partitioner that logs a warning for a method that was not quantized for it.
+    """Return a partitioner that logs a warning for a method that isn't quantized for it.
 
     Args:
-        name: of the backend.
-        hint: the options of `quantize` that such a method lacks.
+        name: the backend's name.
+        hint: the options of `quantize` that an unquantized method lacks.
     """
     partitioner = kind(spec, [create_op_support(partial(_can_be_lowered, spec))])
     original = partitioner.partition
@@ -54,7 +55,7 @@ def make_partitioner(
                 hint,
                 name,
             )
-        # Partitions are lowered in the order of this mapping, which was made of a set.
+        # Partitions are lowered in the order of this mapping, which upstream builds from a set.
         tags = sorted(
             result.partition_tags, key=lambda tag: int(tag.removeprefix("tag"))
         )
@@ -68,8 +69,8 @@ def make_partitioner(
 def _can_be_lowered(
     spec: ArmCompileSpec, submodules: Mapping[str, torch.nn.Module], node: Node
 ) -> bool:
-    """Return False for operators that TOSAPartitioner takes, but TOSABackend fails on, with a
-    traceback out of one of its passes. The bytes of other partitions stay as they are."""
+    """Return False for operators that TOSAPartitioner takes although TOSABackend fails on them,
+    with a traceback from one of its passes. The bytes of other partitions don't change."""
     takes_int64 = spec.tosa_spec.support_extension("int64")
     return (takes_int64 or not _reads_int64_of_branch(node)) and not _drops_dimensions(
         node
@@ -79,19 +80,19 @@ def _can_be_lowered(
 def _reads_int64_of_branch(node: Node) -> bool:
     """Return whether a node reads an integer constant of a branch, such as the 2 of `x * 2`.
 
-    In the outermost graph a constant is a placeholder, which goes into the partition and is folded.
-    In a branch it is a `get_attr`, which stays outside, though upstream's check takes it for a
-    constant as well: the partition would have an input of int64, which TOSA has not.
+    In the outermost graph a constant is a placeholder, which is moved into the partition and
+    folded. In a branch it is a `get_attr`, which stays outside, although upstream's check treats it
+    as a constant, too: the partition would have an int64 input, which TOSA doesn't support.
     """
     constants = [i.meta.get("val") for i in node.all_input_nodes if i.op == "get_attr"]
     return any(getattr(value, "dtype", None) == torch.int64 for value in constants)
 
 
 def _drops_dimensions(node: Node) -> bool:
-    """Return whether a node removes all dimensions of a tensor, as a sum over all of it does, and
-    its result goes to a control flow, as a predicate, to the caller, or to be quantized.
+    """Return whether a node reduces a tensor to a scalar, such as a sum over all dimensions, whose
+    value is returned, quantized, or passed to a control flow operator, for example as a predicate.
 
-    If an operator of the partition reads it in floating point, upstream adds dimensions again.
+    If a floating-point operator of the partition reads the result, upstream adds dimensions again.
     """
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or value.dim():
@@ -104,10 +105,10 @@ def _drops_dimensions(node: Node) -> bool:
 
 
 def _forget_constants_of_branches(program: ExportedProgram) -> None:
-    """Replace values that a branch computes from constants alone by fake values of their type.
+    """Replace values that a branch computes from constants alone with fake values of the same type.
 
-    If a partition has such a value as an input, torch would run the passes' operators of TOSA on
-    it, which have no kernels.
+    If such a value were an input of a partition, torch would run the passes' TOSA operators on it,
+    which have no kernels.
     """
     for node in iter_nodes(program):
         if node.op != "call_function" or node.graph is program.graph:
@@ -121,9 +122,8 @@ def _forget_constants_of_branches(program: ExportedProgram) -> None:
 
 
 def _is_float(program: ExportedProgram) -> bool:
-    """Return whether a method computes in floating point, and Arm's quantizer has seen nothing of
-    it: without its mark TOSAPartitioner leaves operators alone, wherever the quantization came
-    from."""
+    """Return whether a method computes in floating point and has no mark of Arm's quantizer.
+    TOSAPartitioner takes no operator without that mark, whichever quantizer quantized it."""
     nodes = [
         node for node in iter_nodes(program) if isinstance(node.target, EdgeOpOverload)
     ]
@@ -141,9 +141,8 @@ def _is_float(program: ExportedProgram) -> bool:
 def _find_in_order(
     original: Callable[[set[Node]], list[set[Node]]], nodes: set[Node]
 ) -> list[set[Node]]:
-    """Find the components of a partition that falls apart, in the order of the graph.
-    TOSAPartitioner numbers them as a set of nodes, which hash by their addresses, happens to give
-    them (executorch #19045)."""
+    """Return the components of a disconnected partition in the order of the graph. TOSAPartitioner
+    numbers them in the order of a set of nodes, which hash by address (executorch #19045)."""
     places: dict[Node, int] = {}
     for graph in {node.graph for node in nodes}:
         places.update({node: place for place, node in enumerate(graph.nodes)})

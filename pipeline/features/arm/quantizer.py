@@ -1,4 +1,4 @@
-"""Make Arm's quantizers of a config's options."""
+"""Make Arm's quantizers from a config's options."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ _MARK = "pte_pipeline.scheme"  # in `node.meta`, which upstream's passes copy
 
 
 def make_quantizer(config: Any, quantizer: TOSAQuantizer) -> Quantizer:
-    """Return a quantizer with the options of a config, for the method, its inputs and outputs."""
+    """Return the quantizer with a config's options for the method, its inputs and outputs."""
     mixed = _Mixed(quantizer, config) if config.mixed else None
     quantizer.set_global(quantization(config))
     if config.io is not None:
-        quantizer.set_io(_io_quantization(config))  # of which only activations count
+        quantizer.set_io(_io_quantization(config))  # only its activations are used
     return quantizer if mixed is None else mixed
 
 
 class _Mixed(Quantizer):
-    """One of Arm's quantizers, which annotates each node by its own scheme.
+    """An Arm quantizer that annotates each node by the scheme that applies to it.
 
-    Upstream's `set_module_name` and `set_node_target` see operators after their decomposition, such
-    as the sums and quotients of a softmax, and apply the method's options to whatever a module's
-    don't cover. Here nodes are marked before that, and their decompositions inherit the mark.
+    Upstream's `set_module_name` and `set_node_target` see operators after decomposition, such as
+    the sums and quotients of a softmax, and apply the method's options to whatever a module's don't
+    cover. Here nodes are marked before decomposition, and the resulting nodes inherit the mark.
     """
 
     def __init__(self, quantizer: TOSAQuantizer, config: Any) -> None:
         super().__init__()
         self._quantizer = quantizer
         self._config = config
-        self._schemes = [None, *config.schemes()]  # the second is that of the method
+        self._schemes = [None, *config.schemes()]  # the second is the method's
         inner = quantizer.quantizer
         for number, scheme in enumerate(self._schemes):
             if number != 1:
-                # A VgfQuantizer has a kind of its own, which it makes here only.
+                # Only `set_global` wraps the config in the class that a VgfQuantizer needs.
                 quantizer.set_global(None if scheme is None else quantization(scheme))
                 inner.set_node_finder(quantizer.global_config, _Marked(number))
         quantizer.set_global(quantization(config))
@@ -62,7 +62,7 @@ class _Mixed(Quantizer):
         self._mark(model)
         annotated = self._quantizer.annotate(model)
         for node in annotated.graph.nodes:
-            # A mark is a place in the schemes of this config, and means nothing to a later
+            # A mark is an index into the schemes of this config, so it would mislead a later
             # quantizer.
             node.meta.pop(_MARK, None)
         return annotated
@@ -71,7 +71,7 @@ class _Mixed(Quantizer):
         self._quantizer.validate(model)
 
     def _mark(self, model: GraphModule) -> None:
-        """Note the scheme of each node; what is no call has the method's."""
+        """Mark each node with its scheme's index; nodes other than calls get the method's."""
         for node in model.graph.nodes:
             if _MARK not in node.meta:
                 is_call = node.op == "call_function"
@@ -97,7 +97,7 @@ def _io_quantization(config: Any) -> Any:
 
 
 def quantization(scheme: Any) -> Any:
-    """Return the quantization config of a scheme."""
+    """Return ExecuTorch's quantization config for a scheme."""
     if scheme.activations == "int16":
         epsilon = {} if scheme.eps is None else {"epsilon": scheme.eps}
         return get_symmetric_a16w8_quantization_config(scheme.per_channel, **epsilon)

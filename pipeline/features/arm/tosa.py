@@ -1,4 +1,4 @@
-"""TOSA itself: executorch/backends/arm/tosa."""
+"""The TOSA backend itself: executorch/backends/arm/tosa."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pipeline.features.arm.options import (
 
 
 class TosaOptions(Options):
-    """Options of `TOSAPartitioner`: those of its `TosaCompileSpec`."""
+    """Options of `TOSAPartitioner`, which come from its `TosaCompileSpec`."""
 
     spec: ClassVar[str] = "tosa.compile_spec:TosaCompileSpec"
 

@@ -1,7 +1,8 @@
-"""Read vela's summary of a partition that it compiled, and attach it to the result as an estimate.
+"""Read vela's summary of each partition that it compiles, and attach it to the result as an
+estimate.
 
-Options and flags are the business of `ethos_u`. The columns are written by
-`write_summary_metrics_csv_common` (ethosu/vela/stats_writer.py), memory in KiB.
+Options and flags belong to `ethos_u`. `write_summary_metrics_csv_common`
+(ethosu/vela/stats_writer.py) writes the columns; memory is in KiB.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ _log = logging.getLogger(__name__)
 
 @contextmanager
 def kept_estimates() -> Iterator[None]:
-    """Attach vela's estimates, within the context, to results of Ethos-U's preprocess function."""
+    """Within the context, attach vela's estimates to the results of Ethos-U's preprocess
+    function."""
     from executorch.backends.arm.ethosu import backend
 
     estimates: list[Estimate | None] = []
@@ -36,9 +38,9 @@ def kept_estimates() -> Iterator[None]:
     def compile_in_folder(
         original: Callable[..., bytes], *args: Any, **more: Any
     ) -> bytes:
-        """Compile in a folder that outlives vela's call, and read its summary.
+        """Compile in a folder that outlives vela's call, and read vela's summary from it.
 
-        A compile spec may name the folder, for people who read vela's output.
+        A compile spec may name the folder, for users who want to read vela's output.
         """
         with TemporaryDirectory() as temporary:
             folder = more.get("intermediate_path") or temporary
@@ -62,8 +64,8 @@ def kept_estimates() -> Iterator[None]:
 
 
 def _find_summary(folder: Path) -> Estimate | None:
-    """Read the last summary that vela wrote into a folder; None, and a warning, without one."""
-    # A folder that a compile spec names keeps the summaries of earlier partitions.
+    """Return the last summary that vela wrote to a folder, or warn and return None without one."""
+    # A folder named by a compile spec keeps the summaries of earlier partitions.
     summaries = sorted(
         folder.glob("*_summary_*.csv"), key=lambda path: path.stat().st_mtime_ns
     )
@@ -77,8 +79,8 @@ def _find_summary(folder: Path) -> Estimate | None:
 
 
 def read_summary(text: str) -> Estimate | None:
-    """Read a summary in CSV, a line of names and one of values; None if a figure is missing, or
-    isn't a number."""
+    """Parse a CSV summary, one line of names and one of values. Returns None if a figure is missing
+    or isn't a valid number."""
     rows = list(csv.DictReader(text.splitlines()))
     if len(rows) != 1:
         return None

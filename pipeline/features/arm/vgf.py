@@ -1,4 +1,4 @@
-"""VGF, for GPUs with Vulkan's ML extensions, through the ML SDK's model converter:
+"""VGF, for GPUs with Vulkan's ML extensions, compiled by the ML SDK's model converter:
 executorch/backends/arm/vgf."""
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _DEFAULT = "TOSA-1.0+FP+INT+int4+int16"
 
 
 class VgfOptions(TosaOptions):
-    """Options of `VgfPartitioner`: those of its `VgfCompileSpec`."""
+    """Options of `VgfPartitioner`, which come from its `VgfCompileSpec`."""
 
     spec = _SPEC
 
@@ -61,7 +61,7 @@ class VgfQuantize(ArmQuantize, TosaOptions):
 
 
 def _own_converter() -> str:
-    """Return the converter that the environment names, or ""."""
+    """Return the converter that the user set in the environment, or ""."""
     return os.environ.get(_CONVERTER) or ""
 
 
@@ -70,8 +70,9 @@ def _executable(path: str) -> bool:
 
 
 def converter() -> str:
-    """Return the model converter's program: the wheel's own, which executorch would only find on
-    PATH, where a script of another digest calls it, or the one that a variable names."""
+    """Return the path of the model converter: the one that an environment variable names, or the
+    wheel's. executorch would only find the wheel's through a wrapper script on PATH, whose digest
+    differs."""
     if _own_converter():
         return _own_converter()
     folders = package_folders("model_converter")
@@ -80,7 +81,7 @@ def converter() -> str:
 
 @contextmanager
 def _calling_the_converter() -> Iterator[None]:
-    """Make executorch call `converter()`, within the context."""
+    """Make executorch call `converter()` within the context."""
     before = {_CONVERTER: os.environ[_CONVERTER]} if _CONVERTER in os.environ else {}
     os.environ[_CONVERTER] = converter()
     try:

@@ -1,4 +1,4 @@
-"""Auto: the workspace is watched, and each saved file builds what it touches."""
+"""Auto: watch the workspace, and at each save build what the saved file affects."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`doit auto`: builds again at each save what the saved file touches.
+"""`doit auto`: at each save, builds again what the saved file affects.
 
-Each build is a `doit` of its own, which finds out by itself what is stale. Files are looked at by
-their stamps from time to time, which needs no library and works on any filesystem.
+Each build is a separate `doit` process, which determines what is stale. The stamps of files are
+polled, which needs no library and works on any filesystem.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pipeline.cli.verbs import known_packages
 from pipeline.plan.plan import Plan
 from pipeline.store.errors import PipelineError, listed
 
-_LOOK = 0.5  # seconds between two looks
+_LOOK = 0.5  # seconds between two polls
 _QUIET = 0.3  # seconds without another save, since editors save several files
 _NEVER = {"__pycache__", "node_modules"}
 
@@ -58,7 +58,7 @@ def _build(words: Sequence[str]) -> None:
 
 
 def _settled(root: Path, apart: set[str], now: Stamps) -> Stamps:
-    """Return the stamps once they stay the same."""
+    """Return the files' stamps once two polls in a row agree."""
     while True:
         time.sleep(_QUIET)
         later = find_stamps(root, apart)
@@ -68,15 +68,15 @@ def _settled(root: Path, apart: set[str], now: Stamps) -> Stamps:
 
 
 def differing(before: Stamps, now: Stamps) -> list[str]:
-    """Return the paths of files that are new, gone or saved."""
+    """Return the paths of files that were added, removed or saved."""
     return sorted(
         name for name in before.keys() | now.keys() if before.get(name) != now.get(name)
     )
 
 
 def find_stamps(root: Path, apart: set[str]) -> Stamps:
-    """Return time and size of each file of a workspace, by its path in it, without hidden ones and
-    those in the folders `apart`."""
+    """Return the modification time and size of each file of a workspace, by its path relative to
+    `root`. Hidden files and the folders in `apart` are left out."""
     stamps: Stamps = {}
     for folder, folders, files in os.walk(root):
         folders[:] = [

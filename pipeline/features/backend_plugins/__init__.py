@@ -1,7 +1,7 @@
-"""Backend plugins: backends that the catalogue has no folder of.
+"""Backend plugins: backends without a folder in the catalogue.
 
-plugins  those of other distributions, by entry point
-vendors  rows of data on those that only a plugin lowers to: what each needs
+plugins  backends of other distributions, found by entry point
+vendors  rows of data about backends that only a plugin can lower to: what each needs
 """
 
 from __future__ import annotations

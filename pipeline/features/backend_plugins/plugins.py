@@ -1,10 +1,11 @@
 """Find backends of other distributions, by entry point.
 
-A distribution names entries of the catalogue in the group `pte_pipeline.backends`; each entry point
-is a `Backend`, or several of them. It is imported with the catalogue, so it should import torch no
-earlier than the built-in ones do: in the functions that build a part.
+A distribution declares catalogue entries in the group `pte_pipeline.backends`; each entry point is
+a `Backend`, or several of them. It is imported with the catalogue, so it should import torch no
+earlier than the built-in entries do: in the functions that build a part.
 
-The catalogue imports this module as it is made: whoever needs it imports `pipeline.backends` first.
+The catalogue imports this module while it is built, so import `pipeline.backends` before this
+module.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ GROUP = "pte_pipeline.backends"
 def find_backends(
     built_in: Mapping[str, Backend],
 ) -> tuple[dict[str, Backend], dict[str, str]]:
-    """Return the rows of vendors and the entries of plugins, which may take the place of a row, and
-    by plugin what is wrong with those that can't be used.
+    """Return the vendors' rows and the plugins' entries, which may replace a row, and, by plugin,
+    why its entries can't be used.
 
     Args:
         built_in: the entries of this package, whose names are taken.
@@ -44,7 +45,7 @@ def find_plugins(
         built_in: the entries of this package, whose names are taken.
 
     Returns:
-        The entries of plugins, and by plugin what is wrong with those that can't be used.
+        The plugins' entries, and, by plugin, why its entries can't be used.
     """
     backends: dict[str, Backend] = {}
     problems: dict[str, str] = {}
@@ -76,8 +77,8 @@ def _entries(point: EntryPoint) -> Iterable[Backend]:
 
 
 def _check_function(backend: Backend, registered: Iterable[Backend]) -> None:
-    """Raise ValueError for another preprocess function of a delegate that an entry lowers to: its
-    packages would use this plugin's function without knowing."""
+    """Raise ValueError if a registered entry uses a different preprocess function for the same
+    delegate: its packages would silently use this plugin's function."""
     function = backend.preprocessing.function
     for entry in registered:
         entry_function = entry.preprocessing.function
@@ -89,8 +90,8 @@ def _check_function(backend: Backend, registered: Iterable[Backend]) -> None:
 
 
 def _complete(backend: Backend, distribution: str) -> Backend:
-    """Return the entry with its distribution among those in keys: by version, or by content if it
-    is an editable install."""
+    """Return the entry with its distribution added to those in cache keys: by version, or by
+    content if it is an editable install."""
     distributions = tuple(dict.fromkeys((*backend.host.distributions, distribution)))
     host = replace(backend.host, distributions=distributions)
     return replace(
@@ -99,9 +100,9 @@ def _complete(backend: Backend, distribution: str) -> Backend:
 
 
 def _guard(backend: Backend, who: str) -> Backend:
-    """Return an entry whose functions, and what they make, restore torch's defaults.
+    """Return an entry whose functions, and the objects that they make, restore torch's defaults.
 
-    The preprocess cache does this for its preprocess function.
+    The preprocess cache does this for the entry's preprocess function.
     """
     lowering = replace(
         backend.lowering,
@@ -129,13 +130,14 @@ def _guard(backend: Backend, who: str) -> Backend:
 
 
 def _guarded(make: Callable[..., Any] | None, methods: Iterable[str], who: str) -> Any:
-    """Guard a function, and these methods of what it makes; None stays None."""
+    """Make a factory and these methods of its products restore torch's defaults; None stays
+    None."""
     if make is None:
         return None
 
     @wraps(make)
     def guarded(*args: Any) -> Any:
-        # Here, since that module imports torch, which a no-op run does without.
+        # Imported here because it imports torch, which a no-op run doesn't need.
         from pipeline.program.kept_state import keep_state, keep_state_in
 
         product = keep_state(make, who)(*args)

@@ -1,8 +1,8 @@
-"""Backends of vendors that nothing here lowers to: what each needs, and where upstream says more.
+"""Vendors' backends that this project can't lower to: their requirements and documentation.
 
-They have no options, which would look like support: nobody here lowered to them. Nothing of a
-vendor's is imported: Qualcomm's tries to download its SDK. A plugin may bring a backend by the name
-of a row here, with its options, and takes its place.
+The rows have no options: options would suggest support, and nobody here has lowered to these
+backends. Nothing of a vendor's is imported: Qualcomm's package tries to download its SDK. A plugin
+may bring a backend, with options, by the name of a row here, and replaces the row.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SOURCE = "https://github.com/pytorch/executorch/tree/main/"
 PLUGIN = Requirement(
     "a plugin that lowers to it",
     "write one (docs/guides/writing-a-backend.md)",
-    lambda: False,  # a plugin's entry would stand in place of the row
+    lambda: False,  # a plugin's entry would replace the row
 )
 
 
@@ -34,14 +34,14 @@ def _row(
     documented: str,
     joint: bool = False,
 ) -> Backend:
-    """Return the entry of a backend that nothing here lowers to."""
+    """Return the entry of a backend that this project can't lower to."""
     return Backend(
         name=name,
         backend_id=backend_id,
         summary=summary,
         options=NoOptions,
         preprocessing=Preprocessing(
-            # Which backends see all methods at once differs by release: CUDA's does since 1.5.
+            # Which backends take all methods at once depends on the release: CUDA's does since 1.5.
             joint=joint or name in installed_release().joint,
             unreproducible="not known: it could not be tried",
         ),
@@ -55,7 +55,7 @@ def _module(name: str, remedy: str) -> Requirement:
 
 
 def _cuda_torch() -> bool:
-    """Return whether torch is a CUDA build: its version says so, or libraries of one are there."""
+    """Return whether torch is a CUDA build, judging by its version or installed CUDA libraries."""
     try:
         # PyPI's CUDA builds don't have `+cu` in their version.
         return "+cu" in version("torch") or importable("nvidia")

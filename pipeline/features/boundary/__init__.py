@@ -1,4 +1,4 @@
-"""Boundary: the data that goes into delegates and out of them."""
+"""Boundary: the data that enters and leaves delegates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measures the data that a lowered method moves into delegates and out of them."""
+"""Measures the data that a lowered method moves into and out of delegates."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from torch.utils import _pytree as pytree
 from pipeline.program.graphs import called_delegate, control_flow_bodies
 from pipeline.program.operators import base_name
 
-# Operators that give the values that they are given, in another layout or dtype, or elsewhere.
+# Operators that return the values of their input, in another layout, dtype or memory.
 _COPIES = frozenset({"_to_dim_order_copy", "_clone_dim_order", "_to_copy", "clone"})
 
 
 def measure_boundary(program: ExportedProgram) -> dict[str, Any]:
-    """Return the field `boundary` of a `store.compiled.DELEGATION`: the data that goes into
-    delegates and out of them in a call of a method, at most."""
-    # Dynamic sizes count with their upper bounds, of a condition the dearer branch, and the body of
-    # a loop as often as it is run. What goes from one delegate to another counts on both sides.
+    """Return the field `boundary` of a `store.compiled.DELEGATION`: the upper bound of the data
+    that one call of a method moves into and out of delegates."""
+    # Dynamic sizes count with their upper bounds, a condition with its dearer branch, and a loop's
+    # body as often as it runs. Data that passes between two delegates counts for both.
     # `copies` are operators next to a delegate that only change layout or dtype, or copy.
     crossings, copies = _measure_crossings(program.graph_module)
     records = [
@@ -36,9 +36,9 @@ def measure_boundary(program: ExportedProgram) -> dict[str, Any]:
 
 
 def _measure_crossings(module: GraphModule) -> tuple[npt.NDArray[np.object_], int]:
-    """Return tensors and bytes, into delegates (first row) and out of them, and the copies."""
+    """Return the tensors and bytes that enter (first row) and leave delegates, and the copies."""
     copies = sum(map(_is_copy_beside_delegate, module.graph.nodes))
-    crossings = np.zeros((2, 2), np.object_)  # Python's integers, which do not overflow
+    crossings = np.zeros((2, 2), np.object_)  # Python's integers, which don't overflow
     for node in module.graph.nodes:
         if called_delegate(node) is not None:
             arguments = [
@@ -48,7 +48,7 @@ def _measure_crossings(module: GraphModule) -> tuple[npt.NDArray[np.object_], in
             crossings += [_count(inputs), _count(node.meta.get("val"))]
     for flow, bodies in control_flow_bodies(module).items():
         measured = [_measure_crossings(body) for body in bodies]
-        # One branch runs, and the method must have room for the dearer one.
+        # Only one branch runs, so the dearer one is the upper bound.
         dearest = max((body for body, _ in measured), key=lambda body: body[:, 1].sum())
         crossings += dearest * _max_runs(flow)
         copies += sum(body_copies for _, body_copies in measured)
@@ -56,7 +56,7 @@ def _measure_crossings(module: GraphModule) -> tuple[npt.NDArray[np.object_], in
 
 
 def _max_runs(flow: Node) -> int:
-    """Return how often a control flow runs a body at most; a branch of a condition, once."""
+    """Return the maximum number of runs of a control flow's body; 1 for a condition's branch."""
     if flow.target is torch.ops.higher_order.cond:
         return 1
     # map_impl(body, xs, others), scan(body, carries, xs, others)
@@ -81,14 +81,14 @@ def _is_copy_beside_delegate(node: Node) -> bool:
 
 
 def _maker(node: Node) -> Node:
-    """Return the node that made a value, which may be one of several that it made."""
+    """Return the node that computed a value, looking through `getitem`."""
     while node.target is operator.getitem and isinstance(node.args[0], Node):
         node = node.args[0]
     return node
 
 
 def _count(values: Any) -> list[int]:
-    """Count the tensors among values, and their bytes."""
+    """Return how many of the values are tensors, and the bytes of those tensors."""
     tensors = 0
     size = 0
     for value in pytree.tree_leaves(values):
@@ -99,7 +99,7 @@ def _count(values: Any) -> list[int]:
 
 
 def _upper_bound(size: int | torch.SymInt) -> int:
-    """Return a size's upper bound, without one the example's; 1 if known only at run time."""
+    """Return a size's upper bound; its example if unbounded, 1 if known only at run time."""
     try:
         return eval_upper_bound(size)
     except RuntimeError:

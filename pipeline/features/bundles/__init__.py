@@ -1,4 +1,4 @@
-"""Bundled programs: a package in one file with inputs and what its source gives on them."""
+"""Bundled programs: a package in one file with inputs and its source's outputs for them."""
 
 from __future__ import annotations
 

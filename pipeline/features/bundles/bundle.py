@@ -1,8 +1,8 @@
-"""Makes bundled programs: a package in one file with inputs and what its source gives on them.
+"""Makes bundled programs: a package in one file with inputs and its source's outputs for them.
 
-ExecuTorch's runtime runs such a `.bpte` on a device and compares, without any of this project. Of a
-package it holds only the `.pte`; it stores no tolerances, which are given where it is run. A call
-that it can't express is left out, with the reason.
+ExecuTorch's runtime runs such a `.bpte` on a device and compares the outputs, without any code of
+this project. The file contains only the `.pte` of a package and stores no tolerances, which are
+passed to the runtime. Calls that the format can't express are left out, with the reason.
 Source: executorch/devtools/bundled_program/{config,core}.py, serialize/__init__.py.
 """
 
@@ -23,12 +23,12 @@ from pipeline.validate.method_result import MethodValidation
 _NUMBERS = {Int: int, Double: float, Bool: bool}
 
 
-# One call: flat inputs and the source's outputs, the state being the initial one.
+# One call: flat inputs, and the source's outputs from its initial state.
 BundleCase = tuple[Sequence[Any], Sequence[Any]]
 
 
 def measure_case(case: BundleCase) -> int:
-    """Return the bytes of the tensors of a case."""
+    """Return the bytes of a case's tensors."""
     inputs, expected = case
     tensors = [v for v in (*inputs, *expected) if isinstance(v, torch.Tensor)]
     return sum(tensor.nbytes for tensor in tensors)
@@ -38,9 +38,10 @@ class BundleCases:
     """The cases of each method, collected while a package is validated.
 
     Attributes:
-        limit: the most bytes of a method.
-        cases: by method, and by the origin of their inputs.
-        left_out: by method, the origin of each other case, or "" for all of them, and the reason.
+        limit: the maximum bytes of a method's cases.
+        cases: the cases, by method and by the origin of their inputs.
+        left_out: by method, the origin and the reason of each omission; an empty origin means all
+            cases.
     """
 
     def __init__(self, limit: int) -> None:
@@ -51,7 +52,7 @@ class BundleCases:
     def keep(
         self, method: str, origin: str, inputs: Sequence[Any], expected: Sequence[Any]
     ) -> None:
-        """Add a case, unless there is one of this origin, or no room."""
+        """Add a case, unless one of the same origin exists or the method's limit leaves no room."""
         cases = self.cases.setdefault(method, {})
         if origin in cases:
             return
@@ -71,11 +72,11 @@ class BundleCases:
 
 
 def bundle(pte: Path, collected: BundleCases) -> bytes:
-    """Make the bundled program of a package; it is equal for equal packages and cases.
+    """Return the bundled program of a package, which is equal for equal packages and cases.
 
     Cases that can't be expressed move to `left_out`.
     """
-    # The package `devtools` brings pandas and more, which takes seconds.
+    # The package `devtools` imports pandas and more, which takes seconds.
     from executorch.devtools.bundled_program.config import (
         MethodTestCase,
         MethodTestSuite,
@@ -89,7 +90,7 @@ def bundle(pte: Path, collected: BundleCases) -> bytes:
         plan.name: plan for plan in program_from_bytes(pte.read_bytes()).execution_plan
     }
     suites = []
-    # By name, so that equal packages have equal bytes.
+    # In the order of names, so that equal packages have equal bytes.
     for method, cases in sorted(collected.cases.items()):
         expressible = {}
         plan = plans[method]
@@ -119,9 +120,9 @@ def bundle(pte: Path, collected: BundleCases) -> bytes:
 
 
 def find_tolerances(method: MethodValidation) -> tuple[float, float]:
-    """Return the absolute and the relative tolerance for a runtime on a device; without an absolute
-    limit, twice the greatest error of all inputs, since all are bundled: generated ones of a
-    quantized method can be far beyond its ranges."""
+    """Return the absolute and the relative tolerance for a runtime on a device. Without an absolute
+    limit, the absolute tolerance is twice the greatest error over all inputs, since all are
+    bundled: generated inputs of a quantized method can be far beyond its ranges."""
     limits = method.wide_limits
     if method.device_limits:
         limits = widest(method.device_limits)
@@ -136,11 +137,11 @@ def find_tolerances(method: MethodValidation) -> tuple[float, float]:
 def describe_bundle(
     collected: BundleCases, methods: Iterable[MethodValidation]
 ) -> dict[str, Any]:
-    """Describe a bundled program by method, as JSON; constant methods have no cases.
+    """Return the JSON description of a bundled program, by method; constant methods have no cases.
 
-    `cases` are in the order of the numbers that the runtime is given, `rtol` and `atol` the
-    tolerances to give it; `state` are buffers that a case wants in their initial values, so that a
-    method is loaded anew for it.
+    `cases` are in the order of the numbers passed to the runtime, `rtol` and `atol` are the
+    tolerances to pass to it, and `state` lists the buffers that each case needs in their initial
+    values, so the method has to be loaded again for each.
     """
     described = {}
     for method in methods:
@@ -162,7 +163,7 @@ def describe_bundle(
 
 
 def _inexpressible(plan: ExecutionPlan, case: BundleCase) -> str:
-    """Say why no call of this method can be a test case; "" where it can."""
+    """Return why a call of this method can't be a test case, or "" if it can."""
     places = (
         *((f"input {n}", index) for n, index in enumerate(plan.inputs)),
         *((f"output {n}", index) for n, index in enumerate(plan.outputs)),
@@ -176,7 +177,7 @@ def _inexpressible(plan: ExecutionPlan, case: BundleCase) -> str:
             continue
         if name.startswith("output"):
             return f"{name} is not a tensor; a bundled program compares only tensors"
-        # Exactly this type: to Python, a bool is an int too.
+        # Exactly this type: in Python, a bool is an int, too.
         if type(value) is not _NUMBERS.get(kind):
             return f"{name} is neither a tensor nor a number, which a bundled program can't hold"
     return ""
@@ -188,8 +189,9 @@ def _lay_out(
     serialized: Sequence[Any],
     values: Sequence[Any],
 ) -> None:
-    """Give tensors the dim order that the plan reads and writes them in. ExecuTorch makes all of
-    them contiguous, refuses them so as inputs of another order, and compares them anyway."""
+    """Store tensors in the dim order in which the plan reads and writes them. ExecuTorch makes them
+    all contiguous; it refuses contiguous inputs if the plan has another order, and compares outputs
+    regardless of it."""
     for index, serialized_value, value in zip(indices, serialized, values, strict=True):
         declared = plan.values[index].val
         if isinstance(declared, Tensor):

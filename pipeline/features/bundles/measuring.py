@@ -1,4 +1,4 @@
-"""Collects the calls of a validation, and bundles them with a package that passed."""
+"""Collects the calls of a validation, and bundles them with a package that passes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from pipeline.validate.results import Validation
 
 
 class BundleMeasuring(Measuring):
-    """Makes the bundled program of a package where the config asks for one; of some of its methods
-    alone there is none."""
+    """Makes a package's bundled program if the config asks for it and all methods are validated."""
 
     def __init__(self, subject: Subject, stages: Stages) -> None:
         super().__init__(subject, stages)

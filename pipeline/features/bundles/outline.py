@@ -1,4 +1,4 @@
-"""The shape of what bundled programs add to reports."""
+"""The shape of the fields that bundled programs add to reports."""
 
 from __future__ import annotations
 

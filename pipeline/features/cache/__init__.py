@@ -1,4 +1,4 @@
-"""Cache: the store is looked at, verified, and kept below its greatest size."""
+"""Cache: shows what the store contains, verifies it, and keeps it below its size limit."""
 
 from __future__ import annotations
 

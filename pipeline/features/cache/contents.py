@@ -1,4 +1,4 @@
-"""Count what a store holds, and verify that it is sound."""
+"""Count what a store contains, and verify its files."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from pipeline.store.usage import Moved, Usage, read_moved, read_usage
 
 
 def _sizes(store: Store, folder: str) -> dict[Path, int]:
-    """Return the size of each file of `blobs` or `actions`; one that vanishes meanwhile is passed
-    over."""
+    """Return the size of each file in `blobs` or `actions`, except files that vanish meanwhile."""
     sizes = {}
     with suppress(OSError):  # a folder may vanish meanwhile
         for path in sorted((store.root / folder).glob("*/*")):
@@ -33,7 +32,7 @@ def _digest_of(path: Path) -> Digest:
 
 @dataclass(frozen=True)
 class Stats:
-    """The contents of a store; `results` are numbers by kind of action."""
+    """The contents of a store; `results` are counts by kind of action."""
 
     blobs: int
     blob_bytes: int
@@ -48,7 +47,7 @@ class Stats:
 
 
 def statistics(store: Store) -> Stats:
-    """Count what a store holds."""
+    """Return the statistics of a store, from its index."""
     with open_index(store) as index:
         (blobs, blob_bytes), results = index.blobs(), index.results()
     numbers = {kind: number for kind, (number, _) in results.items()}
@@ -68,16 +67,16 @@ def find_unreadable(store: Store) -> list[str]:
 
 
 def count_files(store: Store) -> tuple[int, int]:
-    """Return the number of blobs and results in a store, and their bytes, from the files
-    themselves."""
+    """Return the number of files in a store, blobs and results together, and their bytes. Lists the
+    files instead of asking the index."""
     sizes = _sizes(store, "blobs") | _sizes(store, "actions")
     return len(sizes), sum(sizes.values())
 
 
 def verify(store: Store) -> dict[str, bool]:
-    """Hash every file again, and drop those that are not what their name says. Return of each of
-    them, by its path in the store, whether it could be dropped."""
-    from concurrent.futures import ThreadPoolExecutor  # which a no-op run does without
+    """Hash every file again, and remove those whose content doesn't match their name. Returns
+    whether each of them could be removed, by its path in the store."""
+    from concurrent.futures import ThreadPoolExecutor  # not needed by a no-op run
 
     blobs, results = _sizes(store, "blobs"), _sizes(store, "actions")
     with ThreadPoolExecutor() as threads:  # hashing lets other threads run

@@ -1,4 +1,4 @@
-"""Find the results of a kind that a store holds."""
+"""Find the results of a kind in a store."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pipeline.features.cache.index_file import open_index
 from pipeline.store.digest import Digest
 from pipeline.store.store import Store
 
-_MOST_EARLIER = 1000  # results among which the nearest is looked for
+_MOST_EARLIER = 1000  # results to search for the nearest one
 
 
 def earlier_keys(
     store: Store, kind: str, like: Mapping[str, Any] | None = None
 ) -> Iterator[tuple[Digest, Mapping[str, Any]]]:
-    """Yield digest and key of results of a kind, the latest used first; with `like`, of those whose
-    keys can be compared with this one."""
+    """Yield digest and key of the results of a kind, the most recently used first. With `like`,
+    only those with a key comparable to it."""
     about = subject(like) if like is not None else None
     with open_index(store) as index:
         earlier = index.find(kind, about, _MOST_EARLIER)

@@ -1,4 +1,4 @@
-"""Evict from a store what was least recently used."""
+"""Evict the least recently used files from a store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pipeline.store.store import Store
 
 @dataclass
 class Evicted:
-    """The outcome of an eviction; sizes in bytes. `busy`: another one was under way."""
+    """The outcome of an eviction; sizes in bytes. `busy` if another eviction was in progress."""
 
     results: int = 0
     blobs: int = 0
@@ -30,19 +30,20 @@ class Evicted:
 
 
 def evict(store: Store, cap: int) -> Evicted:
-    """Remove what was least recently used until at most `cap` bytes are left, and what killed
-    processes left behind.
+    """Remove the files of killed processes, and evict until at most `cap` bytes are left.
 
-    The unit is an action's result with the blobs that no other result names. What a build that is
-    under way has used stays, even above the cap. The order of removal is such that a kill leaves
-    blobs without a result, never a result without its blobs. Raises PipelineError for a store that
-    can't be written.
+    The unit is an action's result together with the blobs that no other result names; the least
+    recently used goes first. Whatever a running build has used stays, even above the cap. Results
+    are removed before their blobs, so a kill may leave blobs without a result, but never a result
+    without its blobs.
+
+    Raises PipelineError if the store can't be written.
     """
     from filelock import FileLock, Timeout
 
     if not os.path.exists(store.root):
         return Evicted()
-    store = Store(store.root)  # without an overflow, which has files of the same names
+    store = Store(store.root)  # without an overflow, whose files have the same names
     try:
         clear_place(store.root / ".gc.lock")
         with FileLock(store.root / ".gc.lock", timeout=0):
@@ -75,7 +76,7 @@ def _evict(store: Store, cap: int) -> Evicted:
                 is_removed = _drop(store.action_path(digest), size, evicted)
                 evicted.results += is_removed
                 index.forget("results", digest, is_removed)
-                while blob := index.oldest_loose(since):  # what only this result named
+                while blob := index.oldest_loose(since):  # named only by this result
                     _drop_blob(store, index, *blob, evicted)
         if evicted.left > cap:
             evicted.in_use = index.used_since(since)
@@ -91,7 +92,7 @@ def _drop_blob(
 
 
 def _drop(path: Path, size: int, evicted: Evicted) -> bool:
-    """Remove a file; tell whether it is gone."""
+    """Remove a file. Returns whether it is gone."""
     try:
         remove(path)
     except OSError:
@@ -102,8 +103,8 @@ def _drop(path: Path, size: int, evicted: Evicted) -> bool:
 
 
 def _find_earliest_lease(store: Store) -> float:
-    """Return when the oldest of the builds under way began, in seconds since the epoch, or infinity
-    if there is none."""
+    """Return when the oldest running build began, in seconds since the epoch; infinity if none
+    runs."""
     folder = store.root / FOLDER
     sweep(folder)
     times = [float("inf")]

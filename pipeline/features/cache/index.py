@@ -1,8 +1,9 @@
-"""An index of a store: what its files are, found without reading a million of them.
+"""An index of a store: knows its files without reading a million of them.
 
-It is an SQLite file that can be deleted at any time. Builds don't write it: whoever asks brings it
-up to date, by listing the folders whose time has changed and reading the entries that are new. The
-times of last use, which no folder shows, are those of when a file was new, and can be too early.
+It is an SQLite file that can be deleted at any time. Builds don't write it: each reader brings it
+up to date, by listing the folders whose modification time has changed and reading the new entries.
+No folder shows when a file was last used, so the recorded time starts as that of a new file and can
+be too early.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from pipeline.store.store import Store
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
-_READERS, _MANY = 16, 100  # threads, for so many files and more
+_READERS, _MANY = 16, 100  # threads, for at least this many files
 _SETTLING = 1.5 * RACY_NS / 1e9  # seconds
 
 
 def subject(key: Mapping[str, Any]) -> Digest:
-    """Return what two keys of a kind have in common if one can be compared with the other: the
-    model, and the names of the methods."""
+    """Return the digest of the model and the method names of a key. Two keys of a kind are
+    comparable if their subjects are equal."""
     named = (key.get(name) for name in ("methods", "programs"))
     return hash_json(
         [key.get("model"), *(sorted(n) if isinstance(n, dict) else [] for n in named)]
@@ -41,16 +42,16 @@ class Index:
     def __init__(self, store: Store, connection: Connection) -> None:
         self._store = store
         self._sql = connection
-        # A clock that once stood in the future keeps nothing for ever.
+        # Limits the times of last use: a clock that was once ahead must not protect files for ever.
         self._now = time.time()
         self._touched: dict[
             str, bool
-        ] = {}  # by folder, whether all files taken out are gone
+        ] = {}  # by folder, whether all forgotten files are gone
 
     # Bringing it up to date
 
     def update(self) -> None:
-        """Look at the folders whose time has changed."""
+        """Bring the index up to date with the folders whose modification time has changed."""
         times = dict(self._sql.execute("select name, time from folders"))
         with self._sql:
             self._sql.execute("begin immediate")
@@ -77,22 +78,22 @@ class Index:
             return
         with os.scandir(path) as entries:
             self._replace(folder, entries)
-        # It may change again within its stamp.
+        # The folder may change again within this timestamp.
         settled = stamp if now - stamp > RACY_NS else 0
         self._sql.execute(
             "insert or replace into folders values (?, ?)", (folder, settled)
         )
 
     def _replace(self, folder: str, entries: Iterable[os.DirEntry[str]]) -> None:
-        """Take what is found in a folder for what is in it. Of what is known nothing is asked: a
-        file is replaced by another one, and is never written to."""
+        """Replace a folder's files in the index by its directory entries. Known files are not
+        checked again, since the store replaces a file but never writes to it."""
         top, _, prefix = folder.partition("/")
         table = top.replace("actions", "results")
         query = f"select digest, inode from {table} where folder = ?"
         removed = dict(self._sql.execute(query, (folder,)).fetchall())
         new = []
         for entry in entries:
-            with suppress(ValueError):  # no name of ours
+            with suppress(ValueError):  # not a name of the store
                 digest = bytes.fromhex(prefix + entry.name.removesuffix(".json"))
                 if removed.get(digest) == entry.inode():
                     del removed[digest]
@@ -153,7 +154,7 @@ class Index:
             query = f"update blobs set named = 0 where digest = ?1 and {loose}"
             self._sql.executemany(query, blobs)
 
-    # What is in it
+    # Its contents
 
     def blobs(self) -> tuple[int, int]:
         """Return number and bytes of the blobs."""
@@ -174,7 +175,7 @@ class Index:
         return blob_bytes + sum(size for _, size in self.results().values())
 
     def find(self, kind: str, about: Digest | None, most: int) -> list[Digest]:
-        """Return results of a kind, and about a subject, the latest used first."""
+        """Return up to `most` results of a kind (and subject), the most recently used first."""
         where, values = ("and about = ?", [bytes.fromhex(about)]) if about else ("", [])
         query = f"select digest from results where kind = ? {where} order by used desc limit ?"
         return [
@@ -182,15 +183,16 @@ class Index:
             for row in self._sql.execute(query, [kind, *values, most])
         ]
 
-    # Eviction, which goes by the index and asks each file for its last use
+    # Eviction, which follows the index and checks each file's time of last use
 
     def oldest(self, before: float) -> tuple[Digest, int] | None:
-        """Return the result that was not used for longest, if its last use was earlier, and its
-        bytes."""
+        """Return the least recently used result and its bytes; None if all were used since
+        `before`."""
         return self._oldest("results", "true", before)
 
     def oldest_loose(self, before: float) -> tuple[Digest, int] | None:
-        """Return the same of the blobs that no result names."""
+        """Return the least recently used blob that no result names and its bytes, or None if every
+        such blob was used since `before`."""
         return self._oldest("blobs", "not named", before)
 
     def _oldest(
@@ -217,7 +219,7 @@ class Index:
         return paths[table](digest)
 
     def used_since(self, time: float) -> int:
-        """Return the bytes of the results and loose blobs that were used since then."""
+        """Return the bytes of the results and unnamed blobs that were used since then."""
         results = "select total(size) from results where used >= ?"
         blobs = "select total(size) from blobs where not named and used >= ?"
         sizes = (
@@ -228,19 +230,19 @@ class Index:
 
     @contextmanager
     def removing(self) -> Iterator[None]:
-        """Let this process remove files, each of which it takes out by `forget`.
+        """Let this process remove files within the context; it must report each to `forget`.
 
-        At the end their folders are known as they are now, without being listed, unless somebody
-        put a file into the store meanwhile. Everyone writes a file in `tmp` first and moves it from
-        there, which changes the time of that folder too. A file that somebody else removes then is
-        found to be gone when it is asked for.
+        At the end, the folders are recorded with their new times, without being listed again,
+        unless another process added a file to the store meanwhile. That shows in the time of `tmp`,
+        since every file is first written there and then moved. A file that another process removes
+        meanwhile turns out to be missing when it is needed.
         """
         before = self._settled_time("tmp", patient=True)
         if before:
             self.update()
         with (
             self._sql
-        ):  # after an error all is as it was, and the folders' times tell of changes
+        ):  # after an error nothing changed, and the folders' times reveal removals
             yield
             if before and self._touched:
                 time.sleep(_SETTLING)
@@ -255,8 +257,8 @@ class Index:
             self._sql.executemany("update folders set time = ? where name = ?", times)
 
     def _settled_time(self, folder: str, patient: bool = False) -> int:
-        """Return the time of a folder in nanoseconds, if it can't change without getting another
-        one, else 0; `patient` waits for that a little."""
+        """Return a folder's modification time in nanoseconds, or 0 if the folder could still change
+        without a new time; with `patient`, wait for a while until it can't."""
         for pause in (0.0, _SETTLING) if patient else (0.0,):
             time.sleep(pause)
             now = time.time_ns()
@@ -269,16 +271,17 @@ class Index:
         return 0
 
     def forget(self, table: str, digest: Digest, is_removed: bool) -> None:
-        """Take out a file that was removed, or could not be, while `removing`; the folder of one
-        that is not gone is listed again."""
+        """Drop a file from the index within `removing`. If the file couldn't be removed from the
+        store, its folder is listed again at the next update."""
         folder = f"{table.replace('results', 'actions')}/{digest[:2]}"
         self._drop(table, bytes.fromhex(digest))
         self._touched[folder] = is_removed and self._touched.get(folder, True)
 
 
 def _read_ahead(paths: Iterable[str]) -> None:
-    """Read files that are looked at next, so that the disk is asked for several at a time."""
-    from concurrent.futures import ThreadPoolExecutor  # which a no-op run does without
+    """Read files in parallel before they are needed, so that the disk gets many requests at
+    once."""
+    from concurrent.futures import ThreadPoolExecutor  # not needed by a no-op run
 
     def read(path: str) -> None:
         with suppress(OSError), open(path, "rb") as file:

@@ -1,4 +1,4 @@
-"""The SQLite file of a store's index: opened, brought up to date, and made anew where it is bad."""
+"""The SQLite file of a store's index: opens and updates it, and recreates it if it is bad."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 FILE = "index.sqlite3"
 _VERSION = 2
-_CACHE = 1 << 16  # KiB of its pages, as far as they are looked at
-_PATIENCE = 5.0  # seconds for another process that writes it
+_CACHE = 1 << 16  # KiB of its pages, allocated as they are read
+_PATIENCE = 5.0  # seconds to wait for another process that writes it
 _SCHEMA = """
 create table folders (name text primary key, time integer) without rowid;
 create table blobs (digest blob primary key, folder text, size integer, used real, inode integer,
@@ -40,12 +40,13 @@ create index names_by_result on names (result);
 
 @contextmanager
 def open_index(store: Store) -> Iterator[Index]:
-    """Open a store's index, as the store is now. One that is damaged or of another version is made
-    anew; where none can be written, or another process keeps it, in memory.
+    """Open a store's index, brought up to date. An index that is damaged or has another version is
+    recreated; if it can't be written, or another process has locked it, the index is built in
+    memory.
 
-    Raises PipelineError where it turns out to be damaged meanwhile, or another process keeps it.
+    Raises PipelineError if the index turns out to be damaged, locked or unwritable while in use.
     """
-    import sqlite3  # which a no-op run does without
+    import sqlite3  # not needed by a no-op run
 
     try:
         with closing(_open(store)) as connection:
@@ -64,7 +65,7 @@ def open_index(store: Store) -> Iterator[Index]:
 
 
 def _open(store: Store) -> Connection:
-    import sqlite3  # which a no-op run does without
+    import sqlite3  # not needed by a no-op run
 
     path = store.root / FILE
     is_writable = os.access(store.root, os.W_OK)
@@ -88,14 +89,14 @@ def _open(store: Store) -> Connection:
 
 
 def _remove(store: Store) -> None:
-    """Remove an index, with the journal of whoever was killed while writing it."""
+    """Remove an index, with the journal of any process that was killed while writing it."""
     for name in (FILE, f"{FILE}-journal"):
         with suppress(OSError):
             remove(store.root / name)
 
 
 def _is_busy(error: BaseException) -> bool:
-    """Tell whether another process writes the index, which is whole then, and is to be left."""
+    """Return whether the error means that another process is writing the index, which is intact."""
     import sqlite3
 
     return _has_code(error, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
@@ -107,9 +108,9 @@ def _has_code(error: BaseException, *codes: int) -> bool:
 
 
 def _prepare(store: Store, connection: Connection) -> Connection:
-    """Bring an index up to date. Raises sqlite3.Error."""
+    """Bring an index up to date, with its schema recreated if it differs. Raises sqlite3.Error."""
     try:
-        connection.execute("pragma synchronous = off")  # it can be made again
+        connection.execute("pragma synchronous = off")  # the index can be recreated
         connection.execute(f"pragma cache_size = -{_CACHE}")
         (version,) = connection.execute("pragma user_version").fetchone()
         query = "select name from sqlite_master where type = 'table' order by name"

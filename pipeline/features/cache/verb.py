@@ -1,4 +1,4 @@
-"""`doit cache`: what is in the store, whether it is whole, and eviction."""
+"""`doit cache`: what is in the store, whether it is intact, and eviction."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pipeline.store.sizes import human_size
 from pipeline.store.store import Store
 from pipeline.store.usage import Usage
 
-# What `doit cache stats --json` prints (`moments.Command.record`).
+# The output of `doit cache stats --json` (`moments.Command.record`).
 STATISTICS = {
     "format": Literal[1],
     "store": (str, "the folder of the store"),
@@ -44,7 +44,7 @@ STATISTICS = {
     "pushed_bytes": Count,
 }
 
-# What the keys of each kind of action are made from.
+# The input from which the key of each kind of action is made.
 _LEVELS = {
     **dict.fromkeys(("programs", "reads", "export"), "1 source"),
     **dict.fromkeys(("quantize", "compile", "link", "validate"), "2 program"),
@@ -53,8 +53,8 @@ _LEVELS = {
 
 
 def run(plan: Plan, words: Sequence[str], json: bool = False) -> Iterator[Any]:
-    """Run one of `stats`, `verify` and `gc`, by default the first. With `json`, `stats` yields the
-    record that `STATISTICS` describes. Raises PipelineError."""
+    """Run `stats` (the default), `verify` or `gc`. With `json`, `stats` yields the record that
+    `STATISTICS` describes. Raises PipelineError."""
     verbs = {"stats": _show_statistics, "gc": _collect_garbage}
     word = "stats"
     if words:

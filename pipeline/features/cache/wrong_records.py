@@ -1,4 +1,4 @@
-"""Finds records of archives that contradict the archives, and corrects them."""
+"""Finds and corrects records of archives that contradict the archives."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from pipeline.store.store import Store
 def find_wrong_records(
     source: ModelSource, store: Store, digests: FileDigests
 ) -> Iterator[str]:
-    """Compare the records of a model's archives with the archives; correct wrong ones, and yield
-    what they are of. An archive that can't be read has none."""
+    """Compare the stored records of a model's archives with the archives, correct those that
+    differ, and yield a description of each. Archives that can't be read are skipped."""
     if source.form == "archive":
         archives = [source.path]
     elif source.form == "folder":

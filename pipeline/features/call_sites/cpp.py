@@ -26,8 +26,8 @@ DTYPES = {
     "int8": "Char",
     "uint8": "Byte",
 }
-LACKS = ()  # of what packages may need
-# Of the language, and of the generated code.
+LACKS = ()  # no feature that packages may need
+# Words of the language, and names of the generated code.
 _RESERVED = """
 alignas alignof and asm auto bool break case catch char class const constexpr continue default
 delete do double else enum explicit export extern false float for friend goto if inline int long
@@ -125,7 +125,7 @@ inline bool fits(
 
 
 def render(facts: Json) -> Iterator[str]:
-    """Yield the lines of a header. Keys of `facts` are those of `verb.find_facts`."""
+    """Yield the lines of a header; `facts` is the result of `verb.find_facts`."""
     yield f"// {facts['title']}"
     yield "// Tensors that a method returns are valid until the next call. Not for several threads."
     yield _HEAD.format(namespace=facts["namespace"])
@@ -151,7 +151,7 @@ def _render_constructor(facts: Json) -> Iterator[str]:
         arguments += ", std::vector<std::string> ptds"
         passed += "std::move(ptds), "
         yield f"  // Loaded with {', '.join(facts['data_files'])}, as `ptds`."
-    # The last argument shares arenas; those before it are defaults.
+    # The last argument shares arenas; the others are set to their defaults.
     shared = ", nullptr, nullptr, nullptr, true" if facts["shares_state"] else ""
     if shared:
         yield "  // Methods share state, and so memory."
@@ -205,7 +205,7 @@ def _render_method(name: str, method: Json) -> Iterator[str]:
 
 
 def _render_checks(arguments: list[str], method: Json) -> Iterator[str]:
-    """Yield the lines that refuse inputs which the method does not take."""
+    """Yield the lines that reject inputs which the method doesn't accept."""
     symbols = find_symbols(method)
     yield f"    std::vector<int64_t> symbols({len(symbols)}, -1);"
     conditions = []
@@ -235,7 +235,7 @@ def _size(size: Size, symbols: list[str]) -> str:
 
 
 def _pass(argument: str, item: Json) -> str:
-    """Return the value that the runtime is given for an input."""
+    """Return the expression that passes an input to the runtime."""
     if item["kind"] == "tensor":
         return f"EValue(*{argument})"
     if item["kind"] != "fixed":
@@ -243,7 +243,7 @@ def _pass(argument: str, item: Json) -> str:
     value = item["value"]
     if value is None:
         return "EValue()"
-    if isinstance(value, bool):  # which is an int as well
+    if isinstance(value, bool):  # bool is a subclass of int
         return f"EValue({str(value).lower()})"
     return f"EValue({_TYPES[type(value).__name__]}({value!r}))"
 
@@ -256,7 +256,7 @@ def _render_constant(name: str, method: Json) -> Iterator[str]:
     yield "    if (!result.ok()) {"
     yield "      return result.error();"
     yield "    }"
-    # `EValue`'s getters abort the process on a value of another kind.
+    # `EValue`'s getters abort the process if the value is of another kind.
     yield f"    if (result->size() != 1 || !result->at(0).{_TAGS[kind]}()) {{"
     yield "      return Error::InvalidProgram;"
     yield "    }"

@@ -24,7 +24,7 @@ DTYPES = {
     "int8": "INT8",
     "uint8": "UINT8",
 }
-LACKS = ("data files", "shared state")  # of which `Module.load` takes none
+LACKS = ("data files", "shared state")  # which `Module.load` doesn't take
 _TYPES = {
     "bool": "Boolean",
     "float": "Double",
@@ -39,7 +39,7 @@ _GETTERS = {
     "str": "toStr()",
     "tensor": "toTensor()",
 }
-# Of the language, and of the generated code.
+# Words of the language, and names of the generated code.
 _RESERVED = """
 as break checkSize checkTensor class close continue do else false for fun if in interface is module
 null object outputs package return super symbols this throw true try typealias typeof val var when
@@ -83,7 +83,7 @@ _CHECKS = """\
 
 
 def render(facts: Json) -> Iterator[str]:
-    """Yield the lines of a file. Keys of `facts` are those of `verb.find_facts`."""
+    """Yield the lines of a file; `facts` is the result of `verb.find_facts`."""
     yield f"// {facts['title']}"
     yield f"package {facts['namespace']}"
     yield ""
@@ -161,7 +161,7 @@ def _size(size: Size, symbols: list[str]) -> str:
 
 
 def _pass(argument: str, item: Json) -> str:
-    """Return the value that the runtime is given for an input."""
+    """Return the expression that passes an input to the runtime."""
     if item["kind"] != "fixed":
         return f"EValue.from({argument})"
     value = item["value"]

@@ -1,11 +1,11 @@
 """The methods of a package as apps call them, read from its manifest: flat, in the order in which
 the runtime takes inputs and returns outputs.
 
-An argument is a mapping: `name` as people write it (`states[0]`), `kind`, `text` with its dtype and
-sizes in words, and of a tensor its `dtype` and `sizes`, each `(least, most, expression)`: `most` is
-None without a limit; the expression is a symbol, such as `d0`, the same for equal sizes, or a list
-of a function and its operands, or "". Kinds are `tensor`, `int`, `float`, `bool`, `str`, and
-`fixed`, whose `value` the export fixed; anything else is "".
+An argument is a mapping: `name` in Python notation (`states[0]`); `kind`; `text`, a description
+with dtype and sizes; and for a tensor its `dtype` and `sizes`. Each size is `(least, most,
+expression)`: `most` is None if unlimited; the expression is a symbol, such as `d0`, shared by equal
+sizes, or a list of a function and its operands, or "". Kinds are `tensor`, `int`, `float`, `bool`,
+`str`, and `fixed`, whose `value` the export fixed; the kind of anything else is "".
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ Size: TypeAlias = tuple[int, int | None, Any]
 
 
 def describe_methods(manifest: Json) -> list[dict[str, Any]]:
-    """Return the methods of a manifest by name: `name`, `inputs` and `outputs`, lists of arguments;
-    constant methods, whose one output is called `value`, have no inputs."""
+    """Return a manifest's methods in the order of their names, each with `name`, `inputs` and
+    `outputs`, which are lists of arguments. Constant methods have no inputs and one output,
+    `value`."""
     methods = []
     for name, method in sorted(manifest["methods"].items()):
         signature = method.get("signature")
@@ -43,7 +44,7 @@ def _describe_program(name: str, signature: Json) -> dict[str, Any]:
     for _, tree in (*signature["args"], *signature["kwargs"]):
         inputs += map(_describe_leaf, _iter_leaves(tree))
     outputs = []
-    for place in signature["changes"]:  # which the runtime returns first
+    for place in signature["changes"]:  # the runtime returns these first
         outputs.append({**inputs[place], "name": f"{inputs[place]['name']}_changed"})
     outputs += map(_describe_leaf, _iter_leaves(signature["outputs"]))
     return {"name": name, "inputs": inputs, "outputs": outputs, "constant": False}
@@ -63,7 +64,7 @@ def _describe_leaf(leaf: Json) -> dict[str, Any]:
     if "dtype" in leaf:
         sizes = [_describe_size(size) for size in leaf["sizes"]]
         text = f"{leaf['dtype']} [{', '.join(map(_format_size, sizes))}]"
-        # Apps pass contiguous tensors, and the runtime refuses another order of dimensions.
+        # Apps pass contiguous tensors, and the runtime refuses any other dim order.
         is_laid_out = leaf.get("order", []) == sorted(leaf.get("order", []))
         return {
             "name": name,
@@ -107,7 +108,7 @@ def _format_size(size: Size) -> str:
 
 
 def is_symbol(expression: Any) -> bool:
-    """Tell whether a size is one by itself that has a name, and not computed from others."""
+    """Return whether a size is a plain symbol, not computed from other sizes."""
     return isinstance(expression, str) and expression != ""
 
 
@@ -122,8 +123,7 @@ def find_symbols(method: Json) -> list[str]:
 
 
 def find_places(method: Json) -> list[int]:
-    """Return the places of the outputs of a method that an app is given: those that the export did
-    not fix."""
+    """Return the positions of the outputs that an app gets: those that the export didn't fix."""
     places = []
     for place, output in enumerate(method["outputs"]):
         if output["kind"] != "fixed":
@@ -134,7 +134,7 @@ def find_places(method: Json) -> list[int]:
 def find_obstacles(
     methods: list[dict[str, Any]], dtypes: Mapping[str, str]
 ) -> Iterator[str]:
-    """Yield what keeps methods from being called in a language that has these dtypes."""
+    """Yield the reasons why methods can't be called in a language that supports these dtypes."""
     for method in methods:
         for argument in (*method["inputs"], *method["outputs"]):
             where = f"{method['name']}: {argument['name']}"
@@ -147,7 +147,7 @@ def find_obstacles(
 
 
 def _can_be_passed(value: Any) -> bool:
-    """Tell whether every language can write a value that an export fixed."""
+    """Return whether every language can write a value that an export fixed."""
     if isinstance(value, float):
         # Not every language has a literal for infinities and NaN.
         return math.isfinite(value)

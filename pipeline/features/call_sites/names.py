@@ -1,4 +1,4 @@
-"""Identifiers of generated code: the names of a package, as a language takes them."""
+"""Identifiers of generated code, made from the names in a package."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ from collections.abc import Iterable
 
 
 def snake(name: str) -> str:
-    """Return a name as `states_0_key`."""
+    """Return a name in the style of `states_0_key`."""
     words = re.findall(r"[A-Za-z0-9]+", name)
     return _begin("_".join(words).lower() if words else "value")
 
 
 def camel(name: str) -> str:
-    """Return a name as `states0Key`."""
+    """Return a name in the style of `states0Key`."""
     first, *words = re.findall(r"[A-Za-z0-9]+", name) or ["value"]
     return _begin(first[0].lower() + first[1:] + "".join(map(_capital, words)))
 
 
 def pascal(name: str) -> str:
-    """Return a name as `States0Key`."""
+    """Return a name in the style of `States0Key`."""
     return _begin(
         "".join(map(_capital, re.findall(r"[A-Za-z0-9]+", name) or ["Value"]))
     )
 
 
 def _capital(word: str) -> str:
-    # Not `capitalize`, which would make `Maxlen` of `maxLen`.
+    # Not `capitalize`, which would turn `maxLen` into `Maxlen`.
     return word[0].upper() + word[1:]
 
 
 def _begin(name: str) -> str:
-    """Return a name that does not begin with a digit, as no identifier does."""
+    """Return a name that doesn't begin with a digit, since no identifier may."""
     return f"m{name}" if name[0].isdigit() else name
 
 
 def unique(names: Iterable[str], reserved: str) -> list[str]:
-    """Return names of which none is there twice, and none is one of these reserved words."""
+    """Return the names, with suffixes where needed to make them unique and not reserved."""
     seen = set(reserved.split())
     identifiers = []
     for name in names:

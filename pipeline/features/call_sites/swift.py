@@ -27,7 +27,7 @@ DTYPES = {
 }
 LACKS = ("shared state",)
 _TYPES = {"bool": "Bool", "float": "Double", "int": "Int", "str": "String"}
-# Of the language, and of the generated code.
+# Words of the language, and names of the generated code.
 _RESERVED = """
 as associatedtype break case catch checkSize checkTensor class continue default defer deinit do else
 enum extension fallthrough false fileprivate for func guard if import in init inout internal is let
@@ -72,7 +72,7 @@ private func checkShape(
 
 
 def render(facts: Json) -> Iterator[str]:
-    """Yield the lines of a file. Keys of `facts` are those of `verb.find_facts`."""
+    """Yield the lines of a file; `facts` is the result of `verb.find_facts`."""
     yield f"// {facts['title']}"
     yield _HEAD.format_map(facts)
     yield ""
@@ -159,7 +159,7 @@ def _size(size: Size, symbols: list[str]) -> str:
 
 
 def _pass(argument: str, item: Json) -> str:
-    """Return the value that the runtime is given for an input."""
+    """Return the expression that passes an input to the runtime."""
     if item["kind"] != "fixed":
         return argument
     return "Value()" if item["value"] is None else json.dumps(item["value"])

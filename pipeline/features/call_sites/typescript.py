@@ -25,7 +25,7 @@ _TYPES = {
     "str": "string",
     "tensor": "Tensor",
 }
-# Of the language, and of the generated code.
+# Words of the language, and names of the generated code.
 _RESERVED = """
 arguments await break case catch class const constructor continue debugger default delete dispose do
 else enum eval export extends false finally for function if implements import in instanceof
@@ -68,7 +68,7 @@ function checkTensor(
 
 
 def render(facts: Json) -> Iterator[str]:
-    """Yield the lines of a module. Keys of `facts` are those of `verb.find_facts`."""
+    """Yield the lines of a module; `facts` is the result of `verb.find_facts`."""
     yield f"// {facts['title']}"
     yield "// The caller disposes of the tensors that a method returns."
     yield _HEAD
@@ -161,7 +161,7 @@ def _size(size: Size, symbols: list[str]) -> str:
 
 
 def _compute(size: Size, symbols: list[str]) -> str:
-    """Return the size of an output, which its placeholder must have exactly."""
+    """Return the expression for the exact size of an output, which its placeholder must have."""
     least, most, expression = size
     if least == most:
         return str(least)
@@ -175,7 +175,8 @@ def _compute(size: Size, symbols: list[str]) -> str:
 
 
 def translate(expression: Any, symbols: list[str]) -> str:
-    """Return a size that is computed from inputs' sizes in TypeScript; "" where it can't be."""
+    """Return a TypeScript expression for a size computed from inputs' sizes, or "" if
+    impossible."""
     if isinstance(expression, int):
         return str(expression)
     if expression in symbols:

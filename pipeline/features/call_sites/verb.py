@@ -1,4 +1,4 @@
-"""`doit call-sites`: writes the functions by which an app calls a package."""
+"""`doit call-sites`: writes the functions with which an app calls a package."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def run(
     """Write the call sites of a package to a file, or yield their lines.
 
     Raises:
-        PipelineError: the package is not built as it is asked for, or the language's library can't
-            call it, with a line for each reason.
+        PipelineError: the package's build is missing or out of date, or the language's library
+            can't call it, with a line for each reason.
     """
     if language not in LANGUAGES:
         known = did_you_mean(language, LANGUAGES)
@@ -54,7 +54,7 @@ def run(
     if not out:
         yield from lines
         return
-    # doit changes to the workspace's folder, but `--out` is meant from the user's.
+    # doit changes to the workspace's folder, but `--out` is relative to the user's.
     path = Path(loader.initial_workdir or plan.workspace.root) / out
     try:
         write_atomically(path, ("\n".join(lines) + "\n").encode())
@@ -67,10 +67,10 @@ def run(
 
 
 def render(manifest: Json, language: str, namespace: str = "") -> Iterator[str]:
-    """Yield the lines of the call sites of a manifest's package; equal manifests have equal lines.
+    """Yield the lines of the call sites of a manifest's package; equal manifests give equal lines.
 
     Raises:
-        PipelineError: the language's library can't call the package, a line for each reason.
+        PipelineError: the language's library can't call the package; a line for each reason.
     """
     module = import_module(f"pipeline.features.call_sites.{language}")
     facts = find_facts(manifest, namespace)
@@ -88,19 +88,20 @@ def render(manifest: Json, language: str, namespace: str = "") -> Iterator[str]:
             *(f"{package} in {language}: {reason}" for reason in obstacles)
         )
     for block in module.render(facts):
-        # `splitlines` gives nothing for an empty line.
+        # `splitlines` returns an empty list for an empty line.
         yield from block.splitlines() or [""]
 
 
 def find_facts(manifest: Json, namespace: str = "") -> dict[str, Any]:
-    """Return what call sites are made from: the `title` of the file, the `class`, the `namespace`,
-    the `methods`, the `data_files`, and whether methods share state (`shares_state`)."""
+    """Return the data from which call sites are rendered: the file's `title`, the `class`, the
+    `namespace`, the `methods`, the `data_files`, and whether methods share state (`shares_state`).
+    """
     package = manifest["package"]
     planning = manifest["emit"].get("memory_planning") or {}
     files = {name: file["digest"] for name, file in manifest["files"].items()}
     command = "made by `doit call-sites`; don't edit"
     return {
-        # The digest tells whether a written file is of the present build.
+        # The digest shows whether a written file matches the current build.
         "title": f"Calls {package}, {hash_json(files)[:12]}: {command}.",
         "class": pascal(package),
         "namespace": namespace or snake(package),

@@ -1,8 +1,8 @@
-"""Cases: inputs for what random ones leave out, on which methods are validated too.
+"""Cases: further inputs for validation, which random ones don't cover.
 
 maker    zeros, large values, the limits of dynamic sizes
-runs     calls of a method on them
-layouts  tensors whose memory lies otherwise than at export
+runs     calls of a method on the cases
+layouts  tensors in a different memory layout than at export
 """
 
 from __future__ import annotations

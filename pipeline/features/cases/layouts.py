@@ -1,4 +1,4 @@
-"""Views of tensors: the same dtype and sizes, in another memory layout."""
+"""Views of tensors: the same dtype and sizes in another memory layout."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-# Returns a tensor in another layout, or None where it has none.
+# Returns a tensor in another layout, or None if the view doesn't apply to it.
 View = Callable[[torch.Tensor], torch.Tensor | None]
 
 
 def lay_out_by(view: View, value: Any) -> Any:
-    """Return the view of a tensor if its layout differs; the value itself if not."""
+    """Return the view of a tensor if its layout differs, otherwise the value itself."""
     if not isinstance(value, torch.Tensor):
         return value
     relaid = view(value)
@@ -20,7 +20,7 @@ def lay_out_by(view: View, value: Any) -> Any:
         return value
     strides = zip(value.shape, value.stride(), relaid.stride(), strict=True)
     for size, stride, new_stride in strides:
-        # The stride of a dimension of size 1 says nothing.
+        # The stride of a dimension of size 1 has no meaning.
         if size > 1 and stride != new_stride:
             return relaid
     return value
@@ -33,7 +33,7 @@ def _transposed(value: torch.Tensor) -> torch.Tensor | None:
 
 
 def _stepped(value: torch.Tensor) -> torch.Tensor | None:
-    """Interleave the values with those of the reverse, and view every second one."""
+    """Interleave the values with the reversed ones, and return a view of every second value."""
     if value.ndim == 0 or value.shape[-1] < 2 or not value.numel():
         return None
     reverse = value.flip(-1)
@@ -42,7 +42,7 @@ def _stepped(value: torch.Tensor) -> torch.Tensor | None:
 
 
 def expand_first(value: torch.Tensor) -> torch.Tensor | None:
-    """Repeat the first along the first dimension that has several."""
+    """Return a view that repeats the first slice along the first dimension with more than one."""
     if not value.numel():
         return None
     for dimension, size in enumerate(value.shape):

@@ -1,5 +1,5 @@
-"""Makes input sets for what random ones leave out: zeros, large values, the limits of dynamic
-sizes, and tensors whose memory layout differs from that of the export."""
+"""Makes input sets for cases that random inputs don't cover: zeros, large values, the limits of
+dynamic sizes, and tensors whose memory layout differs from that at export."""
 
 from __future__ import annotations
 
@@ -36,11 +36,12 @@ from pipeline.validate.cases import describe_source_error
 from pipeline.validate.limits import check_limits, scale_limits
 from pipeline.validate.metrics import compare, greatest_magnitude
 
-# Powers of two by which random values are multiplied: the first at which the source holds counts.
+# Powers of two by which random values are multiplied; the first that the source tolerates is used.
 _EXPONENTS = (10, 7, 4)
-_UNITS = 8  # in the last place, by which inputs are changed to see what rounding does to the source
-_LEAST_SQNR = 20.0  # dB, that rounding inputs must leave where no other limits are set
-# Values of one source in another layout of its inputs.
+# Inputs change by so many units in the last place, to show the effect of rounding.
+_UNITS = 8
+_LEAST_SQNR = 20.0  # dB to keep after rounding inputs, without other limits
+# Limits for the outputs of one source in two layouts of its inputs.
 _SAME = Limits(atol=1e-3, rtol=1e-3)
 _OWN_LAYOUT = (
     "the source program reads strides, and returns other values in this layout"
@@ -48,24 +49,26 @@ _OWN_LAYOUT = (
 
 
 class CaseMaker:
-    """Makes input sets for a source program, the same for the same seed. Raises PipelineError for
-    an example that does not fit it.
+    """Makes input sets for a source program, the same for the same seed. Raises PipelineError if an
+    example doesn't fit the program.
 
-    `zeros`: numbers are 0, bools false. `limits`: the least and the greatest of all dynamic sizes,
-    unless random sets have them. `strided`: the first example, or a random set, as views: its last
-    two dimensions transposed, every second of twice as many values, the other memory format.
-    `expanded`: of that set the first along a dimension, all along it. `large`: numbers up to 1024
-    times as large as random ones, or fewer, as long as the source stays finite, and rounding its
-    inputs leaves its outputs within the limits; where it is never finite, NaN and infinities are
-    what both must give. Integers stay within the range of the examples: they may be indices.
+    - `zeros`: numbers are 0, bools false.
+    - `limits`: the minimum and the maximum of all dynamic sizes, unless random sets have them.
+    - `strided`: the first example, or a random set, as views: with the last two dimensions
+      transposed, as every second of twice as many values, and in the other memory format.
+    - `expanded`: the same set, with its first slice repeated along a dimension.
+    - `large`: numbers up to 1024 times as large as random ones, or smaller, so that the source
+      stays finite and rounding its inputs keeps its outputs within the limits. If the source is
+      never finite, both programs must return the same NaN and infinities. Integers stay within the
+      range of the examples, since they may be indices.
 
     Attributes:
-        count: of random sets, which are numbered before these.
-        limits: of the method, for outputs of the usual size.
-        shapes: the only ones that the package takes, where it does not take all sizes.
-        budget: the time for trying which values are large.
+        count: the number of random sets, which are numbered before the cases.
+        limits: the method's limits, for outputs of the usual magnitude.
+        shapes: the only shapes that the package takes, if it doesn't take all sizes.
+        budget: the time for finding out which values are large.
         skipped: the cases that could not be made, each with the reason.
-        left_out: those for which there was no time.
+        left_out: the cases for which there was no time.
     """
 
     def __init__(
@@ -90,7 +93,7 @@ class CaseMaker:
         self.generator = Generator(source.program, seed, examples, shapes)
 
     def make(self, cases: Sequence[str]) -> Iterator[InputSet]:
-        """Make cases of these kinds, each as it is asked for."""
+        """Make cases of these kinds, lazily."""
         for case in cases:
             first_new = len(self.sets)
             try:
@@ -178,9 +181,11 @@ class CaseMaker:
     def _holds(
         self, inputs: InputSet, outputs: list[Any], growth: Sequence[float]
     ) -> bool:
-        """Return whether the source's outputs stay within the limits when its inputs are rounded;
-        where limits are derived from rounding, whether more than rounding is left of them.
-        Limits of zero ask for the same operations, whatever rounding does."""
+        """Return whether the source's outputs stay within the limits when its inputs are rounded.
+
+        Without an absolute limit, limits are derived from rounding, so rounding must leave a
+        minimum SQNR. Limits of zero require the same operations, so any values hold.
+        """
         if self.limits.atol == self.limits.rtol == 0:
             return True
         limits = self.limits
@@ -216,8 +221,8 @@ class CaseMaker:
             self.add(inputs, case)
 
     def _depends_on_layout(self, inputs: InputSet) -> bool:
-        """Return whether the source gives other values in another layout of its inputs: there is no
-        right answer then. Only operators that take strides do so."""
+        """Return whether the source's outputs depend on the layout of its inputs, so that none of
+        them is the right answer. Only operators that take strides can cause this."""
         names = map(base_name, iter_nodes(self.source.program))
         if not any(name.startswith("as_strided") for name in names):
             return False
@@ -239,7 +244,7 @@ def _exceeds(actual: Any, expected: Any, limits: Limits) -> bool:
 def _measure_growth(
     outputs: Sequence[Any], usual_magnitudes: Sequence[float]
 ) -> list[float]:
-    """Return how many times as large as usual each output is."""
+    """Return the ratio of each output's magnitude to its usual one."""
     growth = []
     for output, usual in zip(outputs, usual_magnitudes, strict=True):
         growth.append(greatest_magnitude(output) / usual if usual else 1.0)
@@ -251,7 +256,7 @@ def _is_finite(value: Any) -> bool:
 
 
 def _round(value: Any) -> Any:
-    """Change the last places of numbers, up and down in turn."""
+    """Change numbers in their last places, alternately up and down."""
     if not isinstance(value, torch.Tensor) or not is_floating(value.dtype):
         return value
     step = _UNITS * torch.finfo(value.dtype).eps

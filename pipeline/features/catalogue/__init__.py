@@ -1,4 +1,4 @@
-"""Catalogue: the backends are listed, each with its options."""
+"""Catalogue: lists the backends, each with its options."""
 
 from __future__ import annotations
 

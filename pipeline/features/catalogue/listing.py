@@ -1,4 +1,4 @@
-"""`doit backends`: the catalogue as a table, or one entry in full."""
+"""`doit backends`: the catalogue as a table, or named entries in full."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from pipeline.store.errors import PipelineError, did_you_mean
 from pipeline.store.toolchain import version_of
 
 _WIDTH = 100
-_SUMMARY = 26  # what the other columns of the table leave of it
+_SUMMARY = 26  # the width that the table's other columns leave
 
 
-# What `doit backends --json` prints (`moments.Command.record`).
+# The output of `doit backends --json` (`moments.Command.record`).
 CATALOGUE = {
     "format": Literal[1],
     "backends": [
@@ -74,7 +74,7 @@ CATALOGUE = {
 
 
 def run(plan: Plan, words: Sequence[str], json: bool = False) -> Iterator[Any]:
-    """List the catalogue, or describe the named backends; with `json` as the record that
+    """List the catalogue, or describe the named backends. With `json`, yield the record that
     `CATALOGUE` describes. Raises PipelineError."""
     if json:
         yield _make_record(words)
@@ -87,7 +87,7 @@ def run(plan: Plan, words: Sequence[str], json: bool = False) -> Iterator[Any]:
 
 
 def _make_record(words: Sequence[str]) -> dict[str, Any]:
-    """Return the backends and quantizers of these names, by default all. Raises PipelineError."""
+    """Return the record of the named, or all, backends and quantizers. Raises PipelineError."""
     quantizers = _lone_quantizers()
     names = [*BACKENDS, *quantizers]
     for word in words:
@@ -186,7 +186,7 @@ def describe_backend(name: str) -> Iterator[str]:
 
 
 def _lone_quantizers() -> list[str]:
-    """Return the quantizers without a backend of their name."""
+    """Return the names of the quantizers that have no backend."""
     return [name for name in QUANTIZERS if name not in BACKENDS]
 
 
@@ -249,7 +249,7 @@ def _same_bytes(backend: Backend) -> str:
 
 
 def _runs(backend: Backend) -> str:
-    """Say whether delegates run here; nothing where none can be lowered, so that nobody knows."""
+    """Return whether and where delegates run here; "" (unknown) if none can be lowered here."""
     if backend.explain_not_run():
         elsewhere = backend.execution.elsewhere
         if elsewhere:
@@ -265,7 +265,7 @@ def _runs(backend: Backend) -> str:
 
 
 def _needs(missing: Iterable[Requirement]) -> list[str]:
-    """Describe what is needed, with its remedy."""
+    """Return a line for each remedy, with the requirements that it meets."""
     remedy_to_needs: dict[str, list[str]] = {}
     for need in missing:
         remedy_to_needs.setdefault(need.remedy, []).append(need.what)
@@ -286,10 +286,9 @@ def _properties(
     indent: str,
     only: Collection[str] = (),
 ) -> Iterator[str]:
-    """Each option with its kind, default and help, and those of an option that is a mapping of
-    options under it."""
+    """Yield each option with its kind, default and help, followed by the options inside it."""
     for name, part in schema.get("properties", {}).items():
-        # The heading already names it.
+        # The heading already names the quantizer.
         if name == "quantizer" or (only and name not in only):
             continue
         deeper = len(indent) + 4

@@ -1,5 +1,5 @@
-"""What values an option takes, in words: of its part of a JSON schema, for `doit backends` and the
-reference of configs."""
+"""Describes the values that an option takes, from its part of a JSON schema. `doit backends` and
+the config reference use the descriptions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def definition_of(
 
 
 def describe_values(part: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
-    """Describe the values of an option, in words of YAML."""
+    """Describe the values of an option in YAML's terms."""
     if "$ref" in part:
         return describe_values(definition_of(part, definitions), definitions)
     if "anyOf" in part:
@@ -75,7 +75,7 @@ def _describe_mapping(part: Mapping[str, Any], definitions: Mapping[str, Any]) -
 
 
 def format_yaml(value: Any) -> str:
-    """Format a value on one line, in words of YAML."""
+    """Format a value in YAML, on one line."""
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(format_yaml, value))}]"
     if isinstance(value, bool):

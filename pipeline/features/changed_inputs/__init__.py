@@ -1,4 +1,4 @@
-"""Changed inputs: what a program changes, read from its operators."""
+"""Changed inputs: the inputs that a program mutates, read from its operators."""
 
 from __future__ import annotations
 

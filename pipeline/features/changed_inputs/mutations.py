@@ -1,7 +1,8 @@
-"""Finds which inputs a program changes by its operators alone, without functionalizing it.
+"""Finds the inputs that a program mutates from its operators alone, without functionalizing it.
 
-`torch.export.export` leaves `add_` and its like in the graph, and out of the signature. Decomposing
-a program again, which makes them outputs, takes a second for a hundred operators.
+`torch.export.export` leaves `add_` and similar operators in the graph, but out of the signature.
+Decomposing a program again turns the mutations into outputs, but takes a second per hundred
+operators.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from torch.fx import Node
 
 from pipeline.program.graphs import is_mutable, iter_all_nodes
 
-# Operators that always return a view. Others, such as `reshape`, may return a copy instead, so that
-# only running them tells what a change of their result changes.
+# Operators that always return a view. Others, such as `reshape`, may also return a copy, so only
+# running them shows what a change of their result mutates.
 _VIEWS = frozenset(
     {
         "alias",
@@ -46,7 +47,7 @@ _VIEWS = frozenset(
         "view",
     }
 )
-# Composite operators whose result is always in memory of its own.
+# Composite operators whose result never shares memory with an argument.
 _NEW = frozenset(
     {
         "batch_norm",
@@ -60,9 +61,9 @@ _NEW = frozenset(
         "scaled_dot_product_attention",
     }
 )
-# They give a tensor other memory, or another size.
+# Operators that give a tensor other memory, or another size.
 _REPLACING = frozenset({"set_", "resize_", "resize_as_"})
-# Without any sign of it in their schemas, they change the statistics that they are given.
+# Operators that change the running statistics in their arguments, which their schemas don't show.
 _BATCH_NORMS = frozenset(
     {"batch_norm", "instance_norm", "native_batch_norm", "cudnn_batch_norm"}
 )
@@ -70,11 +71,11 @@ _CHANGEABLE = (InputKind.BUFFER, InputKind.PARAMETER, InputKind.USER_INPUT)
 
 
 class UncertainError(Exception):
-    """Only functionalizing tells what a program changes."""
+    """Only functionalizing the program shows what it mutates."""
 
 
 def find_certain_specs(program: ExportedProgram) -> list[InputSpec] | None:
-    """Return what `find_changed_specs` does; None where it is uncertain."""
+    """Return what `find_changed_specs` returns, or None if it is uncertain."""
     try:
         return find_changed_specs(program)
     except UncertainError:
@@ -82,7 +83,7 @@ def find_certain_specs(program: ExportedProgram) -> list[InputSpec] | None:
 
 
 def find_changed_specs(program: ExportedProgram) -> list[InputSpec]:
-    """Return the buffers, parameters and inputs that a program changes, in the order of its
+    """Return the buffers, parameters and inputs that a program mutates, in the order of its
     placeholders. Raises UncertainError."""
     _check_structure(program)
     specs = dict(
@@ -108,21 +109,21 @@ def find_changed_specs(program: ExportedProgram) -> list[InputSpec]:
 
 
 class Origins:
-    """Which value's memory each value of a graph lies in: its own, or that of what it views."""
+    """The values whose memory each value of a graph shares: itself, or the bases that it views."""
 
     def __init__(self) -> None:
-        # None is uncertain: another value's memory, or memory of its own.
+        # None means uncertain: the value may share memory or have new memory.
         self._origins: dict[Node, tuple[Node, ...] | None] = {}
 
     def find(self, node: Node) -> tuple[Node, ...]:
-        """Return the nodes whose memory a value lies in. Raises UncertainError."""
+        """Return the nodes whose memory a value shares. Raises UncertainError."""
         origins = self._origins[node]
         if origins is None:
             raise UncertainError
         return origins
 
     def add(self, node: Node) -> None:
-        """Note where the result of a node lies."""
+        """Record whose memory the result of a node shares."""
         if node.op != "call_function":
             self._origins[node] = (node,)
         elif node.target is operator.getitem:
@@ -130,7 +131,7 @@ class Origins:
         elif isinstance(node.target, OpOverload):
             self._origins[node] = self._find_origins(node, node.target)
         elif isinstance(node.target, HigherOrderOperator):
-            self._origins[node] = None  # a body may return what it is given
+            self._origins[node] = None  # a body may return its argument
         else:  # arithmetic on sizes
             self._origins[node] = (node,)
 
@@ -140,7 +141,7 @@ class Origins:
             if parameter.alias_info is not None:
                 aliased.append(value)
         if not aliased:
-            # A composite operator may return its argument all the same, as dropout does.
+            # A composite operator may return its argument even so, as dropout does.
             is_new = _name(target) in _NEW or not target._can_decompose()
             return (node,) if is_new else None
         is_view = target._schema.is_mutable or _name(target) in _VIEWS
@@ -150,7 +151,7 @@ class Origins:
 
 
 def _check_structure(program: ExportedProgram) -> None:
-    """Raise UncertainError for what this module does not follow."""
+    """Raise UncertainError if the program contains anything that this module doesn't follow."""
     for spec in program.graph_signature.output_specs:
         if spec.kind is not OutputKind.USER_OUTPUT:
             raise UncertainError
@@ -166,8 +167,8 @@ def _check_structure(program: ExportedProgram) -> None:
 
 
 def _check_changed(program: ExportedProgram, specs: list[InputSpec]) -> None:
-    """Raise UncertainError for a lifted constant that changes, and for a tensor that changes and
-    whose memory lies in another one too, which torch refuses to functionalize."""
+    """Raise UncertainError if a lifted constant is mutated, or a tensor whose memory another tensor
+    shares, which torch refuses to functionalize."""
     tensors = {**program.constants, **program.state_dict}
     memories = Counter(
         tensor.untyped_storage().data_ptr()
@@ -184,14 +185,14 @@ def _check_changed(program: ExportedProgram, specs: list[InputSpec]) -> None:
 
 
 def _changed_arguments(node: Node) -> Iterator[Node]:
-    """Yield the arguments that a node changes. Raises UncertainError for lists of tensors."""
+    """Yield the arguments that a node mutates. Raises UncertainError for lists of tensors."""
     for parameter, value in _arguments(node, node.target):
         if parameter.alias_info and parameter.alias_info.is_write:
             yield _node(value)
 
 
 def _arguments(node: Node, target: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield the parameters of an operator that have a value in a call, with that."""
+    """Yield each parameter of an operator that a call passes, with its value."""
     parameters = target._schema.arguments
     for place, parameter in enumerate(parameters):
         if parameter.name in node.kwargs:
@@ -207,7 +208,7 @@ def _node(value: Any) -> Node:
 
 
 def _changes_statistics(node: Node) -> bool:
-    """Return whether a node may be batch norm in training mode."""
+    """Return whether a node may be a batch norm in training mode."""
     if (
         not isinstance(node.target, OpOverload)
         or _name(node.target) not in _BATCH_NORMS

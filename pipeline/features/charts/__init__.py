@@ -1,4 +1,4 @@
-"""Charts: the pictures of reports, drawn without a library."""
+"""Charts: the pictures in reports, drawn without a library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Horizontal axes of charts: where values are, and which of them are written below."""
+"""Horizontal axes of charts: the positions of values, and the tick labels."""
 
 from __future__ import annotations
 
@@ -8,27 +8,25 @@ from collections.abc import Callable, Sequence
 from pipeline.features.charts.shapes import label, line
 from pipeline.report.elements import WIDTH, Shape
 
-_DECADES = (
-    2  # between the least and the greatest value, from which on an axis is logarithmic
-)
+_DECADES = 2  # powers of ten between the extremes, above which an axis is logarithmic
 _ROOM = 28  # pixels at the right end, where no label would fit
 _PIXELS_A_POWER = 70
 _PIXELS_A_STEP = 90
 
 
-# An axis over the width of a chart: a function that returns the pixel of a value, from the left,
-# and the values that are written below, each as it is written.
+# An axis over the width of a chart: a function from a value to its pixel, counted from the left,
+# and the labelled values, each with its text.
 Axis = tuple[Callable[[float], float], Sequence[tuple[float, str]]]
 
 
 def percent_axis() -> Axis:
-    """Return an axis from nothing to the whole, of which it writes every quarter."""
+    """Return an axis from 0 to 100 %, with a label at every quarter."""
     quarters = [number / 4 for number in range(5)]
     return lambda share: WIDTH * share, [(share, f"{share:.0%}") for share in quarters]
 
 
 def linear_axis(last: float, unit: str) -> Axis:
-    """Return an axis from zero, with round figures."""
+    """Return an axis from zero to `last`, with round values as labels."""
     step = 1.0
     if last:
         step = _round_step(last / (WIDTH / _PIXELS_A_STEP))
@@ -42,7 +40,7 @@ def linear_axis(last: float, unit: str) -> Axis:
 
 
 def logarithmic_axis(least: float, most: float, unit: str = "") -> Axis:
-    """Return an axis between two powers of ten."""
+    """Return a logarithmic axis between two powers of ten."""
     low = math.floor(math.log10(least))
     high = max(
         math.ceil(math.log10(most)),
@@ -64,7 +62,7 @@ def spans_decades(least: float, most: float) -> bool:
 
 
 def draw_axis(axis: Axis, height: float) -> list[Shape]:
-    """Draw the lines of an axis, and its labels below; the outer ones stay within the chart."""
+    """Draw an axis's grid lines and the labels below; the outer labels stay within the chart."""
     shapes = []
     scale, ticks = axis
     for value, text in ticks:

@@ -1,9 +1,9 @@
 """Charts: shapes in pixels, computed from parts of records, which a page's template writes as SVG.
 
-A chart is computed for the narrowest phone and takes the width of any page; its colours are
-variables of the page's style, so that a chart follows dark mode. The `title` of a shape becomes its
-tooltip and its name for screen readers. Nothing is drawn by a library: the same record gives the
-same bytes, without a script, and without a process that draws.
+A chart is computed for the narrowest phone and scales to the width of any page. Its colours are
+variables of the page's style, so it follows dark mode. The `title` of a shape becomes its tooltip
+and its name for screen readers. No library or separate process draws anything, and the page needs
+no script: the same record gives the same bytes.
 """
 
 from __future__ import annotations
@@ -33,17 +33,18 @@ from pipeline.report.colours import LEFT
 from pipeline.report.elements import WIDTH, Drawing, Json, Shape
 from pipeline.store.sizes import human_size
 
-# Pixels.
+# All in pixels.
 _LABEL = 20  # above a bar
 _BAR = 18
 _ROW = _LABEL + _BAR + 8
 _LANE = 9  # between dots of one row
-_MOST_LANES = 4  # of a row; further dots begin at its top again
-_NARROWEST = 3  # of a piece of a bar
-_ROOM_TO_GIVE = 40  # the width of a piece that can give some to others
+_MOST_LANES = 4  # per row; further dots start at its top again
+_NARROWEST = 3  # the least width of a piece
+_ROOM_TO_GIVE = 40  # the least width of a piece from which others are widened
 _MARGIN = 2  # above and below a chart
 _TREEMAP = 300  # the height of a treemap
-# Between a phone's width and a large screen's: tiles that are square there hold names everywhere.
+# Between the widths of a phone and a large screen: tiles that are square at this width have room
+# for names at both.
 _TREEMAP_WIDTH = 640
 
 
@@ -53,12 +54,12 @@ def bars(
     percents: bool = False,
     whole: int = 0,
 ) -> Drawing:
-    """Draw bars of pieces.
+    """Draw horizontal bars, each divided into pieces.
 
     Args:
-        rows: by their labels the pieces of each bar: amount, colour and description.
-        percents: whether an axis below says which share of a bar is where.
-        whole: the amount that takes the whole width; by default that of each bar.
+        rows: the pieces of each bar, by its label: amount, colour and description.
+        percents: whether to draw an axis in percent below the bars.
+        whole: the amount that fills the whole width; by default each bar's total.
     """
     shapes: list[Shape] = []
     for index, (name, pieces) in enumerate(rows.items()):
@@ -79,7 +80,8 @@ def bars(
 
 
 def _piece_widths(amounts: Sequence[int], total: int) -> list[float]:
-    """Return the widths of pieces in pixels; a small one can be seen at the cost of the largest."""
+    """Return the widths of pieces in pixels. Small pieces are widened so that they are visible, at
+    the cost of the largest."""
     widths = [WIDTH * amount / total for amount in amounts]
     for place, amount in enumerate(amounts):
         lacking = _NARROWEST - widths[place]
@@ -94,7 +96,7 @@ def treemap(tiles: Sequence[Json]) -> Drawing:
     """Draw the bytes of a package as areas, by group.
 
     Args:
-        tiles: with `name`, `size` in bytes, `group`, `colour` and `description`.
+        tiles: the areas, with `name`, `size` in bytes, `group`, `colour` and `description`.
     """
     groups: dict[str, list[Json]] = {}
     for tile in sorted(tiles, key=lambda tile: -tile["size"]):
@@ -122,7 +124,7 @@ def treemap(tiles: Sequence[Json]) -> Drawing:
 
 
 def _tile_texts(tile: Json, box: Box) -> list[Shape]:
-    """Return the name and the size of a tile, where they fit into it."""
+    """Return the name and the size of a tile, if they fit into it."""
     colour = "var(--ink)" if tile["colour"] == LEFT else "var(--on-colour)"
     widths = (box.width, box.width * WIDE / WIDTH)
     names = [_fit_name(tile["name"], width) for width in widths]
@@ -137,7 +139,7 @@ def _tile_texts(tile: Json, box: Box) -> list[Shape]:
 
 
 def _fit_name(name: str, width: float) -> str:
-    """Return as many of the last parts of a qualified name as fit into a tile."""
+    """Return the trailing parts of a qualified name that fit into a tile; if none do, cut or ""."""
     room = width - 12
     parts = name.split(".")
     for first in range(max(1, len(parts) - 1)):
@@ -150,10 +152,12 @@ def _fit_name(name: str, width: float) -> str:
 
 
 def errors(dots: Sequence[Json]) -> Drawing:
-    """Draw the errors of each output on each input set by their limits, on a logarithmic axis.
+    """Draw the error of each output on each input set, relative to its limit, on a logarithmic
+    axis.
 
     Args:
-        dots: with `row` (method and output), `ratio` (finite and positive), `ok` and `description`.
+        dots: the errors, with `row` (method and output), `ratio` (finite and positive), `ok` and
+            `description`.
     """
     rows: dict[str, list[Json]] = {}
     for dot in dots:
@@ -198,12 +202,12 @@ def errors(dots: Sequence[Json]) -> Drawing:
 
 
 def latency(spreads: Sequence[Json]) -> Drawing:
-    """Draw quartiles and medians in milliseconds, of the package and of its source; on a
-    logarithmic axis where they span decades.
+    """Draw quartiles and medians of the package and its source, in milliseconds; on a logarithmic
+    axis if they span decades.
 
     Args:
-        spreads: with `row`, `low`, `median`, `high`, `source` (whether it is the source program's)
-            and `description`.
+        spreads: the latencies, with `row`, `low`, `median`, `high`, `source` (whether it is the
+            source program's) and `description`.
     """
     rows = list(dict.fromkeys(spread["row"] for spread in spreads))
     least = min(spread["low"] for spread in spreads)
@@ -230,9 +234,10 @@ def latency(spreads: Sequence[Json]) -> Drawing:
 
 
 def _chart(shapes: Sequence[Shape], height: float, axis: Axis | None) -> Drawing:
-    """Put shapes over the lines of an axis, whose labels are below them.
+    """Draw the axis behind the shapes, with its labels below them.
 
-    Labels of rows stand at the left, above what they name, which leaves a phone the whole width.
+    Row labels are at the left above their rows, which leaves the full width of a phone to the
+    chart.
     """
     if axis is None:
         return height + _MARGIN, shapes
@@ -249,7 +254,7 @@ _KINDS: Mapping[str, Callable[..., Drawing]] = {
 
 
 def draw(kind: str, data: Json) -> Drawing | None:
-    """Draw a chart of a kind from its data; None for a kind that is not known."""
+    """Draw a chart of a kind from its data, or return None if the kind is unknown."""
     if kind in _KINDS:
         return _KINDS[kind](**data)
     return None

@@ -1,4 +1,4 @@
-"""Scatter charts: two figures of many things, and the line of those that no other one beats."""
+"""Scatter charts: dots by two figures, and the line through the dots of the Pareto front."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pipeline.features.charts.axes import draw_axis
 from pipeline.features.charts.shapes import circle, label, line
 from pipeline.report.elements import WIDTH, Drawing, Json, Shape
 
-_HEIGHT = 260  # pixels of the area of dots
-_TITLE = 20  # above it, for what the vertical axis is
-_AXIS = 40  # below it, for values and for what the horizontal axis is
-_MARGIN = 8  # within it, so that no dot is cut
-_LEFT = 60  # pixels of the narrowest page, for values of the vertical axis
+_HEIGHT = 260  # pixels of the plot's area
+_TITLE = 20  # above the area, for the vertical axis's title
+_AXIS = 40  # below the area, for the horizontal axis's labels and title
+_MARGIN = 8  # inside the area, so that no dot is cut
+_LEFT = 60  # pixels of the narrowest page, for the vertical axis's labels
 
 
 def scatter(
@@ -27,10 +27,10 @@ def scatter(
     """Draw dots by two figures.
 
     Args:
-        dots: with `x`, `y`, `colour`, `radius` in pixels, `description`, and `front`: whether the
-            line of those that no other one beats goes through it.
-        x_ticks, y_ticks: values that are written at the axes, the least and the greatest first and
-            last.
+        dots: the dots, with `x`, `y`, `colour`, `radius` in pixels, `description`, and `front`:
+            whether the line of the Pareto front passes through the dot.
+        x_ticks, y_ticks: the labelled values of the axes, in ascending order; the first and the
+            last bound the axis.
     """
     left, right = x_ticks[0][0], x_ticks[-1][0]
     low, high = y_ticks[0][0], y_ticks[-1][0]

@@ -1,7 +1,7 @@
-"""Elements of SVG, as the charts need them: their attributes and their descriptions.
+"""SVG elements as the charts use them: their attributes and their descriptions.
 
-Places across are shares of the width, so that a chart fills any page, and all else is in pixels, so
-that texts, dots and lines have one size on all of them. Charts are computed in pixels of the
+Horizontal positions are percentages of the width, so a chart fills any page. Everything else is in
+pixels, so texts, dots and lines keep their size on every page. Charts are computed in pixels of the
 narrowest page, `WIDTH`.
 """
 
@@ -13,12 +13,13 @@ from dataclasses import replace
 from pipeline.features.charts.treemap import Box
 from pipeline.report.elements import WIDTH, Shape
 
-WIDE = 900  # pixels: the least width of a chart where the style shows the texts of class `wide`
+# Pixels: the least chart width at which the style shows texts of class `wide`.
+WIDE = 900
 _LETTER = 7  # the width of a letter of 12 pixels, on average and in a wide font
 
 
 def rectangle(box: Box, colour: str, title: str) -> Shape:
-    """Return a filled box, with a thin line of paper around it that parts it from others."""
+    """Return a filled box, separated from others by a thin outline in the paper's colour."""
     attributes = {
         "x": _across(box.left),
         "y": _number(box.top),
@@ -52,7 +53,7 @@ def line(
     dashed: bool = False,
     opacity: float = 1,
 ) -> Shape:
-    """Return a straight line; one without a title is hidden from screen readers."""
+    """Return a straight line; without a title, it is hidden from screen readers."""
     attributes = {
         "x1": _across(start[0]),
         "y1": _number(start[1]),
@@ -77,7 +78,7 @@ def label(
     colour: str = "var(--ink)",
     anchor: str = "start",
 ) -> Shape:
-    """Return a line of text, whose base line is at `y`."""
+    """Return a line of text with its baseline at `y`."""
     attributes = {
         "x": _across(x),
         "y": _number(y),
@@ -90,14 +91,14 @@ def label(
 
 
 def row_labels(text: str, y: float) -> list[Shape]:
-    """Return the label of a row, cut where the chart ends."""
+    """Return the label of a row, cut at the end of the chart, for narrow and for wide pages."""
     return _fitting_labels(label("", y), cut_text(text, WIDTH), cut_text(text, WIDE))
 
 
 def tile_labels(texts: Sequence[str], x: float, y: float, colour: str) -> list[Shape]:
     """Return a line of text in a tile that begins at `x`, for narrow pages and for wide ones.
 
-    Screen readers pass it over, since the title of the tile says the same.
+    Screen readers skip the text, since the title of the tile says the same.
     """
     place = label("", y, x, colour)
     hidden = {"dx": "6", "aria-hidden": "true", "pointer-events": "none"}
@@ -106,7 +107,7 @@ def tile_labels(texts: Sequence[str], x: float, y: float, colour: str) -> list[S
 
 
 def _fitting_labels(place: Shape, narrow: str, wide: str) -> list[Shape]:
-    """Return the texts of narrow pages and of wide ones, one where these are the same."""
+    """Return the texts for narrow and wide pages, or a single text if they are equal."""
     if narrow == wide:
         return [replace(place, text=narrow)] if narrow else []
     shapes: list[Shape] = []
@@ -118,7 +119,7 @@ def _fitting_labels(place: Shape, narrow: str, wide: str) -> list[Shape]:
 
 
 def cut_text(text: str, width: float) -> str:
-    """Return the beginning of a text that fits into a width, in whatever font."""
+    """Return a text cut, with an ellipsis, to fit into a width in any font."""
     most = int(width / _LETTER)
     if len(text) <= most:
         return text
@@ -126,10 +127,10 @@ def cut_text(text: str, width: float) -> str:
 
 
 def _across(value: float) -> str:
-    """Return pixels of the narrowest page as a share of the width."""
+    """Convert pixels of the narrowest page to a percentage of the width."""
     return f"{_number(100 * value / WIDTH)}%"
 
 
 def _number(value: float) -> str:
-    """Return a number of pixels, to a hundredth."""
+    """Format a number with at most two decimals."""
     return f"{value:.2f}".rstrip("0").rstrip(".")

@@ -1,7 +1,8 @@
-"""Areas in the proportion of sizes, each as square as can be.
+"""Areas in proportion to sizes, each as square as possible.
 
 Bruls, Huizing and van Wijk, "Squarified Treemaps" (2000): boxes are laid out in rows along the
-shorter side of what is left, and a row takes one more as long as that makes its boxes squarer.
+shorter side of the remaining space, and a row takes another box as long as that makes its boxes
+squarer.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ class Box(NamedTuple):
 
 
 def split_box(sizes: Sequence[float], box: Box) -> list[Box]:
-    """Split a box into one for each size, in their order, which should be descending."""
+    """Split a box into one box per size, in the order of the sizes, which should be descending."""
     boxes: list[Box] = []
     rest = box
     start = 0
@@ -42,7 +43,7 @@ def split_box(sizes: Sequence[float], box: Box) -> list[Box]:
 
 
 def _count_row(areas: Sequence[float], box: Box) -> int:
-    """Return how many areas the next row takes."""
+    """Return the number of areas in the next row."""
     side = min(box.width, box.height)
     count = 1
     worst = _worst_ratio(areas[:1], side)
@@ -56,7 +57,7 @@ def _count_row(areas: Sequence[float], box: Box) -> int:
 
 
 def _worst_ratio(areas: Sequence[float], side: float) -> float:
-    """Return the greatest ratio of the sides of a row's boxes."""
+    """Return the worst aspect ratio of a row's boxes."""
     total = sum(areas)
     if not total or not side or not areas[-1]:
         return float("inf")
@@ -73,7 +74,7 @@ def _worst_ratio(areas: Sequence[float], side: float) -> float:
 
 
 def _place_row(sizes: Sequence[float], share: float, box: Box) -> tuple[list[Box], Box]:
-    """Return the boxes of a row along the shorter side of a box, and what is left of that.
+    """Return the boxes of a row along the shorter side of a box, and the remaining box.
 
     Args:
         share: the share of the box that the row takes.

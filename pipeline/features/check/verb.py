@@ -1,4 +1,4 @@
-"""`doit check`: whether configs are right, without torch and without building anything."""
+"""`doit check`: checks configs without torch and without building anything."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from pipeline.store.errors import (
 
 
 def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
-    """Yield a line for each mistake, or one that there is none.
+    """Yield a line for each mistake and each warning, then a summary if there is no mistake.
 
     Args:
-        words: packages or files of configs, by default all.
+        words: packages or config files, by default all.
 
     Raises:
-        PipelineError: there are mistakes, after they were told, or a word names nothing.
+        PipelineError: there are mistakes, all of them already yielded, or a word names nothing.
     """
     names: list[str] = []
     for word in words:
@@ -39,7 +39,7 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
         lines = format_new_problems(problems, package, shown, widespread)
         yield from map(show_error, lines)
     remarks: list[Problem] = []
-    if not words:  # what no package names, too
+    if not words:  # also check files that no package names
         faults: list[Problem] = []
         for problems_of_feature in call_all("check_files", plan):
             faults += problems_of_feature
@@ -65,7 +65,8 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
 
 
 def _packages_of(plan: Plan, word: str) -> list[str]:
-    """Return the packages that a config's file makes, with those that extend it; or the word."""
+    """Return the packages that a config file makes, including those that extend it; if the word
+    isn't a config file, return the word itself."""
     folder = plan.workspace.configs
     path = find_path(plan, word)
     if path.parent.resolve() != folder.resolve():

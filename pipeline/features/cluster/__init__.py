@@ -1,11 +1,12 @@
-"""The executor of a cluster: dask.distributed's scheduler and workers, by dask's own client.
+"""The executor of a cluster: dask.distributed's scheduler and workers, through dask's client.
 
-    driver    executor   packs an action into a parcel, submits it, takes the answer
-    worker    agent      in dask's worker: gives the parcel to a process of its own, watches it
+    driver    executor   packs an action into a parcel, submits it, receives the answer
+    worker    agent      in dask's worker: passes the parcel to a separate process, watches it
     process   unpack     makes the action again from the parcel, and performs it
 
-Parcels and answers are JSON: digests, configs and figures. Files go by the store, which both sides
-share, or by its remote tier. Neither dask nor distributed is imported until `executor` is.
+Parcels and answers are JSON: digests, configs and figures. Files go through the store, if both
+sides share it, or through its remote tier. Neither dask nor distributed is imported until
+`executor` is.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The side of dask's worker: it gives a parcel to a process of its own, and watches that.
+"""The part that runs in dask's worker: it passes a parcel to a separate process, and watches it.
 
-So an action that ends its process ends no worker of dask, and one that is not wanted any more is
-ended at once. dask's worker itself imports no torch, and takes part in nothing but this.
+An action that crashes its process therefore leaves dask's worker alive, and an action that is no
+longer wanted ends at once. dask's worker itself imports no torch and performs no part of the
+action.
 """
 
 from __future__ import annotations
@@ -33,20 +34,19 @@ from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
 from pipeline.validate.crashes import CrashLog
 
-_LOOK = 0.2  # seconds between two looks at a process
-_BETWEEN_LOGS = 2.0  # seconds between two looks at what it printed
-_MOST_LOG = 1 << 16  # bytes of a log that are told while its action runs
-_MANY = 1_000_000  # of a tag; what a worker has is never used up
+_LOOK = 0.2  # seconds between two polls of a process
+_BETWEEN_LOGS = 2.0  # seconds between two reads of its log
+_MOST_LOG = 1 << 16  # bytes of a log that are sent while its action runs
+_MANY = 1_000_000  # of a tag, which actions never use up
 
 
 class Resources(WorkerPlugin):
-    """Says of each worker how much memory it has for actions, and for which backends it has all
-    that they require."""
+    """Declares each worker's memory for actions, and the backends whose requirements it meets."""
 
     name = TOPIC
 
     async def setup(self, worker: Any) -> None:
-        if MEMORY not in worker.state.total_resources:  # dask forgets what is in use
+        if MEMORY not in worker.state.total_resources:  # once: it resets what is in use
             resources = {f"{RESOURCE}{tag}": _MANY for tag in offered_tags()}
             resources[MEMORY] = _memory_of(worker)
             await worker.set_resources(**resources)
@@ -54,8 +54,8 @@ class Resources(WorkerPlugin):
 
 
 def _memory_of(worker: Any) -> int:
-    """Return the bytes that a worker may use: those that dask was told, or its share of what this
-    machine has, by its threads."""
+    """Return the bytes that a worker may use: the limit configured in dask, or a share of this
+    machine's memory in proportion to the worker's threads."""
     if limit := worker.memory_manager.memory_limit:
         return int(limit)
     share = min(1.0, worker.state.nthreads / usable_cores())
@@ -73,8 +73,8 @@ def _processes() -> WorkerProcesses:
 
 
 def _allow_children() -> None:
-    """Let this process have children: dask's nanny starts it as a daemon, which multiprocessing
-    refuses them. They end with it all the same (`WorkerGroup`). This can go when
+    """Let this process have children: dask's nanny starts it as a daemon, and multiprocessing
+    refuses children of daemons. They still end with it (`WorkerGroup`). This function can go once
     `distributed.worker.daemon` is false by default."""
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
 
@@ -89,7 +89,7 @@ def perform(parcel: str) -> str:
 
 
 class _Performance:
-    """One parcel, with a folder of its own for its workspace."""
+    """The run of one parcel, in a temporary workspace folder."""
 
     def __init__(self, worker: Any, parcel: str, folder: Path) -> None:
         self._action: Action[None] = read_names(json.loads(parcel)["request"])
@@ -122,7 +122,7 @@ class _Performance:
         return answer
 
     def _watch(self, future: Future[str]) -> None:
-        """Say how far the process is until it is done, or end it when nobody waits for it."""
+        """Report progress until the process is done, or end it once nobody waits for it."""
         while not wait([future], timeout=_LOOK).done:
             _processes().look()
             self._say(future)
@@ -146,8 +146,8 @@ class _Performance:
             self._worker.log_event(TOPIC, report)
 
     def _read_log(self) -> str:
-        """Return what was printed since the last time: every few seconds and only so much, for the
-        scheduler remembers every message. The answer has the whole log."""
+        """Return the output since the last report, at most every few seconds and up to a limit,
+        since the scheduler keeps every message. The answer has the whole log."""
         if time.monotonic() - self._read_at < _BETWEEN_LOGS:
             return ""
         self._read_at = time.monotonic()

@@ -1,4 +1,4 @@
-"""Reads what workers answer, which is believed no more than what a remote sends."""
+"""Reads the answers of workers, which are trusted no more than data from a remote."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FIRST_LANE = 1 << 32  # above all numbers of processes
 
 
 class Answers:
-    """Answers for the actions of a workspace. All methods may be called by several threads."""
+    """Answers for the actions of a workspace. All methods are thread-safe."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
@@ -34,8 +34,8 @@ class Answers:
         self._lock = threading.Lock()
 
     def note(self, action: Action, report: Json) -> None:
-        """Keep how far an action under way is, and what it printed, where one that runs on this
-        machine does. Raises OSError."""
+        """Record the progress and the output of a running action in the same files as a local
+        action's. Raises OSError."""
         path = progress_path(action, self._workspace)
         write_status(
             path, report["stage"], report["done"], report["total"], report["host"]
@@ -45,9 +45,9 @@ class Answers:
                 log.write(report["log"])
 
     def read(self, action: Action, text: object) -> Json:
-        """Read an answer, and keep its log; its action is not under way any more.
+        """Parse an answer, write its log, and remove the progress of its action.
 
-        Raises PipelineError for one of another form, and OSError.
+        Raises PipelineError if the answer has an unknown form, and OSError.
         """
         answer = _parse(text)
         workspace = self._workspace
@@ -88,7 +88,7 @@ class Answers:
         return Report(event, usage, remote, result)
 
     def _find_wrong(self, action: Action, performed: Json) -> str:
-        """Say what is wrong with what a worker made; "" where it is here, and may be believed."""
+        """Return why a worker's result can't be used, or "" if it is stored here and valid."""
         store, result = self._workspace.store, performed["result"]
         try:
             if result is not None:
@@ -105,7 +105,7 @@ class Answers:
         )
 
     def _lane(self, worker: str, process: int) -> int:
-        """Return the number of a process of the cluster, among those of this machine."""
+        """Return the lane number of a worker's process, which comes after this machine's lanes."""
         with self._lock:
             return self._lanes.setdefault(
                 (worker, process), _FIRST_LANE + len(self._lanes)
@@ -113,7 +113,7 @@ class Answers:
 
 
 def _parse(text: object) -> Json:
-    """Return an answer. Raises PipelineError for one of another form."""
+    """Parse an answer. Raises PipelineError if it has an unknown form."""
     try:
         answer: Any = json.loads(text) if isinstance(text, str) else None
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""The connection to dask's scheduler, and the cluster that is started where there is none."""
+"""The connection to dask's scheduler, and the cluster that is started if there is none."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from pipeline.store.toolchain import HASH_SEED
 _CONNECT = "10s"
 _ANSWER = 10.0  # seconds
 _CLOSE = 5.0  # seconds
-# Run by workers that are started here. Ctrl-C in a terminal reaches them too; they are this
-# process's matter. Their path for modules is that of this process, with the workspace first.
+# Code that workers started here run first. Ctrl-C in a terminal reaches them, too, but this process
+# has to handle it. Their module path is this process's, with the workspace first.
 _PRELOAD = """\
 import signal
 from pte_pipeline.name_conflict import claim_pipeline
@@ -62,7 +62,7 @@ class Connection:
     def listen(
         self, to_parcels: Callable[[Any], Any], to_workers: Callable[[Any], Any]
     ) -> None:
-        """Call functions with what workers say of parcels, and with what becomes of workers."""
+        """Subscribe to the workers' events about parcels, and to events about the workers."""
         self.client.subscribe_topic(TOPIC, to_parcels)
         self.client.subscribe_topic("all", to_workers)
 
@@ -71,20 +71,20 @@ class Connection:
         return bool(self.client.status == "running")
 
     def workers(self) -> Mapping[str, Any]:
-        """Return what the scheduler knows of its workers, by address. Raises OSError."""
+        """Return the scheduler's description of its workers, by address. Raises OSError."""
         scheduler = self.client.scheduler
         description: Mapping[str, Any] = self._ask(scheduler.identity, n_workers=-1)
         workers: Mapping[str, Any] = description["workers"]
         return workers
 
     def find_assigned(self, worker: str) -> list[str]:
-        """Return the keys of what the scheduler has given to a worker. Raises OSError."""
+        """Return the keys of the tasks assigned to a worker. Raises OSError."""
         assigned = self._ask(self.client.scheduler.processing, workers=[worker])
         keys: list[str] = assigned.get(worker, [])
         return keys
 
     def _ask(self, question: Callable[..., Any], **arguments: Any) -> Any:
-        """Ask the scheduler, which may have been stopped."""
+        """Ask the scheduler, with a timeout, since it may have been stopped."""
         return self.client.sync(question, callback_timeout=_ANSWER, **arguments)
 
     def close(self) -> None:
@@ -103,12 +103,12 @@ def _start_cluster(jobs: int) -> LocalCluster:
         n_workers=jobs,
         threads_per_worker=1,
         memory_limit=0,
-        dashboard_address="127.0.0.1:0",  # a port that nobody has
+        dashboard_address="127.0.0.1:0",  # any free port
         preload=[_PRELOAD],
         silence_logs=_SILENT,
     )
-    # Before each worker that they start, nannies set variables of this process, and with them a
-    # seed of `hash`, which the keys of exports hold: no later run would find these exports again.
+    # Before each worker, nannies set variables of this process, including a hash seed, which the
+    # keys of exports contain: no later run would find these exports again.
     for nanny in cluster.workers.values():
         nanny.pre_spawn_env.pop(HASH_SEED, None)
     if seed is None:
@@ -119,14 +119,14 @@ def _start_cluster(jobs: int) -> LocalCluster:
 
 
 def _silence() -> None:
-    """Keep dask from printing what becomes of its connections: reports say it."""
+    """Keep dask from printing the state of its connections, which reports already show."""
     for name in [*logging.root.manager.loggerDict]:
         if name.startswith("distributed"):
             logging.getLogger(name).setLevel(_SILENT)
 
 
 def _protocol() -> str:
-    """Return the protocol by which a scheduler is spoken to: dask's own config may ask for TLS."""
+    """Return the protocol for talking to the scheduler, since dask's config may require TLS."""
     return (
         "tls" if dask.config.get("distributed.comm.require-encryption", None) else "tcp"
     )

@@ -7,7 +7,7 @@ from pipeline.store.workspace import Workspace
 
 
 def open_cluster(workspace: Workspace, jobs: int, always: bool, where: str) -> Executor:
-    """Open the executor of a scheduler, or of a cluster that is started on this machine. Raises
+    """Open the executor for a scheduler, or for a cluster that it starts on this machine. Raises
     ExecutorLostError."""
     try:
         import distributed  # noqa: F401

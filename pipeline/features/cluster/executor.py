@@ -1,4 +1,4 @@
-"""The driver's side of a cluster: parcels go to dask's workers, answers come back as reports."""
+"""The driver's side of a cluster: sends parcels to dask's workers, turns answers into reports."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from pipeline.store.workspace import Workspace
 from pipeline.validate.crashes import CrashLog
 
 PATIENCE = 120.0  # seconds for which an action waits for a worker that can take it
-_BETWEEN_LOOKS = 2.0  # seconds between two looks at which workers there are
+_BETWEEN_LOOKS = 2.0  # seconds between two looks at the list of workers
 _PACKING = 4  # parcels packed at a time: some wait for the remote
 _log = logging.getLogger(__name__)
 
 
 class ClusterExecutor:
-    """Actions run on the workers of a scheduler, but for exports, which need this machine.
+    """Runs actions on the workers of a scheduler, except for exports, which need this machine.
 
     Args:
         where: `dask://host:port`, or `dask` for a cluster of `jobs` workers on this machine.
@@ -60,8 +60,8 @@ class ClusterExecutor:
         self._shipments: dict[str, Shipment] = {}
         self._numbers = itertools.count()
         self._lock = threading.RLock()
-        self._lost = ""  # why all that was under way is given up
-        self._warned = False  # that there is no worker yet
+        self._lost = ""  # why everything in progress is given up
+        self._warned = False  # about a cluster without workers
         self._looked = 0.0
         self.width = 0
         self._most_memory = 0.0
@@ -73,11 +73,11 @@ class ClusterExecutor:
 
     @property
     def slots(self) -> int:
-        """Twice as many as run at a time, so that no worker waits for the driver, and some more for
-        clusters that grow with what waits."""
+        """Twice as many as run at a time, so that no worker waits for the driver, plus some for
+        clusters that grow with their queue."""
         return 2 * self.width + 8
 
-    # What goes there
+    # Sending
 
     def submit(self, action: Action, memory: int) -> Future[Report]:
         shipment = Shipment(action, find_tags(action), memory)
@@ -93,7 +93,7 @@ class ClusterExecutor:
         self._send(shipment)
 
     def _send(self, shipment: Shipment) -> None:
-        """Submit a shipment to the scheduler, for any worker but those that refused it."""
+        """Submit a shipment to the scheduler, for any worker that hasn't refused it."""
         action = shipment.action
         key = f"{action.kind}-{action.digest[:16]}-{self._client.id}-{next(self._numbers)}"
         is_picky = bool(shipment.refused or self._heartbeats.find_silent())
@@ -101,7 +101,7 @@ class ClusterExecutor:
         resources: dict[str, float] = dict.fromkeys(shipment.resources, 1)
         if (
             self._most_memory
-        ):  # one that is expected to take more has a worker for itself
+        ):  # an action that is expected to take more has a worker to itself
             resources[MEMORY] = min(shipment.memory, self._most_memory)
         with self._lock:
             if self._lost:
@@ -125,7 +125,7 @@ class ClusterExecutor:
         return [w for w in self._connection.workers() if w not in unwilling]
 
     def _guarded(self, shipment: Shipment, step: Any, *arguments: Any) -> None:
-        """Take a step with a shipment; what goes wrong is its outcome."""
+        """Take a step with a shipment; any error becomes the shipment's outcome."""
         try:
             step(shipment, *arguments)
         except (ExecutorLostError, WorkerLostError) as error:
@@ -135,7 +135,7 @@ class ClusterExecutor:
         except BaseException as error:  # a bug, which must not leave the run waiting
             shipment.promise.set_exception(error)
 
-    # What comes back
+    # Receiving
 
     def _settle(self, key: str, future: Any) -> None:
         with self._lock:
@@ -156,7 +156,7 @@ class ClusterExecutor:
             )
 
     def _receive(self, shipment: Shipment, text: object) -> None:
-        """Take the answer to a shipment's parcel."""
+        """Handle the answer to a shipment's parcel."""
         action = shipment.action
         answer = self._answers.read(action, text)
         if "done" in answer:
@@ -191,11 +191,12 @@ class ClusterExecutor:
         shipment.promise.set_result(Report(event))
 
     def _refuse(self, shipment: Shipment, answer: Json) -> None:
-        """Try another worker; an action that only facts of machines keep from all runs here."""
+        """Try another worker, or run the action here if all workers refused it and the last one
+        only because of facts about its machine."""
         worker = one_line(answer["worker"])
         refused = answer["refused"]
         if worker in shipment.refused or worker not in self._connection.workers():
-            # One that left meanwhile, or another under its name, which could refuse for ever.
+            # A worker that left meanwhile, or another under its name, which could refuse for ever.
             raise WorkerLostError(system=f"the cluster has no such worker: {worker}")
         shipment.refused[worker] = refused["differences"]
         if self._find_willing(shipment):
@@ -209,16 +210,16 @@ class ClusterExecutor:
         else:
             raise PipelineError(f"no worker of {self._where} can run it: {why}")
 
-    # What happens meanwhile
+    # Monitoring
 
     def _hear(self, event: Any) -> None:
-        """Hear what a worker says: how far an action is, or that it can take others."""
+        """Handle a worker's event: the progress of an action, or that the worker has joined."""
         _, message = event
         if is_progress(message):
             with (
                 self._lock,
                 suppress(OSError),
-            ):  # so that nothing is added to the answer's log
+            ):  # lock, so that nothing is added to the answer's log
                 shipment = self._shipments.get(message["parcel"])
                 if shipment is not None:
                     shipment.progress = message
@@ -227,14 +228,14 @@ class ClusterExecutor:
             self._threads.submit(self._send_again)
 
     def _send_again(self) -> None:
-        """Submit again what waits for a tag: dask looks at what a worker has when that joins, and
-        its tags are known a moment later."""
+        """Submit the shipments that wait for a tag again: dask checks a worker's resources when it
+        joins, and its tags are known a moment later."""
         for key, shipment in self._find_waiting().items():
             if shipment.tags and self._take_back(key) is not None:
                 self._guarded(shipment, self._send)
 
     def _find_waiting(self) -> dict[str, Shipment]:
-        """Return the shipments that no worker has taken yet."""
+        """Return the shipments that no worker has started yet."""
         waiting = {}
         with self._lock:
             for key, shipment in self._shipments.items():
@@ -243,7 +244,7 @@ class ClusterExecutor:
         return waiting
 
     def _take_back(self, key: str) -> Shipment | None:
-        """Cancel a shipment, unless its answer came before."""
+        """Cancel and return a shipment, or return None if it was already settled."""
         with self._lock:
             shipment = self._shipments.pop(key, None)
         if shipment is not None:
@@ -259,9 +260,9 @@ class ClusterExecutor:
             self._threads.submit(self._lose_worker, str(message.get("worker")))
 
     def _lose_worker(self, worker: str) -> None:
-        """Give back what ran on a worker that is gone. dask would run it again, also where it is
-        what ends workers; what waited there it may run elsewhere, as what a worker that was asked
-        to go ran."""
+        """Report the actions that ran on a lost worker as lost. dask would run them again, even if
+        they are what crashes workers. dask may reassign actions that only waited there, and actions
+        of a worker that was asked to leave."""
         with self._lock:
             shipments = dict(self._shipments)
         for key, shipment in shipments.items():
@@ -276,7 +277,7 @@ class ClusterExecutor:
                 )
 
     def free_memory(self) -> float:
-        """Return infinity: workers have their memory as a resource, which dask shares out."""
+        """Return infinity: memory is a resource of the workers, which dask allocates."""
         return math.inf
 
     def look(self) -> None:
@@ -292,7 +293,7 @@ class ClusterExecutor:
             self._looked = time.monotonic()
 
     def _lose(self, why: str) -> None:
-        """Give up all that is under way in the cluster."""
+        """Give up all actions in the cluster."""
         with self._lock:
             self._lost = why
             shipments = list(self._shipments.values())
@@ -321,7 +322,7 @@ class ClusterExecutor:
                     self._fail(shipment, shipment.describe_lack(self._where))
 
     def _look_for_silence(self, workers: Mapping[str, Any]) -> None:
-        """Report workers that stopped answering, and move to others what they have."""
+        """Report workers that stopped answering, and move their actions to other workers."""
         self._heartbeats.note(workers)
         for worker in self._heartbeats.find_news():
             _log.warning("%s", one_line(self._heartbeats.describe(worker)))
@@ -330,7 +331,7 @@ class ClusterExecutor:
                 self._threads.submit(self._move, key, worker)
 
     def _move(self, key: str, worker: str) -> None:
-        """Give another worker what one has that stopped answering."""
+        """Move a shipment away from a worker that stopped answering."""
         shipment = self._take_back(key)
         if shipment is None:
             return

@@ -1,4 +1,4 @@
-"""The forms of what goes to a cluster's worker and comes back, and of what it says meanwhile."""
+"""The forms of the JSON sent to a cluster's workers, and of their answers and progress messages."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from pipeline.store.remote_tier import RemoteCounts
 from pipeline.store.usage import Usage
 
 Json = Mapping[str, Any]
-TOPIC = "pte-pipeline"  # of what workers say to all builds
-RESOURCE = "pte-"  # before the name of a tag, as dask calls it
+TOPIC = "pte-pipeline"  # of the workers' messages to all builds
+RESOURCE = "pte-"  # prefix of a tag's name as a dask resource
 MEMORY = f"{RESOURCE}memory"  # in bytes
 
-# A parcel: a requested action with what it names, for a worker that has neither its workspace nor
-# its plan.
+# A parcel: a requested action with everything that it refers to, for a worker that has neither the
+# workspace nor the plan.
 _PARCEL = {
-    "request": str,  # the action, as `plan.requests` writes it
-    "build": str,  # the folder of builds, as a path in the workspace
+    "request": str,  # the action, as written by `plan.requests`
+    "build": str,  # the build folder, as a path in the workspace
     "files": dict[str, Digest],  # of the workspace, by path
     "results": list[Digest],  # the actions whose results it reads
-    "blobs": list[Digest],  # those that it reads too, as far as the driver knows them
+    "blobs": list[Digest],  # further blobs that it reads, if the driver knows them
     "operators": tuple[
         list[str], bool
     ],  # libraries, and whether `operators/` may be loaded
     "crashes": dict[
         str, str
-    ],  # the methods that have ended their worker, as in `CrashLog`
+    ],  # the methods that have crashed their worker, as in `CrashLog`
     "always": bool,
     "fast_lowering": bool,
     "refit": bool,
@@ -50,7 +50,7 @@ _RESULT = {
     "joined?": {FileName: list[Piece]},
     "facts?": dict[str, Any],
 }
-# An answer to a parcel, one of the first four, and what its process printed.
+# An answer to a parcel: one of the first four fields, and the output of its process.
 _ANSWER = {
     "done?": {
         "event": _EVENT,
@@ -58,10 +58,10 @@ _ANSWER = {
         "remote": tuple[RemoteCounts, str] | None,
         "result": (_RESULT, None),
     },
-    # How the action's key would differ there, and whether only facts of the machine do: then the
-    # driver's own can take it.
+    # How the action's key would differ on the worker, and whether only in facts about the machine:
+    # then the driver's machine can run the action.
     "refused?": {"differences": list[str], "here": bool},
-    # The end of its process, as in `WorkerLostError`, and at which step of a validation.
+    # How the action's process ended, as in `WorkerLostError`, and at which step of a validation.
     "lost?": {
         "signals": str,
         "stage": str,
@@ -71,10 +71,10 @@ _ANSWER = {
     },
     "missing?": str,
     "log": str,
-    "worker": str,  # dask's address of who gives it
+    "worker": str,  # dask's address of the worker
     "host": str,  # the name of its machine
 }
-# A worker's word of a parcel under way: how far it is, and what its process printed since the last.
+# A worker's message about a running parcel: its progress, and its output since the last message.
 _PROGRESS = {
     "parcel": str,
     "worker": str,

@@ -1,6 +1,6 @@
 """Finds workers that stopped answering, by the heartbeats that dask's scheduler records.
 
-dask itself gives up such a worker after five minutes, and says nothing before.
+dask itself gives up such a worker after five minutes, without any earlier warning.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 from pipeline.store.settings_reader import open_settings
 
 TIMEOUT = 180.0  # seconds; the setting `worker_timeout` changes it
-_NOTICE = 60.0  # seconds of silence after which a line says so
-_BETWEEN_LOOKS = 2.0  # seconds; of a larger gap this process itself was stopped
+_NOTICE = 60.0  # seconds of silence after which a warning is logged
+_BETWEEN_LOOKS = 2.0  # seconds; a larger gap means that this process itself was stopped
 
 
 def read_timeout(root: Path) -> float:
@@ -24,8 +24,8 @@ def read_timeout(root: Path) -> float:
 
 
 class Heartbeats:
-    """When each worker was heard last. Times are by this machine's clock, since the scheduler's may
-    differ. `timeout` is the silence in seconds after which a worker is given up."""
+    """The time of each worker's last heartbeat. Times are by this machine's clock, since the
+    scheduler's may differ. `timeout` is the silence in seconds after which a worker is given up."""
 
     def __init__(self, timeout: float = TIMEOUT) -> None:
         self.timeout = timeout
@@ -35,7 +35,7 @@ class Heartbeats:
         self._noted_at = time.monotonic()
 
     def note(self, workers: Mapping[str, Any]) -> None:
-        """Note the latest heartbeats of all workers, as the scheduler describes them."""
+        """Record the latest heartbeats of all workers, from the scheduler's description."""
         now = time.monotonic()
         was_stopped = now - self._noted_at > max(self._notice, 2 * _BETWEEN_LOOKS)
         self._noted_at = now
@@ -49,15 +49,15 @@ class Heartbeats:
             self._heard[address] = same_since
 
     def is_overdue(self) -> bool:
-        """Tell whether the scheduler hasn't described its workers for longer than the timeout."""
+        """Return whether the scheduler hasn't described its workers for longer than the timeout."""
         return time.monotonic() - self._noted_at > self.timeout
 
     def find_silent(self) -> list[str]:
-        """Return the workers that are given up."""
+        """Return the workers that have been silent for longer than the timeout."""
         return [a for a in self._heard if self._silence(a) > self.timeout]
 
     def find_news(self) -> list[str]:
-        """Return the workers that have been silent for a while; each once."""
+        """Return the workers that have been silent for a while, each only once."""
         news = []
         for address in self._heard:
             if address not in self._reported and self._silence(address) > self._notice:
@@ -66,7 +66,7 @@ class Heartbeats:
         return news
 
     def describe(self, address: str) -> str:
-        """Say that a worker is silent, and what becomes of its actions."""
+        """Describe a worker's silence, and what will happen to its actions."""
         return (
             f"worker {address} has not answered for {self._silence(address):.0f} s; its actions "
             f"move to another worker after {self.timeout:g} s (`worker_timeout`)"

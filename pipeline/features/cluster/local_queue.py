@@ -1,4 +1,4 @@
-"""Actions of a build on a cluster that run on the machine of the build."""
+"""Actions of a cluster build that run on the driver's machine."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pipeline.store.workspace import Workspace
 
 
 class LocalQueue:
-    """A queue before this machine's executor, which takes `jobs` actions at a time. All methods may
-    be called by several threads."""
+    """A queue in front of this machine's executor, which takes `jobs` actions at a time. All
+    methods are thread-safe."""
 
     def __init__(self, workspace: Workspace, jobs: int, always: bool) -> None:
         self._executor = LocalExecutor(workspace, jobs, always)
@@ -26,7 +26,7 @@ class LocalQueue:
         self.close = self._executor.close
 
     def run(self, action: Action, memory: int, promise: Future[Report]) -> None:
-        """Run an action after those that are there already; its report goes to `promise`."""
+        """Queue an action; its report is set on `promise`."""
         with self._lock:
             self._waiting.append((action, memory, promise))
         self._start()

@@ -1,4 +1,4 @@
-"""Packs requests of actions with the files that they name, as blobs of the store."""
+"""Packs requested actions, and stores the files that they need as blobs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from pipeline.validate.crashes import CrashLog
 
 
 class Packer:
-    """Packs the actions of a workspace. `always` performs them whatever the store holds."""
+    """Packs the actions of a workspace. `always` makes workers perform them even if the store has
+    their results."""
 
     def __init__(self, workspace: Workspace, always: bool) -> None:
         self._workspace = workspace
@@ -31,12 +32,12 @@ class Packer:
         self._lock = threading.Lock()
 
     def pack(self, action: Action) -> str:
-        """Return an action as JSON, after giving what it needs to the store and its remote. Raises
-        SourceError for a file that can't be read any more, and OSError."""
+        """Return an action as JSON, after putting the files that it needs into the store and its
+        remote. Raises SourceError if a file changed or can't be read any more, and OSError."""
         with self._lock:
             parcel = self._collect(action)
         blobs = [*parcel["files"].values(), *parcel["blobs"]]
-        self._workspace.store.share(parcel["results"], blobs)  # which may take long
+        self._workspace.store.share(parcel["results"], blobs)  # may take long
         return json.dumps(parcel)
 
     def _collect(self, action: Action) -> Json:
@@ -58,7 +59,7 @@ class Packer:
         }
 
     def _find_files(self, action: Action) -> Iterator[str]:
-        """Yield the files of the workspace that an action reads, by path."""
+        """Yield the paths of the workspace's files that an action reads."""
         root = self._workspace.root
         for name in {*self._named_files(action)}:
             if (root / name).is_file():
@@ -83,7 +84,7 @@ class Packer:
 
     def _validated_files(self, action: Action[ValidateInputs]) -> Iterator[str]:
         """Yield the files that only a validation reads: the package, examples, recorded outputs,
-        the baseline and what its report quotes."""
+        the baseline and the files that its report quotes."""
         workspace, inputs = self._workspace, action.inputs
         folder = workspace.package(str(action.package)).relative_to(workspace.root)
         for name in (*inputs.files, MANIFEST, CONTENTS, CONTRACT):
@@ -95,7 +96,7 @@ class Packer:
         yield from inputs.quoted
 
     def _store_file(self, name: str) -> Digest:
-        """Put a file of the workspace into the store."""
+        """Put a file of the workspace into the store, and return its digest."""
         workspace = self._workspace
         store = workspace.store
         content = workspace.find_data(name)
@@ -114,7 +115,7 @@ class Packer:
         for value in _find_constants(action.inputs):
             yield from find_blobs(value)
         store = self._workspace.store
-        if store.remote is None:  # both have one store
+        if store.remote is None:  # both sides share one store
             return
         for digest in action.inputs.results:
             entry = store.get(digest)

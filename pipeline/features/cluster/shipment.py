@@ -17,14 +17,14 @@ class Shipment:
     """An action that was handed to the cluster.
 
     Attributes:
-        tags: names of backends whose requirements its worker must meet.
-        memory: the bytes that it is expected to take, 0 where that is not known.
-        promise: the future that its report goes to.
+        tags: the names of backends whose requirements its worker must meet.
+        memory: the bytes that it is expected to take, or 0 if unknown.
+        promise: the future that receives its report.
         parcel: the action as JSON, once it is packed.
-        future: dask's.
+        future: dask's future.
         since: when it was submitted, on the clock of `time.monotonic`.
-        progress: what its worker reported of it last; None before it has one.
-        refused: the workers that did not take it, and why.
+        progress: its worker's last progress message; None before the first.
+        refused: the workers that refused it, with the reasons.
     """
 
     def __init__(self, action: Action, tags: frozenset[str], memory: int) -> None:
@@ -40,21 +40,21 @@ class Shipment:
 
     @property
     def resources(self) -> set[str]:
-        """The resources of dask's that its worker must have."""
+        """The dask resources that its worker must have."""
         return {f"{RESOURCE}{tag}" for tag in self.tags}
 
     def can_run(self, workers: Iterable[Collection[str]]) -> bool:
-        """Tell whether any worker has what the action needs, by the resources of each."""
+        """Return whether any worker has what the action needs, given the resources of each."""
         return any(self.resources <= set(resources) for resources in workers)
 
     def describe_lack(self, cluster: str) -> str:
-        """Say that no worker of a cluster can run the action."""
+        """Describe what the action needs that no worker of the cluster has."""
         lacking = ", ".join(sorted(self.tags))
         message = f"no worker of {cluster} has what it needs: {lacking}"
         return f"{message} (`doit backends` there says what is missing)"
 
     def lose(self, progress: Json, system: str) -> None:
-        """End with the loss of the worker that reported this progress."""
+        """Fail the promise with the loss of the worker that reported this progress."""
         lost = WorkerLostError(
             stage=progress["stage"],
             peak_bytes=progress["peak_bytes"],

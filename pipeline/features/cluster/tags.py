@@ -1,4 +1,4 @@
-"""Tags: names of the backends and quantizers that not every machine can lower for."""
+"""Tags: names of the backends and quantizers that only some machines can lower for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pipeline.plan.actions import Action
 
 
 def find_tags(action: Action) -> frozenset[str]:
-    """Return the tags of what an action runs."""
+    """Return the tags of the backends and quantizers that an action runs."""
     names: set[str] = set()
     for config in action.inputs.configs.values():
         names.update(config.backend_names)
@@ -17,15 +17,15 @@ def find_tags(action: Action) -> frozenset[str]:
 
 
 def offered_tags() -> list[str]:
-    """Return the tags of all whose requirements this machine meets."""
+    """Return the tags whose requirements this machine meets."""
     return sorted(
         name for name, host in _find_hosts().items() if not any(host.missing())
     )
 
 
 def _find_hosts() -> Mapping[str, Any]:
-    """Return what machines must have to lower for backends and quantizers that require anything."""
-    # Pydantic, which a no-op run does without.
+    """Return the host requirements of each backend and quantizer that has any, by name."""
+    # Imports pydantic, which a no-op run doesn't need.
     from pipeline.backends import (
         BACKENDS,
         QUANTIZERS,

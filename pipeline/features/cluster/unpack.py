@@ -1,6 +1,6 @@
-"""Performs the action of a parcel, in a process of a cluster's worker.
+"""Performs the action of a parcel, in a separate process of a cluster's worker.
 
-The request is taken only if its key is the one that this process makes of the same inputs, with its
+The request is accepted only if this process computes the same key from the same inputs, with its
 own code, libraries and machine.
 """
 
@@ -30,7 +30,7 @@ from pipeline.store.workspace import Workspace, open_store
 from pipeline.validate.crashes import CrashLog
 
 Key = Mapping[str, Any]
-# Fields of keys: facts of a machine.
+# Fields of keys that are facts about a machine.
 _MACHINE = {
     "host",
     "facts",
@@ -40,8 +40,8 @@ _MACHINE = {
 
 
 def perform_parcel(text: str, folder: str) -> str:
-    """Perform the action of a parcel with `folder` as its workspace; return what goes into
-    an answer as JSON."""
+    """Perform the action of a parcel with `folder` as its workspace; return the process's part of
+    the answer as JSON."""
     parcel: Json = json.loads(text)
     if not is_parcel(parcel):
         return json.dumps(
@@ -59,14 +59,15 @@ def perform_parcel(text: str, folder: str) -> str:
     if refused is not None:
         return json.dumps({"refused": refused})
     report = run(parcel["request"], workspace, parcel["always"])
-    if report.result is not None:  # a validation that failed is in no entry
+    if report.result is not None:  # a failed validation has no entry
         workspace.store.share([], blobs_of_files(report.result))
     return json.dumps({"done": _to_json(report)})
 
 
 def open_workspace(parcel: Json, folder: Path) -> Workspace:
-    """Open a parcel's workspace with this worker's settings, which are those of the folder where it
-    was started, and of the environment. Raises PipelineError for builds outside of it."""
+    """Open a parcel's workspace with this worker's settings, from the environment and the folder
+    where the worker was started. Raises PipelineError if the build folder is outside the workspace.
+    """
     listed, takes_folder = parcel["operators"]
     return Workspace(
         folder,
@@ -81,21 +82,21 @@ def open_workspace(parcel: Json, folder: Path) -> Workspace:
 
 
 def materialise(parcel: Json, workspace: Workspace) -> None:
-    """Put the files of a parcel into its workspace, and what else the action reads into the store:
-    one that runs passes asks no remote. Raises MissingBlobError."""
+    """Copy the files of a parcel into its workspace, and fetch into the store everything else that
+    the action reads, since an action that runs passes asks no remote. Raises MissingBlobError."""
     workspace.store.ask(parcel["results"])
     workspace.store.fetch([*parcel["files"].values(), *parcel["blobs"]])
     for name, content in parcel["files"].items():
         path = _find_inside(workspace.root, name)
         blob = workspace.store.verified_path(content, once=True)
-        # It goes with the action.
+        # Not durable, since the copy is deleted with the action.
         copy_atomically(blob, path, workspace.root, durable=False)
     package = str(read_names(parcel["request"]).package)
     CrashLog(workspace.logs, package).write(parcel["crashes"])
 
 
 def _find_inside(root: Path, name: str) -> Path:
-    """Return the path of a file or folder in a workspace. Raises PipelineError for one outside."""
+    """Return a path in a workspace. Raises PipelineError if it is outside."""
     path = root / name
     if os.path.isabs(name) or ".." in path.parts:
         raise PipelineError(f"{name}: is not a path in a workspace")
@@ -103,14 +104,14 @@ def _find_inside(root: Path, name: str) -> Path:
 
 
 def find_differences(request: str, workspace: Workspace) -> Json | None:
-    """Return how the key of a requested action would differ here, or None where it would not.
+    """Return how the key of a requested action would differ here, or None if it would not.
 
-    Raises PipelineError for an action that can't be read here.
+    Raises PipelineError if the action can't be read here.
     """
     requested = read_names(request)
     if requested.key["code"] != code(
         requested.kind
-    ):  # and so the inputs may have another form
+    ):  # the inputs may have another form, too
         return {"differences": ["pte-pipeline's own code changed"], "here": False}
     key = count_key(read_request(request, workspace), workspace)
     if hash_json(key) == requested.digest:

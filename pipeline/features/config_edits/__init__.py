@@ -1,4 +1,4 @@
-"""Edits of config files, for commands that write what they found, such as `doit tune --write`."""
+"""Edits of config files, for commands that write results there, such as `doit tune --write`."""
 
 from __future__ import annotations
 

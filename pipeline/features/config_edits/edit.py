@@ -1,9 +1,9 @@
-"""Puts members into a mapping of a YAML file, or removes them; every other byte stays as it is.
+"""Puts members into a mapping of a YAML file, or removes them; every other byte stays the same.
 
-A library that writes YAML anew (ruamel.yaml, say) would keep comments, but change indents, quotes
-and the width of lines that nobody asked to change. So text is replaced where PyYAML's reader says
-that a value is. Whoever calls this reads the result again, and checks that it says what it should
-and nothing else.
+A library that writes the YAML again (ruamel.yaml, say) would keep comments, but change indents,
+quotes and line widths that nobody asked to change. So this module replaces text at the positions
+that PyYAML reports for values. The caller must parse the result again, and check that it has
+exactly the intended changes.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _LONGEST = 72  # characters of a mapping on one line
 def edit_members(
     text: str, path: str, keys: Sequence[str], members: Mapping[str, Any]
 ) -> str | None:
-    """Return a YAML document with members added to one of its mappings, in place of others of their
-    names, or removed from it; None where that can't be done without losing a comment.
+    """Return a YAML document with members of one mapping added, replaced or removed, or None if
+    that can't be done without losing a comment.
 
     Args:
-        path: of a mapping that is there, as a `config.yaml.Node` has it; "" for the whole document.
-        keys: those that lead from there to the mapping with the members, which need not be there.
-        members: plain data by name; `...` for a member that is removed.
+        path: the path of an existing mapping, as in `config.yaml.Node`; "" for the whole document.
+        keys: the keys from there to the mapping with the members, which needn't exist.
+        members: plain data by name; `...` removes a member.
     """
     node, entry, rest = _find_mapping(text, path, keys)
     if node is None:
@@ -55,9 +55,9 @@ def edit_members(
 def _find_mapping(
     text: str, path: str, keys: Sequence[str]
 ) -> tuple[Any, Any, list[str]]:
-    """Return the innermost mapping on the way to one, the entry in it on whose place the next
-    belongs (None where there is no such key), and the keys that are still missing; no mapping
-    where the path leads to none."""
+    """Return the innermost existing mapping on the way along `keys`; the entry in it that the next
+    mapping replaces, or None if that key doesn't exist; and the keys still missing. The mapping is
+    None if the path leads to none."""
     node = _find_node(yaml.compose(text, yaml.SafeLoader), path)
     if not isinstance(node, yaml.MappingNode):
         return None, None, []
@@ -72,7 +72,7 @@ def _find_mapping(
 
 
 def _find_node(node: Any, path: str) -> Any:
-    """Return the node of a path, such as `matrix.precision.int8`; None where there is none."""
+    """Return the node at a path such as `matrix.precision.int8`, or None if there is none."""
     for place, inner in _iter_nodes(node, ""):
         if place == path:
             return inner
@@ -99,7 +99,7 @@ def _find_entry(node: yaml.MappingNode, name: str) -> Any:
 def _put_member(
     text: str, path: str, keys: Sequence[str], name: str, value: Any
 ) -> str | None:
-    """Add one member to a mapping that is there, replace its value, or remove it."""
+    """Add a member to an existing mapping, replace its value, or remove it."""
     node, _, _ = _find_mapping(text, path, keys)
     entry = _find_entry(node, name)
     if entry is None:
@@ -108,7 +108,7 @@ def _put_member(
 
 
 def _replace(text: str, entry: Any, value: Any) -> str | None:
-    """Return the text with another value of an entry; None where comments in it would go."""
+    """Return the text with an entry's value replaced, or None if that would lose a comment."""
     start, end = _find_text(text, entry)
     is_block = isinstance(entry[1], yaml.CollectionNode) and not entry[1].flow_style
     if is_block and "#" in text[start:end]:
@@ -117,7 +117,7 @@ def _replace(text: str, entry: Any, value: Any) -> str | None:
 
 
 def _find_text(text: str, entry: Any) -> tuple[int, int]:
-    """Return where the text of an entry's value begins, behind the colon, and where it ends."""
+    """Return the start of an entry's value in the text, just after the colon, and its end."""
     key, member = entry
     colon = text.index(":", key.end_mark.index) + 1
     alias = _ALIAS.match(text, colon)
@@ -127,8 +127,8 @@ def _find_text(text: str, entry: Any) -> tuple[int, int]:
 
 
 def _find_end(text: str, node: Any) -> int:
-    """Return where the text of a node ends: a block's own mark is that of what follows it, comments
-    included."""
+    """Return the end of a node in the text. PyYAML's end mark of a block is the start of the next
+    token, behind any comments."""
     if isinstance(node, yaml.ScalarNode) or node.flow_style or not node.value:
         end: int = node.end_mark.index
         return len(text[:end].rstrip())
@@ -139,7 +139,7 @@ def _find_end(text: str, node: Any) -> int:
 
 
 def _insert(text: str, node: Any, members: Mapping[str, Any]) -> str:
-    """Insert members behind the last of a mapping, in its style."""
+    """Insert members after the last member of a mapping, in the same style."""
     if node.flow_style:
         end = node.end_mark.index - 1
         inside = text[:end].rstrip()
@@ -152,7 +152,7 @@ def _insert(text: str, node: Any, members: Mapping[str, Any]) -> str:
 
 
 def _write_block(members: Mapping[str, Any]) -> list[str]:
-    """Write members on lines of their own, and a mapping on one line if that is short."""
+    """Write each member on a line, and a mapping over several lines if one would be too long."""
     lines = []
     for name, value in members.items():
         line = f"{dump_flow(name)}: {dump_flow(value)}"
@@ -165,7 +165,7 @@ def _write_block(members: Mapping[str, Any]) -> list[str]:
 
 
 def _remove(text: str, node: Any, entry: Any) -> str:
-    """Return the text without an entry of a mapping, which stays, though it may be empty then."""
+    """Return the text without an entry of a mapping; a mapping without entries stays, as `{}`."""
     start = entry[0].start_mark.index
     end = _find_text(text, entry)[1]
     if len(node.value) == 1 and not node.flow_style:

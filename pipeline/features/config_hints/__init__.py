@@ -1,7 +1,7 @@
-"""Hints at what a mistake in a config was meant to be.
+"""Hints about what a mistake in a config was meant to be.
 
-misplaced  to which section a key belongs
-syntax     a line with a tab, and the key that lacks its colon
+misplaced  the section to which a key belongs
+syntax     a line with a tab, and a key without its colon
 """
 
 from __future__ import annotations

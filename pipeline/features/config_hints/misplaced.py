@@ -1,4 +1,4 @@
-"""Keys of a config that stand where they can't, and what to do about each."""
+"""Remedies for config keys in a section that doesn't take them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pipeline.config.emission import EmitConfig
 from pipeline.config.models import MethodConfig, PackageConfig
 from pipeline.config.validation import Gates, Latency, ValidateConfig
 
-# A section comes before those in it.
+# A section comes before its subsections.
 _SECTIONS: dict[str, type[Options]] = {
     "the package": PackageConfig,
     "methods.<method>": MethodConfig,
@@ -18,7 +18,7 @@ _SECTIONS: dict[str, type[Options]] = {
     "validate.gates": Gates,
     "validate.latency": Latency,
 }
-# What a config can't say of a method: a program is lowered for the sizes that it was exported for.
+# Keys that no config has: a program is lowered for the sizes with which it was exported.
 _SIZES = (
     "of",
     "matrix",
@@ -36,8 +36,8 @@ _SIZES_REMEDY = (
 
 
 def find_remedy(model: type[Options], key: str) -> str:
-    """Return what to do about a key that a section of a config does not have, "" where that is not
-    known: which section it belongs to, or how else to say it."""
+    """Return the remedy for a key that a section of a config doesn't have: the section to which it
+    belongs, or another way to express it. Returns "" if there is none."""
     if model is MethodConfig and key in _SIZES:
         return _SIZES_REMEDY
     place = next(

@@ -1,5 +1,4 @@
-"""Explains mistakes in YAML: a tab, and a key that lacks its colon, which libyaml reports as one in
-the next line."""
+"""Explains a tab in YAML, and a key without its colon, which libyaml reports in the next line."""
 
 from __future__ import annotations
 
@@ -13,8 +12,8 @@ _COLON = re.compile(r":(?:\s|$)")
 
 
 def explain_syntax(text: str, error: yaml.MarkedYAMLError) -> tuple[int, str, str]:
-    """Return the number of the line, from 1, that holds a tab or whose key lacks its colon, what is
-    wrong there, and what to write; a fault of "" for another mistake."""
+    """Return the number of the line, from 1, with a tab or without the colon after its key, the
+    fault, and the remedy. For any other mistake, the number is 0 and the texts are empty."""
     mark = error.problem_mark or error.context_mark
     if mark and text[mark.index : mark.index + 1] == "\t":
         return mark.line + 1, "holds a tab", "YAML is indented by spaces"
@@ -27,9 +26,9 @@ def explain_syntax(text: str, error: yaml.MarkedYAMLError) -> tuple[int, str, st
 
 
 def find_missing_colon(text: str, error: yaml.MarkedYAMLError) -> int:
-    """Return the number of the line, from 1, whose key lacks its colon; 0 for another mistake.
+    """Return the number of the line, from 1, whose key lacks its colon, or 0 for another mistake.
 
-    Such a key goes on in the next line as text does, and a colon there is what libyaml reports.
+    YAML continues such a key on the next line as plain text, so libyaml reports the colon there.
     """
     if error.context == "while scanning a simple key" and error.context_mark:
         return error.context_mark.line + 1

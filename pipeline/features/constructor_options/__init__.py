@@ -1,4 +1,4 @@
-"""Constructor options: options of configs, checked against a description of the installed
+"""Constructor options: checks options of configs against a description of the installed
 ExecuTorch's constructors, without importing it."""
 
 from __future__ import annotations

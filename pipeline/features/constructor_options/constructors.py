@@ -1,9 +1,9 @@
 """Check options of configs against the installed executorch, without importing it.
 
-In the folder of each family, `constructors.toml` lists the callables that options are passed to,
+In the folder of each family, `constructors.toml` lists the callables to which options are passed,
 and `constructors.json` describes their parameters in the first release of `store.releases`, which
-has the differences of others (`python -m tools.describe_constructors`). The plan checks options of
-configs against both, and tests check every row.
+also records how other releases differ (`python -m tools.describe_constructors`). The plan checks
+options of configs against both, and tests check every row.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from pipeline.backends.quantize_options import OVERRIDES, QuantizeConfig
 from pipeline.store.errors import did_you_mean
 from pipeline.store.releases import Release, installed_release
 
-# Options of quantizers that are this package's own: no constructor takes them.
+# Options of quantizers that only this package has: no constructor takes them.
 OURS = frozenset({*QuantizeConfig.model_fields, *OVERRIDES}) - {"dynamic"}
 DESCRIPTION = "constructors.json"
 
 
 @dataclass(frozen=True)
 class Constructor:
-    """A callable of an installed library that options are passed to: a row of a TOML file.
+    """A callable of an installed library to which options are passed: a row of a TOML file.
 
-    The file's `beyond` lists options that are no parameter of any of its callables.
+    The file's `beyond` lists options that aren't a parameter of any of its callables.
 
     Attributes:
-        target: `module:function`, `module:Class` or `module:Class.method`, where it is defined;
-            with `[expression]` behind it, the keys that it reads of a mapping, or that it compares
-            with those of compile specs, where upstream takes options so.
+        target: where the callable is defined: `module:function`, `module:Class` or
+            `module:Class.method`. If upstream takes options as a mapping or as compile specs, an
+            `[expression]` follows, whose keys the callable reads or compares.
         stages: the parts of entries whose options it takes, such as "xnnpack.lowering".
-        renamed: option to parameter, where their names differ.
-        left_out: parameters that are no option, and why.
-        defaults: options whose default is not the parameter's, and why.
+        renamed: option to parameter, for names that differ.
+        left_out: parameters that aren't options, and why.
+        defaults: options whose default differs from the parameter's, and why.
     """
 
     target: str
@@ -58,8 +58,8 @@ def described() -> dict[str, Any]:
 
 @cache
 def describe_release(release: Release) -> dict[str, Any]:
-    """Return the description of a release: `versions` by package and parameters by target in
-    `callables`, [] for one that the release lacks."""
+    """Return the description of a release: `versions` by package, and in `callables` the parameters
+    by target, [] for a callable that the release lacks."""
     description: dict[str, Any] = {"versions": {}, "callables": {}}
     for path in find_files(DESCRIPTION):
         part = json.loads(path.read_text(encoding="utf-8"))
@@ -79,7 +79,7 @@ def _table() -> dict[str, Any]:
 
 
 def constructors(stage: str = "") -> list[Constructor]:
-    """Return the constructors of a stage, such as "xnnpack.lowering"; without one, all."""
+    """Return the constructors of a stage, such as "xnnpack.lowering", or all without a stage."""
     not_offered = installed_release().not_offered
     rows = []
     for row in _table()["constructors"]:
@@ -90,13 +90,13 @@ def constructors(stage: str = "") -> list[Constructor]:
 
 
 def beyond(stage: str) -> Mapping[str, str]:
-    """Return the options of a stage that are no parameter of a constructor, and what they are."""
+    """Return the options of a stage that aren't a parameter of any constructor, each explained."""
     backend, _, kind = stage.partition(".")
     return _table()["beyond"].get(backend, {}).get(kind, {})  # type: ignore[no-any-return]
 
 
 def outdated() -> str:
-    """Return a message if other versions than the described ones are installed, or ""."""
+    """Return a message if versions other than the described ones are installed, or ""."""
     for package, described_version in described()["versions"].items():
         with suppress(PackageNotFoundError):
             installed = version(package)
@@ -109,8 +109,8 @@ def outdated() -> str:
 
 
 def parameters(constructor: Constructor, release: Release | None = None) -> list[str]:
-    """Return the names of its parameters, by default in the installed release; [] if it isn't
-    described."""
+    """Return the names of a constructor's parameters, by default in the installed release, or [] if
+    the constructor isn't described."""
     description = describe_release(release) if release else described()
     rows = description["callables"].get(constructor.target, ())
     return [row["name"] for row in rows]
@@ -119,15 +119,15 @@ def parameters(constructor: Constructor, release: Release | None = None) -> list
 def find_unknown_options(
     backend: Backend, options: Options
 ) -> Iterator[tuple[str, str]]:
-    """Yield what `unknown_options` does; nothing where other versions than the described ones are
-    installed, which `doit explain` says."""
+    """Yield what `unknown_options` yields, or nothing if versions other than the described ones are
+    installed, which `doit explain` reports."""
     if not outdated():
         yield from unknown_options(backend, options)
 
 
 def unknown_options(backend: Backend, options: Options) -> Iterator[tuple[str, str]]:
-    """Yield the options in a config that no constructor of the described executorch takes, each
-    with what is known instead."""
+    """Yield a config's options that no constructor of the described executorch takes, each with a
+    suggestion."""
     quantizes = isinstance(options, QuantizeConfig)
     stage = f"{backend.name}.{'quantization' if quantizes else 'lowering'}"
     callables = constructors(stage)

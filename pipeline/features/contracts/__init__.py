@@ -1,5 +1,5 @@
-"""Contracts: what packages ask of the runtime that loads them, and what the runtimes of targets
-hold."""
+"""Contracts: what packages require of the runtime that loads them, and what targets' runtimes
+provide."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The lines of an app's CMakeLists.txt that build the runtime of a contract.
+"""The lines of an app's CMakeLists.txt that build the runtime required by a contract.
 
-They go by tools/cmake/Codegen.cmake of ExecuTorch's source at v1.4.1. `EXECUTORCH_SELECT_OPS_YAML`
-is not used: it takes a library's list of kernels, and not `selected_operators.yaml`.
+They follow tools/cmake/Codegen.cmake of ExecuTorch's source at v1.4.1. `EXECUTORCH_SELECT_OPS_YAML`
+is not used, since it takes a library's list of kernels, not `selected_operators.yaml`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pipeline.features.contracts.linking import (
 )
 
 Json = Mapping[str, Any]
-# What ExecuTorch asks for beside an option (tools/cmake/preset/default.cmake).
+# Options that ExecuTorch requires in addition to an option (tools/cmake/preset/default.cmake).
 _ALSO = {
     "EXECUTORCH_BUILD_KERNELS_LLM": "EXECUTORCH_BUILD_KERNELS_OPTIMIZED",
     "EXECUTORCH_BUILD_QNN": "EXECUTORCH_BUILD_EXTENSION_TENSOR",
@@ -25,14 +25,14 @@ _ALSO = {
 }
 # The list of portable and optimized kernels, which ExecuTorch's build merges.
 _MERGED = "${CMAKE_CURRENT_BINARY_DIR}/executorch/configurations/merged.yaml"
-_DATA_FILES = "EXECUTORCH_BUILD_EXTENSION_FLAT_TENSOR"  # and its loader, on by default
+_DATA_FILES = "EXECUTORCH_BUILD_EXTENSION_FLAT_TENSOR"  # with its loader, on by default
 
 
 def cmake_lines(contract: Json, name: str, selection: str) -> Iterator[str]:
-    """Yield the lines that build exactly what a contract asks for, for a target `app`.
+    """Yield the CMake lines that build exactly what a contract requires, for a target `app`.
 
     Args:
-        name: of the library of kernels that they make.
+        name: the name of the kernel library that they build.
         selection: the path of its `selected_operators.yaml`.
     """
     links = [*contract["backends"].values(), *contract["kernels"].values()]
@@ -61,13 +61,13 @@ def cmake_lines(contract: Json, name: str, selection: str) -> Iterator[str]:
 def _selected_kernels(
     libraries: list[KernelLibrary], name: str, selection: str
 ) -> Iterator[str]:
-    """Yield the lines of a library of the selected operators alone, and of their dtypes, which
-    ExecuTorch selects of portable kernels."""
+    """Yield the lines of a library with only the selected operators. If its kernels are portable,
+    ExecuTorch also selects their dtypes."""
     used = {library.name: library for library in libraries}
     lists = ""
     kernels = [library.kernels for library in libraries if library.name != "portable"]
     by_dtype = ""
-    if "optimized" in used:  # which come with the portable ones
+    if "optimized" in used:  # which include the portable ones
         lists += f" FUNCTIONS_YAML {_MERGED}"
     elif "portable" in used:
         lists += f" FUNCTIONS_YAML ${{EXECUTORCH_ROOT}}/{used['portable'].listing}"
@@ -93,7 +93,7 @@ def _selected_kernels(
 
 
 def _remarks(contract: Json) -> Iterator[str]:
-    """Yield comments on what CMake's lines can't say."""
+    """Yield comments on requirements that the CMake lines can't express."""
     faster = sorted(operators_of("optimized") & contract["operators"].keys())
     if faster and "optimized" not in contract["kernels"]:
         option = kernel_libraries()["optimized"].option

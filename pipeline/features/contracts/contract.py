@@ -1,7 +1,7 @@
-"""The runtime contract of a package: what a runtime must hold to run it.
+"""The runtime contract of a package: what a runtime needs to run it.
 
-Everything is read off the package's files; names of libraries come from the table of
-`linking.py`. `format_selection` writes what ExecuTorch's selective build takes.
+Everything is read from the package's files, except for the names of libraries, which come from the
+table of `linking.py`. `format_selection` writes the input of ExecuTorch's selective build.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pipeline.program.pte import FileLayout, PlanFacts
 from pipeline.store.errors import PipelineError
 
 Json = Mapping[str, Any]
-OWN = "own"  # kernels that ExecuTorch has in none of its libraries
+OWN = "own"  # kernels in none of ExecuTorch's libraries
 
 
 def describe_contract(
@@ -40,14 +40,14 @@ def describe_contract(
     executorch: str,
     libraries: Sequence[Json] = (),
 ) -> dict[str, Any]:
-    """Describe what a package of these files, one `.pte` and any number of `.ptd`, asks of a
+    """Describe what a package of these files, one `.pte` and any number of `.ptd`, requires of a
     runtime (`contracts.outline.CONTRACT`).
 
     Args:
         executorch: the version that made it.
-        libraries: those of the operators beside ATen's, as the manifest has them.
+        libraries: the libraries of operators outside ATen, in the manifest's form.
 
-    Raises PipelineError for a `.pte` that is damaged.
+    Raises PipelineError if a `.pte` is damaged.
     """
     (name,) = (item for item in files if item.endswith(".pte"))
     file = open_file(name, files[name])
@@ -86,7 +86,7 @@ def describe_contract(
 
 
 def join_contracts(contracts: Sequence[Any]) -> dict[str, Any]:
-    """Join the contracts of packages: that of a runtime which runs all of them."""
+    """Return the joint contract of packages, for a runtime that runs all of them."""
     libraries = {
         operator: facts["library"] if facts["kernels"] == OWN else ""
         for contract in contracts
@@ -131,9 +131,9 @@ def join_contracts(contracts: Sequence[Any]) -> dict[str, Any]:
 
 
 def format_selection(contract: Json) -> bytes:
-    """Return the operators of a contract as `selected_operators.yaml` has them, in the form that
+    """Return the operators of a contract as a `selected_operators.yaml`, in the form that
     codegen/tools/gen_oplist.py writes; equal contracts have the same bytes."""
-    import yaml  # which nothing else of a link needs
+    import yaml  # not needed by the rest of a link
 
     operators = {}
     for operator in contract["operators"]:
@@ -183,7 +183,7 @@ def _describe_method(plan: PlanFacts, calls: Iterable[KernelCall]) -> dict[str, 
 
 
 def _group(calls: Iterable[KernelCall]) -> Iterator[Json]:
-    """Yield calls of the same operator on the same forms together, by operator and key."""
+    """Group calls of the same operator with the same tensor forms, sorted by operator and key."""
     groups: dict[tuple[str, str, tuple[str, ...]], list[KernelCall]] = defaultdict(list)
     for call in calls:
         dtypes = tuple(dtype or "" for dtype in call.dtypes)
@@ -203,7 +203,7 @@ def _describe_operators(
     """Describe the operators of methods.
 
     Args:
-        libraries: by operator, the library that registers it, where that is not ExecuTorch's.
+        libraries: by operator, the library that registers it, if that isn't ExecuTorch's.
     """
     calls: dict[str, list[Json]] = {operator: [] for operator in libraries}
     for method in methods.values():
@@ -251,8 +251,8 @@ def _describe_operator(
 
 
 def _describe_backend(backend_id: str) -> dict[str, str]:
-    """Describe what is linked for the delegates of an id, which several backends may have; one of a
-    plugin brings its own."""
+    """Describe the library to link for the delegates of an id, which several backends may share. A
+    plugin's backend brings its library."""
     names = [name for name, entry in BACKENDS.items() if entry.backend_id == backend_id]
     links = backend_links()
     first = next(iter(names), "")

@@ -1,7 +1,7 @@
 """Read what a `.pte` requires of a runtime.
 
-That is its schema, and the kernels that it calls, with the dtypes and dim orders of their tensors.
-Fields go by their places in ExecuTorch's schema/program.fbs.
+It requires support for its schema, and the kernels that it calls, with the dtypes and dim orders of
+their tensors. Fields are identified by their positions in ExecuTorch's schema/program.fbs.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pipeline.program.scalar_types import SCALAR_TYPES
 
 _T = TypeVar("_T")
 _NULL = -1  # in a list of optional tensors
-# Of the union KernelTypes.
+# Members of the union KernelTypes.
 _TENSOR, _TENSOR_LIST, _OPTIONAL_TENSOR_LIST = 5, 10, 11
 _KERNEL_CALL = 1  # of the union InstructionArguments
 
 
-# Of a tensor argument: ExecuTorch's number of its dtype, and its dim order.
+# The form of a tensor argument: ExecuTorch's number of its dtype, and its dim order.
 TensorForm = tuple[int, tuple[int, ...]]
 
 
@@ -31,8 +31,9 @@ class KernelCall:
 
     Attributes:
         instruction: its index in the method.
-        operator: as `aten::add.out`.
-        arguments: the form of each tensor, of a list its first one; None for other arguments.
+        operator: its name, such as `aten::add.out`.
+        arguments: the form of each tensor, or of the first tensor of a list; None for other
+            arguments.
     """
 
     instruction: int
@@ -51,7 +52,7 @@ class KernelCall:
 
     @property
     def dtypes(self) -> tuple[str | None, ...]:
-        """The dtypes of the arguments, as torch calls them; None for other arguments."""
+        """The dtypes of the arguments by their names in torch; None for other arguments."""
         names = SCALAR_TYPES.split()
         dtypes: list[str | None] = []
         for argument in self.arguments:
@@ -71,10 +72,10 @@ def read_schema(data: memoryview) -> tuple[str, int]:
 
 
 def read_kernel_calls(data: memoryview) -> dict[str, tuple[KernelCall, ...]]:
-    """Return the calls of kernels by method, of a `.pte` that `read_program` accepts. Raises
+    """Return the kernel calls of each method in a `.pte` that `read_program` accepts. Raises
     CorruptError.
 
-    They are those of `get_kernel_tensor_metadatas_from_execution_plan`
+    They match `get_kernel_tensor_metadatas_from_execution_plan`
     (codegen/tools/selective_build.cpp).
     """
     calls = {}
@@ -84,8 +85,8 @@ def read_kernel_calls(data: memoryview) -> dict[str, tuple[KernelCall, ...]]:
 
 
 def read_memory_alignment(data: memoryview) -> int | None:
-    """Return the greatest power of two, in bytes, that divides the offsets of all tensors in the
-    memory that methods plan; None where all offsets are 0. Raises CorruptError."""
+    """Return the greatest power of two, in bytes, that divides the offsets of all tensors in
+    planned memory, or None if all offsets are 0. Raises CorruptError."""
     offsets: list[int] = []
     for plan in root(data).tables(1):
         offsets += _offsets(plan.tables(2))
@@ -93,7 +94,7 @@ def read_memory_alignment(data: memoryview) -> int | None:
 
 
 def alignment_of(offsets: Iterable[int]) -> int | None:
-    """Return the greatest power of two that divides all offsets; None where all are 0."""
+    """Return the greatest power of two that divides all offsets, or None if all are 0."""
     return min((offset & -offset for offset in offsets if offset), default=None)
 
 
@@ -106,7 +107,7 @@ def _offsets(values: Iterable[Table]) -> Iterator[int]:
         if tensor is not None:
             allocation = tensor.table(6)
         if allocation is not None:
-            # The schema keeps 64 bits in two fields, memory_offset_low and memory_offset_high.
+            # The schema splits 64 bits into two fields, memory_offset_low and memory_offset_high.
             low = allocation.number(1, "I")
             high = allocation.number(2, "I")
             yield low | high << 32

@@ -1,11 +1,11 @@
-"""Find labels of targets that are probably misspelled: they are nearly the name of another."""
+"""Find target labels that are probably misspelled, because they are close to another name."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 
-# What people call devices. A label of a config needs not be one of them.
+# Common names of devices. A label in a config may differ from all of them.
 KNOWN_LABELS = (
     *(
         "android-arm64",
@@ -44,14 +44,12 @@ KNOWN_LABELS = (
     ),
 )
 _SEPARATORS = re.compile(r"[-_./ ]+")
-_SHORTEST = (
-    4  # characters of a part that can be misspelled: `a55` and `a53` are two devices
-)
-_LONG = 6  # from here on, two letters can be wrong
+_SHORTEST = 4  # least characters of a misspelled part: `a55` and `a53` are two devices
+_LONG = 6  # from this length on, two letters may be wrong
 
 
 def near_labels(label: str, labels: Iterable[str]) -> list[str]:
-    """Return those labels of which another one is a misspelling, in their order."""
+    """Return the labels of which the given one may be a misspelling, in their order."""
     near = []
     for candidate in dict.fromkeys(labels):
         if candidate != label and _is_misspelled(label, candidate):
@@ -60,8 +58,8 @@ def near_labels(label: str, labels: Iterable[str]) -> list[str]:
 
 
 def _is_misspelled(label: str, meant: str) -> bool:
-    """Return whether each part of a label is that of another, or nearly. Labels that differ in
-    numbers alone, or in short parts, are two devices."""
+    """Return whether each part of a label equals or nearly equals the same part of another. Labels
+    that differ only in digits, or in short parts, name two devices."""
     parts = _SEPARATORS.split(label.casefold())
     meant_parts = _SEPARATORS.split(meant.casefold())
     if "".join(parts) == "".join(meant_parts):
@@ -79,7 +77,7 @@ def _is_typo(part: str, meant_part: str) -> bool:
         return len(part) >= _SHORTEST
     shortest = min(len(part), len(meant_part))
     if shortest < _SHORTEST or part[0] != meant_part[0]:
-        return False  # people get the first letter right: `phone` is no `iphone`
+        return False  # people get the first letter right: `phone` isn't `iphone`
     if _without_digits(part) == _without_digits(meant_part):
         return False
     most = 1
@@ -93,8 +91,8 @@ def _without_digits(text: str) -> str:
 
 
 def _distance(text: str, target: str) -> int:
-    """Return how many letters are missing, added, exchanged or wrong: the optimal string alignment
-    distance."""
+    """Return the optimal string alignment distance: the number of letters that are missing, added,
+    swapped or wrong."""
     before: list[int] = []
     row = list(range(len(target) + 1))
     for i, letter in enumerate(text, 1):

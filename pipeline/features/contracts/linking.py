@@ -1,7 +1,7 @@
-"""Tell the CMake options and libraries of each backend, and of the operators outside of delegates.
+"""The CMake options and libraries of each backend, and of the operators outside delegates.
 
-The tables are linking.toml, here and in the folders of families. The operators of a library of
-kernels are read from lists in ExecuTorch's wheel. Imports no torch.
+The tables are in linking.toml, here and in the folders of families. The operators of a kernel
+library are read from lists in ExecuTorch's wheel. Imports no torch.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class KernelLibrary:
     """A library of kernels.
 
     Attributes:
-        library: registers all of its kernels when it is linked whole.
+        library: the library that registers all of its kernels if it is linked whole.
         operators: names, namespaces (`llama::*`) or a file of the wheel, as in linking.toml.
-        option: of CMake; "" if it is always built.
-        kernels: the library without registrations, "" if its operators can't be selected.
+        option: its CMake option; "" if it is always built.
+        kernels: the library without registrations, or "" if its operators can't be selected.
     """
 
     name: str
@@ -39,7 +39,7 @@ class KernelLibrary:
 
     @property
     def listing(self) -> str:
-        """The file of the wheel that lists its operators, for selecting them; or ""."""
+        """The file of the wheel that lists its operators, for selecting them, or ""."""
         return next(filter(_is_listing, self.operators), "")
 
 
@@ -54,7 +54,7 @@ def _table() -> Mapping[str, Any]:
 
 @cache
 def backend_links() -> Mapping[str, dict[str, str]]:
-    """Return what is linked for each backend of the catalogue."""
+    """Return the description of what to link for each backend of the catalogue."""
     links: dict[str, dict[str, str]] = {}
     for name, row in _table()["backends"].items():
         links[name] = describe_linked(name, **row)
@@ -69,14 +69,14 @@ def describe_linked(
 
 @cache
 def kernel_libraries() -> Mapping[str, KernelLibrary]:
-    """Return ExecuTorch's libraries of kernels, by name."""
+    """Return ExecuTorch's kernel libraries, by name."""
     return {
         name: KernelLibrary(name, **row) for name, row in _table()["kernels"].items()
     }
 
 
 def find_kernels(operator: str) -> KernelLibrary | None:
-    """Return ExecuTorch's library that has a kernel of an operator, as `aten::add.out`, or None."""
+    """Return the ExecuTorch library that contains an operator, such as `aten::add.out`, or None."""
     namespace = operator.partition("::")[0]
     names = {operator, f"{namespace}::*"}
     for library in kernel_libraries().values():
@@ -87,7 +87,7 @@ def find_kernels(operator: str) -> KernelLibrary | None:
 
 @cache
 def operators_of(library: str) -> frozenset[str]:
-    """Return the names of the operators in a library, and its namespaces."""
+    """Return the operators of a library: their names, and whole namespaces as `llama::*`."""
     names: set[str] = set()
     for operator in kernel_libraries()[library].operators:
         if _is_listing(operator):
@@ -101,7 +101,7 @@ def operators_of(library: str) -> frozenset[str]:
 def known_operators() -> Mapping[str, frozenset[str]]:
     """Return all operators, by namespace, of the namespaces that are known completely.
 
-    These are ATen's as torch has them, and those that ExecuTorch's wheel lists.
+    They are ATen's operators in torch, and the operators that ExecuTorch's wheel lists.
     """
     by_namespace: dict[str, set[str]] = {"aten": set()}
     for operator in frozenset().union(*map(operators_of, kernel_libraries())):
@@ -127,7 +127,7 @@ def _read(path: Path) -> str:
 
 
 def _in(package: str, path: str) -> Path:
-    """Return the path of a file of an installed package."""
+    """Return the path of a file in an installed package."""
     spec = find_spec(package)
     folders = spec.submodule_search_locations if spec is not None else None
     return Path(next(iter(folders or ()), "")) / path

@@ -1,8 +1,7 @@
-"""The targets that a package is held to: those of its gate `runs_on`, and its own `target` unless
-that is a label alone, where `targets/` has a file of the name.
+"""The targets that a package is checked against, if `targets/` has a file of the name.
 
-What is strange about labels and files is remarked on, since what is ignored without a word is taken
-for done.
+They are the targets of its gate `runs_on` or, without that gate, its config's `target`.
+Questionable labels and files cause warnings, since users take anything silently ignored as done.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.plan.planning import Files, Planning
 from pipeline.store.errors import ConfigErrors, Problem, did_you_mean, join, listed
 
-if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
+if TYPE_CHECKING:  # a no-op run parses no config and needs no pydantic
     from pipeline.config.compose import Document
     from pipeline.config.models import PackageConfig
     from pipeline.plan.plan import Plan
@@ -32,15 +31,17 @@ def target_file(name: str) -> str:
 
 
 def find_targets(root: Path) -> dict[str, Path]:
-    """Return the files of the targets of the workspace at `root`, by name."""
+    """Return the target files of the workspace at `root`, by name."""
     paths = sorted((root / TARGETS).glob("*.yaml"))
     return {path.stem: path for path in paths if not path.name.startswith(".")}
 
 
 def summarize(config: PackageConfig, has_variables: bool) -> Mapping[str, Any] | None:
-    """Return the `target` of a config, unless `runs_on` says which runtimes it is held to, and the
-    names of all targets that it is held to, if they have a file: `ANY_TARGET` where they may be
-    values of variables."""
+    """Return the label and the target names of a config, or None if it names no target.
+
+    The label is the config's `target`, or None if a `runs_on` gate names runtimes to check. The
+    target names are `ANY_TARGET` if variables may change them.
+    """
     names = find_target_names(config)
     if not names:
         return None
@@ -51,8 +52,8 @@ def summarize(config: PackageConfig, has_variables: bool) -> Mapping[str, Any] |
 
 
 def find_target_names(config: PackageConfig) -> list[str]:
-    """Return the names of targets that a config holds its package to, if they have a file; its own
-    `target` comes first."""
+    """Return the names of the targets that a config checks its package against if they have a file,
+    beginning with the config's `target`."""
     names = find_runs_on(config)
     if not config.target or _runs_on(config.validation) is not None:
         return sorted(names)
@@ -68,13 +69,13 @@ def find_runs_on(config: PackageConfig) -> set[str]:
 
 
 def _runs_on(limits: Any) -> tuple[str, ...] | None:
-    """Return the targets that gates of a package or a method name; None without any gates, too."""
+    """Return the targets that the gates of a package or a method name; None without such a gate."""
     names: tuple[str, ...] | None = getattr(limits.gates, "runs_on", None)
     return names
 
 
 class TargetPlanning(Planning):
-    """The targets of a plan."""
+    """The targets in a plan."""
 
     @cached_property
     def _paths(self) -> dict[str, Path]:
@@ -83,7 +84,8 @@ class TargetPlanning(Planning):
     def find_problems(
         self, package: str, config: PackageConfig, document: Document
     ) -> Iterator[Problem]:
-        """Yield targets without a file, and the mistakes in the files of the others."""
+        """Yield a problem for each target without a file, and the mistakes in the existing
+        files."""
         from pipeline.features.contracts.targets import missing_target, read_target
 
         holders: dict[str, Any] = {"validate": config.validation}
@@ -117,8 +119,8 @@ class TargetPlanning(Planning):
     def held_to(
         self, package: str, files: Files, config: PackageConfig
     ) -> Mapping[str, Any]:
-        """Return what the runtimes hold that a package without mistakes is held to, by target, and
-        its gates, among which its own `target` has its place."""
+        """Return the runtimes that a valid package is checked against, by target, and its gates,
+        with the config's `target` as the default of `runs_on`."""
         from pipeline.features.contracts.targets import describe_runtime, read_target
 
         targets = {}
@@ -143,7 +145,7 @@ class TargetPlanning(Planning):
 
 
 def find_remarks(plan: Plan) -> Iterator[Problem]:
-    """Yield what is strange about labels and about files in `targets/`."""
+    """Yield warnings about labels and about files in `targets/`."""
     yield from _find_strange_targets(plan)
     yield from _find_unread_targets(plan)
 
@@ -156,7 +158,7 @@ def check_files(plan: Plan) -> Iterator[Problem]:
 
 
 def _iter_summaries(plan: Plan) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the packages that name targets, with what is kept of their configs."""
+    """Yield the packages that name targets, with the summary of their configs."""
     for package in plan.configs.packages:
         summary = plan.configs.summary(package)
         if summary and "contracts" in summary.features:
@@ -164,7 +166,7 @@ def _iter_summaries(plan: Plan) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _find_strange_targets(plan: Plan) -> Iterator[Problem]:
-    """Yield the labels without a file, of packages that are held to no target."""
+    """Yield a warning for each questionable label without a file."""
     labels: dict[str, str] = {}
     for package, summary in _iter_summaries(plan):
         if summary["label"]:
@@ -186,7 +188,8 @@ def _find_strange_targets(plan: Plan) -> Iterator[Problem]:
 def _describe(
     label: str, files: set[str], counts: Counter[str]
 ) -> tuple[str, str] | None:
-    """Return what is strange about a label that is no file, and what may be meant."""
+    """Describe what is wrong with a label without a file, and what may be meant; None if nothing
+    is."""
     from pipeline.features.contracts.labels import KNOWN_LABELS, near_labels
 
     if files:
@@ -215,7 +218,8 @@ def _describe(
 
 
 def _find_unread_targets(plan: Plan) -> Iterator[Problem]:
-    """Yield the files in `targets/` that no config names, or that are called in another way."""
+    """Yield a warning for each file in `targets/` with a wrong extension or that no config
+    names."""
     folder = plan.workspace.root / TARGETS
     named: set[str] = set()
     for _, summary in _iter_summaries(plan):

@@ -1,6 +1,6 @@
 """The JSON Schema of `targets/*.yaml`, for editors.
 
-Made from the model that parses a target, with the names that it takes.
+It is made from the model that parses a target, with the names that the model accepts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def target_schema(generator: type[GenerateJsonSchema]) -> dict[str, Any]:
     """Return a schema of draft 2020-12; the order of its keys is fixed.
 
     Args:
-        generator: describes the types of keys.
+        generator: the class that describes the types of keys.
     """
     schema = TargetFile.model_json_schema(schema_generator=generator)
     keys = schema["properties"]
@@ -58,7 +58,7 @@ def target_schema(generator: type[GenerateJsonSchema]) -> dict[str, Any]:
 
 
 def _mapping(members: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a mapping with at least one of such members."""
+    """Return the schema of a mapping with at least one of these members."""
     return {
         "type": "object",
         "patternProperties": members,

@@ -1,7 +1,7 @@
-"""Targets: what the runtime of a device holds, as `targets/<name>.yaml` says.
+"""Targets: descriptions of devices' runtimes, in `targets/<name>.yaml`.
 
-A package that names a target is held to it by the gate `runs_on`. These files
-are data; they are parsed as configs are, without variables and without other files.
+The gate `runs_on` checks a package against each target that it names. These files are data, parsed
+like configs but without variables and without other files.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _dtype(name: Any) -> Any:
 
 
 def _backend(name: Any) -> Any:
-    """Return the id of a backend, which is given by it or by its name in configs."""
+    """Return the id of a backend, given the id or the backend's name in configs."""
     if isinstance(name, str) and name in BACKENDS:
         return BACKENDS[name].backend_id
     ids = sorted({backend.backend_id for backend in BACKENDS.values()})
@@ -63,7 +63,7 @@ def _backend(name: Any) -> Any:
 
 
 def _kernel(value: Any) -> Any:
-    """Return an operator and its dtypes, None for all, of a name or `{name: [dtype, ...]}`."""
+    """Return an operator and its dtypes, None for all, from a name or `{name: [dtype, ...]}`."""
     name = value
     dtypes = None
     if isinstance(value, dict) and len(value) == 1:
@@ -93,7 +93,7 @@ def _kernels(values: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _memory(value: Any) -> Any:
-    """Return the bytes of memory by arena, from 1 on; 0 stands for all arenas together."""
+    """Return the bytes of memory by arena number, from 1, or under 0 for all arenas together."""
     if not isinstance(value, dict):
         return {"0": parse_bytes(value)}
     if not value or not all(
@@ -106,8 +106,8 @@ def _memory(value: Any) -> Any:
 
 
 def _alignment(value: Any) -> Any:
-    """Return the alignments that are needed, in bytes, by what is aligned; a number is that of all
-    data."""
+    """Return the required alignments in bytes, by part of the file or memory; a single number
+    applies to all data."""
     if isinstance(value, dict):
         alignments = value
     else:
@@ -137,8 +137,8 @@ Kernel = Annotated[Any, PlainValidator(_kernel), WithJsonSchema(_KERNEL_SCHEMA)]
 
 
 class RuntimeTarget(Options):
-    """The runtime of a device. It has no operators and backends but those that are named; of the
-    rest, what is not said does not matter."""
+    """The runtime of a device. It has only the operators and backends that are named; any other key
+    that is left out isn't checked."""
 
     kernels: Distinct[LibraryName] = ()
     """ExecuTorch's kernel libraries that it includes completely: portable, optimized, quantized,
@@ -173,13 +173,12 @@ class RuntimeTarget(Options):
     alignments by part: {segments: 4096, constants: 16}."""
 
 
-# What a file may say: the runtime, and what features add, such as `devices`.
+# The keys of a target file: the runtime's, and those that features add, such as `devices`.
 TargetFile = open_to_features("target")(RuntimeTarget)
 
 
 def describe_runtime(target: RuntimeTarget) -> dict[str, Any]:
-    """Return what the file of a target says of the runtime, as JSON; empty where it says nothing of
-    it."""
+    """Return the target file's description of the runtime as JSON, or {} if it has no such key."""
     if not target.model_fields_set & RuntimeTarget.model_fields.keys():
         return {}
     facts = target.resolved()
@@ -187,7 +186,7 @@ def describe_runtime(target: RuntimeTarget) -> dict[str, Any]:
 
 
 def read_target(path: Path) -> RuntimeTarget:
-    """Read the file of a target. Raises ConfigErrors, with every mistake and its line."""
+    """Read a target file. Raises ConfigErrors, with every mistake and its line."""
     file = f"{path.parent.name}/{path.name}"
     try:
         content = read_text_file(inside(path, (path.parent.parent,)))
@@ -203,7 +202,7 @@ def read_target(path: Path) -> RuntimeTarget:
 
 
 def format_target(facts: Mapping[str, Any]) -> str:
-    """Format a target of what a runtime holds; backends that no catalogue knows are left out."""
+    """Format a runtime's description as a target file, without backends that no catalogue knows."""
     ids = {backend.backend_id for backend in BACKENDS.values()}
     backends = [backend_id for backend_id in facts["backends"] if backend_id in ids]
     text: str = yaml.dump(
@@ -225,6 +224,6 @@ def check_targets(root: Path) -> Iterator[Problem]:
 
 
 def missing_target(name: str, targets: Iterable[str]) -> tuple[str, str]:
-    """Return what is wrong with the name of a target that has no file, and what would be right."""
+    """Return the fault and the remedy for the name of a target that has no file."""
     fault = f"no target '{name}': there is no {target_file(name)}"
     return fault, did_you_mean(name, targets)

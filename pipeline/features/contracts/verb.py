@@ -1,4 +1,4 @@
-"""`doit contract`: what packages ask of the runtime that loads them, and how it is built."""
+"""`doit contract`: what packages require of the runtime that loads them, and how to build it."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from pipeline.store.files import (
 from pipeline.store.names import NAME_PATTERN
 
 Json = Mapping[str, Any]
-_WHEEL = "wheel"  # the target that is written where none is named
+_WHEEL = "wheel"  # the target's name by default
 
 
-# What `doit contract --json` prints (`moments.Command.record`).
+# The output of `doit contract --json` (`moments.Command.record`).
 CONTRACTS = {
     "format": Literal[1],
     "packages": (
@@ -52,13 +52,14 @@ def run(
     on: str = "",
     json: bool = False,
 ) -> Iterator[Any]:
-    """Print the contract of each package with the CMake lines of its runtime, or one for all of
-    them; or hold the packages to the runtime of a device; or write the target of this machine's
-    runtime. With `json`, contracts are one record, as `CONTRACTS` describes it.
+    """Print the contract of each package with the CMake lines of its runtime, or one for all
+    packages; or check the packages against the runtime of a device; or write the target of this
+    machine's runtime. With `json`, yield the contracts as the record that `CONTRACTS` describes.
 
     Raises:
-        PipelineError: some packages are not built as they are asked for, or a device lacks what
-            they need, after the others were printed; one for all is of all or none.
+        PipelineError: some packages' builds are missing or out of date, or a device lacks what they
+            need; raised after the others are printed. With `all`, nothing is printed unless all are
+            up to date.
     """
     if json and (on or of_runtime):
         raise PipelineError("--json works only with --all; leave out the other option")
@@ -99,13 +100,13 @@ def run(
 
 
 def _find_runtimes(plan: Plan, package: str) -> dict[str, str]:
-    """Return whether a package runs in each runtime that its report knows, in words."""
+    """Return, for each runtime in a package's report, whether the package runs there, in words."""
     report = read_fitting(plan.workspace.package(package) / REPORT) or {}
     return dict(report.get("runs_in", {}))
 
 
 def _write_joined(plan: Plan, contracts: Mapping[str, Json]) -> Json:
-    """Write the contract of several packages to build/, and return it."""
+    """Write the joint contract of several packages to build/, and return it."""
     from pipeline.features.contracts.contract import format_selection, join_contracts
 
     joined = join_contracts(list(contracts.values()))
@@ -116,7 +117,7 @@ def _write_joined(plan: Plan, contracts: Mapping[str, Json]) -> Json:
 
 
 def _describe_joined(plan: Plan, joined: Json) -> Iterator[str]:
-    """Yield the lines on the contract of several packages."""
+    """Yield the lines on the joint contract of several packages."""
     build = plan.workspace.build
     title = plural(len(joined["packages"]), "package")
     yield from _describe(title, joined, build / SELECTION, "app")
@@ -124,8 +125,8 @@ def _describe_joined(plan: Plan, joined: Json) -> Iterator[str]:
 
 
 def _ask_device(plan: Plan, words: Sequence[str], device: str) -> Iterator[str]:
-    """Yield a line for each package whose needs the runtime of a device meets. Raises
-    PipelineError with a line for each need that it does not."""
+    """Yield a line for each package whose needs the runtime of a device meets. Raises PipelineError
+    with a line for each unmet need."""
     lacks = []
     make_folder(plan.workspace.logs, plan.workspace.build)
     for package in known_packages(plan, words):
@@ -233,7 +234,7 @@ def _describe_memory(contract: Json) -> Iterator[str]:
 
 
 def _write_target(plan: Plan, words: Sequence[str]) -> Iterator[str]:
-    """Write what the runtime of the wheel holds to targets/<name>.yaml. Raises PipelineError."""
+    """Write the description of the wheel's runtime to targets/<name>.yaml. Raises PipelineError."""
     from pipeline.features.contracts.targets import HEAD, format_target
     from pipeline.features.contracts.wheel import describe_wheel
 

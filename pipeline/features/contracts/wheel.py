@@ -1,4 +1,4 @@
-"""The runtime in ExecuTorch's wheel, as a file in `targets/` describes one."""
+"""The runtime in ExecuTorch's wheel, described in the terms of a file in `targets/`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pipeline.program.runtime_bindings import import_bindings
 
 
 def describe_wheel() -> dict[str, Any]:
-    """Describe the runtime of the wheel, with the libraries of kernels in it."""
-    registered_backends()  # loads what the bindings need, and the delegates that are listed
+    """Describe the runtime of the wheel, including its kernel libraries."""
+    registered_backends()  # loads the bindings' dependencies, and the listed delegates
     library = import_bindings()
     importlib.import_module(LIBRARIES["llama"][0])
     release = re.match(r"[\d.]+\d", version("executorch"))

@@ -1,4 +1,5 @@
-"""Control flow: what ExecuTorch can't lower of it, or emits wrongly, in words of the model."""
+"""Control flow: explains, in the model's terms, what ExecuTorch can't lower or emits
+incorrectly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Explains, in words of the model, control flow that ExecuTorch can't lower or emits wrongly."""
+"""Explains, in the model's terms, control flow that ExecuTorch can't lower or emits incorrectly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pipeline.program.operators import control_flow_name
 from pipeline.store.errors import PipelineError
 
 _log = logging.getLogger(__name__)
-# exir/emit/_emitter.py, `_emit_control_flow`.
+# From exir/emit/_emitter.py, `_emit_control_flow`.
 _EMITTED = frozenset({"cond", "map_impl", "scan"})
 _EDGE = frozenset({*_EMITTED, "executorch_call_delegate"})
 
@@ -27,11 +27,12 @@ _EDGE = frozenset({*_EMITTED, "executorch_call_delegate"})
 def explain_emission(
     programs: Mapping[str, ExportedProgram], config: ExecutorchBackendConfig
 ) -> Iterator[None]:
-    """Warns of control flow that is emitted wrongly, and raises PipelineError in place of the
-    emitter's error about control flow that it lacks.
+    """Warn about control flow that is emitted incorrectly, and raise PipelineError instead of the
+    emitter's error about control flow that it doesn't support.
 
     Args:
-        programs: edge programs. What decomposing inlines, as `torch.no_grad()`, is gone by then.
+        programs: edge programs, from which decomposition has removed what it inlines, such as
+            `torch.no_grad()`.
     """
     if config.remove_view_copy:
         _warn_of_views_of_carries(programs)
@@ -52,9 +53,9 @@ def explain_emission(
 
 @contextmanager
 def explain_lowering(programs: Mapping[str, ExportedProgram]) -> Iterator[None]:
-    """Raises PipelineError in place of torch's error about the scan of a quantized program.
+    """Raise PipelineError instead of torch's error about a scan in a quantized program.
 
-    Quantizing gives its body tensors of another tracing, which torch 2.13.0 can't decompose.
+    Quantizing gives the scan's body tensors from another trace, which torch 2.13.0 can't decompose.
     """
     try:
         yield
@@ -76,10 +77,10 @@ def explain_lowering(programs: Mapping[str, ExportedProgram]) -> Iterator[None]:
 
 
 def _warn_of_views_of_carries(programs: Mapping[str, ExportedProgram]) -> None:
-    """Log where the body of a scan looks at its carry through a view.
+    """Log a warning for each scan whose body reads its carry through a view.
 
-    `remove_view_copy` makes such a copy a view of what the carry was in the first step
-    (tests/compile/test_control_flow.py has the numbers); nothing fails, the output is wrong.
+    `remove_view_copy` turns such a copy into a view of the first step's carry
+    (tests/compile/test_control_flow.py has the numbers); nothing fails, but the output is wrong.
     """
     for place, node in _find_control_flow(programs):
         if control_flow_name(node) == "scan" and _views_a_carry(node):
@@ -103,7 +104,7 @@ def _views_a_carry(scan: Node) -> bool:
 def _find_control_flow(
     programs: Mapping[str, ExportedProgram],
 ) -> Iterator[tuple[str, Node]]:
-    """Yield the control flow of programs with its place, such as `run: scan in module loop`."""
+    """Yield each control flow operator with its location, such as `run: scan in module loop`."""
     for method, program in programs.items():
         for node in iter_nodes(program):
             takes_graph = any(

@@ -1,4 +1,4 @@
-"""Core ML: neural engine, GPU and CPU of Apple's devices."""
+"""Core ML: the neural engine, GPU and CPU of Apple's devices."""
 
 from __future__ import annotations
 

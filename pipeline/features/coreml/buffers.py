@@ -1,10 +1,10 @@
-"""Find mutable buffers that Core ML takes over against `take_over_mutable_buffer: false`.
+"""Find mutable buffers that Core ML takes over despite `take_over_mutable_buffer: false`.
 
-Upstream's `tag_constant_data` (executorch/exir/backend/utils.py) takes a buffer for mutable only
-where an operator that reads it gives its new value, as `add` does for `total.add_(x)`. A window
-that is joined by `cat` and cut by `slice` counts as a constant, goes into the model and becomes a
-state there, which needs iOS 18 (executorch #21855). ExecuTorch 1.5 looks further: this can go with
-1.4.
+Upstream's `tag_constant_data` (executorch/exir/backend/utils.py) treats a buffer as mutable only if
+an operator that reads it computes its new value, as `add` does for `total.add_(x)`. A window that
+is joined by `cat` and cut by `slice` counts as a constant, is moved into the model and becomes a
+state there, which needs iOS 18 (executorch #21855). ExecuTorch 1.5 detects such buffers: this
+module can go with 1.4.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ _TAG = "delegation_tag"
 
 
 def find_taken_over(options: CoreMLOptions, program: ExportedProgram) -> Iterator[str]:
-    """Yield a sentence for each buffer that becomes a state against `take_over_mutable_buffer`.
+    """Yield a sentence for each buffer that becomes a state despite `take_over_mutable_buffer:
+    false`.
 
     Args:
-        program: with the tags of the partitioner.
+        program: the program, tagged by the partitioner.
     """
     if options.take_over_mutable_buffer:
         return

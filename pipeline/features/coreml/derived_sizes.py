@@ -1,7 +1,8 @@
-"""Ranges of derived sizes, such as the 8*n of a multiple, where a program was read from an archive.
+"""Ranges of derived sizes, such as 8*n for a multiple, in programs read from an archive.
 
-A program in memory has ranges of them, and coremltools takes only sizes that have one. torch fails
-to decompose a loaded program that has any, so loading forgets them (`forget_derived_sizes`).
+coremltools takes only sizes that have a range. A program in memory has ranges for derived sizes,
+but torch fails to decompose a loaded program that has any, so loading drops them
+(`forget_derived_sizes`).
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from pipeline.program.signature import expression
 
 @contextmanager
 def with_derived_ranges(programs: Iterable[ExportedProgram]) -> Iterator[None]:
-    """Let programs have, within the context, a range for each expression that is an input's size:
-    what it can be for the symbols in their ranges."""
+    """Give programs, within the context, a range for each expression in their inputs' sizes,
+    computed from the ranges of its symbols."""
     added = []
     for program in programs:
         ranges = program.range_constraints

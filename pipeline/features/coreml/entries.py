@@ -36,7 +36,7 @@ def _make_partitioner(options: CoreMLOptions) -> Partitioner:
     from executorch.backends.apple.coreml.partition import CoreMLPartitioner
 
     names = options.skip_ops_for_coreml_delegation or ()
-    edge_operators(names, "skip_ops_for_coreml_delegation")  # they must be installed
+    edge_operators(names, "skip_ops_for_coreml_delegation")  # which must be installed
     skipped: list[str] = []
     for name in names:
         # The partitioner compares in lower case and, before the edge dialect, without a namespace.
@@ -109,15 +109,15 @@ def _specs_apart(specs: Sequence[CompileSpec]) -> bool:
     return bool(strategy.value == "disabled")
 
 
-# What computes in no int8. The targets of other systems are named as of the same year.
+# Targets that can't compute in int8: iOS versions, and other systems' versions of the same years.
 _WITHOUT_INT8 = frozenset(
     {"ios15", "ios16", "macos12", "macos13", "tvos15", "tvos16", "watchos8", "watchos9"}
 )
 
 
 def _takes_quantized(options: CoreMLOptions, config: QuantizeConfig) -> str | None:
-    """Return the config line that lets Core ML lower what XNNPACK's or Vulkan's quantizer makes, ""
-    if it needs none, or None if Core ML can't: it needs scales that are constants."""
+    """Return the config line that lets Core ML lower programs of XNNPACK's or Vulkan's quantizer,
+    "" if it needs none, or None if Core ML can't lower them, since it needs constant scales."""
     dynamic = any(
         getattr(scheme, "dynamic", config.dynamic) for scheme in config.schemes()
     )
@@ -131,7 +131,7 @@ def _takes_quantized(options: CoreMLOptions, config: QuantizeConfig) -> str | No
 
 @contextmanager
 def _reasons(partitioner: Partitioner, program: ExportedProgram) -> Iterator[Why]:
-    """Collect what it logs. It logs each message once, about whatever node it is looking at."""
+    """Collect the partitioner's logged reasons. It logs each message once, for the node at hand."""
     from executorch.backends.apple.coreml.partition import coreml_partitioner
 
     support = coreml_partitioner._OperatorsSupportedForCoreMLBackend
@@ -166,8 +166,8 @@ _COREML = "executorch.backends.apple.coreml."
 
 
 def _cannot_run() -> str:
-    """Return why this machine can't run Core ML's payloads, or "". ExecuTorch's wheels for macOS
-    have its delegate (tools/cmake/preset/pybind.cmake)."""
+    """Return why this machine can't run Core ML payloads, or "" if it can. ExecuTorch's macOS
+    wheels include the Core ML delegate (tools/cmake/preset/pybind.cmake)."""
     if sys.platform == "darwin":
         return ""
     return "Core ML is run by Apple's systems only"

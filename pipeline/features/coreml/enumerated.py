@@ -1,6 +1,6 @@
-"""Enumerated shapes as configs list them: what can be checked without the program.
+"""Enumerated shapes as configs list them: the checks that don't need the program.
 
-A method's inputs and sizes are known only where it is lowered (`shapes.py` there). No torch.
+A method's inputs and sizes are only known when it is lowered (see `shapes.py`). Imports no torch.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from pydantic import PlainValidator, WithJsonSchema
 from pipeline.backends.options import rule
 
 ALL = "all"
-MOST_SHAPES = 128  # Core ML takes no more of an input
-# The targets on which one input at most may have several shapes. Those of other systems are named
-# as of the same year as iOS 15 to 17.
+MOST_SHAPES = 128  # Core ML's limit per input
+# The targets on which at most one input may have several shapes: iOS 15 to 17, and other systems'
+# versions of the same years.
 _ONE_INPUT = frozenset(
     {
         "ios15",
@@ -39,8 +39,8 @@ def takes_several(target: str | None) -> bool:
 
 
 def _parse(value: Any) -> str | dict[str, tuple[Shape, ...]]:
-    """Return what a config lists, checked. Raises PydanticCustomError: one error, which names the
-    input, where a union of types would raise one for each type."""
+    """Parse the shapes in a config. Raises a single PydanticCustomError that names the input, while
+    a union of types would raise one error per type."""
     if value == ALL:
         return ALL
     if not isinstance(value, Mapping) or not value:
@@ -101,7 +101,7 @@ _SCHEMA = {
         },
     ]
 }
-# `all`, or the shapes by the name of an input.
+# `all`, or a list of shapes by the name of an input.
 EnumeratedShapes = Annotated[
     str | dict[str, tuple[Shape, ...]], PlainValidator(_parse), WithJsonSchema(_SCHEMA)
 ]

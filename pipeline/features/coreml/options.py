@@ -1,4 +1,4 @@
-"""Options of Core ML's partitioner and quantizer, as configs give them."""
+"""Options of Core ML's partitioner and quantizer in configs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class CoreMLWeightQuantizer(Options):
 
 
 class CoreMLOptions(Options):
-    """Options of `CoreMLPartitioner`, with those of `CoreMLBackend.generate_compile_specs`."""
+    """Options of `CoreMLPartitioner` and of `CoreMLBackend.generate_compile_specs`."""
 
     skip_ops_for_coreml_delegation: Distinct[OperatorName] | None = None
     """Operators not to delegate, such as aten.add.Tensor."""
@@ -140,7 +140,7 @@ class CoreMLScheme(Options):
 
 
 class CoreMLQuantize(CoreMLScheme, MixedQuantize):
-    """A `CoreMLQuantizer`, with other options for some modules and operators."""
+    """A `CoreMLQuantizer`, with overrides for individual modules and operators."""
 
     scheme: ClassVar[type[Options]] = CoreMLScheme
     fused: ClassVar[frozenset[str]] = frozenset(NAMES["coreml_activations"])

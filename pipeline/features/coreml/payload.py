@@ -1,5 +1,5 @@
-"""Check Core ML's payloads without Core ML: is the model complete, and does its interface fit
-the package's call? coremltools reads models on every system.
+"""Check Core ML's payloads without Core ML: is the model complete, and does its interface match the
+package's call? coremltools reads models on every system.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ def check_payload(
     inputs: CallSizes,
     outputs: CallSizes,
 ) -> Iterator[str]:
-    """Yield what is wrong with the model of a delegate, each in a sentence; `Execution` describes
-    the arguments."""
+    """Yield each fault of a delegate's model as a sentence; `Execution` describes the arguments."""
     try:
         payload, joint = _resolve(payload, named)
         files = read_archive(payload)
@@ -32,7 +31,7 @@ def check_payload(
         yield f"Core ML's payload can't be read: {type(error).__name__}: {error}"
         return
     if any(path.startswith(_COMPILED) for path in files):
-        return  # in a form of Apple's own
+        return  # compiled into Apple's own form
     missing = [path for path in (_MODEL, _METADATA) if path not in files]
     if missing:
         yield f"Core ML's payload lacks {', '.join(missing)}"
@@ -58,7 +57,7 @@ def check_payload(
 
 
 def _resolve(payload: bytes, named: Mapping[str, bytes]) -> tuple[bytes, bool]:
-    """Return the bytes of a delegate's model, and whether it is that of several methods."""
+    """Return the bytes of a delegate's model, and whether several methods share the model."""
     if not payload.startswith(_REFERENCE):
         return payload, False
     key = json.loads(payload.removeprefix(_REFERENCE))["key"]
@@ -66,8 +65,8 @@ def _resolve(payload: bytes, named: Mapping[str, bytes]) -> tuple[bytes, bool]:
 
 
 def read_archive(payload: bytes) -> dict[str, bytes]:
-    """Return the files of an archive by their paths below its folder; `archive` of `reproducible`
-    has the form. Raises ValueError, KeyError, IndexError or TypeError for what is none."""
+    """Return the files of an archive, in the form of `reproducible.archive`, by their paths in its
+    folder. Raises ValueError, KeyError, IndexError or TypeError if it is invalid."""
     end = 1 << 16
     while True:
         text = payload[: -end - 1 : -1].decode("utf-8", "replace")
@@ -101,7 +100,7 @@ def read_archive(payload: bytes) -> dict[str, bytes]:
 def _compare(
     kind: str, features: Any, names: Sequence[str], expected: CallSizes
 ) -> Iterator[str]:
-    """Yield how a model's features differ from the names of its metadata, by which the delegate
+    """Yield how a model's features differ from the names in its metadata, by which the delegate
     passes them, and from the sizes of the package's call."""
     model_names = [feature.name for feature in features]
     if model_names != list(names):
@@ -124,7 +123,7 @@ def _compare(
 
 
 def _find_lost_weights(spec: Any, files: dict[str, bytes]) -> Iterator[str]:
-    """Yield weights that the model names and the payload doesn't hold, each file once."""
+    """Yield a fault for each weights file that the model refers to beyond the payload's data."""
     folder = _MODEL.rpartition("/")[0]
     reported = set()
     for function in spec.mlProgram.functions.values():

@@ -1,8 +1,9 @@
-"""Run Core ML's quantizer without the patterns that a model can't match.
+"""Run Core ML's quantizer without the patterns that can't match a model.
 
-Upstream (executorch/backends/apple/coreml/quantizer) exports some 400 patterns for every model,
-every activation after every kind of layer, each as slowly as a small model. A pattern matches only
-where all its operators are in the model, and these are found by tracing it, which is far cheaper.
+Upstream (executorch/backends/apple/coreml/quantizer) exports some 400 patterns for every model, one
+for every activation after every kind of layer, and each takes as long as exporting a small model. A
+pattern can only match if the model has all of its operators, which tracing the pattern finds much
+faster.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ _operators: dict[tuple[Any, ...], frozenset[Any]] = {}
 
 
 class Quantizer(CoreMLQuantizer):
-    """A `CoreMLQuantizer` that exports only the patterns that the model can match, and annotates
-    each node by its own scheme.
+    """A `CoreMLQuantizer` that exports only patterns that can match the model, and annotates each
+    node by the scheme that applies to it.
 
-    Upstream's `module_name_configs` sees parameters as outside of any module, and lets the options
-    of an outer module take what those of an inner one leave. A filter is exact.
+    Upstream's `module_name_configs` treats parameters as outside any module, and applies an outer
+    module's options to whatever an inner module's options leave. A filter is exact.
     """
 
     def __init__(self, options: CoreMLQuantize) -> None:
@@ -60,8 +61,8 @@ class Quantizer(CoreMLQuantizer):
             AnnotationConfig.from_quantization_config(_config(scheme).global_config)
             for scheme in schemes
         ]
-        # Pattern by pattern: a pool is annotated as what it reads, so that comes first whatever
-        # its scheme.
+        # Pattern by pattern: a pool is annotated like its input, so the input must come first,
+        # whatever its scheme.
         for annotator in _AnnotationPatternRegistry.get_annotators().values():
             for scheme, config in zip(schemes, configs, strict=True):
                 annotator(model, config, self._options.filter_of(scheme))
@@ -75,8 +76,8 @@ class Quantizer(CoreMLQuantizer):
 
 
 def _quantize_input(node: Node, config: AnnotationConfig) -> None:
-    """Quantize the input of a layer, which upstream takes as quantized if whatever gives it is
-    annotated, even with weights alone."""
+    """Quantize the input of a layer. Upstream assumes that it is quantized if its producer is
+    annotated, even if only the producer's weights are."""
     annotation = node.meta.get(Q_ANNOTATION_KEY)
     if annotation is None or not node.args:
         return
@@ -90,8 +91,7 @@ def _config(scheme: CoreMLScheme) -> LinearQuantizerConfig:
 
 @contextmanager
 def _possible_patterns(model: GraphModule) -> Iterator[None]:
-    """Skip, within the context, patterns that hold an operator which the model lacks: they are not
-    exported, and match nothing."""
+    """Within the context, don't export or match patterns with operators that the model lacks."""
     model.graph.eliminate_dead_code()  # every match begins with this
     model.recompile()
     model_operators = {node.target for node in model.graph.nodes}
@@ -123,8 +123,8 @@ def _possible_patterns(model: GraphModule) -> Iterator[None]:
 def _find_operators(
     pattern: torch.nn.Module, inputs: tuple[Any, ...]
 ) -> frozenset[Any]:
-    """Return the operators that an exported pattern calls. Patterns of upstream's differ in what
-    their `forward` closes over, functions and settings, and in the shapes of their inputs."""
+    """Return the operators that a pattern calls. Upstream's patterns differ only in the functions
+    and settings that their `forward` closes over, and in the shapes of their inputs."""
     function = pattern.forward.__func__  # type: ignore[attr-defined]
     closed = tuple(cell.cell_contents for cell in function.__closure__ or ())
     key = (function.__code__, closed, tuple(tensor.shape for tensor in inputs))

@@ -1,13 +1,13 @@
 """Make Core ML's preprocess function return the same bytes for the same programs.
 
-Upstream (executorch/backends/apple/coreml/compiler/coreml_preprocess.py, coremltools) names every
-model by a random identifier, gives a package's manifest random ids, writes the date of the
-conversion, lays out protobuf's maps in the order of their hashes and files in the order of the
-folder. Within `reproducible` the identifier and the ids come from the content, there is no date,
-maps are sorted by key and files by name. What a package means stays as it was.
+Upstream (executorch/backends/apple/coreml/compiler/coreml_preprocess.py, coremltools) gives every
+model a random identifier and a package's manifest random ids, writes the date of the conversion,
+and serializes protobuf's maps in hash order and files in the order of the folder. Within
+`reproducible` the identifier and the ids derive from the content, the date is left out, and maps
+are sorted by key and files by name. The meaning of a package doesn't change.
 
-A device keeps compiled models under their identifier (ETCoreMLModelManager.mm), so models that
-differ in anything must differ in it, and those that differ in nothing may share it.
+A device caches compiled models by their identifier (ETCoreMLModelManager.mm), so models that differ
+in anything must have different identifiers, while equal models may share one.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _log = logging.getLogger(__name__)
 _METADATA, _MANIFEST, _MODEL = "metadata.json", "Manifest.json", "*.mlmodel"
 _DATE = "com.github.apple.coremltools.conversion_date"
 _OPTION = "multimethod_weight_sharing_strategy"
-_SINGLE = ("ios15", "ios16", "ios17")  # whose models have one function
+_SINGLE = ("ios15", "ios16", "ios17")  # targets whose models have one function
 _REFERENCE = b"CMJR"  # begins a payload that names the model of several methods
 
 
 @contextmanager
 def reproducible() -> Iterator[None]:
-    """Make `CoreMLBackend`, within the context, return the same bytes for the same programs, and
-    explain what it can't do in terms of configs."""
+    """Make `CoreMLBackend` return the same bytes for the same programs within the context, and
+    explain unsupported combinations in terms of configs."""
     from executorch.backends.apple.coreml.compiler import coreml_preprocess as upstream
 
     identifiers: dict[str, str] = {}
@@ -78,11 +78,11 @@ def _check_sharing(
     programs: Mapping[str, Sequence[Any]],
     specs: Mapping[str, Sequence[Any]],
 ) -> None:
-    """Warn if methods are joined otherwise than their configs say.
+    """Warn if methods are joined in another way than their configs say.
 
-    Upstream applies the strategy of the first method to all, and silently raises the deployment
-    target of joined methods to iOS 18. It fails on methods with different numbers of partitions,
-    for which this raises PipelineError.
+    Upstream applies the first method's strategy to all, and silently raises the deployment target
+    of joined methods to iOS 18. It fails on methods with different numbers of partitions, for which
+    this function raises PipelineError.
     """
     strategy = backend.multimethod_weight_sharing_strategy_from_compile_specs
     strategies = {
@@ -139,8 +139,8 @@ def _rename(result: Any, identifiers: Mapping[str, str]) -> Any:
 
 
 def _flatten(identifiers: dict[str, str], path: str) -> bytes:
-    """Return a folder of a model and its metadata as one payload, and record the new identifier of
-    the old one. Replaces upstream's `flatten_directory_contents`."""
+    """Return the folder of a model and its metadata as one payload, and record the new identifier
+    under the old one. Replaces upstream's `flatten_directory_contents`."""
     from coremltools.proto import Model_pb2
 
     folder = Path(path)
@@ -162,7 +162,7 @@ def _flatten(identifiers: dict[str, str], path: str) -> bytes:
 
 
 def _fix_manifest(path: Path) -> None:
-    """Replace the random ids of a model package's items by ids made of their paths."""
+    """Replace the random ids of a model package's items with ids derived from their paths."""
     manifest = json.loads(path.read_text())
     items = sorted(
         manifest["itemInfoEntries"].items(), key=lambda item: item[1]["path"]
@@ -176,9 +176,12 @@ def _fix_manifest(path: Path) -> None:
 
 
 def archive(folder: Path) -> bytes:
-    """Return the files of a folder as Core ML's delegate reads them: one after another, and then,
-    read backwards, a JSON text of where each begins and which folder holds it, every child before
-    its folder (backends/apple/coreml/runtime/inmemoryfs/inmemory_filesystem.cpp)."""
+    """Return the files of a folder in the format that Core ML's delegate reads.
+
+    The files follow each other; then comes a JSON text, reversed, with the offset and the folder of
+    each file, every child before its folder
+    (backends/apple/coreml/runtime/inmemoryfs/inmemory_filesystem.cpp).
+    """
     nodes: list[dict[str, Any]] = []
     data = bytearray()
 

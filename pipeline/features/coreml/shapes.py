@@ -1,7 +1,7 @@
 """Enumerate the shapes that a method's inputs may have on a device, for Core ML.
 
-The shapes of a config are checked against the method's program, or follow from the program's
-dynamic sizes; upstream's partitioner gets the compile spec that upstream makes of the program.
+The shapes in a config are checked against the method's program, or are derived from the program's
+dynamic sizes. Upstream's partitioner then gets the compile spec that upstream makes from them.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from pipeline.program.signature import (
 from pipeline.store.errors import PipelineError, did_you_mean
 
 Shapes = Mapping[str, Sequence[Sequence[int]]]
-Listed = str | Shapes  # "all", or those of each input
-# Upstream refuses others, `_get_ct_inputs`
+Listed = str | Shapes  # "all", or the shapes of each input
+# Upstream refuses any others (`_get_ct_inputs`).
 _DTYPES = (
     torch.float16,
     torch.float32,
@@ -52,8 +52,8 @@ class EnumeratedPartitioner(CoreMLPartitioner):  # type: ignore[misc]
         self._several = several
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
-        """Partition with the compile spec of the shapes. Raises PipelineError for shapes that the
-        program does not take."""
+        """Partition with the shapes' compile spec. Raises PipelineError if the program doesn't take
+        the shapes."""
         with with_derived_ranges([exported_program]):
             shapes = make_spec(exported_program, self._shapes, self._several)
         usual = self.delegation_spec
@@ -66,13 +66,13 @@ class EnumeratedPartitioner(CoreMLPartitioner):  # type: ignore[misc]
 
 
 def make_spec(program: ExportedProgram, shapes: Listed, several: bool) -> CompileSpec:
-    """Make the compile spec of a program's shapes.
+    """Return the compile spec of a program's shapes.
 
     Args:
-        several: whether more than one input may have enumerated shapes, which takes ios18.
+        several: whether more than one input may have enumerated shapes, which requires ios18.
 
     Raises:
-        PipelineError: the program does not take them, or Core ML takes no shapes of it.
+        PipelineError: the program does not take the shapes, or Core ML can't enumerate its inputs.
     """
     arguments = signature(program)
     _check_inputs(arguments)
@@ -91,7 +91,7 @@ def make_spec(program: ExportedProgram, shapes: Listed, several: bool) -> Compil
             f"minimum_deployment_target: ios18 or later"
         )
     _check_shapes(program, by_name)
-    # Upstream uses the graph's names of inputs, and people the model's: nested inputs differ.
+    # Upstream takes the graph's input names, users give the model's, and nested inputs differ.
     names = [argument.name for argument in arguments]
     graph_names = dict(zip(names, program.graph_signature.user_inputs, strict=True))
     by_graph_name = {}
@@ -114,7 +114,7 @@ def _sizes(arguments: Sequence[Argument]) -> list[tuple[str, torch.SymInt]]:
 
 
 def _check_inputs(arguments: Sequence[Argument]) -> None:
-    """Raise PipelineError for inputs that Core ML takes with no enumerated shapes."""
+    """Raise PipelineError for inputs that Core ML doesn't take together with enumerated shapes."""
     names = ", ".join(str(dtype).removeprefix("torch.") for dtype in _DTYPES)
     for argument in arguments:
         if not isinstance(argument.value, torch.Tensor):
@@ -134,7 +134,7 @@ def _check_inputs(arguments: Sequence[Argument]) -> None:
 def _check_names(
     shapes: Shapes, dynamic: Sequence[str], arguments: Sequence[Argument]
 ) -> None:
-    """Raise PipelineError for an input that isn't there, has fixed sizes, or lacks shapes."""
+    """Raise PipelineError for an input that doesn't exist, has fixed sizes, or lacks shapes."""
     names = [argument.name for argument in arguments]
     for name in shapes:
         if name not in names:
@@ -149,7 +149,7 @@ def _check_names(
 
 
 def _check_shapes(program: ExportedProgram, shapes: Shapes) -> None:
-    """Raise PipelineError for shapes that the program takes neither alone nor together."""
+    """Raise PipelineError if the program doesn't take the shapes, alone or in combination."""
     for place in range(len(next(iter(shapes.values())))):
         pairs = []
         for argument in leaf_signature(program):
@@ -166,9 +166,9 @@ def _check_shapes(program: ExportedProgram, shapes: Shapes) -> None:
 
 
 def _export_shape(spec: TensorSpec, shape: Sequence[int]) -> list[int]:
-    """Return a shape with 2 for each size of 1 whose dimension is at least 2 in the export.
+    """Return a shape with each 1 replaced by 2 if the dimension's minimum in the export is 2.
 
-    torch exports no dynamic size from 1 on, and upstream takes 1 for it
+    torch exports no dynamic size with the minimum 1, and upstream uses 1 for such a dimension
     (`_create_enumeration_map`).
     """
     export_shape = list(shape)
@@ -183,7 +183,7 @@ def _all_shapes(
 ) -> dict[str, list[list[int]]]:
     """Return the shapes of each dynamic input for all sizes that the program takes, ascending.
 
-    Raises PipelineError for a size without a limit, and for more shapes than Core ML takes.
+    Raises PipelineError if a size has no maximum, or if there are more shapes than Core ML takes.
     """
     ranges: dict[sympy.Symbol, range] = {}
     for shown, size in _sizes(arguments):

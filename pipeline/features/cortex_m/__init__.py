@@ -1,4 +1,4 @@
-"""Cortex-M, and why nothing is lowered to Cadence: kernels in place of delegates."""
+"""Cortex-M, and why nothing is lowered to Cadence: kernels instead of delegates."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Backends that ExecuTorch lowers to by graph passes, not a partitioner: Cortex-M and Cadence.
+"""Backends that ExecuTorch lowers to with graph passes, not a partitioner: Cortex-M and Cadence.
 
 Their operators are kernels that the device's runtime links, not a delegate: nothing is partitioned
-or preprocessed, and a program must have been quantized their way before. Cortex-M's passes go over
-a method's edge program where others have partitioners; Cadence is refused at plan time.
+or preprocessed, and a program must already be quantized for them. Cortex-M's passes run on a
+method's edge program in place of partitioners; Cadence is refused at plan time.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pipeline.backends.options import Options, rule
 from pipeline.backends.quantize_options import QuantizeConfig, Static
 
 _CORTEX = "executorch.backends.cortex_m."
-# The instructions beside SCALAR, and the cores that have them (cortex_m/target_config.py).
+# The instruction sets beyond SCALAR, and the cores that have them (cortex_m/target_config.py).
 _CORES = {"DSP": ("M4", "M7", "M33", "M35P", "M55", "M85"), "MVE": ("M55", "M85")}
-# Those that upstream's tester keeps whole (cortex_m/test/tester.py): the passes look for them.
+# Operators that upstream's tester keeps whole (cortex_m/test/tester.py), for the passes to match.
 _WHOLE = ("linear", "hardsigmoid", "hardsigmoid_", "hardswish", "hardswish_", "silu")
 
 
@@ -49,7 +49,7 @@ class CortexMOptions(Options):
 
 
 class CortexMQuantize(QuantizeConfig):
-    """`CortexMQuantizer`, which takes no options: int8, convolutions by channel."""
+    """`CortexMQuantizer`, which takes no options: int8, with convolutions per channel."""
 
     quantizer: Literal["cortex_m"]
     dynamic: Static = False

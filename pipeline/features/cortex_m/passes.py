@@ -18,14 +18,14 @@ _log = logging.getLogger(__name__)
 
 
 class LowerToCortexM(ExportedProgramPassBase):
-    """Runs `CortexMPassManager` for the core of these options."""
+    """Runs `CortexMPassManager` for the core in these options."""
 
     def __init__(self, options: CortexMOptions) -> None:
         isa = None if options.isa is None else getattr(cmsis_nn.Backend, options.isa)
         self.target = CortexMTargetConfig(cpu=CortexM[options.cpu], isa=isa)
 
     def call(self, exported_program: ExportedProgram) -> ExportedProgramPassResult:
-        """Run the passes. Raises PipelineError for a program that a pass fails on."""
+        """Run the passes. Raises PipelineError if a pass fails on the program."""
         names = map(operator_name, exported_program.graph.nodes)
         if not any(name.startswith("quantized_decomposed.") for name in names):
             _log.warning(
@@ -36,7 +36,7 @@ class LowerToCortexM(ExportedProgramPassBase):
         try:
             lowered = manager.transform()
         except Exception as error:
-            # ExecuTorch lists passes around what one raised.
+            # ExecuTorch wraps the error in one that lists the passes.
             reason = error.__cause__ or error
             first = next(iter(str(reason).splitlines()), "")
             raise PipelineError(

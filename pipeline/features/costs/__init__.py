@@ -1,7 +1,7 @@
-"""Costs: what actions took, by which later runs choose what starts next.
+"""Costs: the time and memory that actions took, by which later runs choose what to start next.
 
 costs         seconds and peak bytes of the latest run of each action, in the store
-expectations  what an action will take, and what follows it
+expectations  the expected cost of an action, and of the actions after it
 """
 
 from __future__ import annotations

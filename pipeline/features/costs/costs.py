@@ -1,7 +1,8 @@
-"""Remembers what actions took, by their names: seconds and peak bytes of the latest run of each.
+"""Records the cost of actions by name: seconds and peak bytes of the latest run of each.
 
-Entries of a store have both, and are found by key alone; this says what an action took under
-another key, before its model or config changed. It is no part of any key, and may be deleted.
+A store's entries have both, too, but can only be found by key. These records give the cost of an
+action under another key, before its model or config changed. They are part of no key, and may be
+deleted.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from pipeline.store.files import read_record, write_atomically
 from pipeline.store.forms import Count, check_of
 from pipeline.store.store import Store
 
-_MOST = 100_000  # names that are kept; those that were not run for longest go
+_MOST = 100_000  # names to keep; those not run for longest are dropped
 _is_record = check_of({"costs": [[str, str, str, str, float, Count]]})
 
 
 class Name(NamedTuple):
-    """An action, whatever its key is."""
+    """An action, whatever its key."""
 
     kind: str
     model: str
@@ -30,7 +31,7 @@ class Name(NamedTuple):
 
 
 def read_costs(store: Store) -> dict[Name, Cost]:
-    """Read what the actions of a store took, the latest last; empty if nothing is known."""
+    """Return the recorded costs of a store's actions, the latest last; empty if there are none."""
     data = read_record(store.root / "costs.json")
     if data is None or not _is_record(data):
         return {}
@@ -38,7 +39,7 @@ def read_costs(store: Store) -> dict[Name, Cost]:
 
 
 def add_costs(store: Store, more: Mapping[Name, Cost]) -> None:
-    """Remember what actions took. A store that cannot be written remembers nothing."""
+    """Record the costs of actions, unless the store can't be written."""
     if not more:
         return
     with suppress(OSError), store.lock("costs"):

@@ -1,4 +1,4 @@
-"""Expects of actions that they take what they, or those most like them, took before."""
+"""Expects of each action the cost that it, or the most similar actions, had before."""
 
 from __future__ import annotations
 
@@ -18,41 +18,42 @@ from pipeline.store.errors import SourceError
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
 
-_COPIES = 3  # of the weights of an action that nothing is known of
+_COPIES = 3  # of the weights, for an action without a record
 _ORDER = (
     "export",
     "quantize",
     "compile",
     "link",
     "validate",
-)  # of the kinds in a build
-_SPEED = 50 << 20  # bytes a second, which only orders actions that nothing is known of
+)  # the kinds in a build
+_SPEED = 50 << 20  # bytes per second, only to order actions without a record
 
 
 class Expectations:
-    """Expectations from what a store remembers, which is read when it is first asked for."""
+    """Expectations from the costs recorded in a store, which are read on first use."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def expect(self, action: Action) -> Cost:
-        """Return what an action took before, and no less than its weights; or else a guess from
-        these."""
+        """Return the cost of an action's earlier run, with a peak of at least the bytes of its
+        weights; or a guess from the weights."""
         weights = weigh(action.inputs.sources.values())
         if cost := self._find(action):
-            # The model may have grown since, or the exporter has other parameters.
+            # The model may have grown since, or the exporter may have other parameters.
             return cost._replace(peak=max(cost.peak, weights))
         memory = LEAST_MEMORY + _COPIES * weights
         return Cost(memory / _SPEED, memory)
 
     def recall(self, action: Action | ActionTask) -> float | None:
-        """Return the seconds that an action took before, None where the store knows of none."""
+        """Return the seconds that an action took before, or None without a record."""
         cost = self._find(action)
         return cost.seconds if cost else None
 
     def ahead(self, action: Action) -> float:
-        """Return the seconds of the longest path that begins when an action ends, one action of
-        each later kind after the other: those of its package, or of any package of its model."""
+        """Return the seconds of the longest path that starts when an action ends: one action of
+        each later kind in turn, of the same package, or of any package of the model if the action
+        belongs to none."""
         seconds = 0.0
         for kind in _ORDER[_ORDER.index(action.kind) + 1 :]:
             place = kind, action.model, action.package
@@ -70,8 +71,8 @@ class Expectations:
         return longest
 
     def _find(self, action: Action | ActionTask) -> Cost | None:
-        """Return what an action took under another key; or else the most that actions of its model
-        and kind took, those of its method if there are any."""
+        """Return the cost of an action under any key; otherwise the maximum over the actions of its
+        kind, model and method, or over those of its kind and model."""
         costs = map(self._costs.get, _widen(name_of(action)))
         return next(filter(None, costs), None)
 
@@ -91,12 +92,12 @@ def name_of(action: Action | ActionTask | Event) -> Name:
 
 
 def _widen(name: Name) -> tuple[Name, ...]:
-    """Return a name, and those of a method in any package, and of a model."""
+    """Return a name, then the wider names without its package, and without its method."""
     return (name, name._replace(package=""), name._replace(package="", method=""))
 
 
 def remember(store: Store, events: Iterable[Event]) -> None:
-    """Remember what actions took that were performed."""
+    """Record the costs of the actions that were performed."""
     built = [event for event in events if event.outcome == "built" and event.worker]
     add_costs(store, {name_of(e): Cost(e.seconds, e.peak_bytes) for e in built})
 
@@ -104,13 +105,13 @@ def remember(store: Store, events: Iterable[Event]) -> None:
 def remember_run(
     workspace: Workspace, events: Iterable[Event], caches: Mapping[str, Any]
 ) -> None:
-    """Remember what the actions of a run took, in its workspace's store."""
+    """Record the costs of a run's actions in its workspace's store."""
     remember(workspace.store, events)
 
 
 def weigh(sources: Iterable[MethodSource]) -> int:
-    """Return the bytes of the weights and constants of methods, as they are stored; those that
-    methods share count once, and those that can't be read count nothing."""
+    """Return the bytes of the stored weights and constants of methods. Data that methods share
+    counts once, and data that can't be read doesn't count."""
     sizes = {}
     for source in sources:
         with suppress(SourceError), open_archive(source.archive) as reader:

@@ -1,8 +1,8 @@
-"""Delegate libraries: delegates that ExecuTorch's wheel lacks, from shared libraries that the
-environment lists, so that this machine runs packages that call them.
+"""Delegate libraries: delegates that ExecuTorch's wheel lacks, from shared libraries listed in the
+environment, so that this machine can run packages that call them.
 
-libraries  which libraries there are, and what they hold
-loading    puts their delegates into the runtime of this process
+libraries  finds the listed libraries, and the delegates in them
+loading    registers their delegates in the runtime of this process
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Find the shared libraries that bring delegates into ExecuTorch's runtime on this machine.
+"""Find the shared libraries that add delegates to ExecuTorch's runtime on this machine.
 
 The runtime in ExecuTorch's wheel accepts delegates that register themselves when a library is
 loaded, so a machine can run delegates that the wheel lacks, once somebody has built them (see
-GUIDE). `PTE_DELEGATE_LIBRARIES` lists the libraries, as `PATH` does. The bindings load them.
+GUIDE). `PTE_DELEGATE_LIBRARIES` lists the libraries in the format of `PATH`. The bindings load
+them.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ def delegate_libraries() -> list[Path]:
 
 
 def find_library(backend_id: str) -> Path | None:
-    """Return the first listed library that holds a delegate, by its name in the file."""
+    """Return the first listed library whose file contains a delegate's name, or None."""
     return _find(backend_id, delegate_libraries())
 
 
 def explain_missing(backend_id: str, label: str) -> str:
     """Explain that the runtime here lacks a delegate, or return "".
 
-    Nothing is loaded: the files of the runtime and of the listed libraries are searched for the
-    delegate's name.
+    Nothing is loaded: the function searches the files of the runtime and of the listed libraries
+    for the delegate's name.
 
     Args:
         label: the delegate, in a word.
@@ -50,8 +51,8 @@ def explain_missing(backend_id: str, label: str) -> str:
 
 
 def find_facts(backend_id: str) -> dict[str, str]:
-    """Return what `Execution.facts` says of a delegate: the digest of the listed library that holds
-    it, if one does."""
+    """Return the value of `Execution.facts` for a delegate: the digest of the listed library that
+    contains it, if any."""
     library = find_library(backend_id)
     if library is None:
         return {}
@@ -65,9 +66,9 @@ def _runtime_files() -> Iterable[Path]:
 
 
 def holds(path: Path, backend_id: str) -> bool:
-    """Return whether a file holds a delegate: its name, as a text that ends there."""
+    """Return whether a file contains a delegate: its name, as a text that ends there."""
     try:
-        # Kept until the file changes: it may be large, and keys ask again and again.
+        # Cached until the file changes: it may be large, and keys ask again and again.
         return _holds(path, backend_id, path.stat().st_mtime_ns)
     except OSError:
         return False
@@ -81,6 +82,6 @@ def _find(backend_id: str, paths: Iterable[Path]) -> Path | None:
 def _holds(path: Path, backend_id: str, modified: int) -> bool:
     with open(path, "rb") as file:
         if not os.fstat(file.fileno()).st_size:
-            return False  # which can't be mapped
+            return False  # an empty file, which can't be mapped
         with mmap(file.fileno(), 0, access=ACCESS_READ) as content:
             return content.find(f"{backend_id}\0".encode()) >= 0

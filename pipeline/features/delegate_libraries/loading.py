@@ -1,8 +1,8 @@
-"""Load the shared libraries that bring delegates into ExecuTorch's runtime of this process.
+"""Load the shared libraries that add delegates to ExecuTorch's runtime in this process.
 
 The environment lists them (`libraries.py`). Each library of the wheel has a registry of backends,
-and the runtime reads that of whichever was loaded first; so a delegate is registered in all of
-them.
+and the runtime reads the registry of whichever was loaded first, so a delegate is registered in all
+of them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _WITH_REGISTRY = (
     "kernels/quantized/libquantized_ops_aot_lib.so",
     "extension/llm/custom_ops/libcustom_ops_aot_lib.so",
 )
-# runtime/backend/interface.h, as GCC and Clang name it.
+# The mangled name from runtime/backend/interface.h, in GCC and Clang.
 _REGISTER = "_ZN10executorch7runtime16register_backendERKNS0_7BackendE"
 _GET = "_ZN10executorch7runtime17get_backend_classEPKc"
 
@@ -34,17 +34,18 @@ class _Backend(ctypes.Structure):
     _fields_ = (("name", ctypes.c_char_p), ("interface", ctypes.c_void_p))
 
 
-_registered: list[_Backend] = []  # never freed: registries hold the addresses of names
+_registered: list[_Backend] = []  # never freed: registries keep pointers to names
 
 
 def load_delegate_libraries() -> None:
     """Load the listed libraries, and register their delegates in the runtime.
 
-    The bindings must be imported before: a library is linked with those of the runtime by their
-    names alone.
+    The bindings must be imported first: a library is linked against the bindings' symbols only by
+    name.
 
     Raises:
-        PipelineError: one can't be loaded, for instance if it was built for another ExecuTorch.
+        PipelineError: a library can't be loaded, for instance if it was built for another
+            ExecuTorch.
     """
     # DEEPBIND: it must use the registry that it is linked with, not the first one in memory.
     mode = os.RTLD_NOW | getattr(os, "RTLD_DEEPBIND", 0)
@@ -62,7 +63,7 @@ def load_delegate_libraries() -> None:
 
 
 def _register_everywhere(name: bytes) -> None:
-    """Register a backend that one registry has in all registries that this process has loaded."""
+    """Register a backend of one registry in all registries that this process has loaded."""
     registries = list(_registries())
     interfaces = [_look_up(registry, name) for registry in registries]
     interface = next(filter(None, interfaces), None)
@@ -86,7 +87,7 @@ def _registries() -> Iterator[ctypes.CDLL]:
 
 
 def _look_up(registry: ctypes.CDLL, name: bytes) -> int | None:
-    # Indexed, not an attribute, which would be shared by everyone who sets its types.
+    # Indexed, not an attribute: an attribute is shared by all code that sets its types.
     look_up = registry[_GET]
     look_up.restype, look_up.argtypes = ctypes.c_void_p, (ctypes.c_char_p,)
     address: int | None = look_up(name)

@@ -1,4 +1,4 @@
-"""Delegation drops: what a package without a baseline delegates less than in the build before."""
+"""Delegation drops: packages without a baseline that delegate less than their last build."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Compares a package with the build that it replaces: what is delegated less than before.
+"""Compares a package with the build that it replaces, to find methods that are delegated less.
 
-It is a fact of a workspace's `build/`, not of an action: the package is the same whatever was there
-before, so it is noted in the workspace's state and no result holds it. A checkout without an
-earlier build has nothing to compare with, and a package with a baseline has gates that do.
+Drops are a fact about a workspace's `build/`, not about an action: the package is the same whatever
+it replaces, so drops are recorded in the workspace's state and not in any result. A checkout
+without an earlier build has nothing to compare, and a package with a baseline has gates for this.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ Drops = dict[str, tuple[float, float]]
 def follow_install(
     workspace: Workspace, package: str
 ) -> Callable[[], Mapping[str, Any]]:
-    """Return a function that, once another build is installed, compares it with the one that is
-    there now."""
+    """Return a function that compares the next installed build with the build installed now."""
     last = read_manifest(workspace, package)
     recorded = workspace.state(package).get("link", {})
     return partial(find_drops, workspace, package, last, recorded)
@@ -32,7 +31,7 @@ def follow_install(
 def find_drops(
     workspace: Workspace, package: str, last: Json | None, recorded: Mapping[str, Any]
 ) -> dict[str, Drops]:
-    """Return what the state of a package that was just installed records of its drops.
+    """Return the drops of a package that was just installed, in the form that its state records.
 
     Args:
         last: the manifest that it replaced.
@@ -41,7 +40,7 @@ def find_drops(
     built = read_manifest(workspace, package)
     if last is None or built is None or workspace.baseline(package).exists():
         return {}
-    if last.get("action") == built.get("action"):  # the same once more
+    if last.get("action") == built.get("action"):  # the same build again
         drops = {
             name: (was, now) for name, (was, now) in recorded.get("drops", {}).items()
         }

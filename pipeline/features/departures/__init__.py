@@ -1,4 +1,4 @@
-"""Departures: where an exported program and its eager reference part, and why."""
+"""Departures: where an exported program departs from its eager reference, and why."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Finds the branch, loop or context that decides whether a line runs. No torch here.
+"""Finds the branch, loop or context that decides whether a line runs. Doesn't import torch.
 
-Two lines that two runs took part at the statement that has them in different arms.
+Two runs that reached two different lines departed at the statement with these lines in different
+arms.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pipeline.features.departures.python_source import (
     shallow_walk,
 )
 
-_DEPTH = 3  # of calls that are followed
+_DEPTH = 3  # levels of calls to follow
 _LONGEST = 80  # characters of a statement in a message
 Conditional = ast.If | ast.IfExp | ast.While | ast.Try | ast.For | ast.Match
 _CONDITIONALS = (ast.If, ast.IfExp, ast.While, ast.Try, ast.For, ast.Match)
@@ -29,8 +30,8 @@ class Branch:
     Attributes:
         kind: "if", "loop" or "try".
         line: its first line.
-        text: its first line, as people would quote it.
-        reasons: the text of its test, and of what the test is made of.
+        text: the text of its first line, for quoting.
+        reasons: the text of its test, and of the definitions that the test refers to.
     """
 
     kind: str
@@ -41,11 +42,12 @@ class Branch:
 
 
 def find_branch(path: Path, line: int, other_line: int | None) -> Branch | None:
-    """Return what decides between two lines of a function: the outermost statement that has them
-    in different arms, or has only one of them. None if there is none.
+    """Return the statement that decides between two lines of a function: the outermost one with the
+    lines in different arms, or with only one of them in an arm. Returns None if there is none.
 
     Args:
-        other_line: None where it is unknown; then the innermost statement with `line` in an arm.
+        other_line: the other run's line; if None, the innermost statement with `line` in an arm is
+            returned.
     """
     source = read_source(path)
     if source is None:
@@ -59,7 +61,7 @@ def find_branch(path: Path, line: int, other_line: int | None) -> Branch | None:
         if isinstance(node, _CONDITIONALS):
             arm = _arm(node, line)
             if other_line is None:
-                # A `for` or `try` is around many lines without deciding whether they run.
+                # A `for` or `try` contains many lines without deciding whether they run.
                 if arm is not None and not isinstance(node, (ast.For, ast.Try)):
                     candidates.append(node)
             elif arm != _arm(node, other_line):
@@ -72,7 +74,7 @@ def find_branch(path: Path, line: int, other_line: int | None) -> Branch | None:
 
 
 def find_expression(path: Path, line: int) -> Branch | None:
-    """Return the conditional expression in the statement on a line, if it has one."""
+    """Return the conditional expression in the statement on a line, or None if it has none."""
     source = read_source(path)
     statement = source.statement(line) if source else None
     if source is None or statement is None:
@@ -112,7 +114,8 @@ def find_loop(path: Path, line: int) -> Branch | None:
 
 
 def describe_statement(path: Path, line: int) -> str:
-    """Return the text of the statement on a line, and of what it is made of in the same file."""
+    """Return the text of the statement on a line, and of the definitions in its file that it
+    uses."""
     source = read_source(path)
     statement = source.statement(line) if source else None
     if source and statement is not None:
@@ -155,15 +158,15 @@ def _describe(source: SourceFile, node: Conditional) -> Branch:
 
 
 def _head(node: Conditional) -> str:
-    """Return a conditional as people would quote it: the statement without what it holds."""
+    """Return the head of a conditional, without its body, for quoting."""
     if isinstance(node, ast.IfExp):
         return ast.unparse(node)
     return ast.unparse(node).partition("\n")[0]
 
 
 def _arm(node: ast.AST, line: int) -> int | None:
-    """Return the number of the arm that a line is in; None outside, in a test, and in what is
-    tried: that runs in any case."""
+    """Return the number of the arm that contains a line. Returns None outside, in a test, and in
+    the body of a `try`, which always runs."""
     for number, part in enumerate(_arms(node)):
         if part and part[0].lineno <= line <= (part[-1].end_lineno or 0):
             return number

@@ -1,4 +1,4 @@
-"""The record of a cause, and what the rules that find causes have in common."""
+"""The record of a cause, and a function that the rules for finding causes share."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from pipeline.features.departures.places import FrameCall, Place
 
 @dataclass(frozen=True)
 class Cause:
-    """What to say, and what to name; by default the operator that departs, and its place.
+    """A cause's text, and the subject and place to name in front of it; by default the departing
+    operator and its place.
 
-    `call` is a line to name instead of that of the place.
+    `call` is the line to name instead of the place's line.
     """
 
     text: str

@@ -1,6 +1,6 @@
-"""Says why an exported program departs from its reference, where that can be recognised.
+"""Explains why an exported program departs from its reference, if the cause can be recognised.
 
-A rule takes the difference and returns a cause, or None; the first one that applies is reported.
+A rule takes the difference and returns a cause, or None; the first rule that applies is reported.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-# Where outputs differ as by rounding, other operators on the way are no cause.
+# If outputs differ only by rounding, different operators on the way are not a cause.
 EXACT_RULES: tuple[Rule, ...] = (
     value_causes.find_weights,
     value_causes.find_attribute,

@@ -1,4 +1,4 @@
-"""The place where two runs part, as the rules for causes see it."""
+"""The place where two runs depart, as the rules for causes see it."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class RunDifference:
     """The first operators or values that depart.
 
     Attributes:
-        tolerance: the distance at which the runs part, in units in the last place.
-        program: the program's operator; None where the reference alone runs something there.
-        reference: the reference's; None where the program alone runs something there.
-        program_leaves: values that the program begins with and that depart; the reference's are
-            `reference_leaves`.
-        same_statement: whether both operators are one in the source.
+        tolerance: the distance at which the runs depart, in units in the last place.
+        program: the program's operator; None if only the reference runs something there.
+        reference: the reference's operator; None if only the program runs something there.
+        program_leaves: values with which the program begins and that depart; `reference_leaves` are
+            the reference's.
+        same_statement: whether both operators come from one statement in the source.
         root: the workspace.
     """
 
@@ -56,12 +56,12 @@ class RunDifference:
 
     @property
     def output_error(self) -> float:
-        """The relative distance of these outputs; infinite where that means nothing."""
+        """The relative distance of these outputs; infinite if they can't be compared."""
         return self.comparison.output_error(self.labels)
 
     @property
     def is_rounding(self) -> bool:
-        """Whether the outputs differ by no more than operators that mean the same may."""
+        """Whether the outputs differ by no more than equivalent operators may."""
         return self.output_error <= ROUNDING
 
     @property
@@ -71,8 +71,9 @@ class RunDifference:
         return statement_key(self.program) == statement_key(self.reference)
 
     def find_twin(self, event: TraceEvent[Any]) -> TraceEvent[Any] | None:
-        """Return the same call of the same operator in the other run, if its inputs agree; None
-        where both run the operator's statement another number of times."""
+        """Return the same call of the same operator in the other run, if its inputs agree. Returns
+        None if they don't, or if the runs execute the operator's statement a different number of
+        times."""
         is_program = event is self.program
         traces = self.comparison.program, self.comparison.reference
         trace, other_trace = traces if is_program else reversed(traces)
@@ -93,13 +94,13 @@ class RunDifference:
         return program, reference
 
     def path(self, frame: SourceLine) -> Path:
-        """Return the file of a call, in the workspace where it is there."""
+        """Return the file of a call, in the workspace if it exists there."""
         if frame.file:
             return self.root / name_line(frame, self.root).file
         return Path(frame.file)
 
     def changed_attributes(self) -> list[str]:
-        """Return the names of Python attributes that a call changes, but for modules' buffers."""
+        """Return the names of Python attributes, but not buffers, that a call changes."""
         buffers = set()
         for name, holder in self.comparison.reference.holders.values():
             if isinstance(holder, nn.Module):
@@ -113,7 +114,7 @@ class RunDifference:
 
 
 def place_of(site: Any) -> Place:
-    """Return the place of a node or of a call in Python, which is one already."""
+    """Return the place of a site, which is a node of a program or already a place in Python."""
     if site is None:
         return Place(None, ())
     if isinstance(site, Place):
@@ -122,7 +123,7 @@ def place_of(site: Any) -> Place:
 
 
 def statement_key(event: TraceEvent[Any]) -> _Key:
-    """Return what names an operator in the source: its name, its module's class, file and line.
+    """Return a key for an operator in the source: its name, its module's class, file and line.
 
     Lines are those in functions called `forward`, since a program knows no others.
     """
@@ -141,8 +142,8 @@ def innermost_forward(place: Place) -> FrameCall | None:
 
 
 def make_difference(comparison: TraceComparison, root: Path) -> RunDifference | None:
-    """Pair the first operators that depart; one of them may be there in one run alone. None where
-    both runs give the same."""
+    """Pair the first operators that depart, one of which may exist in only one run. Returns None if
+    both runs have equal outputs."""
     tolerance = find_tolerance(comparison)
     if tolerance is None:
         return None
@@ -175,7 +176,7 @@ def make_difference(comparison: TraceComparison, root: Path) -> RunDifference | 
 
 
 def find_statement(event: TraceEvent[Any], trace: Trace[Any]) -> list[TraceEvent[Any]]:
-    """Return all calls in a run that stand in the source where one does."""
+    """Return all calls in a run that come from the same statement as an event."""
     key = statement_key(event)
     return [e for e in trace.events if e.base == event.base and statement_key(e) == key]
 
@@ -183,7 +184,7 @@ def find_statement(event: TraceEvent[Any], trace: Trace[Any]) -> list[TraceEvent
 def _comes_later(
     event: TraceEvent[Any], trace: Trace[Any], start: TraceEvent[Any]
 ) -> bool:
-    """Return whether the other run comes to the same statement after an operator."""
+    """Return whether the other run reaches an event's statement after an operator."""
     return any(later.place > start.place for later in find_statement(event, trace))
 
 

@@ -1,8 +1,8 @@
-"""Finds where two recorded runs part: the first operators whose inputs agree and results don't.
+"""Finds where two recorded runs depart: the first operators whose inputs agree but results don't.
 
-A value agrees if the other run has it as well, wherever it came up there: the runs may have other
-operators in another order. Only what leads to an output that differs is looked at, and only
-through values that don't agree.
+A value agrees if the other run has it, too, wherever it was computed there, since the runs may have
+other operators in another order. The search starts at the outputs that differ and follows only
+values that don't agree.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any
 from pipeline.features.departures.sketches import Sketch, distance
 from pipeline.features.departures.trace import Leaf, Trace, TraceEvent, is_value
 
-# In units in the last place: to how much of it values are held, one after the other.
+# In units in the last place: the tolerances at which values are compared, one after the other.
 TOLERANCES = (0.0, 4.0, 64.0, 1024.0, 16384.0, 262144.0)
-_LARGEST = 0.25  # relative distance at which values can be said to agree
+_LARGEST = 0.25  # greatest relative distance at which values can agree
 _EPS = 2.0**-23  # of float32
-ROUNDING = 64 * _EPS  # by which the outputs of operators that mean the same may differ
-_JUMP = 10.0  # a result is this much farther off than what it was computed from, at a departure
+ROUNDING = 64 * _EPS  # by which the outputs of equivalent operators may differ
+_JUMP = 10.0  # a departing result's error is at least this many times its inputs'
 
 
 class ValueIndex:
-    """The values of a run, for those of another one to be looked up among them."""
+    """The values of a run, indexed for looking up the values of another run."""
 
     def __init__(self, trace: Trace[Any]) -> None:
         self._groups: dict[tuple[Any, ...], list[tuple[float, int, Sketch]]] = {}
@@ -41,7 +41,7 @@ class ValueIndex:
         """Return the least distance of a value of `trace` from any value of this run.
 
         Args:
-            most: distances above are of no interest.
+            most: distances above this limit are irrelevant.
         """
         content = trace.values[value]
         if content is None:
@@ -51,7 +51,7 @@ class ValueIndex:
         reach = math.inf
         if math.isfinite(
             most
-        ):  # one projection differs by a few times the distance at most
+        ):  # one projection differs by at most a few times the distance
             reach = 8 * most * content.norm
         center = content.projections[0]
         first = bisect_left(entries, center - reach, key=_projection)
@@ -65,19 +65,19 @@ def _projection(entry: tuple[float, int, Sketch]) -> float:
 
 
 def _group(trace: Trace[Any], value: int, content: Sketch) -> tuple[Any, ...]:
-    """Return what values must have in common. Many tensors are all zeros: that one means another
-    takes the same operator, too."""
+    """Return the key that values must share to be compared. Many tensors are uniform, such as all
+    zeros, and can only be the same value if the same operator made them."""
     return (*content.group, trace.origins[value])
 
 
-# What of one run departs from the other one: operators whose inputs agree and whose results don't,
-# in order; values that no operator wrote, and that don't agree; and all values that don't agree and
-# lead to an output, through such alone.
+# The part of one run that departs from the other: operators whose inputs agree but whose results
+# don't, in order; values that no operator wrote and that don't agree; and all values that don't
+# agree and lead to an output through values that don't agree.
 Side = tuple[list[TraceEvent[Any]], list[Leaf[Any]], set[int]]
 
 
 class TraceComparison:
-    """Two runs, side by side."""
+    """Two runs to compare."""
 
     def __init__(self, program: Trace[Any], reference: Trace[Any]) -> None:
         self.program = program
@@ -120,7 +120,7 @@ class TraceComparison:
         return bool(is_nan or output == expected)
 
     def find(self, tolerance: float) -> tuple[Side, Side]:
-        """Return what departs in the program, and in the reference, at a tolerance."""
+        """Return the parts of the program and of the reference that depart, at a tolerance."""
         labels = self.differing_outputs(tolerance)
         program = self._find_side(True, labels, tolerance)
         return program, self._find_side(False, labels, tolerance)
@@ -155,15 +155,15 @@ class TraceComparison:
         return ordered_events, [leaves[value] for value in sorted(leaves)], departing
 
     def _is_unused(self, is_program: bool, value: int) -> bool:
-        """Return whether a value is a weight that the other run doesn't read: what reads it is
-        where they part."""
+        """Return whether a value is a weight that the other run doesn't read, so that the runs
+        depart at the operator that reads it."""
         trace = self.program if is_program else self.reference
         leaf = trace.leaves.get(value)
         is_weight = leaf is not None and leaf.kind in ("parameter", "buffer")
         return is_weight and value not in self._partners[not is_program]
 
     def agrees(self, is_program: bool, value: int, tolerance: float) -> bool:
-        """Return whether the other run has a value as well."""
+        """Return whether the other run has an equal value, within a tolerance."""
         trace = self.program if is_program else self.reference
         content = trace.values[value]
         if content is None:
@@ -171,7 +171,7 @@ class TraceComparison:
         return self.error(is_program, value) <= _relative(tolerance, content)
 
     def error(self, is_program: bool, value: int) -> float:
-        """Return the distance of a value from the nearest one of the other run."""
+        """Return the distance of a value from the nearest value of the other run."""
         key = (is_program, value)
         if key not in self._nearest:
             self._nearest[key] = self._find_error(is_program, value)
@@ -188,7 +188,7 @@ class TraceComparison:
         return _distance(trace.values[value], other_trace.values[partner])
 
     def output_error(self, labels: list[str]) -> float:
-        """Return by how much outputs are off, at most; infinite where that means nothing."""
+        """Return the greatest error of the outputs; infinite if they can't be compared."""
         errors = []
         for label in labels:
             output = self.program.outputs[label]
@@ -202,8 +202,8 @@ class TraceComparison:
 
 
 def pair_leaves(program: Trace[Any], reference: Trace[Any]) -> list[tuple[int, int]]:
-    """Return the values of one name that both runs begin with, such as a parameter. A wrapper may
-    have added a prefix to the names of one of them."""
+    """Return the pairs of values of the same name with which both runs begin, such as a parameter.
+    A wrapper may have added a prefix to one run's names."""
     values_by_name = {}
     # In reverse, so that the first of several leaves with the same name wins.
     for value, leaf in reversed(reference.leaves.items()):
@@ -246,10 +246,10 @@ def _relative(tolerance: float, content: Sketch) -> float:
 
 
 def find_tolerance(comparison: TraceComparison) -> float | None:
-    """Find the tolerance at which two runs part; None where their outputs are equal.
+    """Return the tolerance at which two runs depart, or None if their outputs are equal.
 
-    Rounding that grows along the way passes any tolerance somewhere. A departure is told from it by
-    a jump: a result that is much farther off than its inputs may be.
+    Accumulated rounding exceeds any tolerance somewhere. A departure differs from it by a jump: a
+    result whose error is much greater than the tolerance that its inputs meet.
     """
     first: float | None = None
     for tolerance in TOLERANCES:
@@ -263,8 +263,8 @@ def find_tolerance(comparison: TraceComparison) -> float | None:
 
 
 def _first_error(comparison: TraceComparison, tolerance: float) -> float:
-    """Return by how much the first departing operators are off, relative to their results;
-    infinite where the other run has nothing like them."""
+    """Return the error of the first departing operators, relative to their results; infinite if the
+    other run has no similar value."""
     errors = []
     sides = comparison.find(tolerance)
     for is_program, (events, leaves, departing) in zip(

@@ -1,6 +1,6 @@
-"""Words in a line, or in what it depends on, that tell why tracing may have kept something of it.
+"""Words in a line, or in the definitions it uses, that hint at why tracing fixed a value or branch.
 
-They tell a likely cause, not a proof. No torch here.
+They indicate a likely cause, not a proof. Doesn't import torch.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ EXPORT_FLAGS = re.compile(
 )
 
 
-# By pattern: what messages say of a branch whose test has such words, what they say of a value
-# whose statement has them, and the remedy.
+# By pattern: the text for a branch whose test matches, the text for a value whose statement does,
+# and the remedy.
 _HINTS: Mapping[re.Pattern[str], tuple[str, str, str]] = {
     EXPORT_FLAGS: (
         "tests whether the model is being exported",
@@ -65,15 +65,16 @@ _HINTS: Mapping[re.Pattern[str], tuple[str, str, str]] = {
 _READ_VALUE = next(
     hint for pattern, hint in _HINTS.items() if pattern.search("x.item()")
 )
-# Of a line whose value depends on the export.
+# For a line whose value depends on the export.
 EXPORT_HINT = "; ".join(_HINTS[EXPORT_FLAGS][1:])
 
 
 def find_branch_hint(text: str, reads_value: bool = False) -> str:
-    """Return what a branch depends on, by the words of its test, and what to do; "" if unknown.
+    """Return what a branch depends on, judging by the words of its test, and the remedy; "" if
+    unknown.
 
     Args:
-        reads_value: whether it is known to read the value of a tensor.
+        reads_value: whether the test is known to read the value of a tensor.
     """
     hint = _READ_VALUE if reads_value else _find_hint(text)
     if hint is None:
@@ -83,11 +84,11 @@ def find_branch_hint(text: str, reads_value: bool = False) -> str:
 
 
 def find_value_hint(text: str, was_read: bool = False) -> str:
-    """Return where a value comes from, by the words of its statement, and what to do; "" if
+    """Return where a value comes from, judging by the words of its statement, and the remedy; "" if
     unknown.
 
     Args:
-        was_read: whether it is known to have been read from a tensor.
+        was_read: whether the value is known to have been read from a tensor.
     """
     hint = _READ_VALUE if was_read else _find_hint(text)
     if hint is None:
@@ -97,7 +98,7 @@ def find_value_hint(text: str, was_read: bool = False) -> str:
 
 
 def _find_hint(text: str) -> tuple[str, str, str] | None:
-    """Return the first hint whose words are in a text."""
+    """Return the first hint whose pattern matches a text."""
     return next(
         (hint for pattern, hint in _HINTS.items() if pattern.search(text)), None
     )

@@ -1,4 +1,4 @@
-"""Where a run is: in which module, and on which lines of Python."""
+"""The place of a run: in which module, and on which lines of Python, an operator is called."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pipeline.store.source_line import SourceLine
 _CALL = nn.Module._call_impl.__code__
 _OUR_FILES = str(Path(pipeline.__file__).parent)
 _TORCH_FILES = str(Path(torch.__file__).parent)
-# Of torch's files, those that stand between any function and the recorder.
+# Torch's files that are always between a function and the recorder.
 _WRAPPERS = (
     "_ops.py",
     "_dispatch.py",
@@ -36,7 +36,7 @@ _WRAPPERS = (
 
 @dataclass(frozen=True)
 class FrameCall:
-    """A call in the user's code, and the innermost module around it; None outside of all."""
+    """A call in the user's code, and the innermost module around it, or None if there is none."""
 
     frame: SourceLine
     module: Frame | None
@@ -44,11 +44,11 @@ class FrameCall:
 
 @dataclass(frozen=True)
 class Place:
-    """Where an operator was called.
+    """The place where an operator was called.
 
     Attributes:
-        module: the innermost module; None outside of all modules.
-        calls: the calls that led to it, outermost first, torch's own left out.
+        module: the innermost module, or None outside all modules.
+        calls: the calls that led to it, outermost first, without torch's.
         function: torch's function that called the operator, such as `dropout`; "" if unknown.
     """
 
@@ -57,7 +57,7 @@ class Place:
     function: str = ""
 
     def call(self, root: Path) -> FrameCall | None:
-        """Return the call in the user's code that people should look at."""
+        """Return the call in the user's code to show to the user."""
         chosen = choose_frame([call.frame for call in self.calls], root)
         return next(
             (call for call in reversed(self.calls) if call.frame is chosen), None
@@ -65,8 +65,8 @@ class Place:
 
 
 def place_of_node(node: Node) -> Place:
-    """Return the place that a node of a program was traced at; its helpers' lines may be missing,
-    since torch keeps those of functions called `forward` alone."""
+    """Return the place at which a node of a program was traced. The lines of helpers may be
+    missing, since torch keeps only those in functions called `forward`."""
     modules = module_frames(node)
     calls = []
     depth = 0
@@ -79,7 +79,7 @@ def place_of_node(node: Node) -> Place:
 
 
 def _at_depth(modules: Sequence[Frame], depth: int) -> Frame | None:
-    """Return the module of the call of `forward` with this number, counted from 1 outside."""
+    """Return the module of the nth call of `forward`, counted from 1 outside."""
     if modules:
         return modules[min(max(depth, 1), len(modules)) - 1]
     return None
@@ -88,7 +88,7 @@ def _at_depth(modules: Sequence[Frame], depth: int) -> Frame | None:
 def find_eager_place(
     names: Mapping[int, tuple[str, Any]], outermost: CodeType
 ) -> Place:
-    """Return where Python is.
+    """Return the place that Python is currently executing.
 
     Args:
         names: qualified names of modules, by id.
@@ -120,7 +120,7 @@ def find_eager_place(
     return Place(innermost, tuple(reversed(calls)), function)
 
 
-# Every operator of a run asks for the lines of its callers, mostly the same ones.
+# Every operator of a run looks up the lines of its callers, which are mostly the same.
 @lru_cache(maxsize=1 << 12)
 def _read_line(code: CodeType, line: int) -> SourceLine:
     text = linecache.getline(code.co_filename, line).strip()
@@ -128,12 +128,12 @@ def _read_line(code: CodeType, line: int) -> SourceLine:
 
 
 def name_class(module: Frame) -> str:
-    """Return the name of a module's class, without that of the file."""
+    """Return the name of a module's class, without the file."""
     return module.kind.rpartition(".")[2]
 
 
 def name_module(module: Frame) -> str:
-    """Return what messages call a module: `norm (LayerNorm)`, of the outermost its class."""
+    """Return a module's name for messages: `norm (LayerNorm)`; for the outermost, its class."""
     if module.name:
         return f"{module.name} ({name_class(module)})"
     return name_class(module)

@@ -1,7 +1,7 @@
-"""A Python file, and what the names in a line of it stand for, as far as the file says.
+"""A Python file, and the definitions of the names on a line, as far as the file shows them.
 
-It is looked up by name alone, in the function, the class and its bases in the same file. No torch
-here.
+Definitions are looked up only by name, in the function, the class and its bases in the same file.
+Doesn't import torch.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
-_LARGEST = 1 << 21  # bytes of a file that is read
-_DEPTH = 3  # of definitions that are followed
+_LARGEST = 1 << 21  # bytes of a file to parse
+_DEPTH = 3  # levels of definitions to follow
 _DEFINITIONS = 24
 
 
-# The name of a function or of what is assigned to; the target of the assignment, None for a
-# function; the function itself or the value; and in which function and which class it stands.
+# The name of a function or an assignment's target; the target, or None for a function; the function
+# or the assigned value; and the function and the class that contain the definition.
 _Definition = tuple[str, ast.expr | None, ast.AST, ast.AST, ast.AST]
 
 
 class SourceFile:
-    """A file, and where each of its nodes stands: in which function, in which class."""
+    """A parsed file, with the function and the class around each line."""
 
     def __init__(self, tree: ast.Module) -> None:
         self.tree = tree
@@ -64,7 +64,7 @@ class SourceFile:
         return statement if isinstance(statement, ast.stmt) else None
 
     def explain(self, node: ast.AST) -> str:
-        """Return a node's text, with those of the definitions that it names."""
+        """Return a node's text, followed by the definitions of the names in it."""
         texts: list[str] = []
         pending = [(node, 0)]
         while pending and len(texts) < _DEFINITIONS:
@@ -78,7 +78,7 @@ class SourceFile:
         return "\n".join(texts)
 
     def find_definitions(self, node: ast.AST) -> Iterator[ast.AST]:
-        """Yield what the names in a node stand for: values assigned to variables of the same
+        """Yield the definitions of the names in a node: values assigned to variables of the same
         function and to attributes, and functions of the file."""
         variables, attributes = _names(node)
         line = getattr(node, "lineno", 0)
@@ -93,10 +93,10 @@ class SourceFile:
                 yield value
 
     def _is_visible(self, definition: _Definition, owner: ast.AST) -> bool:
-        """Return whether a name can be an attribute of a class's objects, by what stands in the
-        file: another class must be one of its bases."""
+        """Return whether a definition can be an attribute of a class's objects: its class must be
+        this one or one of its bases in the file."""
         _, target, _, scope, holder = definition
-        # A variable of a function is no attribute.
+        # A function's variable isn't an attribute.
         if isinstance(target, ast.Name) and scope is not self.tree:
             return False
         if holder in (owner, self.tree) or not isinstance(owner, ast.ClassDef):
@@ -105,7 +105,7 @@ class SourceFile:
         return getattr(holder, "name", "") in bases
 
     def called(self, node: ast.AST, depth: int) -> Iterator[ast.FunctionDef]:
-        """Yield functions of the file that a statement calls, and those that they call."""
+        """Yield functions of the file that a statement calls, and the functions that those call."""
         names = set()
         owner = self.owner(getattr(node, "lineno", 0))
         for part in shallow_walk(node):
@@ -122,7 +122,7 @@ class SourceFile:
 
 
 def innermost(nodes: Iterable[ast.AST], line: int) -> ast.AST | None:
-    """Return the smallest of some nodes that a line is in."""
+    """Return the smallest of the nodes that contain a line."""
     around = []
     for node in nodes:
         if getattr(node, "lineno", 0) <= line <= (getattr(node, "end_lineno", 0) or 0):
@@ -154,7 +154,7 @@ def _assignments(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
 
 
 def _own_text(node: ast.AST) -> str:
-    """Return a node's text; of a compound statement only its head."""
+    """Return a node's text; for a compound statement only its head."""
     if isinstance(node, (ast.If, ast.While)):
         return ast.unparse(node.test)
     if isinstance(node, ast.For):
@@ -163,7 +163,7 @@ def _own_text(node: ast.AST) -> str:
 
 
 def shallow_walk(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield a node's parts; of a compound statement those of its head alone."""
+    """Yield a node's parts; for a compound statement only those of its head."""
     if isinstance(node, (ast.If, ast.While)):
         yield from ast.walk(node.test)
     elif isinstance(node, ast.For):
@@ -173,7 +173,7 @@ def shallow_walk(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def extent(node: ast.AST) -> tuple[int, int]:
-    """Return how large a node is in its file, in lines and then in columns."""
+    """Return a node's size in its file, in lines and then in columns."""
     first = getattr(node, "lineno", 0)
     last = getattr(node, "end_lineno", 0) or 0
     width = (getattr(node, "end_col_offset", 0) or 0) - getattr(node, "col_offset", 0)
@@ -181,7 +181,7 @@ def extent(node: ast.AST) -> tuple[int, int]:
 
 
 def read_source(path: Path) -> SourceFile | None:
-    """Return a file, parsed once; None if it can't be read, isn't Python, or is too large."""
+    """Return a parsed file, cached; None if it can't be read, isn't Python, or is too large."""
     try:
         state = path.stat()
     except OSError:
@@ -193,7 +193,7 @@ def read_source(path: Path) -> SourceFile | None:
 
 @lru_cache(maxsize=32)
 def _parse(path: Path, changed: int) -> SourceFile | None:
-    """Parse a file; `changed` is when it was, for the cache."""
+    """Parse a file; `changed` is its modification time, as part of the cache key."""
     try:
         text = path.read_text()
         return SourceFile(ast.parse(text))

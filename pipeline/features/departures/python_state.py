@@ -1,6 +1,6 @@
 """The Python state that a reference can change as it runs: attributes, containers, random numbers.
 
-Memory of tensors is kept elsewhere (`storages.py`), when it is written to.
+`storages.py` keeps the memory of tensors, when it is written to.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-_DEPTH = 3  # of containers in attributes
+_DEPTH = 3  # levels of containers in attributes
 _TORCH_DICTS = ("_parameters", "_buffers", "_modules")
 _CALLABLES = (nn.Module, FunctionType, MethodType, functools.partial)
 _OWN = "__dict__"
@@ -32,9 +32,9 @@ _MISSING = object()
 
 
 def find_holders(reference: Callable[..., object]) -> dict[int, tuple[str, Any]]:
-    """Return what a callable has its state in, by id, with qualified names: modules, and other
-    objects that it is a method of or refers to in its closure."""
-    # By id, since what holds state need not be hashable.
+    """Return the objects that hold a callable's state, with qualified names, by id: modules, and
+    other objects whose method it is or that its closure refers to."""
+    # By id, since the objects need not be hashable.
     holders: dict[int, tuple[str, Any]] = {}
     pending: list[tuple[str, Any]] = [("", reference)]
     while pending:
@@ -70,7 +70,7 @@ def _hooks(module: nn.Module) -> Iterator[Any]:
 
 
 def _referred(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """Yield what a function refers to in its closure, and modules and functions that are global."""
+    """Yield the objects in a function's closure, and the global modules and functions it names."""
     for name, cell in zip(
         function.__code__.co_freevars, function.__closure__ or (), strict=True
     ):
@@ -103,14 +103,14 @@ def _is_plain_object(value: Any) -> bool:
     return type(value).__module__.partition(".")[0] not in _NO_HOLDERS
 
 
-# Objects of these have no state of a model, and much that is better left alone.
+# Objects from these packages hold no state of a model, and much that is better left alone.
 _NO_HOLDERS = frozenset({"torch", "numpy", "builtins", "types", "functools", "sympy"})
 
 
 class PythonState:
     """Attributes and containers of the holders of a reference, as they are now.
 
-    `changed` names the attributes that a run changed, once `restore` was called.
+    After `restore`, `changed` names the attributes that a run changed.
     """
 
     def __init__(self, holders: dict[int, tuple[str, Any]]) -> None:
@@ -131,7 +131,7 @@ class PythonState:
                 self._keep_container(name, part, depth - 1)
 
     def restore(self) -> None:
-        """Restore what a run changed."""
+        """Restore the state that a run changed."""
         for name, holder, before in self._attributes:
             now = vars(holder)
             if not _same_elements(now, before):
@@ -156,7 +156,7 @@ def _join(name: str, key: str) -> str:
 
 
 def _changed_keys(name: str, now: Any, before: Any) -> Iterator[str]:
-    """Yield the names of what changed in a container; of an object's own dicts, their entries."""
+    """Yield the names of a container's changes; for an object's dicts, its changed entries."""
     owner, _, key = name.rpartition(".")
     if key not in (*_TORCH_DICTS, _OWN):
         yield name
@@ -202,7 +202,7 @@ class _Variable:
         return _cell_value(self.variables)
 
     def restore(self) -> bool:
-        """Set the value as it was, and return whether it was another one."""
+        """Restore the earlier value, and return whether it had changed."""
         if self._value() is self._before:
             return False
         if isinstance(self.variables, CellType):
@@ -247,12 +247,12 @@ def _set_variables(function: FunctionType) -> Iterator[_Variable]:
 
 
 class _RandomState:
-    """The generators of random numbers, as they are now."""
+    """The states of the random number generators, as they are now."""
 
     def __init__(self) -> None:
         self._torch = torch.get_rng_state()
         self._python = random.getstate()
-        # Not imported for this: without it in the process, no reference has drawn from it.
+        # Not imported for this: if the process hasn't imported it, no reference has drawn from it.
         numpy = sys.modules.get("numpy")
         self._numpy = numpy.random.get_state() if numpy else None
 

@@ -1,8 +1,8 @@
 """Names where an exported program departs from its eager reference, and why.
 
-Both run once on the same inputs, recorded operator by operator. The first operator whose inputs
-agree and whose result doesn't is the place; the source around it tells the cause. It is told in a
-sentence, and is no verdict: whether a difference matters is judged elsewhere.
+Both run once on the same inputs, recorded operator by operator. They depart at the first operator
+whose inputs agree and whose result doesn't; the source around it shows the cause. The result is an
+explanation in one sentence, not a verdict: whether a difference matters is judged elsewhere.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ def describe_departure(
 ) -> str:
     """Return a sentence that names where a program departs from its reference, and the cause.
 
-    It is "" where the outputs are equal, and where nothing can be said. Nothing of the reference
-    is changed: not its buffers, attributes or mode, nor the generators of random numbers.
+    Returns "" if the outputs are equal or no cause is found. The reference doesn't change: its
+    buffers, attributes and mode are restored, and so are the random number generators.
 
     Args:
         reference: an eager module, or a function of the method's inputs.
-        root: the workspace, whose files lines are named in; by default the working directory.
+        root: the workspace, relative to which lines are named; by default the working directory.
     """
     try:
         return locate_departure(program, reference, inputs, root or Path.cwd())
     except (
         Exception
-    ):  # user code raises whatever it likes; whoever judges the reference reports it
+    ):  # user code may raise anything; the judge of the reference reports it
         return ""
 
 
@@ -59,10 +59,10 @@ def locate_departure(
     inputs: InputSet,
     root: Path,
 ) -> str:
-    """Return what `describe_departure` does. Raises whatever the reference raises.
+    """Return what `describe_departure` returns. Raises whatever the reference raises.
 
-    Calls before this one may have changed the reference's state: the program begins with it as
-    well, or else, where this explains nothing, with its own.
+    Earlier calls may have changed the reference's state, so the program first runs from the same
+    state, and then, if that explains nothing, from its own initial state.
     """
     expected = run_reference(reference, program, inputs)
     state = find_state(program, expected.holders)
@@ -77,7 +77,7 @@ def locate_departure(
 
 
 def _describe_form(actual: Trace[Any], expected: Trace[Any]) -> str:
-    """Say where equal values are returned in another form."""
+    """Describe a difference in the number or shape of the outputs, or return ""."""
     if len(actual.returned) != len(expected.returned):
         values = plural(len(actual.returned), "value")
         return f"the program returns {values}, the reference {len(expected.returned)}"
@@ -96,7 +96,7 @@ def _describe_form(actual: Trace[Any], expected: Trace[Any]) -> str:
 
 
 def _describe_random(expected: Trace[Any], root: Path) -> str:
-    """Say what both draw: they were given the same random numbers here."""
+    """Describe a draw of random numbers in both runs, which got the same numbers here."""
     for event in expected.events:
         if event.random:
             place = place_of(event.site)
@@ -122,7 +122,7 @@ def _describe(difference: RunDifference) -> str:
 
 
 def _module(place: Place, call: FrameCall | None, root: Path) -> Frame | None:
-    """Return the module to name: that around the call, if it isn't the place's own."""
+    """Return the module to name: the one around the call if the call isn't the place's default."""
     usual = place.call(root)
     is_other = call is not None and usual is not None and call.frame != usual.frame
     if is_other and call is not None:
@@ -154,7 +154,7 @@ def _join(
 
 
 def _describe_operators(difference: RunDifference) -> Cause:
-    """Say what each of both runs, where no cause was recognised."""
+    """Describe the operators of both runs, if no cause was recognised."""
     program = difference.program
     reference = difference.reference
     if program is None:
@@ -182,7 +182,7 @@ def _name(event: TraceEvent[Any], difference: RunDifference) -> str:
 
 
 def _describe_outputs(difference: RunDifference) -> str:
-    """Say what differs where all operators agree: what is returned, or how much of it."""
+    """Describe the difference if all operators agree: other values returned, or another number."""
     comparison = difference.comparison
     form = _describe_form(comparison.program, comparison.reference)
     labels = ", ".join(difference.labels)

@@ -1,8 +1,8 @@
 """Runs a program and its eager reference on the same inputs, and records both.
 
-Both run in eager mode under one recorder, so that one operator of PyTorch's is the same calls of
-kernels in both. Nothing of the reference is changed afterwards: its tensors, attributes, mode and
-the generators of random numbers are restored.
+Both run in eager mode under one recorder, so that a PyTorch operator makes the same kernel calls in
+both. Afterwards the reference is unchanged: its tensors, attributes and mode are restored, and so
+are the random number generators.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class _RecordedSource(Source):
         return dict(zip(self.state, self._state, strict=True))
 
     def begin_with(self, state: Mapping[str, Tensor]) -> None:
-        """Set buffers that the program changes, by name."""
+        """Set the buffers of these names, which the program changes."""
         buffers = self.buffers()
         with torch.no_grad():
             for name, value in state.items():
@@ -68,7 +68,7 @@ class _RecordedSource(Source):
 
 
 class _MarkingWalker(Walker):
-    """Hands on each node before it runs."""
+    """Passes each node to a callback before it runs."""
 
     def run_node(self, n: Node) -> Any:
         self._keep(n, None)
@@ -97,7 +97,7 @@ def _find_attribute(module: nn.Module, name: str) -> Any:
 def find_state(
     program: ExportedProgram, holders: Mapping[int, tuple[str, Any]]
 ) -> dict[str, Tensor]:
-    """Return what a reference has now in the buffers that a program changes, by the program's
+    """Return the reference's present values of the buffers that a program changes, by the program's
     names; a wrapper may have added a prefix to them."""
     state: dict[str, Tensor] = {}
     buffers = list(_iter_buffers(holders))
@@ -114,7 +114,7 @@ def find_state(
 def run_program(
     program: ExportedProgram, inputs: InputSet, state: Mapping[str, Tensor]
 ) -> Trace[Node | None]:
-    """Run a program on an input set, from its initial state but for the buffers in `state`."""
+    """Run a program on an input set, from its initial state except for the buffers in `state`."""
     source = _RecordedSource(program)
     source.begin_with(state)
     outputs = source.run(inputs)
@@ -138,7 +138,7 @@ def run_program(
 def run_reference(
     reference: Callable[..., object], program: ExportedProgram, inputs: InputSet
 ) -> Trace[Place]:
-    """Run a reference on an input set. Raises whatever it raises."""
+    """Run a reference on an input set. Raises whatever the reference raises."""
     exported_inputs = as_exported(program, inputs)
     leaves = pytree.tree_leaves((exported_inputs.args, exported_inputs.kwargs))
     holders = find_holders(reference)
@@ -160,7 +160,7 @@ def run_reference(
             recorder.add_output(f"buffer '{name}' after the call", buffer)
         for number, value in enumerate(returned):
             recorder.add_output(f"output {number}", value)
-        # What was returned may be memory that is about to be restored.
+        # Returned tensors may share memory that is about to be restored.
         copies = [v.detach().clone() if isinstance(v, Tensor) else v for v in returned]
     trace = recorder.trace
     trace.returned = copies
@@ -189,7 +189,7 @@ def _call(
     reference: Callable[..., object],
     inputs: InputSet,
 ) -> object:
-    # A compiled module runs fused kernels, which are no operators of a program.
+    # A compiled module runs fused kernels, which aren't operators of a program.
     with torch.no_grad(), torch.compiler.set_stance("force_eager"), recorder:
         return reference(*inputs.args, **inputs.kwargs)
 

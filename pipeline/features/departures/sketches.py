@@ -1,8 +1,9 @@
 """Sketches of tensors: a few numbers from which the distance between two tensors can be estimated.
 
-All values of two runs can't be held at once for a large model; their sketches can. It is the sketch
-of Alon, Matias and Szegedy (1996): projections on random signs, whose differences have the square
-of the distance as their mean square. Equal values give equal sketches.
+For a large model, memory can't hold all values of two runs, but it can hold their sketches. They
+are the sketches of Alon, Matias and Szegedy (1996): projections onto random signs; the mean square
+of the differences between two sketches estimates the square of the distance. Equal values have
+equal sketches.
 """
 
 from __future__ import annotations
@@ -16,21 +17,22 @@ import torch
 from torch import Tensor
 
 _PROJECTIONS = 8
-_COLUMNS, _ROWS = 4096, 256  # of a block of values; one block is projected at a time
+_COLUMNS, _ROWS = 4096, 256  # of a block of values; blocks are projected one at a time
 _SEED = 38
 
 
 @dataclass(frozen=True)
 class Sketch:
-    """What is kept of a tensor's values, in reading order, whatever its shape.
+    """The sketch of a tensor's values, in reading order, whatever its shape.
 
     Attributes:
         count: the number of values.
         projections: sums of the finite values, each with a random sign.
-        nonfinite: the same of the places with NaN, inf or -inf.
+        nonfinite: such sums over the positions of NaN, inf and -inf.
         norm: the square root of the sum of the squares of the finite values.
         uniform: whether all values are the same.
-        geometry: of a view of a large weight, its place in it; the rest is then the weight's.
+        geometry: for a view of a large weight, its place in the weight; the other fields except the
+            count are then the weight's.
     """
 
     count: int
@@ -43,20 +45,20 @@ class Sketch:
 
     @property
     def group(self) -> tuple[Any, ...]:
-        """What two tensors have in common if a distance between them means anything."""
+        """The key that two tensors must share for a distance between them to make sense."""
         return self.count, self.dtype, self.nonfinite, self.geometry
 
     @property
     def eps(self) -> float:
-        """The relative spacing of the dtype's values; that of float32 for integers."""
+        """The relative spacing of the dtype's values, or float32's for integers."""
         inexact = self.dtype.is_floating_point or self.dtype.is_complex
         return float(torch.finfo(self.dtype if inexact else torch.float32).eps)
 
 
 def sketch(tensor: Tensor) -> Sketch | None:
-    """Return a tensor's sketch; None for one whose values can't be read, such as a fake one."""
+    """Return a tensor's sketch, or None if its values can't be read, as in a fake tensor."""
     threads = torch.get_num_threads()
-    # What is read once from memory gains nothing by threads, and loses where others are busy.
+    # Reading memory once gains nothing from threads, and loses time if other processes are busy.
     torch.set_num_threads(1)
     try:
         values = _flat_values(tensor.detach())
@@ -68,7 +70,7 @@ def sketch(tensor: Tensor) -> Sketch | None:
 
 
 def distance(sketch: Sketch, other_sketch: Sketch) -> float:
-    """Estimate |a - b| / max(|a|, |b|) of two tensors; infinite where they can't be compared."""
+    """Estimate |a - b| / max(|a|, |b|) of two tensors; infinite if they can't be compared."""
     if sketch.group != other_sketch.group:
         return math.inf
     pairs = zip(sketch.projections, other_sketch.projections, strict=True)
@@ -118,13 +120,13 @@ def _project(values: Tensor, count: int, dtype: torch.dtype) -> Sketch:
 
 
 def _project_block(block: Tensor, number: int) -> Tensor:
-    """Return the projections of a block, the block's number deciding the signs of its rows."""
+    """Return the projections of a block. The block's number determines the signs of its rows."""
     columns, rows = _signs()
     full = len(block) // _COLUMNS
     sums = block[: full * _COLUMNS].reshape(full, _COLUMNS) @ columns
     last_row = block[full * _COLUMNS :]
     last = (last_row @ columns[: len(last_row)]).unsqueeze(0)
-    turned = rows.roll(number, 0)  # another sign for the same place of another block
+    turned = rows.roll(number, 0)  # each block has another sign at the same position
     return (torch.cat([sums, last]) * turned[: full + 1]).sum(0)
 
 

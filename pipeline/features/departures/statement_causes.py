@@ -1,6 +1,6 @@
-"""Causes in a statement of the model: a branch, a loop, a number that tracing kept.
+"""Causes in a statement of the model: a branch, a loop, or a number that tracing kept.
 
-What the line depends on is read from its text: a likely cause, no proof.
+The text of a line shows what the line depends on: a likely cause, not a proof.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from pipeline.store.errors import plural
 
 
 def find_loop_count(difference: RunDifference) -> Cause | None:
-    """A loop that the program runs another number of times."""
+    """Find a loop that the program runs a different number of times."""
     event = difference.reference or difference.program
     call = None
     if event is not None:
@@ -59,12 +59,12 @@ def _times(count: int) -> str:
 
 
 def find_number(difference: RunDifference) -> Cause | None:
-    """A number or option of one statement that is another one."""
+    """Find a number or option that differs in one statement."""
     return find_option(difference) if difference.same_statement else None
 
 
 def find_option(difference: RunDifference) -> Cause | None:
-    """A number or option of an operator that is another one, on whatever line it stands."""
+    """Find a number or option of an operator that differs, on whatever line it is."""
     program = difference.program
     reference = difference.reference
     if program is None or reference is None or program.base != reference.base:
@@ -94,7 +94,7 @@ def _differing_scalars(
 
 
 def find_taken_branch(difference: RunDifference) -> Cause | None:
-    """A branch that one of both takes."""
+    """Find a branch that only one of the runs takes."""
     for branch, call in _branches(difference):
         way = (
             "takes its `except` branch"
@@ -109,7 +109,7 @@ def find_taken_branch(difference: RunDifference) -> Cause | None:
 
 
 def _branches(difference: RunDifference) -> Iterator[tuple[Branch, FrameCall]]:
-    """Yield branches that may have led to different operators, the likeliest first."""
+    """Yield branches that may have led to different operators, the most likely first."""
     if difference.same_statement:
         return
     places = difference.places()
@@ -129,11 +129,11 @@ def _branches(difference: RunDifference) -> Iterator[tuple[Branch, FrameCall]]:
 def _branches_around(
     call: FrameCall, difference: RunDifference, is_alone: bool
 ) -> Iterator[tuple[Branch, FrameCall]]:
-    """Yield branches on the line of a call, around it and in what it calls.
+    """Yield branches on the line of a call, around it and in the functions it calls.
 
     Args:
-        is_alone: the other run has no such operator; otherwise only a test of whether the model is
-            being exported says enough.
+        is_alone: whether the other run has no such operator; if it has, only a test of whether the
+            model is being exported is conclusive.
     """
     path = difference.path(call.frame)
     line = call.frame.line
@@ -151,7 +151,7 @@ def _parting_calls(
     """Return the calls of one function in which two places are on different lines."""
     if program_place is None or reference_place is None:
         return None
-    # A program knows the lines of `forward` alone, so helpers can't be paired with it.
+    # A program only knows the lines of `forward`, so helpers can't be paired with it.
     partial = all(call.frame.function == "forward" for call in program_place.calls)
     calls = [
         c for c in reference_place.calls if not partial or c.frame.function == "forward"
@@ -165,7 +165,7 @@ def _parting_calls(
 
 
 def explain_branch(branch: Branch, difference: RunDifference) -> str:
-    """Say what a branch depends on, and what to do."""
+    """Return what a branch depends on, and the remedy."""
     names = _mentioned(branch.reasons, difference)
     if names:
         return _state_text(names)
@@ -204,10 +204,10 @@ def _state_text(names: list[str]) -> str:
 def explain_value(
     difference: RunDifference, call: FrameCall | None, value: Any = None
 ) -> str:
-    """Say where a value that tracing kept comes from, and what to do.
+    """Return where a value that tracing kept comes from, and the remedy.
 
     Args:
-        value: the reference's, if it is a Python number.
+        value: the reference's value, if it is a Python number.
     """
     text = ""
     if call:
@@ -226,7 +226,7 @@ def explain_value(
 
 
 def find_python_state(difference: RunDifference) -> Cause | None:
-    """Attributes that change in Python with every call."""
+    """Find attributes that change in Python with every call."""
     event = difference.reference
     call = None
     if event is not None:
@@ -241,7 +241,7 @@ def find_python_state(difference: RunDifference) -> Cause | None:
 
 
 def find_export_flag(difference: RunDifference) -> Cause | None:
-    """A statement with a value that depends on the export."""
+    """Find a statement with a value that depends on the export."""
     for event in (difference.reference, difference.program):
         call = None
         if event is not None:

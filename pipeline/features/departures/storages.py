@@ -1,7 +1,7 @@
-"""Keeps the memory that a run changes, as it was before, and restores it.
+"""Keeps the contents of memory from before a run, and restores the memory that the run changes.
 
-Only memory that is written to is copied, before it is first written: a model's weights are not.
-What the run itself allocates is left alone.
+Only memory that is written to is copied, before the first write, so a model's weights are not.
+Memory that the run itself allocates is left alone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 
 def memory_key(tensor: Tensor) -> tuple[Any, ...]:
-    """Return what names a tensor's memory, equal for all views of it."""
+    """Return a key for a tensor's memory, equal for all views of it."""
     # Only strided tensors have a storage.
     if tensor.layout is not torch.strided:
         return ("object", id(tensor))
@@ -23,7 +23,7 @@ def memory_key(tensor: Tensor) -> tuple[Any, ...]:
 
 
 def storage_key(tensor: Tensor) -> tuple[Any, ...]:
-    """Return what names a tensor's values, equal for all tensors that have them in one place."""
+    """Return a key for a tensor's values, equal for tensors of the same memory and layout."""
     if tensor.layout is not torch.strided:
         return memory_key(tensor)
     return (
@@ -39,7 +39,7 @@ def _address(tensor: Tensor) -> int:
 
 
 class StorageKeeper:
-    """The memory that a run changed, but for what it allocated itself."""
+    """The memory that a run changed, except for memory that it allocated itself."""
 
     def __init__(self) -> None:
         self._allocated: set[int] = set()
@@ -55,7 +55,7 @@ class StorageKeeper:
                     self._before[address] = storage, storage.clone()
 
     def after_call(self, result: Any, arguments: Sequence[Tensor]) -> None:
-        """Note what an operator allocated: memory of its results that none of its arguments has."""
+        """Record the memory of an operator's results, except memory that arguments share."""
         argument_addresses = {
             _address(t) for t in arguments if t.layout is torch.strided
         }
@@ -66,7 +66,7 @@ class StorageKeeper:
                     self._allocated.add(address)
 
     def restore(self) -> None:
-        """Write back what was there before the run."""
+        """Restore the contents from before the run."""
         for storage, before in self._before.values():
             # Operators such as `resize_` change the size of a storage.
             if storage.nbytes() != before.nbytes():

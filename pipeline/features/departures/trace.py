@@ -1,8 +1,8 @@
-"""Records a run, operator by operator: what each one read, wrote and was called with.
+"""Records a run, operator by operator: the values that each one read and wrote, and its arguments.
 
-Values are kept as sketches. A value is named by its content, so that a read finds the operator that
-wrote it, through views and changes in place as well. Whoever runs it says where the run is: at a
-node of a program, or at a line of Python.
+Values are kept as sketches. A value is identified by its content, so a read finds the operator that
+wrote the value even through views and in-place changes. The caller reports where the run is: at a
+node of a program, or on a line of Python.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pipeline.features.departures.storages import StorageKeeper, memory_key, sto
 
 Site = TypeVar("Site")
 
-_LARGE = 1 << 16  # values of a weight whose views aren't read again
+_LARGE = 1 << 16  # least values of a weight whose views aren't read again
 _UNWRITTEN = frozenset(
     {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
 )
@@ -74,9 +74,9 @@ _VIEWS = frozenset(
     }
     | {"unsqueeze", "view", "unbind", "cat", "stack", "constant_pad_nd"}
 )
-# What batch norm writes in training mode, as its schema doesn't say.
+# Batch norm writes these in training mode, which its schema doesn't declare.
 _SILENT_WRITES = ("running_mean", "running_var")
-_SOURCE = "source"  # what made a value all of whose elements are the same, if no arithmetic did
+_SOURCE = "source"  # origin of a uniform value that no arithmetic made
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,9 @@ class Leaf(Generic[Site]):
     """A value that no operator of the run wrote.
 
     Attributes:
-        kind: "parameter", "buffer", "constant", "input", "attribute", or "" where it is unknown.
+        kind: "parameter", "buffer", "constant", "input", "attribute", or "" if unknown.
         name: its qualified name.
-        site: where it was read first.
+        site: where it was first read.
     """
 
     kind: str
@@ -100,9 +100,9 @@ class TraceEvent(Generic[Site]):
     """One call of an operator.
 
     Attributes:
-        reads: the values that it was given, by their places in the trace.
+        reads: the values that it read, by their places in the trace.
         scalars: its other arguments, by name.
-        number: a Python number that it returned, as `item()` does.
+        number: the Python number that it returned, as `item()` does.
     """
 
     place: int
@@ -116,7 +116,7 @@ class TraceEvent(Generic[Site]):
 
     @property
     def base(self) -> str:
-        """The operator's name without library, overload and the mark of in-place variants."""
+        """The operator's name without library, overload and in-place suffix."""
         return base_operator(self.operator)
 
 
@@ -125,14 +125,15 @@ class Trace(Generic[Site]):
     """A recorded run of a program or of a reference.
 
     Attributes:
-        values: the sketch of each value; None for memory that nobody wrote, or that can't be read.
-        origins: of each value whose elements are all the same, what made it; "" for others.
+        values: the sketch of each value; None for memory that was never written or can't be read.
+        origins: for each value whose elements are all equal, the operator that made it; "" for
+            others.
         producers: by value, the event that wrote it first.
-        leaves: by value, those that no event wrote.
-        outputs: by label, what the run returned or left in its state: a value, or a Python object.
-        returned: its flat results.
+        leaves: by value, the values that no event wrote.
+        outputs: by label, the values and Python objects that the run returned or left in its state.
+        returned: the run's flat results.
         autocasts: whether it computes under autocast somewhere.
-        changed: names of Python attributes that the run of a reference changed.
+        changed: the names of Python attributes that the run of a reference changed.
         holders: the reference's modules and other objects with state, by id, with their names.
     """
 
@@ -149,7 +150,7 @@ class Trace(Generic[Site]):
 
 
 def base_operator(name: str) -> str:
-    """Return `add` for `aten.add_.Tensor`."""
+    """Return the base name of an operator, such as `add` for `aten.add_.Tensor`."""
     parts = name.split(".")
     base = parts[1] if len(parts) > 1 else name
     if base.startswith("__"):
@@ -158,11 +159,11 @@ def base_operator(name: str) -> str:
 
 
 class TraceRecorder(TorchDispatchMode, Generic[Site]):
-    """Records what runs while it is active.
+    """Records the operators that run while it is active.
 
     Args:
-        locate: returns where the run is.
-        labels: kind and name of tensors that are there before, by the place of their memory.
+        locate: returns the current site of the run.
+        labels: kind and name of tensors that exist before the run, keyed by their memory.
     """
 
     supports_higher_order_operators = True
@@ -178,7 +179,7 @@ class TraceRecorder(TorchDispatchMode, Generic[Site]):
         self._locate = locate
         self._labels = labels
         self._storages = storages
-        # By tensor: writes to it until it was seen, its value.
+        # By tensor: the number of writes to its memory when it was last seen, and its value.
         self._values = WeakIdKeyDictionary()
         self._writes: Counter[tuple[Any, ...]] = Counter()  # by memory
         self._contents: dict[tuple[str, Sketch], int] = {}  # by origin and content
@@ -209,7 +210,7 @@ class TraceRecorder(TorchDispatchMode, Generic[Site]):
         return result
 
     def _run_higher_order(self, func: Any, args: Sequence[Any], kwargs: Any) -> Any:
-        """Run control flow; a branch is recorded as if it were called, other bodies as a whole."""
+        """Run control flow; record a branch operator by operator, any other body as one call."""
         if func.name() == "cond" and len(args) == 4:
             predicate, then, otherwise, operands = args
             # A mode is off within its own dispatch, and must see the operators of the branch.
@@ -251,13 +252,13 @@ class TraceRecorder(TorchDispatchMode, Generic[Site]):
         )
         self.trace.events.append(event)
         for value in values:
-            # What was there before has no producer, though an operator may return it unchanged.
+            # Leaves have no producer, although an operator may return one unchanged.
             if value not in self.trace.leaves:
                 self.trace.producers.setdefault(value, event)
 
     def _origin(self, base: str, reads: Sequence[int]) -> str | None:
-        """Return what tells a uniform result of this operator from others; None for memory that is
-        not written."""
+        """Return the mark that separates this operator's uniform results from others, or None if
+        the operator leaves its result's memory unwritten."""
         if base in _UNWRITTEN:
             return None
         if base in _FACTORIES or (base in _VIEWS and reads):
@@ -295,8 +296,8 @@ class TraceRecorder(TorchDispatchMode, Generic[Site]):
         return value
 
     def _sketch_result(self, tensor: Tensor, reads: Sequence[int]) -> Sketch | None:
-        """Return the sketch of a result; that of a view of a large weight is made from the
-        weight's, since each layer transposes its own."""
+        """Return the sketch of a result. The sketch of a view of a large weight is derived from the
+        weight's, since each layer transposes its own weight."""
         memory = memory_key(tensor)
         if (
             tensor.numel() >= _LARGE
@@ -326,14 +327,14 @@ class TraceRecorder(TorchDispatchMode, Generic[Site]):
             self._latest[content] = value
 
     def add_output(self, label: str, value: Any) -> None:
-        """Add what the run returned, or a tensor of its state afterwards."""
+        """Add an output of the run, or a tensor of its final state."""
         self.trace.outputs[label] = value
         if isinstance(value, Tensor):
             self.trace.outputs[label] = _Value(self._read(value, None))
 
 
 class _Value(int):
-    """The place of a value in a trace, where a Python number could stand as well."""
+    """The place of a value in a trace, as distinct from a Python number."""
 
 
 def is_value(output: Any) -> bool:
@@ -354,7 +355,7 @@ def _is_mutable(func: Any) -> bool:
 def _named_arguments(
     func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Iterator[tuple[Any, Any]]:
-    """Yield each argument's declaration in the schema, and what is given for it."""
+    """Yield each argument's declaration in the schema, with its value in a call."""
     for number, argument in enumerate(func._schema.arguments):
         if number < len(args):
             yield argument, args[number]
@@ -377,7 +378,7 @@ def _written_arguments(
 
 
 def _is_random(func: Any, scalars: Mapping[str, Any]) -> bool:
-    """Return whether a call draws numbers: attention without dropout only could."""
+    """Return whether a call draws random numbers, which attention without dropout doesn't."""
     if torch.Tag.nondeterministic_seeded not in getattr(func, "tags", ()):
         return False
     return all(

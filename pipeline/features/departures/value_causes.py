@@ -24,7 +24,7 @@ _DROPOUTS = frozenset(
 
 
 def find_training_mode(difference: RunDifference) -> Cause | None:
-    """Dropout or batch norm that one of both runs in training mode."""
+    """Find a dropout or batch norm that only one of the runs executes in training mode."""
     program = difference.program
     reference = difference.reference
     for name, event in (("program", program), ("reference", reference)):
@@ -58,7 +58,7 @@ def _is_dropout(event: TraceEvent[Any]) -> bool:
     if place.module is not None:
         kind = name_class(place.module)
     node = getattr(event.site, "target", "")
-    # A `bernoulli` may be the model's own: only what is around it tells.
+    # A `bernoulli` may be the model's own: only its surroundings tell.
     return "dropout" in f"{event.base} {place.function} {kind} {node}".lower()
 
 
@@ -72,7 +72,7 @@ def _training_flag(event: TraceEvent[Any]) -> bool | None:
 
 
 def find_weights(difference: RunDifference) -> Cause | None:
-    """Parameters and buffers that the program and the module have with other values."""
+    """Find parameters and buffers whose values differ between the program and the module."""
     pairs = list(_weight_pairs(difference))
     if not pairs:
         return None
@@ -104,7 +104,7 @@ _OTHER_VALUES = "has other values in the program than in the reference"
 
 
 def _weight_pairs(difference: RunDifference) -> Iterator[tuple[Leaf[Any], Leaf[Any]]]:
-    """Yield values of one name that departs in one of both runs: the program's, the reference's."""
+    """Yield pairs of same-named leaves, the program's and the reference's, if either departs."""
     program = difference.comparison.program.leaves
     reference = difference.comparison.reference.leaves
     departing = {id(leaf) for leaf in difference.program_leaves}
@@ -119,7 +119,7 @@ def _weight_pairs(difference: RunDifference) -> Iterator[tuple[Leaf[Any], Leaf[A
 
 
 def find_attribute(difference: RunDifference) -> Cause | None:
-    """A tensor that the reference keeps in an attribute, which is no buffer."""
+    """Find a tensor that the reference keeps in an attribute that isn't a buffer."""
     for leaf in difference.reference_leaves:
         if leaf.kind == "attribute":
             text = (
@@ -131,7 +131,7 @@ def find_attribute(difference: RunDifference) -> Cause | None:
 
 
 def find_random_numbers(difference: RunDifference) -> Cause | None:
-    """Random numbers that one of both draws."""
+    """Find random numbers that one of the runs draws."""
     program = difference.program
     reference = difference.reference
     if reference is not None and reference.random:
@@ -149,7 +149,7 @@ def find_random_numbers(difference: RunDifference) -> Cause | None:
 
 
 def find_fast_path(difference: RunDifference) -> Cause | None:
-    """Attention that eager modules compute in one operator, which is never exported."""
+    """Find attention that eager modules compute in one operator, which is never exported."""
     event = difference.reference
     if event is None or event.base not in _FAST_PATHS:
         return None
@@ -165,7 +165,7 @@ _FAST_PATHS = frozenset(
 
 
 def find_dtype(difference: RunDifference) -> Cause | None:
-    """Results of another dtype."""
+    """Find results that differ in dtype."""
     event = difference.reference or difference.program
     if event is None:
         return None
@@ -204,8 +204,9 @@ def find_dtype(difference: RunDifference) -> Cause | None:
 def _is_by_autocast(
     event: TraceEvent[Any], side: str, difference: RunDifference
 ) -> bool:
-    """Tell whether an operator casts since one side computes under autocast there: its line is
-    in such a context, or that side alone enters autocast and the line asks for no dtype."""
+    """Return whether an operator casts because only one side computes under autocast there: its
+    line is in an autocast context, or only that side enters autocast and the line asks for no
+    dtype."""
     if event.base != "_to_copy":
         return False
     if "autocast" in _contexts(difference):
@@ -226,7 +227,7 @@ _ASKS_FOR_DTYPE = re.compile(
 
 
 def _are_alike(difference: RunDifference) -> bool:
-    """Return whether both operators have one name."""
+    """Return whether both operators have the same name."""
     program = difference.program
     reference = difference.reference
     return (
@@ -235,7 +236,7 @@ def _are_alike(difference: RunDifference) -> bool:
 
 
 def _contexts(difference: RunDifference) -> str:
-    """Return the texts of `with` statements and decorators around what departs."""
+    """Return the texts of `with` statements and decorators around the departing operators."""
     texts = []
     for place in difference.places():
         for call in place.calls if place is not None else ():
@@ -254,7 +255,7 @@ def _result_dtype(difference: RunDifference, is_program: bool) -> Any:
 
 
 def find_constant(difference: RunDifference) -> Cause | None:
-    """A tensor that was made while tracing, and is a constant of the program."""
+    """Find a tensor that was made while tracing, and is a constant of the program."""
     leaves = [
         leaf for leaf in difference.program_leaves if leaf.kind in ("constant", "")
     ]
@@ -275,7 +276,7 @@ def find_constant(difference: RunDifference) -> Cause | None:
 
 
 def _describe_foreign(leaf: Leaf[Any], difference: RunDifference) -> Cause:
-    """Describe a tensor of the reference that no operator made, where the program has none."""
+    """Describe a tensor of the reference that no operator made and the program lacks."""
     place = place_of(leaf.site)
     if leaf.site is None:
         text = "the reference computes it outside of PyTorch, where nothing can be recorded"
@@ -287,7 +288,7 @@ def _describe_foreign(leaf: Leaf[Any], difference: RunDifference) -> Cause:
 
 
 def find_outside_work(difference: RunDifference) -> Cause | None:
-    """Work of a reference that is a function, before or after it calls the model."""
+    """Find work that a reference function does before or after it calls the model."""
     event = difference.reference
     if event is None:
         return None

@@ -1,8 +1,8 @@
 """ETRecords: the lines and modules of a package's instructions, for ExecuTorch's `Inspector`.
 
-ExecuTorch writes one while all methods are lowered in one call. Here each compile unit keeps its
-own entries, and linking, which renumbers neither instructions nor debug handles, joins them. What
-differs from run to run, ids of graphs in memory and paths of a machine, is exchanged.
+ExecuTorch writes an ETRecord while it lowers all methods in one call. Here each compile unit keeps
+its entries, and linking, which renumbers neither instructions nor debug handles, joins them. Data
+that differs between runs, such as ids of graphs in memory and paths of a machine, is replaced.
 Source: executorch/devtools/etrecord/_etrecord.py, executorch/exir/serde/serialize.py.
 """
 
@@ -34,21 +34,21 @@ if TYPE_CHECKING:
 FILE = ETRECORD
 _IDENTIFIER = "ETRECORD_V0"
 _EXPORTED, _EDGE = "exported_program", "edge_dialect_exported_program"
-# By method each; in the order in which ExecuTorch writes them.
+# Each is keyed by method. In the order in which ExecuTorch writes them.
 _MAPS = ("debug_handle_map", "delegate_map", "instruction_id_to_num_outs_map")
 _GRAPH_ID = "export_graph_id"
-# Of a program, beside its graph.
+# The parts of a program in addition to its graph.
 _PARTS = (
     "_state_dict",
     "_constants",
     "_example_inputs",
 )
-# Stand for the id of the exported program's graph, which `Inspector` looks for, and for those of
-# graphs on the way to the edge program: addresses, and one may be several graphs' in turn.
+# Replace the id of the exported program's graph, for which `Inspector` looks, and the ids of graphs
+# on the way to the edge program. Ids are addresses, which several graphs may use in turn.
 _OWN_GRAPH, _OTHER_GRAPH = 1, 0
 _NAME = re.compile(rf"(.*?)(?:/(.*?))?({'|'.join(_PARTS)})?")  # kind, method, part
 _FILE = re.compile(r'File "([^"\n]+)"')
-_TIME = (1980, 1, 1, 0, 0, 0)  # the least that a zip file holds
+_TIME = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip file can store
 
 Lines = Mapping[str, str]
 
@@ -60,14 +60,14 @@ def record_etrecord(
 
     Args:
         manager: the emitted unit, which was lowered with `generate_etrecord`.
-        lines: by method, for those that were quantized, as `map_current_lines` returns them.
+        lines: for quantized methods, the result of `map_current_lines`, by method.
 
     Raises:
         PipelineError: ExecuTorch can't write, or would not read, the record.
     """
     etrecord = manager.get_etrecord()
     programs = etrecord.edge_dialect_program
-    if isinstance(programs, ExportedProgram):  # whose method would be called `forward`
+    if isinstance(programs, ExportedProgram):  # which would be named `forward`
         (method,) = manager.methods
         etrecord.edge_dialect_program = {method: programs}
     for method in manager.methods:
@@ -79,7 +79,7 @@ def record_etrecord(
     file = io.BytesIO()
     try:
         etrecord.save(file)
-    except SerializeError as error:  # as of control flow with constants of its own
+    except SerializeError as error:  # such as control flow with its own constants
         *_, first = iter_causes(error)
         raise PipelineError(
             f"{', '.join(sorted(manager.methods))}: ExecuTorch can't write the program into an "
@@ -105,8 +105,8 @@ def record_etrecord(
 def map_current_lines(
     quantized: ExportedProgram, source: ExportedProgram
 ) -> dict[str, str]:
-    """Map each stack trace of a quantized program, which may be of an earlier export, to that of
-    the same node in its source now."""
+    """Map each stack trace of a quantized program, which may come from an earlier export, to the
+    stack trace of the same node in its current source."""
     now = {
         (node.name, str(node.target)): node.meta.get("stack_trace")
         for node in iter_nodes(source)
@@ -144,7 +144,7 @@ def _neutralize(serialized: bytes, own_graph: int | None, lines: Lines | None) -
 
 
 def _shorten(path: re.Match[str]) -> str:
-    """Return a file by its name in its package, its last two parts, or as `<generated>`."""
+    """Return a file's name in its package, the last two parts of its path, or `<generated>`."""
     if path[1].startswith("<"):
         return f'File "{path[1].partition(">")[0]}>"'
     parts = PurePath(path[1]).parts
@@ -170,12 +170,12 @@ def join_etrecords(
             else:
                 entries[name] = blob
     own_graph = entries.pop(_GRAPH_ID, None)
-    # By name, as the emitter goes through the methods.
+    # In the order of names, in which the emitter processes the methods.
     values: dict[str, Any] = {n: dict(sorted(maps.get(n, {}).items())) for n in _MAPS}
     if own_graph is not None:
         values[_GRAPH_ID] = _OWN_GRAPH
     with store.writer() as blob:
-        # `zipfile` flushes, which the store does when the blob is complete.
+        # `zipfile` flushes, but the store does that when the blob is complete.
         file: Any = SimpleNamespace(write=blob.write, flush=lambda: None)
         with zipfile.ZipFile(file, "w") as archive:
             for name in sorted(entries, key=lambda name: _rank(name, order)):
@@ -206,8 +206,8 @@ def _rank(name: str, order: Sequence[str]) -> tuple[Any, ...]:
 def load_etrecord(path: str | Path, method: str) -> ETRecord:
     """Load the ETRecord of one method of a package, for `Inspector(etrecord=...)`.
 
-    That looks for the method `forward` alone: profile one method a run. Raises PipelineError where
-    the package has no such method.
+    `Inspector` looks only for the method `forward`, so profile one method per run. Raises
+    PipelineError if the package has no such method.
     """
     from executorch.devtools.etrecord import ETRecord, parse_etrecord
 

@@ -1,4 +1,4 @@
-"""Records the entries of an ETRecord when a unit is emitted, and joins them when it is linked."""
+"""Records a unit's ETRecord entries when it is emitted, and joins them when a package is linked."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pipeline.store.digest import Digest
 from pipeline.store.files import ETRECORD
 from pipeline.store.store import Store
 
-if TYPE_CHECKING:  # torch, without which new weights are linked
+if TYPE_CHECKING:  # torch, which linking new weights doesn't need
     from executorch.exir import ExecutorchProgramManager
     from torch.export import ExportedProgram
 
@@ -22,8 +22,8 @@ def record_entries(
     programs: Mapping[str, ExportedProgram],
     store: Store,
 ) -> dict[str, Any]:
-    """Record the entries of an ETRecord where the config asks for one; quantized methods get the
-    lines that their nodes stand on by now."""
+    """Record the entries of an ETRecord if the config asks for one; quantized methods get the
+    current lines of their nodes."""
     from pipeline.features.etrecord.etrecord import map_current_lines, record_etrecord
     from pipeline.run.build.load import load_method
 

@@ -1,5 +1,5 @@
-"""Explain: what a run would do, and why each action of a package is current or not, to the file,
-tensor or library."""
+"""Explain: what a run would do, and why each action of a package is current or stale, down to the
+file, tensor or library."""
 
 from __future__ import annotations
 

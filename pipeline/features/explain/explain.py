@@ -1,4 +1,4 @@
-"""`doit explain`: why each action of a package or a method is current or not."""
+"""`doit explain`: why each action of a package or a method is current or stale."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from pipeline.store.errors import PipelineError
 from pipeline.store.files import read_record
 from pipeline.store.json_diff import diff_json
 
-_SHOWN = 0.05  # seconds of a stage, below which it is passed over
+_SHOWN = 0.05  # seconds; shorter stages aren't shown
 _NEEDED = (SOURCE_CALLS, PACKAGE_CALLS, LOADS)
-_SLOWEST = 5  # actions that are named
+_SLOWEST = 5  # actions to name
 _SCHEDULE = ("seconds", "workers", "idle", "idle_while_ready", "chain")
 
 
 def run(plan: Plan, words: Sequence[str], json: bool = False) -> Iterator[Any]:
-    """Explain each target, or without any the last run.
+    """Explain each target, or the last run if no target is named.
 
     Args:
-        json: yields one record instead of lines, as `forms.EXPLANATION` describes it.
+        json: yields one record instead of lines, in the form of `forms.EXPLANATION`.
 
     Raises:
-        PipelineError: a target is not there, or its config has mistakes; what is explained before
-            it is yielded first.
+        PipelineError: a target doesn't exist or its config has mistakes; explanations of earlier
+            targets are yielded first.
     """
     if not words:
         schedule, sentences = _read_last_run(plan)
@@ -69,7 +69,7 @@ def run(plan: Plan, words: Sequence[str], json: bool = False) -> Iterator[Any]:
 
 
 def _read_last_run(plan: Plan) -> tuple[dict[str, Any], list[str]]:
-    """Return what bounded the last run that did something, and in sentences. Raises
+    """Return the bounds of the last run that did something, also in sentences. Raises
     PipelineError."""
     timeline = read_record(plan.workspace.build / TIMELINE)
     bounds = next(call_all("find_schedule", timeline), None)
@@ -82,13 +82,13 @@ def _read_last_run(plan: Plan) -> tuple[dict[str, Any], list[str]]:
     return {name: schedule[name] for name in _SCHEDULE}, sentences
 
 
-# An action as JSON, and its entry in the store, where that says how long its stages took.
+# An action as JSON, and its entry in the store if the entry records the time of its stages.
 Explained = tuple[dict[str, Any], ActionEntry | None]
 
 
 def explain(plan: Plan, target: Target) -> Iterator[Explained]:
-    """Explain each action of a package or of some of its methods: whether it is current, and for
-    one that is not, everything that tells its key from the nearest earlier one.
+    """Explain each action of a package or of some of its methods: whether it is current, and if
+    not, every difference between its key and the nearest earlier key.
 
     Raises:
         PipelineError: the config has mistakes.
@@ -131,8 +131,8 @@ def _make_title(record: Mapping[str, Any]) -> str:
 
 
 def _find_timed(task: ActionTask, action: Action | None) -> ActionEntry | None:
-    """Return the entry of an action that was done, if it says how long its stages took. That of a
-    link counts what it joins, so it says nothing of its own."""
+    """Return the entry of a completed action if it records the time of its stages. Returns None for
+    a link, whose times include those of the objects that it joins."""
     if task.kind == "link" or action is None:
         return None
     entry = task.plan.workspace.store.get(action.digest)
@@ -142,7 +142,7 @@ def _find_timed(task: ActionTask, action: Action | None) -> ActionEntry | None:
 
 
 def _describe_time(entry: ActionEntry) -> str:
-    """Say where the time went when an action was done, whether here or elsewhere."""
+    """Describe how an action's time was spent, whether it ran here or elsewhere."""
     stages = sorted(
         entry.stages.items(),
         key=lambda item: -item[1],
@@ -159,8 +159,8 @@ def _describe_time(entry: ActionEntry) -> str:
 
 
 def _compare_with_calls(entry: ActionEntry) -> str:
-    """Say how often a validation took the time of the calls and loads that it can't do without; ""
-    for other actions."""
+    """Describe a validation's time as a multiple of its unavoidable calls and loads; "" for
+    others."""
     calls = sum(entry.stages.get(name, 0.0) for name in _NEEDED)
     if not calls:
         return ""
@@ -169,7 +169,7 @@ def _compare_with_calls(entry: ActionEntry) -> str:
 
 
 def _count_observed(entry: ActionEntry) -> str:
-    """Say on how many inputs a quantization observed ranges; "" where it did on none."""
+    """Describe on how many inputs a quantization observed ranges; "" if on none."""
     calibration = entry.result.get("facts", {}).get("calibration", {})
     match calibration.get("inputs", 0):
         case 0:
@@ -183,7 +183,7 @@ def _count_observed(entry: ActionEntry) -> str:
 def _explain_action(
     task: ActionTask, status: Status, action: Action | None
 ) -> dict[str, Any]:
-    """Return an action as JSON, with what tells its key from that of an earlier one."""
+    """Return an action as JSON, with the differences between its key and an earlier action's."""
     plan = task.plan
     record = {
         **describe_action(task, status),
@@ -213,8 +213,9 @@ def _explain_action(
 def _nearest_key(
     task: ActionTask, action: Action
 ) -> tuple[str, Mapping[str, Any] | None]:
-    """Return the key of the last build in this workspace, else the most similar one of this package
-    in the store, and which of them it is; of equally similar ones the latest used."""
+    """Return an earlier key to compare with, and a description of it: the last build in this
+    workspace, otherwise the most similar key of this package in the store, preferring the most
+    recently used."""
     store = task.plan.workspace.store
     previous, old = _find_last(task)
     if previous is not None and previous != action.digest:
@@ -241,8 +242,8 @@ def _nearest_key(
 def _find_last(
     task: ActionTask,
 ) -> tuple[Digest | None, Mapping[str, Any] | None]:
-    """Return the digest of the action that was last done in this workspace and, of a failed
-    validation, which the store does not hold, its key."""
+    """Return the digest of the action last completed in this workspace. For a failed validation,
+    which the store doesn't keep, also return its key."""
     state = task.plan.workspace.state(task.name)
     record = state.get(task.kind, {})
     if KINDS[task.kind].installed:
@@ -253,11 +254,11 @@ def _find_last(
 def _is_of_package(
     task: ActionTask,
 ) -> Callable[[Digest, Mapping[str, Any]], bool]:
-    """Return a function that tells of an action's digest and key whether it is one of the same
-    package, or the export of the same model.
+    """Return a predicate on an action's digest and key: whether it belongs to the same package, or
+    exports the same model.
 
-    Packages share what is quantized and compiled, so these keys name none; the links of a package
-    name what they are made of.
+    Packages share quantized and compiled methods, so the keys of these actions name no package; a
+    package's links name the actions whose results they use.
     """
     package = task.name
     if task.kind in ("compile", "quantize"):
@@ -272,7 +273,7 @@ def _is_of_package(
 
 
 def _used_by_links(plan: Plan, package: str) -> set[Digest]:
-    """Return the compile and quantize actions of all links of a package that the store holds."""
+    """Return the compile and quantize actions behind all links of a package in the store."""
     store = plan.workspace.store
     used = set[Digest]()
     for _, key in earlier_keys(store, "link", {"model": plan.model(package)}):
@@ -290,7 +291,7 @@ def _used_by_links(plan: Plan, package: str) -> set[Digest]:
 
 
 def _comparable(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    """Return whether two keys are about the same thing, as far as a key says so."""
+    """Return whether two keys have the same model and the same method names."""
     return old.get("model") == new.get("model") and all(
         old.get(name, {}).keys() == new.get(name, {}).keys()
         for name in ("methods", "programs")

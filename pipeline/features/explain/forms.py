@@ -1,4 +1,4 @@
-"""The outlines of what `doit plan`, `doit explain` and `doit why` print with `--json`
+"""The forms of the `--json` output of `doit plan`, `doit explain` and `doit why`
 (`moments.Command.record`)."""
 
 from __future__ import annotations

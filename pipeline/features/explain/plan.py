@@ -1,4 +1,4 @@
-"""`doit plan`: what a run would do and why, or what each method finally gets."""
+"""`doit plan`: what a run would do and why, or the effective config of each method."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ _UNLINKED_FAMILY = Status("waiting", "packages of its family must be linked firs
 def run(
     plan: Plan, words: Sequence[str], resolved: bool = False, json: bool = False
 ) -> Iterator[Any]:
-    """Yield a line for each action that a run would not find current, and a sum.
+    """Yield a line for each action that a run would not find current, and totals.
 
     Args:
         words: packages or their methods (`package/method`), by default all.
-        resolved: yields what each method finally gets instead.
-        json: yields one record instead, as `forms.PLAN` describes it.
+        resolved: yields the effective configs instead.
+        json: yields one record instead, in the form of `forms.PLAN`.
 
     Raises:
-        PipelineError: there is no such package, or a package has mistakes.
+        PipelineError: a package doesn't exist or has mistakes.
     """
     if resolved and json:
         raise PipelineError(
@@ -65,8 +65,8 @@ def run(
 
 
 def _resolve(plan: Plan, packages: Sequence[str]) -> Iterator[str]:
-    """Yield the resolved configs of packages. Raises ConfigErrors for the others, after these."""
-    # Pydantic, which a preview does without.
+    """Yield the effective configs of packages. Raises ConfigErrors for invalid ones at the end."""
+    # Imports pydantic, which a preview doesn't need.
     from pipeline.features.explain.resolved import (
         resolved_view,
     )
@@ -86,18 +86,18 @@ def _resolve(plan: Plan, packages: Sequence[str]) -> Iterator[str]:
         raise ConfigErrors(problems)
 
 
-Expected = tuple[ActionTask, Status]  # an action that a run looks at, and what it finds
+Expected = tuple[ActionTask, Status]  # an action that a run checks, and its status
 
 
 def expected_action(task: ActionTask, status: Status) -> Action | None:
-    """Return the action, or None where it can't be known before another one has run."""
+    """Return the action, or None if it can't be known until another action has run."""
     if status.state == "waiting":
         return None
     return find_action(task.plan, task.kind, task.name, task.unit)
 
 
 def is_of(task: ActionTask, target: Target) -> bool:
-    """Tell whether it is one of a target's actions: of methods, also the export of the model."""
+    """Return whether an action belongs to a target, as the model's export does to each method."""
     if task.kind == "export":
         return task.model == task.plan.exporter(target.package)
     if task.package != target.package:
@@ -106,9 +106,11 @@ def is_of(task: ActionTask, target: Target) -> bool:
 
 
 def foresee_links(plan: Plan, packages: Iterable[str]) -> dict[str, Status]:
-    """Return the statuses of links, of the packages' families too, without packages that have
-    mistakes, and let the plan know the files that a run takes from the store: a validation is known
-    by the files of its package."""
+    """Return the statuses of the links of packages and their families, except invalid packages.
+
+    Also gives the plan the files that a run takes from the store, since a validation's key depends
+    on the files of its package.
+    """
     members = dict.fromkeys(packages)
     for package in list(members):
         members |= dict.fromkeys(plan.members(package))
@@ -134,11 +136,11 @@ def foresee_links(plan: Plan, packages: Iterable[str]) -> dict[str, Status]:
 def expected(
     plan: Plan, package: str, links: Mapping[str, Status], whole: bool = False
 ) -> Iterator[Expected]:
-    """Yield the actions of a package without problems, in the order of a run.
+    """Yield the actions of a valid package, in the order of a run.
 
     Args:
-        links: what `foresee_links` returned.
-        whole: whether a run asks nothing about the methods of a package that the store has.
+        links: the result of `foresee_links`.
+        whole: whether the run skips the methods of a package whose link the store has.
     """
     if (model := plan.exporter(package)) is not None:
         pending = plan.pending.get((package, "link"))
@@ -147,7 +149,7 @@ def expected(
     link = links[package]
     for unit in plan.units(package):
         compile_ = ActionTask(plan, "compile", None, package, unit)
-        if link.current:  # a run doesn't look at them, whatever the store has
+        if link.current:  # a run doesn't check them, whatever the store has
             status = _LINKED
         elif whole and link.state == "hit":
             status = _TO_FETCH
@@ -172,8 +174,8 @@ def expected(
 
 
 def _waits_for_family(plan: Plan, package: str, links: Mapping[str, Status]) -> bool:
-    """Tell whether a package of the same family is to be linked, whose files count for the
-    validation."""
+    """Return whether a package of the family, whose files the validation needs, is yet to be
+    linked."""
     for member in plan.members(package):
         if member in links and links[member].state in _NOT_THERE:
             return True
@@ -181,7 +183,7 @@ def _waits_for_family(plan: Plan, package: str, links: Mapping[str, Status]) -> 
 
 
 def _find_status(task: ActionTask) -> Status:
-    """Return what a run would find, unless it does tasks of the user's first."""
+    """Return the status that a run would find, or the pending one after a task of the user's."""
     pending = task.plan.pending
     return (
         pending.get((task.name, "link"))
@@ -191,7 +193,7 @@ def _find_status(task: ActionTask) -> Status:
 
 
 def describe_action(task: ActionTask, status: Status) -> dict[str, Any]:
-    """Return an action and its status as JSON, in the form that `forms` gives it."""
+    """Return an action and its status as JSON, in the form given in `forms`."""
     return {
         "kind": task.kind,
         "model": task.model,
@@ -208,14 +210,14 @@ def preview(
     json: bool = False,
     has_remarks: bool = False,
 ) -> Iterator[Any]:
-    """Yield a line for each action that a run would not find current, and a sum.
+    """Yield a line for each action that a run would not find current, and totals.
 
     Args:
         json: yields one record instead.
-        has_remarks: whether remarks on the workspace are part of it.
+        has_remarks: whether to include remarks on the workspace.
 
     Raises:
-        PipelineError: packages have mistakes, after the others were reported.
+        PipelineError: packages have mistakes; raised after the others are reported.
     """
     packages = list(dict.fromkeys(target.package for target in targets))
     whole = not any(target.methods for target in targets)
@@ -260,7 +262,7 @@ _Row = tuple[str, str, str, str]
 
 
 def _describe_mistakes(faulty: Mapping[str, Sequence[Problem]]) -> Iterator[_Row]:
-    """Yield a row for each problem of packages, and one for those that many packages have."""
+    """Yield a row for each problem of the packages, but only one for a problem that many share."""
     shown: dict[Problem, str] = {}
     widespread = find_widespread(faulty)
     for package, problems in faulty.items():
@@ -288,13 +290,12 @@ class _Preview:
         self._targets: dict[str, list[Target]] = {}  # by package
         for target in targets:
             self._targets.setdefault(target.package, []).append(target)
-        self._titles: dict[Digest, str] = {}  # of the first action of a digest
+        self._titles: dict[Digest, str] = {}  # title of the first action with a digest
         self._exported: set[str] = set()
 
     def add(self, task: ActionTask, status: Status) -> None:
-        """Add an action of the targets' packages, with a row where it is not current, unless no
-        target has a part in it."""
-        if task.kind == "export":  # which several packages share
+        """Add an action if it belongs to a target, with a row if it isn't current."""
+        if task.kind == "export":  # several packages share it
             if task.title in self._exported:
                 return
             self._exported.add(task.title)
@@ -312,7 +313,7 @@ class _Preview:
                     self.notes[backend.overridden] = None
 
     def _reason(self, task: ActionTask, status: Status) -> str:
-        """Return why an action is not current, and the action that it is the same as."""
+        """Return why an action isn't current, and any earlier action that is the same."""
         reason = status.reason
         if status.state != "stale":
             return reason
@@ -324,7 +325,7 @@ class _Preview:
         return reason
 
     def sums(self, faulty: int) -> str:
-        """Return how many actions there are of each state, and how many packages are `faulty`."""
+        """Return the number of actions in each state, and the number of `faulty` packages."""
         counts = Counter(action["state"] for action in self.actions)
         verbs = dict(VERDICTS)
         if counts["waiting"] > 1:

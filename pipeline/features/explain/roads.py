@@ -1,8 +1,8 @@
-"""Roads by which a thing reaches the packages of a workspace: what of each package hangs on it.
+"""Roads: the ways in which the packages of a workspace depend on a thing.
 
-A thing is a file or folder, a tensor of a model, a backend, a distribution, a library of operators,
-a pass, or a variable of the environment (`$NAME`). Each function yields the roads of one kind:
-methods, the kind of road, and what on it names the thing. Nothing is exported or built.
+A thing is a file or folder, a tensor of a model, a backend, a distribution, an operator library, a
+pass, or an environment variable (`$NAME`). Each function yields the roads of one kind: the methods,
+the kind of road, and the reference to the thing. Nothing is exported or built.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ from pipeline.plan.golden import find_golden
 from pipeline.plan.plan import Plan
 from pipeline.store.toolchain import CORE
 
-# A road, as `make_road` returns it.
+# A road, as returned by `make_road`.
 Road = Mapping[str, Any]
 
 
 def make_road(
     kind: str, through: str, methods: Sequence[str] = (), lowers: bool = True
 ) -> Road:
-    """Return a road to a package as `forms.DEPENDENTS` has it.
+    """Return a road to a package, in the form of `forms.DEPENDENTS`.
 
     Args:
-        kind: one of the words for `road` there.
-        through: what names the thing: a key of the config, a pass, a file.
-        methods: those that hang on the thing; none for all of the package's.
-        lowers: whether a change of it lowers methods anew, and not only validates the package.
+        kind: one of the values for `road` there.
+        through: the reference to the thing: a key of the config, a pass, a file.
+        methods: the methods that depend on the thing; empty for all methods of the package.
+        lowers: whether a change of the thing lowers methods again, and not only validates the
+            package.
     """
     return {
         "methods": list(methods) or None,
@@ -42,16 +43,16 @@ def make_road(
     }
 
 
-# Tells whether a name, as keys and configs have it, is the thing.
+# Returns whether a name in a key or config refers to the thing.
 Matches = Callable[[str], bool]
 
 
 def make_match(word: str, spelled: str) -> Matches:
-    """Return what tells whether a name is what a word stands for.
+    """Return a predicate on names: whether a word refers to the name.
 
     Args:
-        word: as it was typed; a pattern, too.
-        spelled: the same as a path of the workspace, as records write it.
+        word: the word as typed, which may be a pattern.
+        spelled: the word as a path in the workspace, in the spelling of records.
     """
     folder = spelled.rstrip("/") + "/"
 
@@ -66,7 +67,7 @@ def make_match(word: str, spelled: str) -> Matches:
 
 
 def find_roads(plan: Plan, package: str, matches: Matches) -> Iterator[Road]:
-    """Yield the roads to a package. Raises SourceError for a model that can't be read."""
+    """Yield the roads to a package. Raises SourceError if a model can't be read."""
     yield from _find_config_roads(plan, package, matches)
     if plan.model(package) not in plan.models.sources or plan.problems(package):
         return
@@ -84,7 +85,7 @@ def _find_config_roads(plan: Plan, package: str, matches: Matches) -> Iterator[R
 
 
 def _find_source_roads(plan: Plan, package: str, matches: Matches) -> Iterator[Road]:
-    """Yield the roads through a model: its source, all that its exporter read, its tensors."""
+    """Yield the roads through a model: its source, its exporter's reads, its tensors."""
     root = plan.workspace.root
     export = str(plan.export(package))
     source = plan.models.source(export)
@@ -148,8 +149,7 @@ def _find_file_roads(plan: Plan, package: str, matches: Matches) -> Iterator[Roa
 
 
 def _find_code_roads(plan: Plan, package: str, matches: Matches) -> Iterator[Road]:
-    """Yield the roads through passes and libraries of operators, which run where methods are
-    lowered."""
+    """Yield the roads through passes and operator libraries, whose code runs in lowering."""
     config = plan.config(package)
     for reference, inputs in plan.inputs.passes(package).items():
         if matches(reference) or _name_match(inputs, matches):
@@ -165,8 +165,8 @@ def _find_code_roads(plan: Plan, package: str, matches: Matches) -> Iterator[Roa
 
 
 def _name_match(inputs: Mapping[str, object], matches: Matches) -> bool:
-    """Tell whether code depends on a thing, by the names of its inputs: paths, `$VARIABLE`,
-    `lib:distribution`, `import module`."""
+    """Return whether code depends on a thing, judging by the names of its inputs: paths,
+    `$VARIABLE`, `lib:distribution`, `import module`."""
     for name in inputs:
         bare_name = name.removeprefix("lib:").removeprefix("import ")
         if matches(name) or matches(bare_name):
@@ -185,7 +185,7 @@ def _find_backend_roads(plan: Plan, package: str, matches: Matches) -> Iterator[
 
 
 def _find_toolchain_roads(plan: Plan, package: str, matches: Matches) -> Iterator[Road]:
-    """Yield the roads through distributions whose versions count for what is made."""
+    """Yield the roads through distributions whose versions affect the results."""
     for name in _select(CORE, matches):
         yield make_road("toolchain", name)
     config = plan.config(package)

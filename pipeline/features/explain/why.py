@@ -1,5 +1,4 @@
-"""`doit why`: which packages and methods hang on a file, a tensor, a backend or a library, and by
-which road."""
+"""`doit why`: which packages and methods depend on a file, tensor, backend or library, and how."""
 
 from __future__ import annotations
 
@@ -18,11 +17,11 @@ _USAGE = "doit why <file | tensor | backend | library | $VARIABLE>"
 
 
 def run(plan: Plan, words: Sequence[str], json: bool = False) -> Iterator[Any]:
-    """Yield a line for each road by which a package hangs on a thing, and a sum.
+    """Yield a line for each road by which a package depends on a thing, and totals.
 
     Args:
         words: one thing, or a pattern of tensors or files.
-        json: yields one record instead, as `forms.DEPENDENTS` describes it.
+        json: yields one record instead, in the form of `forms.DEPENDENTS`.
 
     Raises:
         PipelineError: no thing is named, or there is no package.
@@ -58,7 +57,7 @@ def run(plan: Plan, words: Sequence[str], json: bool = False) -> Iterator[Any]:
 
 
 def _spell(plan: Plan, word: str) -> str:
-    """Return a word that names a file as records of the workspace write it."""
+    """Return a word in the spelling of the workspace's records if it names a file."""
     path = find_path(plan, word)
     if not path.exists():
         return word
@@ -68,7 +67,7 @@ def _spell(plan: Plan, word: str) -> str:
 def _find_relatives(
     plan: Plan, rows: Sequence[Mapping[str, Any]]
 ) -> Iterator[dict[str, Any]]:
-    """Yield a row for each package that is linked anew since one of its family is."""
+    """Yield a row for each package that is linked again because one of its family is lowered."""
     lowered = dict.fromkeys(row["package"] for row in rows if row["lower"])
     for package in plan.packages:
         if package in lowered:
@@ -84,7 +83,7 @@ def _show(
     unknown: Mapping[str, str],
     exists: bool,
 ) -> Iterator[str]:
-    """Yield the lines; `exists` is false for a word that can only be a file, and is none."""
+    """Yield the lines; `exists` is false if the word can only be a file that doesn't exist."""
     cells = []
     for row in rows:
         methods = ", ".join(row["methods"] or ["all methods"])

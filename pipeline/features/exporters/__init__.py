@@ -1,12 +1,12 @@
-"""Exporters: models whose source is a Python file, which is run to export their methods.
+"""Exporters: models whose source is a Python file that exports their methods when it runs.
 
 export    an export action, from the exporter to an archive in the store
-exporter  what an exporter defines, and the calls of it
-diagnose  `doit diagnose`: drafts of what can't be exported
-reference_calls  calls of what an exporter names as references, for other features
+exporter  the functions that an exporter defines, and the calls of them
+diagnose  `doit diagnose`: drafts of modules that can't be exported
+reference_calls  calls of an exporter's references, for other features
 handover  from the exporter's process to the one that writes the archive
-neutral   what is alike in the process of every exporter
-shared_members  weights of several programs, once in the archive
+neutral   the common environment of every exporter's process
+shared_members  stores the weights of several programs once in the archive
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Deaths of an exporter's process of what it announced, where no fork can die in its place.
+"""Deaths of an exporter's process from work that it announced, on systems without a safe fork.
 
-Some kernels end their process for inputs that they do not take. The process says what it is about
-to try; after its death another one runs the exporter again, and leaves that out.
+Some kernels end their process for inputs that they don't take. The process announces what it is
+about to try; after its death another process runs the exporter again and leaves that out.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _MOST_DEATHS = 16
 
 
 class Announcements:
-    """Announces in an open file, which a process shares, the next thing that may end it.
+    """Announces, in an open file shared with the process, the next step that may end the process.
 
     Attributes:
-        deaths: the labels of what earlier processes died of, with the signal.
+        deaths: by label, the signal with which an earlier process died at that step.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -29,14 +29,14 @@ class Announcements:
         self.deaths: dict[str, str] = {}
 
     def announce(self, label: str) -> None:
-        """Say in the process what it tries next."""
+        """Announce, in the process, the next step."""
         self._file.seek(0)
         self._file.truncate()
         self._file.write(label.encode())
         self._file.flush()
 
     def add_death(self, error: ChildError) -> bool:
-        """Add what a process died of; return whether another one can leave it out."""
+        """Record a process's death; return whether another process can skip its last step."""
         self._file.seek(0)
         label = self._file.read().decode()
         self._file.seek(0)
@@ -50,13 +50,13 @@ class Announcements:
 def run_announced(
     run: Callable[[Announcements | None], dict[str, Any]], handover: Handover
 ) -> dict[str, Any]:
-    """Return what a function returns that runs an exporter in a process of its own, and again after
-    each death that was announced.
+    """Call a function that runs an exporter in a separate process, and again after each announced
+    death; return its result.
 
     Args:
-        run: is given None where the process can fork.
+        run: the function, which is passed None if the process can fork.
 
-    Raises what it raises.
+    Raises whatever `run` raises.
     """
     if fork_is_safe():
         return run(None)

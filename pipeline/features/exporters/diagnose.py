@@ -1,7 +1,7 @@
-"""`doit diagnose`: what of a model `torch.export` can't export, all of it at once.
+"""`doit diagnose`: everything in a model that `torch.export` can't export, all at once.
 
-A build stops at the first refusal, and does not run the exporter again by itself: that takes the
-time of an export, and the exporter may do more than export. So it is asked for.
+A build stops at the first error and doesn't run the exporter again by itself, since that takes the
+time of an export, and the exporter may do more than export. Hence this is a separate command.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pipeline.store.errors import PipelineError, plural
 from pipeline.store.files import make_folder
 from pipeline.store.workspace import Workspace
 
-# What `doit diagnose --json` prints (`moments.Command.record`).
+# The output of `doit diagnose --json` (`moments.Command.record`).
 DIAGNOSIS = {
     "format": Literal[1],
     "models": [
@@ -64,8 +64,8 @@ def run(plan: Plan, words: Sequence[str], json: bool = False) -> Iterator[Any]:
         words: models or packages.
 
     Raises:
-        PipelineError: a model is not there or has no exporter, none is named, or torch.export takes
-            not all of what one exports.
+        PipelineError: no model is named, a model doesn't exist or has no exporter, or torch.export
+            can't export everything.
     """
     exports = _find_exports(plan, words)
     models: list[dict[str, Any]] = []
@@ -99,11 +99,11 @@ def _find_exports(plan: Plan, words: Sequence[str]) -> list[str]:
 
 
 def _diagnose(action: Action[ExportInputs], workspace: Workspace) -> dict[str, Any]:
-    """Run an exporter in a process of its own, and return what it exported or not."""
+    """Run an exporter in a separate process; return a record of its exports and errors."""
     make_folder(workspace.logs, workspace.build)
     path: Path = workspace.root / action.inputs.path
     with logging_to(workspace.logs / "diagnose.log"):
-        from pipeline.features.exporters.export import (  # torch, which warns
+        from pipeline.features.exporters.export import (  # imports torch, which warns
             fetch_sources,
             run_drafts,
         )

@@ -1,9 +1,9 @@
-"""Drafts of what `torch.export.export` refuses: the report of `torch.export.draft_export` in our
-words, with the lines of the workspace.
+"""Drafts of modules that `torch.export.export` rejects: the report of `torch.export.draft_export`
+in this project's words, with the lines of the workspace.
 
-Within `drafting()` each call of `torch.export.export` that fails gives a draft instead, so that an
-exporter goes on and all of its calls are seen. A draft is no sound program: it is read, and never
-lowered.
+Within `drafting()`, a failing call of `torch.export.export` returns a draft instead, so the
+exporter continues and all of its calls are reported. A draft isn't a sound program: it is read, and
+never lowered.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _TAKEN = (
 
 @contextmanager
 def drafting(root: Path) -> Iterator[list[Json]]:
-    """Draft what can't be exported within the context; yield a list that gets a record of each
-    call, in the form of `diagnose.DIAGNOSIS`.
+    """Draft whatever can't be exported within the context; yield a list to which each call adds a
+    record, in the form of `diagnose.DIAGNOSIS`.
 
     Args:
         root: the workspace.
@@ -75,7 +75,7 @@ def drafting(root: Path) -> Iterator[list[Json]]:
 
 
 def _find_caller(root: Path) -> str:
-    """Return file and line of the workspace that called `torch.export.export`; "" for none."""
+    """Return the file and line of the workspace that called `torch.export.export`, or ""."""
     frame = sys._getframe(2)
     while frame is not None:
         if place := _name_place(frame.f_code.co_filename, frame.f_lineno, root):
@@ -92,9 +92,9 @@ def _name_place(filename: str, line: int, root: Path) -> str:
 
 
 def _describe_report(draft: ExportedProgram, root: Path) -> list[Json]:
-    """Return what a draft's report says, each once, in the order of the report."""
+    """Return the distinct findings of a draft's report, in the order of the report."""
     report: Any = draft._report  # type: ignore[attr-defined]
-    # Its own table lacks the files that an earlier export of the process numbered.
+    # The report's own table lacks the files that an earlier export of the process numbered.
     filenames = {number: name for name, number in INTERN_TABLE.items()}
     findings: list[Json] = []
     for failure in report.failures:
@@ -123,7 +123,7 @@ def _describe(
 
 
 def _find_operator(draft: ExportedProgram, name: str, root: Path) -> tuple[str, str]:
-    """Return the first line that calls an operator."""
+    """Return the place and the text of the first line that calls an operator."""
     for node in draft.graph.nodes:
         if str(node.target) == name and (line := source_line(node, root)) is not None:
             return line.where, line.code
@@ -133,7 +133,8 @@ def _find_operator(draft: ExportedProgram, name: str, root: Path) -> tuple[str, 
 def _find_frame(
     stack: Sequence[Mapping[str, Any]], filenames: Mapping[int, str], root: Path
 ) -> tuple[str, str]:
-    """Return the innermost line of the workspace in a stack, or else the innermost one."""
+    """Return the place and the text of the innermost line of the workspace in a stack; without one,
+    only the text of the innermost line."""
     for frame in reversed(stack):
         place = _name_place(filenames.get(frame["filename"], ""), frame["line"], root)
         if place:
@@ -142,7 +143,7 @@ def _find_frame(
 
 
 def _name_operator(name: str) -> str:
-    """Return `shop::halve` for `shop.halve.default`."""
+    """Return the short name of an operator, `shop::halve` for `shop.halve.default`."""
     return "::".join(name.split(".")[:2])
 
 

@@ -1,10 +1,11 @@
-"""Mistakes that are seen before a model is exported, which can take minutes.
+"""Mistakes that can be found before a model is exported, which can take minutes.
 
-Only what no export could accept is refused here. The shapes and dtypes of examples are compared
-with the programs that were just exported and not with those of the last export: the file that
-gives the examples gives the programs too, so who edits one may have edited the other. Nor are
-`example_inputs` and the others called before `export_methods`: they may use what that leaves
-behind, and would draw random numbers before it. Their form can be wrong for sure without a call.
+Only exporters that no export could accept are refused here. The shapes and dtypes of examples are
+compared with the programs just exported, not with those of the last export: one file gives both the
+examples and the programs, so an edit of one may go with an edit of the other. Nor are
+`example_inputs` and the other functions called before `export_methods`: they may use state that it
+leaves behind, and would draw random numbers before it. A wrong signature, though, can be detected
+without a call.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from types import CodeType, ModuleType
 from pipeline.features.exporters.exporter import name_file
 from pipeline.store.errors import SourceError
 
-# The functions that are called after the export, with the arguments that they get by place.
+# The functions that are called after the export, with their positional arguments.
 _LATER = {
     "example_inputs": ("method",),
     "calibration_inputs": ("method",),
@@ -29,8 +30,8 @@ _LATER = {
 def check_syntax(
     path: Path, text: bytes, describe: Callable[[BaseException], str]
 ) -> None:
-    """Raise SourceError for an exporter that Python can't compile, before torch is warmed up for
-    it. Nothing of it runs.
+    """Raise SourceError if Python can't compile an exporter, before torch is warmed up for it.
+    Nothing in the exporter runs.
 
     Args:
         describe: makes the text of the error.
@@ -44,8 +45,8 @@ def check_syntax(
 
 
 def check_arities(module: ModuleType) -> None:
-    """Raise SourceError for functions of an exporter that can't be called as they will be, once it
-    was imported and before it exports anything. All of them are reported."""
+    """Raise SourceError, with all mistakes, if functions of an exporter don't take the arguments
+    that they will get. Called after the exporter is imported and before it exports anything."""
     rebound = {name for code in _iter_codes(module) for name in _find_rebound(code)}
     mistakes: list[str] = []
     for name, arguments in _LATER.items():
@@ -59,8 +60,8 @@ def check_arities(module: ModuleType) -> None:
 
 
 def _check_arity(function: Callable[..., object], arguments: tuple[str, ...]) -> str:
-    """Say why a function doesn't take arguments by place; "" where it does. Parameters of `export`
-    are given by name, so what it takes beyond is not looked at."""
+    """Return why a function doesn't take its positional arguments, or "" if it does. Further
+    parameters aren't checked, since those of `export` are passed by name."""
     try:
         inspect.signature(function, follow_wrapped=False).bind_partial(*arguments)
     except TypeError:
@@ -82,7 +83,7 @@ def _iter_codes(module: ModuleType) -> Iterator[CodeType]:
 
 
 def _find_rebound(code: CodeType) -> Iterator[str]:
-    """Yield the names that a function may bind anew while it exports, by `global` or as texts."""
+    """Yield the names that a function may rebind while it exports: its names and its strings."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, str):

@@ -1,8 +1,8 @@
 """Export: run a model's exporter and keep its programs and inputs in the store.
 
-It runs in a process of its own. What it declares and imports there are its inputs
-(`declared_reads`), and with the feature `tracing` all that it looked at: the key of the action
-holds what it found.
+The exporter runs in a separate process. Its inputs are the files and modules that it declares and
+imports there (`declared_reads`) or, with the feature `tracing`, everything that it looked at; the
+key of the action contains their state.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ def export(
     workspace: Workspace,
     stages: Stages,
 ) -> None:
-    """Run the exporter and record the result, under the key of what it really read.
+    """Run the exporter and record the result under a key of the inputs that it really read.
 
     Raises:
-        SourceError: the exporter raised, gave something else than named programs and inputs that
-            fit them, reads what it does not declare, or a file that it read changed meanwhile.
+        SourceError: the exporter raised, returned anything but named programs and matching inputs,
+            read undeclared inputs, or a file that it read changed meanwhile.
     """
     root, store = workspace.root, workspace.store
     path = root / action.inputs.path
@@ -108,13 +108,13 @@ def export(
 
 
 def fetch_sources(workspace: Workspace, inputs: ExportInputs, stages: Stages) -> None:
-    """Let features fetch what an exporter reads from elsewhere. Raises SourceError."""
+    """Let features fetch remote data that an exporter reads. Raises SourceError."""
     for _ in call_all("fetch_sources", workspace, inputs, stages):
         pass
 
 
 def _watch_exporter(workspace: Workspace, inputs: ExportInputs) -> DeclaredReads:
-    """Return what learns the inputs of an exporter, of the feature that sees most."""
+    """Return the watch that learns an exporter's inputs: a feature's if there is one."""
     watches = call_all("watch_exporter", workspace, inputs)
     return next(watches, None) or DeclaredReads(workspace, inputs)
 
@@ -127,9 +127,9 @@ def run_exporter(
     stages: Stages,
     watch: ForkWatch | None = None,
 ) -> dict[str, Any]:
-    """Run an exporter of this text in a process of its own, of which a watch is told, and return
-    what it made and handed over: the arguments of `store_exported` and, as `asked`, of
-    `DeclaredReads.find`."""
+    """Run an exporter with this text in a separate process, observed by a watch. Returns the facts
+    that it handed over: the arguments of `store_exported` and, as `asked`, of `DeclaredReads.find`.
+    """
     path = root / action.inputs.path
     describe = partial(_explain, root, action.model)
     with stages.stage("run the exporter"):
@@ -153,15 +153,15 @@ def run_exporter(
 
 @contextmanager
 def _surround_exporter(root: Path, path: Path) -> Iterator[None]:
-    """Give a process what all exporters find, but for what they import and what it loads first."""
+    """Set up the environment common to all exporters in a process, before its imports."""
     _warm_up()
     with importing_for(root, path), neutral_process(root):
         yield
 
 
 def _explain(root: Path, model: str, error: BaseException) -> str:
-    """Describe what ended an exporter, and where torch says that a draft would tell more, how to
-    make one."""
+    """Describe the error that ended an exporter, with the command for a draft if torch suggests
+    one."""
     text = explain_error(error, root=root)
     if "draft_export" in str(error):
         return f"{text}; `doit diagnose {model}` lists everything in it that torch.export rejects"
@@ -169,8 +169,8 @@ def _explain(root: Path, model: str, error: BaseException) -> str:
 
 
 def run_drafts(action: Action[ExportInputs], root: Path, text: bytes) -> dict[str, Any]:
-    """Run an exporter of this text in a process of its own, with drafts of what can't be exported,
-    and return a model's record as `diagnose.DIAGNOSIS` has it, without its name."""
+    """Run an exporter with this text in a separate process, drafting whatever can't be exported.
+    Returns a model's record in the form of `diagnose.DIAGNOSIS`, without the model's name."""
     path = root / action.inputs.path
     with keeping_all():
         _warm_up()
@@ -188,7 +188,7 @@ def _draft(
     parameters: Mapping[str, Any],
     prepare: Callable[[], None],
 ) -> dict[str, Any]:
-    """Run an exporter in this process, which is its own, with drafts; return its record."""
+    """Run an exporter with drafts in this process, which serves only it; return its record."""
     root = path.parents[1]
     import_afresh(path.parent)
     prepare()
@@ -204,15 +204,15 @@ def _draft(
             record["error"] = explain_error(error, root=root)
     record["exports"] = calls
     if calls and calls[-1]["draft_error"]:
-        record["error"] = ""  # which ended the exporter
+        record["error"] = ""  # the draft's error, which ended the exporter
     return record
 
 
 def store_exported(
     exported: Mapping[str, Any], handover: Handover, store: Store
 ) -> dict[str, Any]:
-    """Store what an exporter handed over, with the records of its programs; return the result of
-    its action."""
+    """Store the data that an exporter handed over, with the records of its programs; return the
+    result of its action."""
     archive = handover.store_all(store, exported["handed"])
     facts = describe_archive(store.blob_path(archive), archive).programs
     for program in facts:
@@ -238,8 +238,8 @@ def store_exported(
 
 
 def _record(store: Store, key: Key, reads: Reads, last: Digest | None = None) -> None:
-    """Record where an export looked, before the runs that went other ways; `last` is the action of
-    one that ended well."""
+    """Record the reads of an export in front of those of earlier, different runs; `last` is the
+    action of a successful export."""
     entry = store.get_by_key(key)
     result = entry.result if entry else {}
     runs = [reads, *(run for run in parse_records(result) if run != reads)]
@@ -251,7 +251,7 @@ def _record(store: Store, key: Key, reads: Reads, last: Digest | None = None) ->
     store.put_result(key, record)
 
 
-# What torch imports only for sizes that are symbols, 80 files, and for control flow.
+# Modules that torch imports only for symbolic sizes, 80 files, and for control flow.
 _LATER = (
     "sympy.combinatorics",
     "sympy.tensor.tensor",
@@ -262,28 +262,29 @@ _LATER = (
 
 @cache
 def _warm_up() -> None:
-    """Export and save a small program and its inputs, for which torch imports much more than for
-    its own import: once for all forks, and what it reads meanwhile is no exporter's input."""
+    """Export and save a small program and its inputs, since this makes torch import much more than
+    its own import does: once for all forks, and so that none of these files counts as an exporter's
+    input."""
     example = (torch.ones(1, 1),)
     program = torch.export.export(torch.nn.Linear(1, 1).requires_grad_(False), example)
     save_programs({"forward": program}, io.BytesIO())
-    # The first one in a process makes a lock in shared memory.
+    # The first decomposition in a process creates a lock in shared memory.
     program.run_decompositions({})
     save_inputs([InputSet(example, {}, "")])
     for name in _LATER:
-        with suppress(ImportError):  # another release
+        with suppress(ImportError):  # another release of torch
             importlib.import_module(name)
     for feature in find_features():
         if feature.record_references:
             load(feature.record_references)
-    torch.compiler.list_backends()  # control flow asks all distributions for some, once a process
+    torch.compiler.list_backends()  # control flow searches all distributions once per process
     _keep_lines()
 
 
 def _keep_lines() -> None:
-    """Let stack traces quote the files of libraries, and of what runs this, as this process has
-    read them, which runs their code as it was then: Python asks for each of them whether it
-    changed, at every trace."""
+    """Let stack traces quote the files of libraries and of this package as this process first read
+    them, matching the running code. Otherwise Python checks each file for changes at every trace.
+    """
     running, installed = (
         running_files() | {isolated.__file__},
         FolderSet(environment_folders()),
@@ -305,9 +306,11 @@ def _run(
     prepare: Callable[[], None],
     announcements: Announcements | None,
 ) -> dict[str, Any]:
-    """Run an exporter in this process, which is its own, and hand over its programs and inputs;
-    return what `run_exporter` does. `prepare` is called before it is; `announcements` as in
-    `hand_over_all`."""
+    """Run an exporter in this process, which serves only it, and hand over its programs and inputs.
+
+    Returns the result of `run_exporter`. `prepare` is called first; `announcements` is as in
+    `hand_over_all`.
+    """
     requests = import_afresh(path.parent)
     prepare()
     root = path.parents[1]
@@ -326,7 +329,7 @@ def _run(
 
 @contextmanager
 def explaining_imports(path: Path) -> Iterator[None]:
-    """Say which operator nothing registers, or which file an import did not mean."""
+    """Add to errors which operator isn't registered, or which file an import didn't mean."""
     try:
         yield
     except (AttributeError, ImportError) as error:
@@ -338,7 +341,7 @@ def explaining_imports(path: Path) -> Iterator[None]:
         raise
 
 
-# Of `<model>.yaml`, which says what a feature exports.
+# The code for a `<model>.yaml`, which declares what a feature exports.
 _STAND_IN = b"""\
 from pte_pipeline.hugging_face import read_source
 
@@ -354,7 +357,7 @@ def load_exporter(path: Path, text: bytes) -> ModuleType:
 
 
 class _SourceLoader(FromText):
-    """Loads an exporter from the text that its key names, which stack traces quote too."""
+    """Loads an exporter from the text that its key contains, which stack traces quote, too."""
 
     def __init__(self, name: str, path: Path, text: bytes) -> None:
         super().__init__(name, str(path))

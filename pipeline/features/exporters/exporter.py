@@ -1,5 +1,5 @@
-"""The functions of an exporter: how they are called, and whether what they return is what they
-should. Nothing here runs a program or knows of a store's place."""
+"""The functions of an exporter: calls them and checks what they return. Doesn't run programs and
+doesn't know where the store is."""
 
 from __future__ import annotations
 
@@ -24,15 +24,14 @@ from pipeline.store.errors import PipelineError, SourceError
 from pipeline.store.names import METHOD_NAME, METHOD_RULE, are_distinct
 
 Reference = Callable[..., Any]
-_MOST_MISTAKES = 8  # that are told of the inputs of one method
+_MOST_MISTAKES = 8  # to report about the inputs of one method
 
 
 def call_export_methods(
     module: ModuleType, parameters: Mapping[str, Any]
 ) -> tuple[dict[str, ExportedProgram], dict[str, Reference]] | Iterator[Any]:
-    """Call `export_methods`, and return programs by method, and the references that came with them;
-    of one that yields methods, what it yields. Raises SourceError where it returns something else
-    than it should."""
+    """Call `export_methods`, and return programs by method and the references that came with them.
+    If it is a generator, return its iterator. Raises SourceError if it returns anything else."""
     function = getattr(module, FUNCTION, None)
     if callable(function):
         _check_parameters(module, function, parameters)
@@ -90,7 +89,7 @@ def parse_yielded(
 def _split(
     returned: Any,
 ) -> tuple[dict[str, ExportedProgram] | None, dict[str, Reference]]:
-    """Return the programs that `export_methods` returned, None for anything else, and the
+    """Return the programs that `export_methods` returned, or None for anything else, and the
     references among them."""
     if not isinstance(returned, Mapping) or not returned:
         return None, {}
@@ -111,7 +110,7 @@ def _split_pair(value: Any) -> tuple[Any, Any]:
 
 
 def _is_method(value: Any) -> bool:
-    """Tell whether a value is a program, or a pair of it and what can be a reference."""
+    """Return whether a value is a program, or a pair of a program and a possible reference."""
     program, reference = _split_pair(value)
     return isinstance(program, ExportedProgram) and (
         reference is None or callable(reference)
@@ -119,7 +118,7 @@ def _is_method(value: Any) -> bool:
 
 
 def _describe_wrong(returned: Any) -> str:
-    """Describe what `export_methods` returned: of a dict, the values that are no methods."""
+    """Describe the result of `export_methods`; for a dict, only the values that aren't methods."""
     if not isinstance(returned, Mapping):
         return _describe(returned)
     return _describe(
@@ -128,8 +127,8 @@ def _describe_wrong(returned: Any) -> str:
 
 
 def check_eager(module: ModuleType, references: Mapping[str, Reference]) -> None:
-    """Raise SourceError for a reference that is an exported program: it is what a reference is
-    compared with, and comparing it with itself could not fail."""
+    """Raise SourceError for a reference that is an exported program: the program would be compared
+    with itself, which could not fail."""
     for method, reference in references.items():
         owner = getattr(reference, "__self__", reference)  # of a bound method
         if isinstance(owner, ExportedProgram) or _is_unlifted(owner):
@@ -141,7 +140,7 @@ def check_eager(module: ModuleType, references: Mapping[str, Reference]) -> None
 
 
 def _is_unlifted(value: Any) -> bool:
-    """Tell whether a value is a program's `module()`; models of `torch.fx` are graphs as well."""
+    """Return whether a value is a program's `module()`, not just any `torch.fx` graph module."""
     return isinstance(value, GraphModule) and hasattr(
         value.graph._codegen, "pytree_info"
     )
@@ -153,8 +152,11 @@ def find_references(
     exported: Mapping[str, Reference],
     parameters: Mapping[str, Any],
 ) -> dict[str, Reference]:
-    """Return the references of methods, by method: what `reference(method)` returns, or else what
-    came with the program, of those `exported`. Raises SourceError for what can't be called."""
+    """Return the references by method: from the function `reference(method)`, or else from
+    `exported`, which came with the programs.
+
+    Raises SourceError if a reference isn't callable or is an exported program.
+    """
     function = getattr(module, "reference", None)
     if not callable(function):
         return dict(exported)
@@ -175,7 +177,7 @@ def find_references(
 
 
 def name_file(module: ModuleType) -> str:
-    """Return the file of an exporter as it is called in the workspace."""
+    """Return the file of an exporter as a path in the workspace."""
     path = Path(getattr(module, "__file__", None) or f"{module.__name__}.py")
     return f"{path.parent.name}/{path.name}"
 
@@ -183,7 +185,7 @@ def name_file(module: ModuleType) -> str:
 def _check_parameters(
     module: ModuleType, function: Callable[..., Any], parameters: Mapping[str, Any]
 ) -> None:
-    """Raise SourceError where the exporter takes other parameters than the config gives."""
+    """Raise SourceError if the exporter takes other parameters than the config gives."""
     try:
         inspect.signature(function).bind(**parameters)
     except TypeError as error:
@@ -198,8 +200,9 @@ def _check_parameters(
 def call_with(
     function: Callable[..., Any], parameters: Mapping[str, Any], *arguments: str
 ) -> Any:
-    """Call a function of an exporter with those of the parameters that it takes beside what is
-    given by place: `example_inputs(method)` gets the method, whatever `export` calls so."""
+    """Call a function of an exporter with positional arguments, and with those of the parameters
+    that it takes by name. A positional argument wins: `example_inputs(method)` gets the method,
+    even if a parameter of `export` is called `method`."""
     accepted = list(inspect.signature(function).parameters.values())
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted)
     places = {
@@ -221,7 +224,7 @@ def call_constants(
     programs: Collection[str],
     put: Callable[[bytes], Digest],
 ) -> list[tuple[str, Any]]:
-    """Return the constant methods of an exporter, by name and in its order."""
+    """Return the constant methods of an exporter, as pairs of name and value in its order."""
     function = getattr(module, "constant_methods", None)
     returned = call_with(function, parameters) if callable(function) else {}
     where = f"{name_file(module)}: constant_methods()"
@@ -259,8 +262,8 @@ def call_inputs(
     method: str,
     parameters: Mapping[str, Any],
 ) -> Any:
-    """Return what the exporter gives as the example or the calibration inputs of a method; None
-    where it gives none."""
+    """Return the result of an exporter's function for the example or calibration inputs of a
+    method, or None if it has no such function."""
     function = getattr(module, f"{kind}_inputs", None)
     return call_with(function, parameters, method) if callable(function) else None
 
@@ -272,8 +275,8 @@ def parse_inputs(
     program: ExportedProgram,
     value: Any,
 ) -> Iterator[InputSet]:
-    """Yield the example or the calibration inputs of a method, of what the exporter's function
-    returned; without that, its examples are those of the export."""
+    """Yield the example or calibration inputs of a method from the result of the exporter's
+    function. Without a result, the examples are those of the export."""
     if value is None and kind == "example" and program.example_inputs:
         value = [tuple(program.example_inputs)]
         for examples in call_all("more_examples", program):
@@ -286,7 +289,7 @@ def parse_inputs(
     if value is None or (isinstance(value, tuple | list) and not value):
         sets = []
     elif eager or not isinstance(value, Iterable):
-        sets = _as_input_sets(value, kind, where)  # which says what is wrong with it
+        sets = _as_input_sets(value, kind, where)  # which reports what is wrong with it
     else:
         sets = _number_calls(value, kind, where)
     mistakes: list[str] = []
@@ -327,8 +330,8 @@ def parse_examples(
     programs: Mapping[str, ExportedProgram],
     returned: Mapping[str, Any],
 ) -> dict[str, list[InputSet]]:
-    """Return the examples of each method, of what the exporter's function returned for it. Raises
-    SourceError with what is wrong with those of all methods."""
+    """Return the examples of each method from the results of the exporter's function. Raises
+    SourceError with the mistakes of all methods."""
     examples: dict[str, list[InputSet]] = {}
     mistakes: list[str] = []
     for name, program in programs.items():

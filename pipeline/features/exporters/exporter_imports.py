@@ -1,4 +1,4 @@
-"""Imports of an exporter: in a fork as in a fresh process, and noted by name."""
+"""Imports of an exporter: the same in a fork as in a fresh process, and recorded by name."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from pipeline.plan.places import FolderSet, environment_folders
 from pipeline.program.fresh_imports import importing_from_text
 from pipeline.program.workspace_modules import add_finder, load_package, pass_on_imports
 
-_PACKAGE = "__init__"  # which an exporter's folder may have, and is looked for there
+_PACKAGE = "__init__"  # of an exporter's folder, where Python looks for it
 
 
 @contextmanager
 def importing_for(root: Path, path: Path) -> Iterator[None]:
-    """Make the workspace's modules importable, after installed ones, for a fork of this process, in
-    which what is looked for next is seen."""
+    """Make the workspace's modules importable, after installed ones, for a fork of this process
+    whose later lookups are recorded."""
     before, folders = list(sys.path), [str(root), str(path.parent)]
     kept_folders = [
         folder for folder in before if os.path.abspath(folder) not in folders
@@ -34,7 +34,7 @@ def importing_for(root: Path, path: Path) -> Iterator[None]:
     writing, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
         with importing_from_text(lambda path: not installed.hold(path)):
-            # Folders of modules are listed now, so that their names are no inputs by that.
+            # List the folders of modules now, so that listing them doesn't make them inputs.
             PathFinder.find_spec("_")
             PathFinder.find_spec("_", [str(path.parent)])
             list(importlib.metadata.distributions(name="_"))
@@ -44,8 +44,8 @@ def importing_for(root: Path, path: Path) -> Iterator[None]:
 
 
 def _for_started_processes(models: Path) -> str:
-    """Return an entry of `sys.path` by which processes that are started, which take it over, find
-    the modules of a folder. This process finds none by it: it has a finder that knows better."""
+    """Return a `sys.path` entry for the modules of a folder, for spawned processes, which inherit
+    it. This process finds nothing through it, since it has a better finder."""
     entry = os.path.join(models, ".")
     sys.path_importer_cache[entry] = _NothingFinder()
     return entry
@@ -57,8 +57,8 @@ class _NothingFinder(PathEntryFinder):
 
 
 class Asked:
-    """Notes what this process imports, whether it was loaded before or not: modules by their first
-    names, and distributions. As a finder it finds nothing."""
+    """Records the imports of this process, loaded before or not: modules by their first names, and
+    distributions. It is installed as a finder that finds nothing."""
 
     def __init__(self) -> None:
         self._modules: set[str] = set()
@@ -66,7 +66,7 @@ class Asked:
         self._all_distributions = False
 
     def begin(self) -> None:
-        """Note from now on."""
+        """Start recording."""
         sys.meta_path.insert(0, self)  # type: ignore[arg-type]
         statement, function = builtins.__import__, importlib.import_module
 
@@ -101,8 +101,8 @@ class Asked:
 
 
 def import_afresh(models: Path) -> Asked:
-    """Prepare this process for imports as a fresh one would be that has loaded torch, and has the
-    package of an exporter's folder."""
+    """Prepare this process to import like a fresh one that has loaded torch and the package in an
+    exporter's folder, and return the recorder of its imports."""
     add_finder(models, ahead=models.parent)
     pass_on_imports(__file__)
     requests = Asked()

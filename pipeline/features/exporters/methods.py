@@ -1,5 +1,5 @@
-"""Hands over the methods of an exporter with their inputs: all of a dict at once, or of a generator
-one at a time, so that a large model never stands in memory several times."""
+"""Hands over the methods of an exporter with their inputs: those of a dict all at once, those of a
+generator one at a time, so that memory never holds a large model several times."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def hand_over_all(
     Args:
         exported_references: the references that came with the programs.
         root: the workspace.
-        announcements: what this process may die of, where it can't fork.
+        announcements: announces steps that may end this process, if it can't fork.
     """
     constants = call_constants(module, parameters, programs, handover.put)
     values = {
@@ -108,12 +108,13 @@ def hand_over_stream(
     root: Path,
     announcements: Announcements | None = None,
 ) -> Json:
-    """Hand over what an exporter yields, and the constant methods; return their records.
+    """Hand over the methods that an exporter yields, and the constant methods; return their
+    records.
 
-    Each method is written, and only its buffers are kept, before the exporter goes on. So each
-    reference is recorded by itself, not in sequence with those of other methods. `announcements` as
-    in `hand_over_all`. Raises SourceError for a value that is no method, or a name that no method
-    can have.
+    Each method is written, and only its buffers are kept, before the exporter continues. So each
+    reference is recorded separately, not in sequence with those of other methods. `announcements`
+    is as in `hand_over_all`. Raises SourceError if a value isn't a method, or if no method can have
+    its name.
     """
     methods: list[Json] = []
     warnings: list[str] = []
@@ -146,7 +147,7 @@ def hand_over_stream(
                 del value, reference, exported
                 yield name, program
                 del program
-            gc.collect()  # programs and modules refer to themselves
+            gc.collect()  # programs and modules contain reference cycles
 
     with sharing_members():
         save_programs(_StreamedPrograms(take()), handover.archive)
@@ -164,7 +165,7 @@ def hand_over_stream(
 
 
 class _StreamedPrograms(dict[str, ExportedProgram]):
-    """Programs that `save_programs` asks for one at a time, by `items` alone."""
+    """Programs that `save_programs` requests one at a time, through `items` alone."""
 
     def __init__(self, programs: Iterator[tuple[str, ExportedProgram]]) -> None:
         super().__init__()
@@ -211,8 +212,8 @@ def _put_calibration(
     parameters: Mapping[str, Any],
     handover: Handover,
 ) -> list[Digest]:
-    """Hand over the calibration inputs of a method. Each set has a record of its own, so that an
-    exporter that yields them has one of them in memory at a time."""
+    """Hand over the calibration inputs of a method. Each set is a separate record, so that an
+    exporter that yields sets has one of them in memory at a time."""
     value = call_inputs(module, "calibration", name, parameters)
     sets = parse_inputs(module, "calibration", name, program, value)
     return [handover.put(save_inputs([input_set])) for input_set in sets]
@@ -236,7 +237,7 @@ def _put_recordings(
     handover: Handover,
     announcements: Announcements | None,
 ) -> dict[str, Digest]:
-    """Hand over what references give, and return the digests by method."""
+    """Hand over recordings of the references' outputs, and return their digests by method."""
     recordings = {}
     for recorded in call_all(
         "record_references",
@@ -254,9 +255,9 @@ def _put_recordings(
 
 @contextmanager
 def _neutral_defaults() -> Iterator[tuple[torch.dtype, torch.device]]:
-    """Work with torch's own dtype and device, whatever the exporter set; yield the exporter's."""
+    """Reset torch's default dtype and device within the context; yield the exporter's."""
     dtype, device = torch.get_default_dtype(), torch.get_default_device()
-    is_elsewhere = device.type != "cpu"  # setting the CPU would put a mode in force
+    is_elsewhere = device.type != "cpu"  # setting the CPU would activate a mode
     torch.set_default_dtype(torch.float32)
     if is_elsewhere:
         torch.set_default_device(None)
@@ -269,8 +270,7 @@ def _neutral_defaults() -> Iterator[tuple[torch.dtype, torch.device]]:
 
 
 def _find_warnings(method: str, program: ExportedProgram) -> str:
-    """Return a sentence on a method that was exported in training mode, which to compile would be
-    in vain; "" for others."""
+    """Return a warning if a method was exported in training mode, so useless to compile, or ""."""
     operators = [o for o in find_random_operators(program) if o.cause == "training"]
     if not operators:
         return ""

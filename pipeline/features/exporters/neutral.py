@@ -1,7 +1,7 @@
-"""What the process of an exporter has in common with that of any other, whoever starts the build.
+"""The environment that all exporters' processes share, whoever starts the build.
 
-The home folder stays: caches of models are found there (`~/.cache/huggingface`), and what is read
-of them counts by content. Nor can the path of the workspace be alike everywhere.
+The home folder stays: it contains caches of models (`~/.cache/huggingface`), and files read from
+them count by content. The path of the workspace can't be the same everywhere either.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from pipeline.plan.reads import NEUTRAL
 
 _UMASK = 0o022
-# The form of POSIX, which names no file of the system.
+# The POSIX form, which names no file of the system.
 _TIME_ZONE = "UTC0"
 # Python, and glibc from 2.35 on, have it without any file.
 _LOCALE = "en_US.UTF-8" if sys.platform == "darwin" else "C.UTF-8"
@@ -27,8 +27,8 @@ _LOCALE = "en_US.UTF-8" if sys.platform == "darwin" else "C.UTF-8"
 
 @contextmanager
 def neutral_process(root: Path) -> Iterator[None]:
-    """Give this process, and its forks within the context, the working folder, the umask, the
-    locale and the time zone of all exporters, and a folder for temporary files."""
+    """Give this process, and its forks within the context, the working folder, umask, locale and
+    time zone of all exporters, and a folder for temporary files."""
     variables = {name: os.environ.get(name) for name in NEUTRAL}
     folder, umask = os.open(".", os.O_RDONLY), os.umask(_UMASK)
     language = locale.setlocale(locale.LC_ALL)
@@ -61,8 +61,8 @@ def _set_variables(variables: dict[str, str | None]) -> None:
 
 
 def _set_locale(name: str) -> None:
-    """Set the locale of C, by which Python decodes files that are opened without an encoding, and
-    find its texts of errors now, which the first error would look for in files."""
+    """Set C's locale, with which Python decodes files opened without an encoding. Also loads the
+    error texts now, which the first error would otherwise look up in files."""
     with suppress(locale.Error):
         locale.setlocale(locale.LC_ALL, name)
     os.strerror(errno.ENOENT)

@@ -1,8 +1,8 @@
-"""Calls of an exporter's references, which are PyTorch's own modules, in a process of the exporter.
+"""Calls of an exporter's references, which are plain PyTorch modules, in a process of the exporter.
 
-That process runs the exporter once. Each sequence of calls is made in a fork of it, so that it
-begins with the state in which the exporter left its modules, whatever references change. Where
-forks are not safe, what they changed is restored.
+That process runs the exporter once. Each sequence of calls runs in a fork of it, so it starts from
+the state in which the exporter left its modules, whatever references change. If forks are not safe,
+the modules' state is restored instead.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from pipeline.store.errors import PipelineError
 from pipeline.store.reasons import reason
 from pipeline.store.remedies import explain_error
 
-_RESET, _END = b"R", b"E"  # which have no answers; any other message is a call
-_GAVE, _FAILED = b"+", b"-"  # begin an answer
-# By method its reference, and how the arguments of its program nest.
+_RESET, _END = b"R", b"E"  # these have no answers; any other message is a call
+_GAVE, _FAILED = b"+", b"-"  # prefixes of an answer
+# By method, its reference, and the nesting of its program's arguments.
 _References = Mapping[str, tuple[Reference, pytree.TreeSpec]]
 
 
@@ -54,22 +54,22 @@ class ReferenceCalls:
     """The references of an exporter.
 
     Attributes:
-        methods: those that have one.
+        methods: the methods that have a reference.
     """
 
     def __init__(self, line: Connection, seconds: float) -> None:
-        """Wait until the exporter has run; `seconds` are the most that each call takes."""
+        """Wait until the exporter has run; each later call may take at most `seconds`."""
         self._line = line
         self._seconds = seconds
         self.methods: list[str] = json.loads(self._receive(None))
 
     def reset(self) -> None:
-        """Let the next call begin with the state in which the exporter left its modules."""
+        """Let the next call start from the state in which the exporter left its modules."""
         self._line.send_bytes(_RESET)
 
     def call(self, method: str, leaves: Sequence[Any]) -> Any:
-        """Return what a reference gives for flat arguments, in plain containers. Raises
-        PipelineError for what it raises."""
+        """Return a reference's outputs for flat arguments, in plain containers. Raises
+        PipelineError if the reference raises."""
         self._line.send_bytes(save_inputs([InputSet(tuple(leaves), {}, method)]))
         answer = self._receive(self._seconds)
         if answer[:1] == _FAILED:
@@ -87,7 +87,8 @@ class ReferenceCalls:
 
 
 class _ReferenceWatch(ForkWatch):
-    """Gives a function the references of a fork while that lives, and keeps its `result`."""
+    """Passes references to a function while the fork is alive, and keeps the function's
+    `result`."""
 
     def __init__(
         self, use: Callable[[ReferenceCalls], Any] | None, seconds: float
@@ -98,7 +99,7 @@ class _ReferenceWatch(ForkWatch):
         self._seconds = seconds
 
     def __reduce__(self) -> tuple[type[_ReferenceWatch], tuple[None, float]]:
-        """Go to another process without the function, which is called in this one."""
+        """Pickle without the function, which is called only in this process."""
         return _ReferenceWatch, (None, self._seconds)
 
     def begin(self, line: socket.socket) -> None:
@@ -121,16 +122,15 @@ def call_references(
     seconds: float,
     use: Callable[[ReferenceCalls], Any],
 ) -> Any:
-    """Return what a function makes of the references of an exporter.
+    """Return the result of a function that uses the references of an exporter.
 
     Args:
-        action: the export, whose exporter must be what its key says.
+        action: the export, whose exporter must match its key.
         root: the workspace.
         seconds: the most that a call may take.
-        use: is given the references while their process lives.
+        use: the function, called with the references while their process is alive.
 
-    Raises PipelineError: for what the exporter or the function raises, or a reference that ends its
-    process.
+    Raises PipelineError if the exporter or the function raises, or a reference ends its process.
     """
     watch = _ReferenceWatch(use, seconds)
     serve = partial(_serve, action, root, watch)
@@ -139,7 +139,7 @@ def call_references(
 
 
 def _serve(action: Action[ExportInputs], root: Path, watch: _ReferenceWatch) -> None:
-    """Run an exporter in this process, which is its own, and make the calls that are asked for."""
+    """Run an exporter in this process, which serves only it, and make the requested calls."""
     path = root / action.inputs.path
     with importing_for(root, path), neutral_process(root):
         import_afresh(path.parent)
@@ -161,7 +161,7 @@ def _serve(action: Action[ExportInputs], root: Path, watch: _ReferenceWatch) -> 
 
 
 def _find_references(path: Path, parameters: Mapping[str, Any]) -> _References:
-    """Run an exporter, and keep of its methods what calls of their references need."""
+    """Run an exporter, and keep only the parts of its methods that calls of references need."""
     module = load_exporter(path, path.read_bytes())
     returned = call_export_methods(module, parameters)
     references: dict[str, tuple[Reference, pytree.TreeSpec]] = {}
@@ -185,7 +185,7 @@ def _find_references(path: Path, parameters: Mapping[str, Any]) -> _References:
 
 def _serve_sequence(line: Connection, references: _References) -> bool:
     """Make the calls of a sequence; return whether another one follows."""
-    torch.set_num_threads(1)  # the threads of this fork's parent are not there
+    torch.set_num_threads(1)  # a fork doesn't have its parent's threads
     while (message := line.recv_bytes()) not in (_RESET, _END):
         line.send_bytes(_answer(message, references))
     return message == _RESET

@@ -1,7 +1,7 @@
 """Finds tensors of a model that its methods change under different names.
 
-ExecuTorch shares buffers between methods by name alone. A cache that one exported module calls
-`model.cache` and another `cache` is one tensor of the model and two of the package, and only the
+ExecuTorch shares buffers between methods only by name. A cache that one exported module calls
+`model.cache` and another `cache` is one tensor in the model but two in the package, and only the
 process that exported both can tell.
 """
 
@@ -18,9 +18,9 @@ TensorPlace = tuple[int, int, tuple[int, ...]]
 User = tuple[str, str]  # the method and its name of the buffer
 
 
-# By method its buffers, by name.
+# The buffers of each method, by name.
 Buffers = Mapping[str, Mapping[str, Tensor]]
-# What `describe_used_buffers` says of the program of a method.
+# The result of `describe_used_buffers` for the program of a method.
 Describe = Callable[[str], Mapping[str, Mapping[str, Any]]]
 
 
@@ -38,13 +38,13 @@ def list_buffers(program: ExportedProgram) -> dict[str, Tensor]:
 def find_renamed_state(
     buffers: Buffers, describe: Describe
 ) -> dict[str, dict[str, int]]:
-    """Return by method its buffers that another method has under another name, and that one of
-    them changes, each with a number of the tensor.
+    """Return the buffers that several methods use under different names and at least one of them
+    changes, by method and name, each with a number of the tensor.
 
     Args:
-        buffers: as `list_buffers` returns them, all of which must be alive: they are told apart by
-            their addresses.
-        describe: is asked for methods that have a buffer under another name.
+        buffers: the results of `list_buffers`, whose tensors must all be alive, since they are
+            identified by their addresses.
+        describe: called for every method if a buffer has different names.
     """
     shared = [users for users in _find_tensors(buffers).values() if _is_renamed(users)]
     if not shared:
@@ -66,7 +66,7 @@ def _find_tensors(buffers: Buffers) -> dict[TensorPlace, list[User]]:
     users: dict[TensorPlace, list[User]] = defaultdict(list)
     for method, tensors in buffers.items():
         for name, tensor in tensors.items():
-            if start := tensor.data_ptr():  # neither empty nor of the device meta
+            if start := tensor.data_ptr():  # neither empty nor on the device meta
                 users[start, tensor.element_size(), tuple(tensor.shape)].append(
                     (method, name)
                 )
@@ -74,7 +74,7 @@ def _find_tensors(buffers: Buffers) -> dict[TensorPlace, list[User]]:
 
 
 def _is_renamed(users: Sequence[User]) -> bool:
-    """Tell whether several methods use a tensor and no name of it is common to all of them."""
+    """Return whether several methods use a tensor, and no name of it is common to all of them."""
     names: dict[str, Collection[str]] = defaultdict(set)
     for method, name in users:
         names[method] = {*names[method], name}

@@ -1,8 +1,8 @@
-"""Write weights once into an archive that several of its programs hold.
+"""Write weights that several programs of an archive contain only once.
 
-torch's writer shares storages within a program, and writes those of the next program again: an
-archive of `prefill` and `decode` had each weight twice. Each program keeps a table of its own from
-names to members, so its reader needs no change. It can go when torch shares between programs.
+torch's writer shares storages within a program, but writes those of the next program again: an
+archive of `prefill` and `decode` had each weight twice. Each program keeps its own table from names
+to members, so its reader needs no change. This module can go when torch shares between programs.
 Source: `_save_raw_tensors` in `torch/export/pt2_archive/_package.py` of torch 2.13.
 """
 
@@ -27,14 +27,14 @@ from torch.nn import Parameter
 from pipeline.program.patching import replaced
 from pipeline.store.digest import Digest, hash_bytes
 
-# The names of the members that a writer wrote, by folder and the digest of their bytes: an exporter
-# that yields methods may write archives of its own meanwhile.
+# The names of the members that a writer wrote, by writer, folder and the digest of their bytes: an
+# exporter that yields methods may itself write archives meanwhile.
 _Members = dict[tuple[Any, str, Digest], list[str]]
 
 
 @contextmanager
 def sharing_members() -> Iterator[None]:
-    """Let an archive that is written within the context hold equal weights of two programs once."""
+    """Store equal weights of two programs once in an archive that is written within the context."""
     members: _Members = {}
 
     def save(
@@ -53,11 +53,11 @@ def sharing_members() -> Iterator[None]:
                 get_complete_tensor(group, weights)
             )
             names = members.setdefault((writer, folder, hash_bytes(content)), [])
-            # Two storages of one program are two members, equal or not: tensors of one alias.
+            # Two storages of one program are two members, even if equal, or tensors would alias.
             name = next((name for name in names if name not in used), None)
             if name is None:
                 name = f"{prefix}{number}"
-                # Later programs count the members to number theirs.
+                # Later programs continue the numbering of members.
                 number += 1
                 writer.write_bytes(os.path.join(folder, name), content)
                 names.append(name)

@@ -1,6 +1,6 @@
 """Families: packages that an app ships together, and that share their weights.
 
-planning   which packages are of one family, and what decides on the weights that they share
+planning   which packages form a family, and what determines the weights that they share
 share      the shared files: made once, by whichever package is linked first
 layout     lays them out
 """

@@ -1,5 +1,4 @@
-"""Chooses the weights that the packages of a family share, by content, from their objects. No
-torch."""
+"""Chooses the weights that a family's packages share, by content, from their objects. No torch."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from pipeline.store.digest import Digest, hash_json
 # Stems of files, each with patterns of names.
 Rules = Sequence[tuple[str, Sequence[str]]]
 _Blob = tuple[Digest, int]  # with its size in bytes
-_LEAST = 64  # bytes; the name of a smaller constant takes more
+_LEAST = 64  # bytes; a smaller constant's name takes more
 
 
 def choose(
@@ -22,16 +21,17 @@ def choose(
     rules: Rules,
     base: str | None = None,
 ) -> Shared:
-    """Choose what is shared: what the base holds, or, without one, what two packages hold, be it
-    under two keys, or as a constant and in a delegate's data.
+    """Choose the data to share: whatever the base contains, or, without a base, whatever two
+    packages contain, even under two keys, or as a constant in one and a delegate's data in the
+    other.
 
-    A runtime refuses a key that two files have, so one that is something else in a third package is
-    shared by none.
+    A runtime refuses a key that occurs in two files, so a key with another content in a third
+    package is not shared.
 
     Args:
-        members: the records of the objects of each package.
-        names: qualified names by the digest of the bytes that a constant is stored in.
-        rules: the first with a pattern that fits decides on the file.
+        members: the records of each package's objects.
+        names: qualified names by the digest of a constant's stored bytes.
+        rules: the first rule with a matching pattern determines the file.
     """
     named: dict[str, set[_Blob]] = {}
     constants: set[_Blob] = set()
@@ -49,7 +49,7 @@ def choose(
                 holders.setdefault(blob, set()).add(package)
             for file in record["external"].values():
                 external_names |= {name for name, _ in file}
-    # What a base holds is shared with packages that are yet to come.
+    # A base's data is shared with packages that are yet to come.
     least = 2
     if base is not None:
         least = 1
@@ -63,7 +63,7 @@ def choose(
     keys = {}
     for key, blobs in sorted(named.items()):
         blob = next(iter(blobs))
-        # A key with two contents can't be in one file, nor one that a `.ptd` has already.
+        # A key with two contents can't be in one file, nor can one that a `.ptd` already contains.
         if len(blobs) == 1 and key not in external_names and blob in stems:
             keys[key] = (blob[0], stems[blob])
     shared_constants = {}
@@ -74,7 +74,7 @@ def choose(
 
 
 def _place(blob: _Blob, names: Mapping[Digest, set[str]], rules: Rules) -> str | None:
-    """Return the stem of the file of what is shared; None for what is shared by none."""
+    """Return the stem of the file for shared data, or None if no rule shares it."""
     digest, size = blob
     if size < _LEAST:
         return None
@@ -89,7 +89,7 @@ def _place(blob: _Blob, names: Mapping[Digest, set[str]], rules: Rules) -> str |
 
 
 def hash_content(shared: Shared, records: Iterable[Json]) -> Digest:
-    """Hash all that the shared files depend on: what is shared, and how objects lay it out."""
+    """Hash everything on which the shared files depend: the data, and its layout in the objects."""
     named: dict[str, Any] = {}
     users: set[str] = set()
     for record in records:
@@ -110,7 +110,7 @@ def hash_content(shared: Shared, records: Iterable[Json]) -> Digest:
 
 
 def iter_constants(record: Json) -> Iterator[Json]:
-    """Yield the constants of portable operators, those in files of the package's own too."""
+    """Yield the constants of portable operators, including those in the package's data files."""
     yield from record["constants"]
     yield from record["external_constants"]
 

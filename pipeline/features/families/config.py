@@ -11,7 +11,7 @@ from pipeline.backends import Options
 from pipeline.backends.options import rule
 from pipeline.config.fields import WEIGHTS_FILE, Name, Weights
 
-if TYPE_CHECKING:  # whose fields this module adds to
+if TYPE_CHECKING:  # this module adds to its fields
     from pipeline.config.models import PackageConfig
 
 
@@ -48,7 +48,7 @@ class Family(Options):
 
     @property
     def files(self) -> dict[str, tuple[str, ...]]:
-        """The patterns of what is shared, by the stem of the file."""
+        """The patterns of the shared weights, by the stem of the file."""
         files = {}
         for file, policy in self.share.items():
             files[self.name if file == WEIGHTS_FILE else file] = policy
@@ -56,7 +56,7 @@ class Family(Options):
 
 
 def add_fields() -> dict[str, tuple[Any, Any]]:
-    """Return the field of packages."""
+    """Return the field that this feature adds to package configs."""
     text = (
         "The packages that share weights with this one: the family's name, or "
         "{name, base, share}."
@@ -65,7 +65,7 @@ def add_fields() -> dict[str, tuple[Any, Any]]:
 
 
 def summarize(config: PackageConfig, has_variables: bool) -> Mapping[str, Any] | None:
-    """Return what the key of a link has of a package's family, None where it has none."""
+    """Return the family settings in a link's key, or None if the package has no family."""
     family: Family | None = getattr(config, "family")  # noqa: B009 - mypy knows no such field
     if family is None:
         return None

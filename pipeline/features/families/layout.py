@@ -1,7 +1,7 @@
 """Lays out the files that a family shares (choice.py).
 
-Constants of portable operators get names, as `external_constants` gives them
-(exir/emit/_emitter.py), but by content, since two packages may call one tensor differently.
+Constants of portable operators get names, as with `external_constants` (exir/emit/_emitter.py), but
+derived from their content, since two packages may name one tensor differently.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pipeline.store.store import Store
 def lay_out_files(
     shared: Shared, objects: Sequence[MethodObject], store: Store
 ) -> dict[str, list[Piece]]:
-    """Lay out the files of what is shared, by their stem, with the objects that hold it.
+    """Lay out the shared files, by their stem, from the objects that contain their data.
 
     Raises MissingBlobError.
     """
@@ -58,7 +58,8 @@ def lay_out_files(
 def _iter_shared(
     owner: MethodObject, shared: Shared, store: Store
 ) -> Iterator[tuple[Blob, Tensor]]:
-    """Yield the shared constants of portable operators in an object, as its tensors use them."""
+    """Yield the shared constants of portable operators in an object, with the tensors using
+    them."""
     constants = (*owner.constants, *owner.external_constants)
     if not any(blob.digest in shared.constants for blob in constants):
         return
@@ -72,7 +73,7 @@ def _iter_shared(
 
 
 def _lay_out(entries: dict[str, NamedBlob], store: Store) -> list[Piece]:
-    """Lay out a `.ptd` file, by key, so that it does not depend on who holds what."""
+    """Lay out a `.ptd` file in the order of keys, independent of which package has what."""
     data = merge_named_data(
         ((None, entries[key]) for key in sorted(entries)),
         BlobBytes,

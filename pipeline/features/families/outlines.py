@@ -1,4 +1,4 @@
-"""The results that the store keeps of what families share, kind by kind."""
+"""The forms of the results that the store keeps for families, by kind."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FAMILY = {
     "keys": {str: [Digest, FileName]},
     "constants": {Digest: FileName},
 }
-# In a report.
+# The form of the family in a report.
 REPORT_FAMILY = {
     "name": str,
     "base": (str, None),

@@ -1,8 +1,8 @@
-"""The families of a workspace: which packages share weights, what decides on these, and the files
-that they have now.
+"""The families of a workspace: which packages share weights, what determines these weights, and the
+current files of each family.
 
-What the packages of a family have in common is looked up once for all of them, so that a family of
-hundreds is planned in the time of as many single packages.
+Facts common to the packages of a family are looked up once for all of them, so that planning a
+family of hundreds takes no longer than planning as many single packages.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pipeline.store.digest import Digest, hash_json
 from pipeline.store.errors import Problem, did_you_mean
 from pipeline.store.json_diff import Difference
 
-if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
+if TYPE_CHECKING:  # a no-op run parses no config and needs no pydantic
     from pipeline.config.compose import Document
     from pipeline.config.models import PackageConfig
     from pipeline.plan.plan import Plan
@@ -28,7 +28,7 @@ Compiles = Mapping[str, Mapping[str, Digest]]  # actions by package and unit
 
 
 class FamilyPlanning(Planning):
-    """The families of a plan, by the names that its configs give them."""
+    """The families in a plan, by the names in its configs."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
@@ -40,7 +40,7 @@ class FamilyPlanning(Planning):
     def forget(self) -> None:
         self._known.clear()
 
-    # Which packages are of a family
+    # Membership
 
     @cached_property
     def packages(self) -> dict[str, tuple[str, ...]]:
@@ -53,7 +53,7 @@ class FamilyPlanning(Planning):
         return {name: tuple(packages) for name, packages in families.items()}
 
     def settings(self, package: str) -> Settings | None:
-        """Return what a package's config says of its family, None where it has none."""
+        """Return the family settings in a package's config, or None if it has no family."""
         summary = self.plan.configs.summary(package)
         if summary is None:
             return None
@@ -71,7 +71,7 @@ class FamilyPlanning(Planning):
         return self.packages[self.name(package)]
 
     def deciding(self, package: str) -> tuple[str, ...]:
-        """Return the packages whose weights decide on what the family shares: its base, or all."""
+        """Return the packages whose weights determine what the family shares: its base, or all."""
         settings = self.settings(package)
         members = self.members(package)
         if settings is None or settings["base"] is None:
@@ -80,7 +80,7 @@ class FamilyPlanning(Planning):
             return (settings["base"],)
         return ()
 
-    # What is wrong with one
+    # Problems
 
     def find_problems(
         self, package: str, config: PackageConfig, document: Document
@@ -123,7 +123,7 @@ class FamilyPlanning(Planning):
         return [settings, is_sound, base in self.members(package)]
 
     def _find_variants(self, family: str) -> list[tuple[Settings, str]]:
-        """Return the settings of a family that differ, each with its first package."""
+        """Return the distinct settings in a family's configs, each with its first package."""
         if family not in self._variants:
             variants: list[tuple[Settings, str]] = []
             for package in self.packages[family]:
@@ -134,11 +134,11 @@ class FamilyPlanning(Planning):
             self._variants[family] = variants
         return self._variants[family]
 
-    # What a link depends on
+    # Dependencies of a link
 
     def add_to_link(self, package: str) -> dict[str, Any] | None:
-        """Return what decides on the files that the family shares, without packages that have
-        mistakes."""
+        """Return the family's part of a link's key, or None while its packages' compile actions are
+        unknown. Invalid packages don't count."""
         compiles = self._compiles(self.name(package))
         if compiles is None:
             return None
@@ -147,7 +147,8 @@ class FamilyPlanning(Planning):
 
     @once
     def _compiles(self, family: str) -> tuple[Digest, Compiles] | None:
-        """Return the compile actions that decide, and their digest."""
+        """Return the digest of the compile actions that determine the shared weights, and the
+        actions. Returns None if they aren't known yet."""
         compiles: dict[str, Mapping[str, Digest]] = {}
         for package in self.deciding(self.packages[family][0]):
             digests = self.plan.compile_digests(package)
@@ -164,8 +165,8 @@ class FamilyPlanning(Planning):
 
     @once
     def _changed(self, family: str) -> list[str]:
-        """Return the packages that decide, and are compiled otherwise than when they were linked
-        last."""
+        """Return the packages that determine the shared weights and whose compile actions differ
+        from those of their last link."""
         compiles = self._compiles(family)
         if compiles is None:
             return []
@@ -175,11 +176,11 @@ class FamilyPlanning(Planning):
                 changed.append(package)
         return changed
 
-    # What a validation depends on: the files of all
+    # Dependencies of a validation: the files of all packages
 
     def validate_facts(self, package: str, files: Files) -> Digest:
-        """Hash which files the packages of a family have: this one `files`, of the others those
-        that are linked."""
+        """Hash the files of a family's packages: `files` of this package, linked files of
+        others."""
         present, digest = self._find_linked(self.name(package))
         if present[package] == files:
             return digest
@@ -214,8 +215,8 @@ class FamilyPlanning(Planning):
         return described
 
     def _find_size(self, package: str, file: str, content: Digest) -> int | None:
-        """Return the size of a linked file in bytes; None for one that is gone, and is made again
-        first."""
+        """Return the size of a linked file in bytes; None if it is gone and has to be made
+        again."""
         if content not in self._sizes:
             with suppress(OSError):
                 path = self.plan.workspace.package(package) / file
@@ -223,7 +224,7 @@ class FamilyPlanning(Planning):
         return self._sizes.get(content)
 
     def _find_linked(self, family: str) -> tuple[dict[str, Files], Digest]:
-        """Return the files of each package that a device loads, as they are linked now."""
+        """Return each package's linked files that a device loads, and a digest of all."""
         known_for = self.plan.workspace.writes, self.plan.foreseen
         if family not in self._linked or self._linked[family][0] != known_for:
             linked: dict[str, Files] = {}
@@ -234,7 +235,7 @@ class FamilyPlanning(Planning):
 
 
 def describe_difference(difference: Difference) -> str | None:
-    """Describe a difference of two keys in what a family shares; None for any other."""
+    """Describe a difference of two keys in a family's shared weights; None for any other."""
     match difference.path:
         case ("family", "objects"):
             return "the weights that its family shares are chosen from other weights"

@@ -1,4 +1,5 @@
-"""Families: what their packages share, what that saves, and who loads which file."""
+"""The report section on families: what packages share, what that saves, and who loads which
+file."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ SharedFile = tuple[str, str, int]
 
 
 def section(report: Json) -> ReportSection:
-    """Return the section of a package's family in its report."""
+    """Return the section on a package's family for its report."""
     family = report.get("family")
     if not family:
         return ReportSection("family", "Family")
@@ -47,7 +48,7 @@ def section(report: Json) -> ReportSection:
 
 
 def overview_section(entries: Sequence[Entry]) -> ReportSection:
-    """Return the section of packages that share weights, family by family."""
+    """Return the section on packages that share weights, family by family."""
     families: dict[str, dict[str, Files]] = {}
     pages: dict[str, str] = {}
     for entry in entries:
@@ -68,7 +69,7 @@ def overview_section(entries: Sequence[Entry]) -> ReportSection:
 
 
 def _sizes(packages: Packages) -> tuple[int, int]:
-    """Return the bytes of all packages apart, and together, with what they share once."""
+    """Return the bytes of all packages separately, and together with shared files counted once."""
     apart = 0
     unique: dict[str, int] = {}
     for files in packages.values():
@@ -85,7 +86,7 @@ def _saved(apart: int, together: int) -> float:
 
 
 def _split(packages: Packages) -> dict[str, tuple[list[SharedFile], int]]:
-    """Return for each package the files that others have too, and the bytes of its own."""
+    """Return, for each package, the files that others also have, and the bytes of the rest."""
     holders: Counter[str] = Counter()
     for files in packages.values():
         holders.update(digest for digest, _ in files.values())
@@ -124,7 +125,7 @@ def _describe(packages: Packages, base: str | None) -> str:
 
 
 def _describe_payloads(report: Json) -> str | None:
-    """Say how much stands in delegates' payloads, where some backends keep weights."""
+    """Describe the size of delegates' payloads, which contain the weights of some backends."""
     payloads: dict[tuple[str, str], int] = {}
     for method in (report.get("contents") or {}).get("methods", {}).values():
         for delegate in method["delegates"]:
@@ -142,7 +143,7 @@ def _describe_payloads(report: Json) -> str | None:
 
 
 def make_chart(packages: Packages, pages: Mapping[str, str], family: str = "") -> Chart:
-    """Draw who loads what: a bar for each package, on one scale, and one for all together."""
+    """Draw which files are loaded: a bar per package, on one scale, and one for all together."""
     splits = _split(packages)
     files = _unique(splits)
     colours: dict[str, str] = {}
@@ -208,7 +209,7 @@ def _rows(packages: Packages, pages: Mapping[str, str]) -> Iterator[Row]:
 
 
 def summarize(family: str, packages: Packages) -> Row:
-    """Return the row of a family in the table of all."""
+    """Return a family's row in the table of all families."""
     apart, together = _sizes(packages)
     saved = _saved(apart, together)
     return {

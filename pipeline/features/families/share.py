@@ -22,8 +22,8 @@ Json = Mapping[str, Any]
 def find_shared(
     action: Action[LinkInputs], store: Store, may_lay_out: bool
 ) -> Shared | None:
-    """Return what a package's family shares, with its files; None where those would have to be laid
-    out and may not. Raises MissingBlobError."""
+    """Return the weights that a package's family shares, with their files, or None if the files
+    would have to be laid out and `may_lay_out` is false. Raises MissingBlobError."""
     family = action.key.get("family")
     if family is None:
         return NOTHING_SHARED
@@ -47,7 +47,7 @@ def find_shared(
 
 
 def describe_family(package: LinkedPackage) -> Json:
-    """Add to the manifest what a config says of its family."""
+    """Add the family settings of the config to the manifest."""
     family = package.action.key.get("family")
     if family is not None:
         package.manifest["family"] = {
@@ -65,7 +65,7 @@ def _tools(link: Json) -> Key:
 def _lay_out(
     shared: Shared, records: Sequence[Json], store: Store
 ) -> dict[str, list[Piece]]:
-    # Torch, which a link by pieces does without.
+    # Imports torch, which a link from pieces doesn't need.
     from pipeline.compile.objects import parse_object
     from pipeline.features.families.layout import lay_out_files
 
@@ -74,7 +74,7 @@ def _lay_out(
 
 
 def _find(key: Key, store: Store) -> Json | None:
-    """Return a record of files whose blobs are all there."""
+    """Return a record of files if all of its blobs exist."""
     if (entry := store.get_by_key(key)) is None:
         return None
     pieces = [
@@ -90,8 +90,8 @@ def _find(key: Key, store: Store) -> Json | None:
 def _load(
     action: Action[LinkInputs], store: Store
 ) -> tuple[dict[str, list[Json]], dict[Digest, set[str]]]:
-    """Return the records of the objects that decide, by package, and qualified names by the digest
-    of the bytes that a constant is stored in."""
+    """Return the records of the objects that determine the shared weights, by package, and
+    qualified names by the digest of a constant's stored bytes."""
     members: dict[str, list[Json]] = {}
     names: dict[Digest, set[str]] = {}
     for package, compiles in sorted(action.inputs.related_compiles.items()):

@@ -1,6 +1,6 @@
-"""Gates: limits that a config sets on a package, and the accepted baselines that they compare with.
+"""Gates: limits that a config sets on a package, and the accepted baselines to compare with.
 
-Deleting this folder leaves builds that are validated and held to no limit of `validate.gates`.
+Without this folder, builds are still validated, but not checked against `validate.gates`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`doit baseline`: accepts the figures of packages as they are built and validated now."""
+"""`doit baseline`: accepts the current figures of built and validated packages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
     """Write the baselines of packages, by default all, and yield a line for each.
 
     Raises:
-        PipelineError: for those that can't be accepted, after the others were; a line for each.
+        PipelineError: some packages can't be accepted, with a line for each; raised after the
+            others are accepted.
     """
     refused = list[str]()
     for package in known_packages(plan, words):
@@ -52,7 +53,7 @@ def _accept(plan: Plan, package: str) -> str:
             f"{package}: {BASELINES}/ is a link that leads out of the workspace"
         )
     before = None
-    with suppress(ConfigErrors):  # one that can't be read is replaced
+    with suppress(ConfigErrors):  # an unreadable one is replaced
         before = read_baseline(path)
     text = format_baseline(package, keep_accepted(now, before)).encode()
     there = path.read_bytes() if path.is_file() else None
@@ -79,7 +80,7 @@ def _describe_unrun(figures: Mapping[str, Any]) -> str:
 
 
 def _present(plan: Plan, package: str) -> Mapping[str, Any]:
-    """Return the figures of a package that is current and proved. Raises PipelineError."""
+    """Return the figures of a package that is current and validated. Raises PipelineError."""
     plan.check(package)
     first = f"run `doit validate:{package}` first"
     lowered = link_status(plan, package)
@@ -108,7 +109,7 @@ def _present(plan: Plan, package: str) -> Mapping[str, Any]:
     figures = build["figures"]
     summary = plan.configs.summary(package)
     if summary is not None and "native" in summary.features:
-        # Later builds run in turns with these files, where the store still has them.
+        # Later builds run in alternation with these files, if the store still has them.
         files = build["manifest"]["files"].items()
         digests = {name: file["digest"] for name, file in files}
         figures = {**figures, "files": digests}

@@ -1,9 +1,9 @@
-"""`doit affected`: the packages and methods that a run would make anew because of what changed
-since a revision, for people or as JSON for the matrix of a CI. Nothing is built.
+"""`doit affected`: the packages and methods that a run would build again because of changes since a
+revision, for people or as JSON for a CI matrix. Nothing is built.
 
-The keys of actions tell: a method is affected where its compilation has another key than at the
-revision. Where a key can't be known, since a model is not exported in this store, all methods are
-taken for affected.
+The keys of actions decide: a method is affected if the key of its compile action differs from the
+key at the revision. If a key can't be known because a model is not exported in this store, all
+methods count as affected.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pipeline.plan.status import describe_changes
 from pipeline.store.errors import PipelineError, SourceError, did_you_mean
 
 State = Literal["changed", "new", "removed"]
-# What `doit affected --json` prints (`moments.Command.record`).
+# The output of `doit affected --json` (`moments.Command.record`).
 AFFECTED = {
     "format": Literal[1],
     "since": (str, "the revision"),
@@ -43,7 +43,7 @@ _MOST_REASONS = 3
 _USAGE = "doit affected <revision> [package ...]"
 
 
-Affected = Mapping[str, Any]  # as `_make_row` describes it
+Affected = Mapping[str, Any]  # in the form of `_make_row`
 
 
 def _make_row(
@@ -55,13 +55,13 @@ def _make_row(
     lower: bool = True,
     validate: bool = True,
 ) -> Affected:
-    """Return what is told of a package that a change touches.
+    """Return the record of a package that a change affects.
 
     Args:
-        methods: those that are compiled anew, in the order of the model; None for all of them, also
-            where which ones can't be known before the model is exported.
-        reasons: what changed, to the file, config key, tensor or library.
-        lower, validate: whether it is lowered, and validated, anew.
+        methods: the methods that are compiled again, in the order of the model; None for all, also
+            if they can't be known before the model is exported.
+        reasons: the changes, down to the file, config key, tensor or library.
+        lower, validate: whether the package is lowered, and validated, again.
     """
     return {
         "package": package,
@@ -74,14 +74,13 @@ def _make_row(
 
 
 def run(plan: Plan, words: Sequence[str], json: bool = False) -> Iterator[Any]:
-    """Yield the packages that are affected, a line each and a sum, or the record that `AFFECTED`
-    describes.
+    """Yield a line for each affected package and totals, or the record that `AFFECTED` describes.
 
     Args:
-        words: a revision of git's, and packages or patterns of them, by default all.
+        words: a git revision, then packages or patterns of them, by default all.
 
     Raises:
-        PipelineError: there is no such revision or package.
+        PipelineError: the revision or a package doesn't exist.
     """
     if not words:
         raise PipelineError(f"affected: since which revision? {_USAGE}")
@@ -104,7 +103,7 @@ def run(plan: Plan, words: Sequence[str], json: bool = False) -> Iterator[Any]:
 
 
 def _select(plan: Plan, reference: Reference, names: Sequence[str]) -> list[str]:
-    """Return the packages that names stand for, here or at the revision; by default all."""
+    """Return the packages that names match, here or at the revision; by default all."""
     known = sorted({*plan.packages, *reference.packages})
     if not names:
         return known
@@ -132,7 +131,7 @@ def _describe(row: Affected) -> tuple[str, str, str, str]:
 
 
 def _compare(plan: Plan, reference: Reference, package: str) -> Affected | None:
-    """Return what is affected of a package; None where nothing is."""
+    """Return the record of a package, or None if it isn't affected."""
     if package not in plan.packages:
         return _make_row(package, "removed", lower=False, validate=False)
     revision = reference.plan
@@ -163,7 +162,7 @@ def _compare(plan: Plan, reference: Reference, package: str) -> Affected | None:
 
 
 def _find_unknown(plan: Plan, package: str, where: str) -> str:
-    """Return why the keys of a package's actions can't be known; "" where they are."""
+    """Return why the keys of a package's actions can't be known, or "" if they can."""
     try:
         problems = plan.problems(package)
         if problems:
@@ -176,7 +175,7 @@ def _find_unknown(plan: Plan, package: str, where: str) -> str:
 
 
 def _describe_link(plan: Plan, revision: Plan, package: str) -> list[str]:
-    """Return how the links of a package differ; empty where they don't."""
+    """Return the differences between the links of a package at the revision and now."""
     before, now = revision.link(package), plan.link(package)
     assert before is not None and now is not None
     if before.digest == now.digest:
@@ -185,7 +184,7 @@ def _describe_link(plan: Plan, revision: Plan, package: str) -> list[str]:
 
 
 def _describe_validation(plan: Plan, revision: Plan, package: str) -> list[str]:
-    """Return how the validations of one package's files differ; empty where they don't."""
+    """Return the differences between a package's validations at the revision and now."""
     methods = plan.methods(package)
     earlier_methods = revision.methods(package)
     assert methods is not None and earlier_methods is not None

@@ -1,8 +1,8 @@
 """Reads and writes baselines: accepted figures of a package, in `baselines/<package>.yaml`.
 
 A baseline is text for version control: small, sorted, and the same for the same package whoever
-accepted it, but for latencies, which are those of the processor that it names. Gates hold later
-builds to it, and `doit diff` and reports compare them with it.
+accepted it, except for latencies, which belong to the processor that it names. Gates check later
+builds against it, and `doit diff` and reports compare them with it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pipeline.store.files import inside, read_text_file
 
 Json = Mapping[str, Any]
 MOST_TENSORS = 10
-# Figures of the same bytes that are this near are equal, though measured on two machines.
+# If the bytes are equal, figures this close are equal, though measured on two machines.
 _NEAR_SQNR = 3.0  # dB
 _NEAR_ABS = 2.0  # times
 _COMMENT = """\
@@ -43,7 +43,7 @@ def parse_baseline(content: bytes, file: str) -> Json:
 
 
 class _Dumper(Dumper):
-    """Writes lists and tensors on one line, everything else in blocks."""
+    """Writes each list and each tensor on one line, everything else in blocks."""
 
     def represent_sequence(
         self, tag: str, sequence: Any, flow_style: bool | None = None
@@ -59,7 +59,7 @@ class _Dumper(Dumper):
 
 
 def format_baseline(package: str, figures: Json) -> str:
-    """Format a baseline; equal figures give equal text, and unknown figures are left out."""
+    """Format a baseline. Equal figures give equal text, and unknown figures are left out."""
     content = _leave_out_unknown(figures)
     methods = figures["methods"].items()
     content["methods"] = {name: _leave_out_unknown(method) for name, method in methods}
@@ -70,7 +70,7 @@ def format_baseline(package: str, figures: Json) -> str:
     if largest:
         # By name: in the order of sizes, a tensor that outgrows another would move lines.
         content["tensors"] = {name: tensors[name] for name in sorted(largest)}
-    # No line is wrapped, so that another figure changes one line.
+    # No line is wrapped, so that a changed figure changes one line.
     options: Any = {"sort_keys": False, "allow_unicode": True, "width": math.inf}
     return _COMMENT.format(package=package) + yaml.dump(
         content, None, _Dumper, **options
@@ -78,14 +78,16 @@ def format_baseline(package: str, figures: Json) -> str:
 
 
 def _leave_out_unknown(figures: Json) -> dict[str, Any]:
-    """Return figures without those that are not known, or empty."""
+    """Return figures without unknown or empty ones."""
     return {name: value for name, value in figures.items() if value not in (None, {})}
 
 
 def keep_accepted(now: Json, before: Json | None) -> Json:
-    """Return the figures to write where a baseline is there already: of the same package, latencies
-    stay as they were written, and so do numerics, measured elsewhere, unless they are another
-    result."""
+    """Return the figures to write if a baseline exists already.
+
+    For the same package, latencies stay as they were written, and so do numerics, which may come
+    from another machine, unless the new ones differ substantially.
+    """
     if before is None or before["digest"] != now["digest"]:
         return now
     methods = {
@@ -126,7 +128,7 @@ def _keep_numerics(now: Json, before: Json | None) -> Json:
 
 
 def read_baseline(path: Path) -> Json | None:
-    """Read the baseline of a package; None where there is none. Raises ConfigErrors."""
+    """Read the baseline of a package, or return None if there is none. Raises ConfigErrors."""
     file = f"{path.parent.name}/{path.name}"
     try:
         content = read_text_file(inside(path, (path.parent.parent,)))

@@ -1,4 +1,4 @@
-"""Gates on what users feel: one figure a device, of those that `validate.devices` names."""
+"""Gates on what users feel: one figure per device that `validate.devices` names."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from pipeline.features.gates.gate import GateSubject, Json, Measured
 _Device = Annotated[str, StringConstraints(pattern=r"^[\w:.,=+@/-]{1,100}$")]
 _Milliseconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Portion = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-# One limit for all devices of the package, or one for each.
+# One limit for all devices of the package, or one per device.
 Sizes = Size | dict[_Device, Size]
 Times = _Milliseconds | dict[_Device, _Milliseconds]
 Portions = _Portion | dict[_Device, _Portion]
 
 
 def iter_limits(limit: Any, run: Json) -> Iterator[tuple[str, Any]]:
-    """Yield each device that a limit is of, with its limit: those that it names, else all that the
-    method was to run on; "" where there are none."""
+    """Yield each device to which a limit applies, with its limit: the devices that it names,
+    otherwise all on which the method was to run; "" if there are none."""
     devices = run.get("devices") or {}
     if isinstance(limit, Mapping):
         yield from limit.items()
@@ -33,13 +33,13 @@ def iter_limits(limit: Any, run: Json) -> Iterator[tuple[str, Any]]:
 
 
 def find_device_facts(method: GateSubject) -> Json:
-    """Return what a method's record has of the device that a gate is checked on."""
+    """Return a method's record for the device of a gate."""
     facts: Json = (method.run.get("devices") or {}).get(method.device, {})
     return facts
 
 
 def measure_time(method: GateSubject, limit: float, field: str, what: str) -> Measured:
-    """Return a time in milliseconds of a device's record."""
+    """Return a time in milliseconds from a device's record."""
     figure = find_device_facts(method).get(field)
     if figure is None:
         return None, f"{method.device}: {what} was not measured"
@@ -48,8 +48,8 @@ def measure_time(method: GateSubject, limit: float, field: str, what: str) -> Me
 
 
 def measure_growth(method: GateSubject, limit: float, field: str) -> Measured:
-    """Return the share by which a figure grew since the baseline's package, which ran in turns
-    with this one; 0 where both packages have the same bytes."""
+    """Return the share by which a figure grew since the baseline's package, which ran in
+    alternation with this one; 0 if both packages have the same bytes."""
     facts = find_device_facts(method)
     growth = facts.get("growth")
     if growth is None:

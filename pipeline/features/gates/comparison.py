@@ -29,8 +29,8 @@ def compare_builds(
 ) -> Comparison:
     """Compare two builds of a package.
 
-    Running times are left out, and so are numerics of the same bytes, which differ from one
-    processor to the next.
+    Running times are left out, and so are the numerics if the bytes are equal, since they vary from
+    one processor to the next.
     """
     renamed = _find_renamed_methods(old, new)
     methods = dict[str, Change]()
@@ -59,10 +59,10 @@ def describe_one_build(
     against: str,
     notes: Sequence[str] = (),
 ) -> Comparison:
-    """Compare a package that is on one side only with nothing: its size, and its methods.
+    """Describe a package that exists on only one side: its size, and its methods.
 
     Args:
-        build: None where only the package's name is known.
+        build: the package's build, or None if only the package's name is known.
     """
     sections: list[Titled] = []
     if build is not None:
@@ -87,14 +87,14 @@ def _non_empty(sections: Iterable[Titled]) -> tuple[Titled, ...]:
 
 
 def _method_names(old: Json, new: Json, renamed: Mapping[str, str]) -> list[str]:
-    """Return the names of all methods of both builds, those that were renamed by the new one."""
+    """Return the names of all methods in both builds; for renamed methods only the new name."""
     names = old["figures"]["methods"].keys() | new["figures"]["methods"].keys()
     return sorted(names - set(renamed.values()))
 
 
 def _find_renamed_methods(old: Json, new: Json) -> dict[str, str]:
-    """Return the former names of methods that are the same program, lowered in the same way, as one
-    that is gone, by the new name."""
+    """Return the former names of methods that were only renamed, by the new name: the same program,
+    lowered in the same way, as a method that is gone."""
     before = old["figures"]["methods"]
     after = new["figures"]["methods"]
     gone = [name for name in before if name not in after]
@@ -113,8 +113,8 @@ def _find_renamed_methods(old: Json, new: Json) -> dict[str, str]:
 
 
 def _identify(build: Json, method: str) -> Json | None:
-    """Return what a method is, whatever its name; None where it is not known, or where it was
-    compiled together with others."""
+    """Return the facts that identify a method whatever its name, or None if they are unknown or if
+    it was compiled together with others."""
     facts = facts_of(build, method)
     if build["manifest"] is None or facts is None or facts["unit"] != method:
         return None
@@ -160,8 +160,8 @@ def _file_row(difference: Difference) -> ComparisonRow:
 
 
 def _tensors(old: Json, new: Json) -> Iterator[ComparisonRow]:
-    """Yield the tensors that came, went, or are stored in another way; none where a build's are not
-    known. A baseline knows only the largest."""
+    """Yield the tensors that were added, removed, or stored in another way. Yields nothing if a
+    build's tensors are unknown. A baseline knows only the largest."""
     before = old["figures"]["tensors"]
     after = new["figures"]["tensors"]
     if not before or not after:

@@ -1,4 +1,4 @@
-"""`doit diff`: packages as they are built, beside the accepted, other builds or a revision."""
+"""`doit diff`: compares built packages with the accepted baselines, other builds or a revision."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from pipeline.store.errors import PipelineError, did_you_mean, listed
 from pipeline.store.files import MANIFEST, REPORT
 
 Json = Mapping[str, Any]
-# What `doit diff --json` prints (`moments.Command.record`).
+# The output of `doit diff --json` (`moments.Command.record`).
 DIFFERENCES = {
     "format": Literal[1],
     "against": (str, "the build that packages are compared with"),
@@ -79,14 +79,14 @@ def run(
     """Compare packages, and yield lines for each.
 
     Args:
-        words: packages, by default all, and at most one reference: a manifest, or a folder with
-            some; or a revision of git's. By default the accepted baselines.
-        fail_on: changes, joined by commas, that are an error.
+        words: packages, by default all, and at most one reference: a manifest, a folder of
+            manifests or a git revision. By default the accepted baselines.
+        fail_on: the kinds of changes, joined by commas, that are errors.
         json: yields one record instead, as `DIFFERENCES` describes it.
 
     Raises:
-        PipelineError: for packages that can't be compared, and for changes in `fail_on`, after all
-            else was compared; a line for each.
+        PipelineError: packages can't be compared, or changes are in `fail_on`, with a line for
+            each; raised after everything else is compared.
     """
     unwanted = _parse_changes(fail_on)
     if markdown and json:
@@ -152,8 +152,7 @@ def _write_text(comparisons: Sequence[Comparison]) -> Iterator[str]:
 
 
 def _write_markdown(comparisons: Sequence[Comparison], refused: int) -> Iterator[str]:
-    """Yield lines of Markdown: a heading, each package that differs, and the others in
-    a line."""
+    """Yield lines of Markdown: a heading, each package that differs, and the others in one line."""
     yield heading(comparisons, refused)
     unchanged: list[Comparison] = []
     for comparison in comparisons:
@@ -166,7 +165,7 @@ def _write_markdown(comparisons: Sequence[Comparison], refused: int) -> Iterator
         yield from ("", line)
 
 
-# What is asked for
+# Arguments
 
 
 def _parse_changes(text: str) -> list[Change]:
@@ -181,8 +180,8 @@ def _parse_changes(text: str) -> list[Change]:
 def _choose_reference(
     plan: Plan, words: Sequence[str], stack: ExitStack
 ) -> tuple[Reference, list[str]]:
-    """Return what to compare with, and the words that name packages. Raises PipelineError for a
-    word that names neither."""
+    """Return the reference, and the words that name packages. Raises PipelineError for other
+    words."""
     unknown = [word for word in words if not fit_names(plan.packages, word)]
     reference = None
     for word in unknown:
@@ -211,10 +210,11 @@ def _describe_unknown(plan: Plan, words: Sequence[str]) -> str:
 def _select(
     plan: Plan, names: Sequence[str], reference: Reference
 ) -> tuple[list[str], dict[str, str | None], list[str]]:
-    """Return the packages that names stand for, here or in the reference; by default all.
+    """Return the packages that names match, here or in the reference; by default all.
 
-    They are the packages that only the reference has; those of the workspace, with their former
-    names where these are others; and a line for each name that no package has any more.
+    The result has three parts: the packages that only the reference has; the packages of the
+    workspace, with their former names if renamed; and a line for each name that no package has any
+    more.
     """
     former_names = find_renames(plan, reference)
     new_names = {previous: package for package, previous in former_names.items()}
@@ -237,7 +237,7 @@ def _select(
     return list(removed), packages, losses
 
 
-# Comparing
+# Comparisons
 
 
 def _describe_removed(package: str, reference: Reference) -> Comparison:
@@ -273,8 +273,8 @@ def _compare(
 def _compare_renamed(
     plan: Plan, package: str, build: Json | None, reference: Reference, previous: str
 ) -> Comparison:
-    """Compare a package with the build that it is under its previous name, of which all may be
-    known but the inputs, which are the same."""
+    """Compare a package with its build under its previous name. The inputs of both are the same,
+    even if nothing else about the old build is known."""
     notes = _describe_staleness(plan, package, build)
     comparison = Comparison(package, reference.name, (), notes)
     if build is not None:
@@ -286,8 +286,8 @@ def _compare_renamed(
 
 
 def _with_names_of(old: Json, build: Json, package: str, previous: str) -> Json:
-    """Return a build that has the old one's digest, in which files are named, if only the names of
-    its files differ."""
+    """Return the build, with the old build's digest if only the names of its files differ, since
+    the digest depends on the names."""
     if not has_same_bytes(build, old, package, previous):
         return build
     digest = old["figures"]["digest"]
@@ -297,7 +297,7 @@ def _with_names_of(old: Json, build: Json, package: str, previous: str) -> Json:
 def _describe_staleness(
     plan: Plan, package: str, build: Json | None
 ) -> tuple[str, ...]:
-    """Return a note where what is built is not what the sources ask for."""
+    """Return a note if a package's build doesn't match its sources."""
     if problems := plan.problems(package):
         return (f"its config has mistakes ({problems[0]})",)
     if build is None:
@@ -309,7 +309,7 @@ def _describe_staleness(
 
 
 def _unknown_numerics(plan: Plan, package: str, build: Json) -> str:
-    """Return a note on methods whose numerics are not known; "" where all are."""
+    """Return a note on methods whose numerics are unknown, or "" if all are known."""
     methods = build["figures"]["methods"].items()
     unknown = [name for name, method in methods if method["sqnr_db"] is None]
     report = read_fitting(plan.workspace.package(package) / REPORT) or {}
@@ -325,7 +325,7 @@ def _unknown_numerics(plan: Plan, package: str, build: Json) -> str:
 def _find_unwanted(
     changes: Sequence[Change], comparisons: Sequence[Comparison]
 ) -> Iterator[str]:
-    """Yield a line for each kind of change that is not wanted and was found."""
+    """Yield a line for each kind of change in `changes` that occurred."""
     for change in changes:
         names: list[str] = []
         for comparison in comparisons:

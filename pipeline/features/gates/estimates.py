@@ -1,7 +1,7 @@
-"""What the compiler of an NPU estimates of the delegates that it made.
+"""The estimates that an NPU's compiler makes for the delegates that it compiles.
 
-Nothing here ran. Where no delegate of a method has an estimate, the gate fails: what fell off the
-NPU would otherwise hold every limit.
+Nothing here ran. If no delegate of a method has an estimate, the gate fails: otherwise work that
+moved off the NPU would satisfy every limit.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from pipeline.features.gates.gate import GateSubject, Json
 from pipeline.store.errors import listed, plural
 
-_MOST = 5  # delegates that a sentence names
+_MOST = 5  # delegates to name in a sentence
 
 
 def find_estimates(method: GateSubject, gate: str) -> tuple[Sequence[Json], str]:
-    """Return the estimates of a method, and what is missing of them, or ""."""
+    """Return the estimates of a method, and a sentence on missing ones, or ""."""
     delegation = method.facts["delegation"]
     estimates: Sequence[Json] = delegation.get("estimates", ())
     partitions = delegation["partitions"]
@@ -47,7 +47,7 @@ def name_tools(estimates: Sequence[Json]) -> str:
 
 
 def describe_largest(estimates: Sequence[Json], figure: str) -> str:
-    """Return which of several delegates have the most, to end a sentence."""
+    """Return a sentence ending that ranks several delegates by a figure."""
     if len(estimates) == 1:
         return ""
     ranked = sorted(enumerate(estimates), key=lambda entry: -entry[1][figure])

@@ -1,12 +1,12 @@
-"""The figures of a build that later builds are compared with: sizes, delegation, memory, numerics.
+"""The figures of a build for comparisons with later builds: sizes, delegation, memory, numerics.
 
-They are JSON, of the fields that `baseline_fields.py` declares, read from JSON records only: the
-manifest, contents.json and the report of a validation. Times are left out, and numerics are
-rounded, so that the same bytes have the same figures on two machines; latencies, which have not,
-name the processor that they are of.
+They are JSON, with the fields that `baseline_fields.py` declares, and are read only from JSON
+records: the manifest, contents.json and the report of a validation. Times are left out, and
+numerics are rounded, so that the same bytes have the same figures on two machines. Latencies can't,
+so figures name the processor that they belong to.
 
-A build is JSON as well: its `figures` and its `manifest`, which is None for one of which only a
-baseline is left, which names only the largest tensors.
+A build is JSON as well: its `figures` and its `manifest`, which is None if only a baseline, with
+only the largest tensors, is left.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Json = Mapping[str, Any]
 
 def read_build(manifest: Path) -> Json | None:
     """Read the build of a manifest and the records next to it; None if it can't be read."""
-    record = read_record(manifest)  # which may have another name
+    record = read_record(manifest)  # its file may have another name
     if record is None or not fits_name(MANIFEST, record):
         return None
     records = (read_fitting(manifest.with_name(name)) for name in (CONTENTS, REPORT))
@@ -36,7 +36,7 @@ def read_build(manifest: Path) -> Json | None:
 
 
 def make_build(manifest: Json, contents: Json | None, report: Json | None) -> Json:
-    """Make a build of its records; the report counts only if it is of the manifest's files."""
+    """Make a build from its records; the report only counts if it matches the manifest's files."""
     files = {name: file["digest"] for name, file in manifest["files"].items()}
     validation = None
     if report is not None and report.get("files") == files:
@@ -50,7 +50,7 @@ def make_build(manifest: Json, contents: Json | None, report: Json | None) -> Js
 def make_figures(
     manifest: Json, contents: Json | None = None, validation: Json | None = None
 ) -> dict[str, Any]:
-    """Read the figures of a build from its records; a figure in none of them is None, or empty."""
+    """Read the figures of a build from its records; a figure in none of them is None or empty."""
     files = {name: file["digest"] for name, file in manifest["files"].items()}
     inside = (contents or {}).get("methods", {})
     proved = {
@@ -63,7 +63,7 @@ def make_figures(
         methods[name] = _method(facts, inside.get(name, {}), proved.get(name, {}))
     return {
         "digest": hash_json(files),
-        "files": {},  # which a baseline names where growth is measured on devices
+        "files": {},  # set in a baseline if growth is measured on devices
         "size": sum(file["size"] for file in manifest["files"].values()),
         "segments": _segments(manifest, contents),
         "processor": (validation or {}).get("processor") if is_timed else None,
@@ -73,8 +73,8 @@ def make_figures(
 
 
 def _segments(manifest: Json, contents: Json | None) -> dict[str, int]:
-    """Sum up segments by kind. Without contents.json those are the blobs of the objects, each once,
-    as it is linked; the rest of the files is called program."""
+    """Return the bytes of segments by kind. Without contents.json, count the blobs of the objects,
+    each once, since they are linked once, and call the rest of the files "program"."""
     sizes: Counter[str] = Counter()
     if contents:
         for segment in contents["segments"]:
@@ -87,7 +87,7 @@ def _segments(manifest: Json, contents: Json | None) -> dict[str, int]:
         for (kind, _), size in blobs.items():
             sizes[kind] += size
         whole = sum(file["size"] for file in manifest["files"].values())
-        # What no object accounts for: the flatbuffer, its alignment and padding.
+        # The part that no object accounts for: the flatbuffer, its alignment and padding.
         sizes["program"] += max(0, whole - sum(blobs.values()))
     return dict(sorted((+sizes).items()))  # those above zero
 
@@ -104,7 +104,7 @@ def _iter_blobs(parts: Json) -> Iterator[tuple[str, Json]]:
 
 
 def _tensors(tensors: Sequence[Json]) -> Iterator[tuple[str, Json]]:
-    """Yield tensors by name; one whose name is another's too, or that has none, gets a number."""
+    """Yield tensors by name; a repeated name, or a missing one, gets a number."""
     occurrences: Counter[str] = Counter()
     for tensor in tensors:
         name = tensor["name"] or "(unnamed)"
@@ -124,7 +124,7 @@ def _method(facts: Json, inside: Json, proved: Json) -> dict[str, Any]:
     sqnr = None
     if proved.get("kind") == "program":
         sqnr = _sqnr(proved.get("runs", ()))
-    # Where all outputs are as close as float32 allows, the error depends on the processor.
+    # If all outputs are as close as float32 allows, the error depends on the processor.
     measured = any(
         output_sqnr is not None and output_sqnr < MOST_SQNR
         for output_sqnr in sqnr or ()
@@ -158,9 +158,11 @@ def _latency(measured: Json | None) -> Json | None:
 
 
 def _sqnr(runs: Sequence[Json]) -> list[float | None] | None:
-    """Return the worst of each output on the examples; without any, on random inputs.
+    """Return the worst SQNR of each output over the examples, or, if there are none, over random
+    inputs.
 
-    Noise is beyond the ranges that a quantizer observed: its figures would hide a fall on examples.
+    Noise is outside the ranges that a quantizer observed: its figures would hide a drop on
+    examples.
     """
     usual = [run for run in runs if not run.get("case")] or runs
     usual = [run for run in usual if not run.get("generated")] or usual

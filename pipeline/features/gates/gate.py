@@ -1,7 +1,7 @@
-"""What a gate is, and what it measures: a package or one of its methods.
+"""The definition of a gate, and its subject: a package or one of its methods.
 
-Each module of `pipeline/features/gates/kinds/` declares one gate: its field in the config with the
-text and the example of the reference, its unit, and the function that measures it.
+Each module of `pipeline/features/gates/kinds/` declares one gate: its field in the config, with the
+reference's text and example; its unit; and the function that measures it.
 """
 
 from __future__ import annotations
@@ -14,17 +14,16 @@ from typing import Any, Literal, NamedTuple
 from pipeline.features.gates.records import GateUnit
 
 Json = Mapping[str, Any]
-# The figure, None where it is not known, and what is to be said if the gate fails.
+# The figure, or None if unknown, and the sentence to report if the gate fails.
 Measured = tuple[float | None, str]
 NOTHING: Json = MappingProxyType({})
 ROUNDING = 1e-12  # of figures: 0.9 - 0.85 is more than 0.05
 
 
 class GateSubject(NamedTuple):
-    """The package, or one of its methods: its figures now and in the baseline, its records, the
-    files of its family (digest and bytes by package and name), its contract, where it is known,
-    with the calls that delegates left, what runtimes hold by target, and the device of the
-    figure."""
+    """A package, or one of its methods: its figures now and in the baseline, its records, the files
+    of its family (digest and bytes by package and name), its contract if known, the calls that
+    delegates left, the runtimes of targets by name, and the device of the figure."""
 
     package: str
     method: str | None
@@ -45,20 +44,20 @@ class Gate:
     """A kind of gate: the least figure if its name begins with `min_`, otherwise the greatest.
 
     Attributes:
-        name: of its field in the config.
-        holds_for: whether it is checked of a package, of each method, or of both.
+        name: the name of its field in the config.
+        holds_for: whether it is checked for a package, for each method, or for both.
         values: the type of its field (`pipeline.config.fields`).
-        unit: of its figure.
+        unit: the unit of its figure.
         text: its field's description in the reference.
-        example: a value that a config may give it.
+        example: an example of its value in a config.
         measure: takes a package or a method, and the limit.
         needs_feature: the feature without which there is nothing to measure, or "".
-        needs_baseline: compares with what was accepted.
-        needs_run: is left alone where the method did not run.
-        needs_partitioners: is left alone where the method has none, unless it is set for this
-            method itself.
-        by_device: has a figure and a limit for each device of `validate.devices`.
-        is_timed: is left alone where the budget left no time for timing.
+        needs_baseline: whether it compares with the accepted baseline.
+        needs_run: whether it is skipped if the method did not run.
+        needs_partitioners: whether it is skipped if the method has no partitioners, unless it is
+            set for this method itself.
+        by_device: whether it has a figure and a limit for each device of `validate.devices`.
+        is_timed: whether it is skipped if the budget left no time for timing.
     """
 
     name: str

@@ -1,10 +1,10 @@
-"""Gates: limits that a config sets on a package, checked against what is known of its build.
+"""Gates: limits that a config sets on a package, checked against the records of its build.
 
-A gate is a module of `pipeline/features/gates/kinds/`. Nodes that a backend's own kernels run,
-where it has kernels instead of a delegate, count as delegated. A gate that can't be checked fails,
-and says what would make it checkable. Three are left alone, with a word: what this machine can't
-run, as in the rest of a validation; the delegation of a method that has no partitioners on purpose;
-and, outside of CI, a comparison with a baseline that nobody has recorded yet.
+A gate is a module of `pipeline/features/gates/kinds/`. If a backend has kernels instead of a
+delegate, the nodes that they run count as delegated. A gate that can't be checked fails, and
+explains how to make it checkable. Three cases are exempt, with an explanation: methods that this
+machine can't run, as in the rest of a validation; the delegation of a method that has no
+partitioners on purpose; and, outside CI, a comparison with a baseline that nobody has recorded yet.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NO_BASELINE = "no baseline yet"
 
 
 class _Setting(NamedTuple):
-    """A limit as the config sets it: for all methods, or for the method itself; `place` is file and
+    """A limit set in the config, for all methods or for the method itself; `place` is file and
     line. `requires_baseline` makes a missing baseline a failure."""
 
     limit: Any
@@ -33,7 +33,7 @@ class _Setting(NamedTuple):
 
 
 def failed_gates(gates: Iterable[GateRecord]) -> list[str]:
-    """Return what is wrong with a package; what several gates say is said once."""
+    """Return the distinct failures of a package's gates."""
     return list(dict.fromkeys(gate["sentence"] for gate in gates if not gate["ok"]))
 
 
@@ -50,11 +50,12 @@ def check_gates(
     """Check the gates that are set: the package's, then method by method.
 
     Args:
-        settings: `validate` of the config, resolved: `gates`, and `methods`, some with their own;
-            what runtimes hold, by target; and whether a missing baseline is a failure.
-        validation: the record of the package's validation; its `methods` are read, and the lines
-            of calls that delegates left.
-        places: by path in the config (`validate.gates.max_size`), file and line where it was
+        settings: the resolved `validate` section of the config: `gates`, and `methods`, some with
+            their own gates; plus the runtimes of `targets`, and whether a missing baseline is a
+            failure.
+        validation: the record of the package's validation, for its `methods` and the lines of calls
+            that delegates left.
+        places: the file and line at which each path in the config (`validate.gates.max_size`) was
             written.
         family: digest and bytes of the files of the packages of its family, by package and name.
     """
@@ -105,7 +106,7 @@ def check_gates(
 def _find_setting(
     gate: Gate, method: str | None, settings: Json, places: Mapping[str, str]
 ) -> _Setting | None:
-    """Return the limit of a gate, the method's before the package's; None where it is not set."""
+    """Return the limit of a gate, the method's before the package's, or None if it is not set."""
     place = places.get(f"validate.gates.{gate.name}", "")
     if gate.name == "runs_on":
         place = place or places.get("target", "")
@@ -152,7 +153,8 @@ def _check(
 def _check_on_devices(
     gate: Gate, subject: GateSubject, setting: _Setting, has_baseline: bool
 ) -> Iterable[GateRecord]:
-    """Check a gate on each device that its limit is of; a method that calls nothing has none."""
+    """Check a gate on each device to which its limit applies. Only programs are called, so other
+    methods have no device figures."""
     if subject.run and subject.run.get("kind") != "program":
         return
     for device, limit in iter_limits(setting.limit, subject.run):
@@ -164,8 +166,8 @@ def _check_on_devices(
 
 
 def _why_not_on_device(gate: Gate, subject: GateSubject) -> tuple[str, bool] | None:
-    """Return why a device has no figure of a method, and whether the gate is left alone for that;
-    None where it may have one."""
+    """Return why a device has no figure of a method, and whether that exempts the gate. Returns
+    None if it may have a figure."""
     method, device = subject.method, subject.device
     if not device:
         return (
@@ -189,10 +191,10 @@ def _why_not_on_device(gate: Gate, subject: GateSubject) -> tuple[str, bool] | N
 def _why_unmeasured(
     gate: Gate, subject: GateSubject, setting: _Setting, has_baseline: bool
 ) -> tuple[str, GateExemption | None] | None:
-    """Return why there is nothing to hold to a gate, in a sentence, and why it is left alone all
-    the same, if it is; None where there is a figure."""
+    """Return why there is nothing to check, in a sentence, and the exemption if the gate is exempt.
+    Returns None if there is a figure."""
     method = subject.method
-    # So nothing at all is said of it.
+    # Unrequested methods are exempt from every gate.
     unasked = UNASKED in subject.run.get("left_out", ())
     not_run = ""
     if gate.needs_run or unasked:
@@ -216,7 +218,7 @@ def _why_unmeasured(
 
 
 def _why_not_run(gate: Gate, run: Json) -> str:
-    """Return why a method has no figure of a run, to end a sentence; "" where it may have one."""
+    """Return why a run has no figures of a method, to end a sentence; "" if it may have some."""
     left_out = run.get("left_out", ())
     if run.get("not_run"):
         return f"did not run: {run['not_run']}"
@@ -230,9 +232,9 @@ def _why_not_run(gate: Gate, run: Json) -> str:
 def _describe_missing(
     gate: Gate, subject: GateSubject, has_baseline: bool, required: bool
 ) -> str:
-    """Return what the baseline lacks that a gate compares with; "" where it is there."""
+    """Return a sentence on what a gate needs that the baseline lacks, or "" if it lacks nothing."""
     command = f"`doit baseline {subject.package}`"
-    if not has_baseline:  # the same sentence for all methods, so that it is said once
+    if not has_baseline:  # the same sentence for all methods, to be reported once
         if required:
             return f"no baseline; {command} accepts the present figures"
         return f"{NO_BASELINE}; {command} records one"

@@ -1,4 +1,4 @@
-"""Holds a package that was measured to the gates of its config and to its accepted baseline."""
+"""Checks a measured package against the gates of its config and its accepted baseline."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ Json = Mapping[str, Any]
 def prepare_judging(
     action: Action[ValidateInputs], workspace: Workspace
 ) -> Callable[[Json | None, Json], Judgement]:
-    """Read the accepted baseline, and return what judges the package by its manifest and by what
-    was measured. Raises PipelineError for a baseline that changed or makes no sense."""
+    """Read the accepted baseline, and return the function that judges a package by its manifest and
+    measurements. Raises PipelineError if the baseline changed or is invalid."""
     baseline = _read_baseline(action, workspace)
     folder = workspace.package(str(action.package))
 
     def judge(manifest: Json | None, measured: Json) -> Judgement:
         gates: list[GateRecord] = []
-        if manifest:  # to have none is a failure by itself
+        if manifest:  # a missing manifest is itself a failure
             gates = check_gates(
                 _run_on_targets(action.key["held_to"], workspace, str(action.package)),
                 manifest,
@@ -59,7 +59,7 @@ def prepare_judging(
 
 
 def _run_on_targets(held_to: Json, workspace: Workspace, package: str) -> Json:
-    """Return what a package is held to, with what the runtimes of its targets refuse, by method."""
+    """Return the `held_to` settings, with the refusals of targets' runtimes by method."""
     targets = {}
     for name, facts in held_to.get("targets", {}).items():
         targets[name] = dict(facts)
@@ -78,8 +78,8 @@ def _find_refusals(workspace: Workspace, toolchain: str, package: str) -> Json:
 
 
 def _read_baseline(action: Action, workspace: Workspace) -> Json | None:
-    """Return the accepted figures. Raises PipelineError where they are no more those of the key, or
-    make no sense."""
+    """Return the accepted figures. Raises PipelineError if the baseline no longer matches the key
+    or is invalid."""
     path = workspace.baseline(str(action.package))
     if workspace.find_data(path) != action.key["baseline"]:
         raise PipelineError(
@@ -89,7 +89,7 @@ def _read_baseline(action: Action, workspace: Workspace) -> Json | None:
 
 
 def _describe_unrecorded(gates: Iterable[GateRecord]) -> dict[str, list[str]]:
-    """Return the fact that gates have no baseline to compare with yet, with their names."""
+    """Return the names of gates that have no baseline yet, as the fact `no_baseline`, or {}."""
     names = [gate["gate"] for gate in gates if gate.get("left_alone") == "no baseline"]
     if names:
         return {"no_baseline": list(dict.fromkeys(names))}

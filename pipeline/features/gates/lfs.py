@@ -1,8 +1,8 @@
 """Fill in files that Git LFS keeps, without its filter, which would run and fetch.
 
 A pointer is a small text with the SHA-256 and the size of a file
-(https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md). What was fetched is in the repository,
-under that name.
+(https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md). The repository stores fetched files
+under their SHA-256.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _PIECE = 1 << 20
 
 
 def fill_pointers(tree: Path, objects: Path) -> None:
-    """Put the content in the place of each pointer below a folder whose object is there and whole.
-    Any other stays a pointer: whatever reads it says what it is.
+    """Replace each pointer below a folder with its content, if the object exists and is intact. Any
+    other pointer stays, and its reader reports it.
 
     Args:
         objects: the folder of objects, `lfs/objects` of the repository.

@@ -1,4 +1,4 @@
-"""The outputs of methods: names, dtypes and sizes, and which of these differ from accepted ones."""
+"""The outputs of methods: names, dtypes and sizes, and their changes from the accepted ones."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ Json = Mapping[str, Any]
 def find_changed_outputs(
     before: Mapping[str, str], after: Mapping[str, str]
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield the name of each output that changed, and its shape before and after, "none" where
-    there is none. As many outputs as before are paired by place, since names may change, too.
+    """Yield the name of each output that changed, and its shape before and after, or "none" if
+    there is none. If the number of outputs is the same, they are paired by position, since names
+    may change, too.
 
     Args:
-        before: dtype and sizes by name, as `output_shapes` gives them.
+        before: dtype and sizes by name, as returned by `output_shapes`.
     """
     if len(before) == len(after):
         before = dict(zip(after, before.values(), strict=True))
@@ -27,7 +28,7 @@ def find_changed_outputs(
 
 
 def output_names(signature: Json, number: int) -> list[str]:
-    """Return the names of a method's outputs; their places where the signature names not each."""
+    """Return a method's output names, or positions if the signature doesn't name each output."""
     names = [leaf["name"] for leaf in _leaves(signature.get("outputs"))]
     if len(names) == number:
         return names
@@ -35,7 +36,7 @@ def output_names(signature: Json, number: int) -> list[str]:
 
 
 def output_shapes(signature: Json) -> dict[str, str]:
-    """Return dtype and sizes of each tensor that a method gives, by the name of the output."""
+    """Return dtype and sizes of each tensor that a method returns, by the name of the output."""
     shapes: dict[str, str] = {}
     for leaf in _leaves(signature.get("outputs")):
         if "sizes" in leaf:
@@ -51,7 +52,8 @@ def _describe_size(size: Any) -> str:
 
 
 def _leaves(tree: Any) -> Iterator[Json]:
-    """Yield the leaves of a signature's tree: lists that begin with their kind."""
+    """Yield the leaves of a signature's tree, whose containers are lists that begin with their
+    kind."""
     if isinstance(tree, Mapping):
         yield tree
     elif isinstance(tree, list):

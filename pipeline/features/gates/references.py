@@ -1,6 +1,6 @@
-"""Read what `doit diff` compares packages with: baselines, builds in a folder, or a revision.
+"""The references of `doit diff`: baselines, builds in a folder, or the builds of a revision.
 
-A reference knows the packages that it has and finds its build of one; it builds nothing.
+A reference lists its packages and finds its build of each; it builds nothing.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from pipeline.store.files import CONTENTS, MANIFEST, REPORT
 from pipeline.store.store import MissingBlobError, Store
 from pipeline.store.workspace import BASELINES
 
-# A build, as `read_build` returns it, that a package is compared with, its name, and notes on it.
+# A build to compare a package with, as returned by `read_build`; its name; and notes on it.
 ReferenceBuild = tuple[Mapping[str, Any], str, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
 class Reference:
-    """A side of a comparison: the packages that others are compared with.
+    """A side of a comparison: the packages to compare others with.
 
     Attributes:
-        name: what verdicts call it.
-        packages: those that it has.
-        find: returns its build of a package; raises PipelineError where that is not known.
+        name: its name in verdicts.
+        packages: the packages that it has.
+        find: returns its build of a package; raises PipelineError if there is none.
         is_complete: whether a package that it lacks is a new one.
-        default: the packages that are meant where none is named; none are all.
-        plan: that of a revision.
+        default: the packages to compare if none is named; if empty, all.
+        plan: a revision's plan.
     """
 
     name: str
@@ -60,8 +60,8 @@ class Reference:
 
 
 def open_reference(plan: Plan, word: str, stack: ExitStack) -> Reference | None:
-    """Return the reference that a word names, a file, a folder or a revision; None where it names
-    none. A revision's files are there until the stack is closed. Raises PipelineError."""
+    """Return the reference that a word names: a file, a folder or a revision. Returns None if it
+    names none. A revision's files exist until the stack is closed. Raises PipelineError."""
     path = find_path(plan, word)
     if path.exists():
         return _open_path(path, word)
@@ -71,7 +71,7 @@ def open_reference(plan: Plan, word: str, stack: ExitStack) -> Reference | None:
     name = word if commit.startswith(word) else f"{word} ({commit[:12]})"
     try:
         root = stack.enter_context(read_revision(plan.workspace.root, commit))
-    except MissingFolderError:  # the workspace is younger
+    except MissingFolderError:  # the workspace didn't exist yet
         return Reference(name, (), _find_nothing)
     revision = Plan(replace(plan.workspace, root=root))
     revision.trust_last_exports()
@@ -91,7 +91,7 @@ def _find_nothing(package: str) -> ReferenceBuild:
 
 
 def open_baselines(plan: Plan) -> Reference:
-    """Return the accepted baselines, which a package may not have yet."""
+    """Return the accepted baselines as a reference; a package may not have one yet."""
     paths = (plan.workspace.root / BASELINES).glob("*.yaml")
     return Reference(
         "the accepted baseline",
@@ -102,7 +102,7 @@ def open_baselines(plan: Plan) -> Reference:
 
 
 def _find_accepted(plan: Plan, package: str) -> ReferenceBuild:
-    """Return the accepted build, with all that the store still knows of it."""
+    """Return the accepted build of a package, with everything the store still knows about it."""
     figures = read_baseline(plan.workspace.baseline(package))
     if figures is None:
         what = f"there is no {BASELINES}/{package}.yaml"
@@ -118,7 +118,7 @@ def _find_accepted(plan: Plan, package: str) -> ReferenceBuild:
             continue
         build = _load_build(plan.workspace.store, action)
         if build is not None and build["figures"]["digest"] == figures["digest"]:
-            # Their numerics may be of another machine.
+            # The stored numerics may come from another machine.
             merged = {**build["figures"], "methods": figures["methods"]}
             return {**build, "figures": merged}, name, ()
     note = (
@@ -128,7 +128,7 @@ def _find_accepted(plan: Plan, package: str) -> ReferenceBuild:
 
 
 def _make_accepted(figures: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the build that was accepted, of which nothing but its figures is known."""
+    """Return an accepted build of which only the figures are known."""
     return {"figures": figures, "manifest": None}
 
 
@@ -136,7 +136,7 @@ def _make_accepted(figures: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _open_path(path: Path, word: str) -> Reference:
-    """Return builds by a manifest, the folder of a package, or a folder with such folders."""
+    """Return a reference to builds: a manifest, a package's folder, or a folder of such folders."""
     if path.is_dir() and not (path / MANIFEST).exists():
         packages = sorted(
             manifest.parent.name for manifest in path.glob(f"*/{MANIFEST}")
@@ -170,7 +170,7 @@ def _read(path: Path, name: str) -> ReferenceBuild:
 
 
 def _find_at_revision(revision: Plan, package: str, name: str) -> ReferenceBuild:
-    """Find the build of a revision in the store, or its baseline in the revision; build nothing."""
+    """Return a revision's build from the store, or its baseline at the revision; build nothing."""
     build, reason, can_build = _find_stored(revision, package)
     if build is not None:
         return build, name, ()
@@ -188,7 +188,7 @@ def _find_at_revision(revision: Plan, package: str, name: str) -> ReferenceBuild
 def _find_stored(
     revision: Plan, package: str
 ) -> tuple[Mapping[str, Any] | None, str, bool]:
-    """Return the build that the store has of a package, or why there is none, and whether a
+    """Return the stored build of a package or None, the reason if there is none, and whether a
     checkout of the revision could be built."""
     if problems := revision.problems(package):
         return None, f"its config has mistakes ({problems[0]})", False
@@ -220,7 +220,7 @@ def _find_stored(
 def _load_build(
     store: Store, link: Digest, report: Any = None
 ) -> Mapping[str, Any] | None:
-    """Return what the store knows of a package that was linked."""
+    """Return the stored build of a link, or None if its manifest can't be read."""
     entry = store.get(link)
     records = _load_records(store, entry, MANIFEST, CONTENTS) if entry else {}
     manifest = records.get(MANIFEST)
@@ -230,8 +230,7 @@ def _load_build(
 
 
 def _load_records(store: Store, entry: ActionEntry, *names: str) -> dict[str, Any]:
-    """Return those of the records that a result has; none where one of them can't be read, or is no
-    record of its name."""
+    """Return the result's records of these names, or {} if any can't be read or is invalid."""
     files = entry.result["files"]
     try:
         records = {}

@@ -1,4 +1,4 @@
-"""Packages that have another name now: they are the same bytes, or linked from the same inputs."""
+"""Renamed packages: they have the same bytes, or are linked from the same inputs."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Json = Mapping[str, Any]
 def find_renames(plan: Plan, reference: Reference) -> dict[str, str]:
     """Return the former names of packages that were only renamed, by the new name.
 
-    A renamed package has the bytes of one of the reference that is gone here, or would have them:
-    its link has the same inputs.
+    A renamed package has the bytes of a package in the reference that is gone here, or would have
+    them because its link has the same inputs.
     """
     if not reference.is_complete:
         return {}
@@ -52,7 +52,7 @@ def _is_renamed(plan: Plan, package: str, reference: Reference, previous: str) -
 
 
 def _link_inputs(plan: Plan, package: str) -> Any:
-    """Return the key of a package's link without its names; None where it can't be known yet."""
+    """Return the key of a package's link without its names, or None if it can't be known yet."""
     if plan.problems(package):
         return None
     try:
@@ -63,12 +63,12 @@ def _link_inputs(plan: Plan, package: str) -> Any:
 
 
 def has_same_bytes(build: Json, old: Json, package: str, previous: str) -> bool:
-    """Tell whether the files of a package are those of another one, whatever their names."""
+    """Return whether two packages have equal files, whatever the names of the files."""
     files = build["manifest"]["files"] if build["manifest"] else {}
     if old["manifest"] is not None:
         old_files = old["manifest"]["files"]
         return _digests(files) == _digests(old_files)
-    # A baseline has one digest of all files, in which they are named.
+    # A baseline only has one digest of all files, which depends on their names.
     renamed = {}
     for file, blob in files.items():
         is_named = file.startswith(f"{package}.")

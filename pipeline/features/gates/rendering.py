@@ -1,6 +1,6 @@
-"""What a comparison of a package holds, and how it is shown: as text or as Markdown.
+"""The record of a package's comparison, and its presentation as text or Markdown.
 
-It knows no build and no figure; `comparison.py` makes comparisons of builds.
+It knows neither builds nor figures; `comparison.py` makes comparisons from builds.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pipeline.store.errors import listed, plural
 Change = Literal["changed", "removed", "renamed", "new"]
 CHANGES: tuple[Change, ...] = ("changed", "removed", "renamed", "new")
 
-# The figures that a verdict names, and how many.
+# The figures that a headline names, and how many.
 _HEADLINES, _MOST_HEADLINES = ("output ", "size", "nodes delegated", "SQNR"), 4
 
 
@@ -29,18 +29,18 @@ class ComparisonRow(NamedTuple):
     change: str = ""
 
 
-# The rows of a section, below its title: of a method, or of what else a build has.
+# The rows of a section under its title: a method, or another part of a build.
 Titled = tuple[str, tuple[ComparisonRow, ...]]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The differences of a package from a build that `against` names.
+    """The differences between a package and the build that `against` names.
 
     Attributes:
-        change: what happened to the package, if `sections` say that anything did.
-        previous: the name of a renamed package before.
-        methods: those that are not in both builds, and those that were renamed.
+        change: what happened to the package, if `sections` show that anything did.
+        previous: the earlier name of a renamed package.
+        methods: the methods that are not in both builds or were renamed.
     """
 
     package: str
@@ -70,7 +70,7 @@ class Comparison:
         return f"{self.change} since"
 
     def names_of(self, change: Change) -> list[str]:
-        """Return what a change happened to: the package, or methods of one that is in both."""
+        """Return the subjects of a change: the package, or methods if the package is in both."""
         if self.same:
             return []
         if self.change == change:
@@ -81,7 +81,7 @@ class Comparison:
         return [f"{self.package}/{method}" for method in methods]
 
     def text(self) -> Iterator[str]:
-        """Yield lines for a terminal: the verdict, and a table of what differs."""
+        """Yield lines for a terminal: the verdict, and a table of the differences."""
         yield self.verdict
         for note in self.notes:
             yield f"  {note}"
@@ -99,14 +99,15 @@ class Comparison:
 
     @property
     def headline(self) -> str:
-        """Return the changes that count most, for a line: methods, size, delegation and SQNR."""
+        """Return the most important changes on one line: methods, outputs, size, delegation,
+        SQNR."""
         changes = list(self._method_changes())
         for title, rows in self.sections:
             place = "" if title == "package" else f" of {title}"
             for row in rows:
                 if row.change and row.what.startswith(_HEADLINES):
                     changes.append(f"{row.what}{place} {row.change}")
-        # What callers must adapt to comes first.
+        # Changes that callers must adapt to come first.
         changes.sort(key=lambda change: not change.startswith(("method ", "output ")))
         titles = ", ".join(title for title, _ in self.sections)
         return listed(changes, _MOST_HEADLINES) or f"other {titles}"
@@ -121,8 +122,7 @@ class Comparison:
                 yield f"method {title} {change}"
 
     def markdown(self) -> Iterator[str]:
-        """Yield lines of Markdown for a pull request: what changed most, and then all in a folded
-        table."""
+        """Yield Markdown for a pull request: the main changes, then all in a folded table."""
         package = f"**`{self.package}`**"
         against = _escape(self.against)
         if self.change == "changed" and not self.same:
@@ -146,7 +146,7 @@ class Comparison:
 
 
 def describe_unchanged(comparisons: Sequence[Comparison]) -> Iterator[str]:
-    """Yield a line of Markdown on the packages that are the same as what `against` names."""
+    """Yield a line of Markdown on the packages that equal the build that `against` names."""
     names: dict[str, list[str]] = {}
     for comparison in comparisons:
         package = f"**`{comparison.package}`**"
@@ -156,8 +156,8 @@ def describe_unchanged(comparisons: Sequence[Comparison]) -> Iterator[str]:
 
 
 def heading(comparisons: Sequence[Comparison], refused: int) -> str:
-    """Return the heading over comparisons: how many packages changed, of those that are in both,
-    how many are not, and how many could not be compared."""
+    """Return the heading over comparisons: how many of the packages in both builds changed, how
+    many are only in one, and how many could not be compared."""
     numbers = dict.fromkeys(CHANGES, 0)
     unchanged = 0
     for comparison in comparisons:

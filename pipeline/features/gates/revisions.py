@@ -1,8 +1,8 @@
-"""Revisions of git, checked out into a folder of their own by git's plumbing.
+"""Revisions of git, checked out into a separate folder by git's plumbing.
 
-The repository's index, work tree, hooks and filters have no part in it (`store.git`); files of Git
-LFS are filled in from what was fetched. Git itself refuses names that lead out of the folder, and
-writes through no link of the revision's.
+The repository's index, work tree, hooks and filters aren't used (`store.git`); files of Git LFS are
+filled in from fetched objects. Git itself refuses names that lead out of the folder, and doesn't
+write through links in the revision.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class MissingFolderError(PipelineError):
 
 
 def find_commit(root: Path, revision: str) -> str | None:
-    """Return the commit that a revision names in the repository around `root`, None where it names
+    """Return the commit that a revision names in the repository around `root`, or None if it names
     none or there is no repository.
 
     Raises:
-        PipelineError: there is no git, it refuses the repository, or the clone is shallow, so that
-            most of its revisions are not there.
+        PipelineError: git is missing, it refuses the repository, or the clone is shallow and so
+            lacks most of its revisions.
     """
     words = ("--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
     answer = run_git(root, "rev-parse", *words)
@@ -48,8 +48,9 @@ def find_commit(root: Path, revision: str) -> str | None:
 
 @contextmanager
 def read_revision(root: Path, commit: str) -> Iterator[Path]:
-    """Yield a temporary folder that holds what a checkout of a commit would put into `root`,
-    without submodules. Raises PipelineError, and MissingFolderError where it has no such folder."""
+    """Yield a temporary folder with the files that a checkout of a commit would put into `root`,
+    without submodules. Raises PipelineError, or MissingFolderError if the commit has no such
+    folder."""
     prefix = os.fsdecode(
         run_git(root, "rev-parse", "--show-prefix").stdout.removesuffix(b"\n")
     )
@@ -67,7 +68,7 @@ def read_revision(root: Path, commit: str) -> Iterator[Path]:
                 raise PipelineError(_unreadable(commit, _last_line(answer.stderr)))
             return answer.stdout
 
-        # All of the commit, since attributes of folders above decide how a file is written.
+        # The whole commit, since attributes of parent folders determine how a file is written.
         run("read-tree", commit)
         names = run("ls-files", "-z", "--", f":(top,literal){prefix}")
         if prefix and not names:
@@ -78,7 +79,7 @@ def read_revision(root: Path, commit: str) -> Iterator[Path]:
 
 
 def _find_lfs(root: Path) -> Path:
-    """Return the folder of the objects of Git LFS that were fetched, whether it is there or not."""
+    """Return the folder of fetched Git LFS objects, whether it exists or not."""
     answer = run_git(root, "rev-parse", "--git-common-dir")
     common = os.fsdecode(answer.stdout.removesuffix(b"\n"))
     return root / common / "lfs" / "objects"

@@ -1,4 +1,4 @@
-"""The rows of one method in a comparison of two builds, and how figures of all sorts are shown."""
+"""The rows of one method in a comparison of two builds, and the formats of figures of all kinds."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def method_rows(
 
 
 def _output_shapes(before: Json, after: Json) -> Iterator[ComparisonRow]:
-    """Yield the outputs of another shape or dtype; a baseline may be older than these figures."""
+    """Yield outputs whose shape or dtype changed; a baseline may be older than these figures."""
     if before["outputs"] and after["outputs"]:
         changed = find_changed_outputs(before["outputs"], after["outputs"])
         for name, old, new in changed:
@@ -66,7 +66,7 @@ def _memory(figures: Json) -> dict[str, int | None]:
 
 
 def facts_of(build: Json, method: str) -> Json | None:
-    """Return what a build's manifest says of a method; None where it is not known."""
+    """Return a build's facts about a method from its manifest, or None if unknown."""
     if build["manifest"] is None:
         return None
     facts: Json | None = build["manifest"]["methods"].get(method)
@@ -158,7 +158,7 @@ def manifest_rows(
 
 
 def _show(value: Any) -> str:
-    """Show a value of a manifest; of a list of partitioners or passes, their names."""
+    """Format a value of a manifest; for a list of partitioners or passes, only their names."""
     if isinstance(value, list) and all(
         isinstance(e, dict) and "name" in e for e in value
     ):
@@ -173,7 +173,7 @@ def size_rows(
     after: Mapping[str, int | None],
     absent: int | None = None,
 ) -> Iterator[ComparisonRow]:
-    """Yield the sizes that differ; those that one side does not know, None, are left out."""
+    """Yield the sizes that differ, except sizes that are None, so unknown, on one side."""
     for (figure,), old, new in diff_names(before, after, absent):
         if old is not None and new is not None:
             yield ComparisonRow(
@@ -182,7 +182,7 @@ def size_rows(
 
 
 def describe_change(before: int, after: int) -> str:
-    """Describe a change of a size; empty where there is none."""
+    """Describe the change of a size, or return "" if there is none."""
     if before == after:
         return ""
     share = ""

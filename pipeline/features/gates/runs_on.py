@@ -1,7 +1,7 @@
-"""Holds a package's contract to what the runtime of a target holds.
+"""Checks a package's contract against the runtime of a target.
 
-Each need that the runtime does not meet is a sentence: the operator, dtype, backend or size, the
-line of the source that asks for it, and the option by which it is not asked for.
+Each need that the runtime does not meet becomes a sentence: the operator, dtype, backend or size,
+the source line that requires it, and the option that avoids it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pipeline.store.errors import did_you_mean, listed
 
 Json = Mapping[str, Any]
 _ALL_ARENAS = "0"  # in the memory of a target
-_MOST = 5  # needs that a sentence names
-_MOST_OPTIONS = 2  # that avoid an operator, surest first
-_MOST_LINES = 2  # of an operator
+_MOST = 5  # needs to name in a sentence
+_MOST_OPTIONS = 2  # ways to avoid an operator, the surest first
+_MOST_LINES = 2  # per operator
 _OLDER = "lower it with the executorch of that runtime"
 _ALIGNED_BY = {
     "segments": "emit.layout.segment_alignment",
@@ -31,7 +31,7 @@ _ALIGNED_BY = {
 
 
 class Runtime:
-    """The runtime of a target: its name, and what it holds (`targets/<name>.yaml`, resolved)."""
+    """The runtime of a target: its name and its resolved description (`targets/<name>.yaml`)."""
 
     def __init__(self, name: str, facts: Json) -> None:
         self.name = name
@@ -42,13 +42,13 @@ class Runtime:
         return dict(self.facts["operators"])
 
     def has(self, operator: str) -> bool:
-        """Tell whether it has a kernel of an operator, for some dtypes."""
+        """Return whether it has a kernel of an operator, for at least some dtypes."""
         if self._key(operator) in self._listed:
             return True
         return _find_library(operator) in ("prim", *self.facts["kernels"])
 
     def dtypes(self, operator: str) -> Collection[str] | None:
-        """Return the dtypes of its kernels of an operator; None for all."""
+        """Return the dtypes of its kernels of an operator, or None for all."""
         if _find_library(operator) == "prim":
             return None
         listed_dtypes: Collection[str] | None = self._listed.get(self._key(operator))
@@ -63,8 +63,9 @@ class Runtime:
         return f"{operator.partition('::')[0]}::*"
 
     def describe_near(self, operator: str) -> str:
-        """Return a remark on an operator that it has and that is called nearly so. The names of
-        ExecuTorch's and ATen's are known, so that a file with a wrong one is not taken."""
+        """Return a hint at a similarly named operator that the runtime has, or "". Namespaces of
+        ExecuTorch and ATen need none, since a target file with a wrong name of theirs is refused.
+        """
         namespace = operator.partition("::")[0]
         if any(namespace in names for names in call_all("kernel_namespaces")):
             return ""
@@ -75,14 +76,13 @@ class Runtime:
 
 
 def _find_library(operator: str) -> str | None:
-    """Return the name of ExecuTorch's library of kernels that has an operator; None where none
-    does."""
+    """Return the name of ExecuTorch's kernel library with an operator, or None if none has it."""
     return next(call_all("find_kernel_library", operator), None)
 
 
 class Method:
-    """A method: what the manifest says of it, its contract, and the calls that no delegate took,
-    with their lines, as the report has them."""
+    """A method: its facts in the manifest, its contract, and the calls that no delegate took, with
+    their lines from the report."""
 
     def __init__(
         self, package: str, facts: Json, contract: Json, left: tuple[Json, ...] = ()
@@ -93,7 +93,7 @@ class Method:
         self.left = left
 
     def describe_calls(self, operator: str, instructions: Collection[int]) -> str:
-        """Return the lines of the source that instructions come from, or what is known instead."""
+        """Return the source lines of instructions, or the next best location."""
         calls = self._exact(instructions) or self._by_name(operator)
         lines = dict.fromkeys(call["line"] for call in calls if call.get("line"))
         if lines:
@@ -104,12 +104,12 @@ class Method:
         return "which lowering put there"
 
     def reason(self, operator: str, instructions: Collection[int]) -> str:
-        """Return why no delegate took the calls, where a partitioner says so."""
+        """Return why no delegate took the calls, if a partitioner gave a reason, or ""."""
         calls = self._exact(instructions) or self._by_name(operator)
         return next((call["reason"] for call in calls if call.get("reason")), "")
 
     def _exact(self, instructions: Collection[int]) -> list[Json]:
-        # The places of a quantized method's instructions are those of its quantized program.
+        # A quantized method's instructions have places in its quantized program.
         traced = None
         if self.facts.get("quantized") is None:
             traced = self.facts.get("instructions")
@@ -131,7 +131,7 @@ class Method:
 
 
 def _base(operator: str) -> str:
-    """Return an operator without its overload: `aten.add` of aten::add.out and aten.add.Tensor."""
+    """Return an operator without its overload: `aten.add` for aten::add.out and aten.add.Tensor."""
     return ".".join(operator.replace("::", ".").split(".")[:2])
 
 
@@ -141,8 +141,8 @@ def measure_misfits(
     runtimes: Iterable[Runtime],
     find: Callable[[Runtime], Iterable[str]],
 ) -> tuple[float | None, str]:
-    """Return the number of needs that runtimes do not meet, and a sentence on them, by target; None
-    where the contract is not known."""
+    """Return the number of needs that runtimes do not meet, and a sentence on them, by target. The
+    number is None if the contract is unknown."""
     if contract is None:
         return None, (
             "what it needs of a runtime is not known, since there is no contract.json; "
@@ -163,7 +163,7 @@ def measure_misfits(
 
 
 def find_package_misfits(contract: Json, runtime: Runtime) -> Iterator[str]:
-    """Yield what a runtime lacks whichever method it runs: schema, release, alignment."""
+    """Yield the package's own needs that a runtime does not meet: schema, release, alignment."""
     limits = runtime.facts
     for schema in contract["schemas"]:
         identifier = schema["identifier"]
@@ -178,7 +178,7 @@ def find_package_misfits(contract: Json, runtime: Runtime) -> Iterator[str]:
                 f"{schema['version']}; {_OLDER}"
             )
     for release in contract["executorch"]:
-        # Patch releases are taken to read each other's files.
+        # Patch releases are assumed to read each other's files.
         if limits["executorch"] and _minor(release) > _minor(limits["executorch"]):
             yield (
                 f"is of executorch {limits['executorch']}, and {release} made the package, which "
@@ -198,7 +198,7 @@ def _minor(release: str) -> tuple[int, ...]:
 
 
 def find_method_misfits(method: Method, runtime: Runtime) -> Iterator[str]:
-    """Yield what a runtime lacks of the operators, dtypes, backends and memory of a method."""
+    """Yield the operators, dtypes, backends and memory that a method needs and a runtime lacks."""
     yield from _missing_kernels(method, runtime)
     for backend in method.contract["backends"]:
         if backend not in runtime.facts["backends"]:
@@ -263,7 +263,7 @@ def _lacking_memory(method: Method, runtime: Runtime) -> Iterator[str]:
 
 
 def _has_dynamic_sizes(signature: Any) -> bool:
-    """Tell whether a part of a method's signature (`MethodSpec`, as JSON) has dynamic sizes."""
+    """Return whether a part of a method's signature (`MethodSpec`, as JSON) has dynamic sizes."""
     if isinstance(signature, dict):
         values = list(signature.values())
         return "max" in signature or any(map(_has_dynamic_sizes, values))
@@ -271,8 +271,7 @@ def _has_dynamic_sizes(signature: Any) -> bool:
 
 
 def _advise(method: Method, runtime: Runtime, operator: str, reason: str) -> str:
-    """Return why a method calls an operator, the options by which it does not, and how a runtime
-    gets it."""
+    """Return why a method calls an operator, the options against it, and how a runtime gets it."""
     why = f"no delegate took it ({reason}); " if reason else ""
     options = islice(
         _find_options(method.facts["lowering"], runtime, operator), _MOST_OPTIONS
@@ -284,8 +283,7 @@ def _advise(method: Method, runtime: Runtime, operator: str, reason: str) -> str
 
 
 def _find_options(lowering: Json, runtime: Runtime, operator: str) -> Iterator[str]:
-    """Yield the options of a method's config that keep an operator out of its plan, surest
-    first."""
+    """Yield the config options that keep an operator out of a method's plan, the surest first."""
     edge = lowering.get("edge") or {}
     namespace = operator.partition("::")[0]
     base = _base(operator)
@@ -310,7 +308,7 @@ def _find_options(lowering: Json, runtime: Runtime, operator: str) -> Iterator[s
 
 
 def _find_offered(runtime: Runtime, used: Collection[str]) -> list[str]:
-    """Return the partitioners that a method does not use and whose backend a runtime has."""
+    """Return the partitioners that a method does not use although a runtime has their backend."""
     offered = []
     for name, entry in BACKENDS.items():
         if name in used or entry.lowering.make_partitioner is None:

@@ -1,4 +1,4 @@
-"""Gates and limits of metrics, and the figures of the accepted baseline beside those of now."""
+"""Report sections on gates and limits of metrics, and on changes since the accepted baseline."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pipeline.report.records import MOST_SQNR, delegated_share, in_order, is_unc
 from pipeline.store.errors import plural
 from pipeline.store.sizes import human_size
 
-_STEP = 1.1  # times a ratio of latencies, from which on it is another one
+_STEP = 1.1  # the factor from which on a ratio of latencies has changed
 _WORDS = {"bad": "worse", "good": "better"}
 _LEFT_ALONE = {"no partitioners": "does not apply", "no baseline": "no baseline yet"}
 _UNITS: dict[str, Callable[[Any], str]] = {
@@ -42,7 +42,7 @@ def section(report: Json) -> ReportSection:
 
 
 def _list_gates(report: Json) -> list[Row]:
-    """Return a row for each gate and for each limit of a metric, those that failed first."""
+    """Return a row for each gate and for each limit of a metric, failures first."""
     order = {
         method["method"]: place for place, method in enumerate(report["methods"], 1)
     }
@@ -60,7 +60,7 @@ def _list_gates(report: Json) -> list[Row]:
 
 
 def _make_metric_row(metric: Json) -> Row:
-    """Return the row of a limit of a metric: its figure is the value, or the drop or rise."""
+    """Return the row of a metric's limit; its figure is the value, or the drop or rise."""
     kind = metric["kind"]
     value = metric["value"]
     if kind in ("max_drop", "max_rise"):
@@ -92,8 +92,8 @@ def _gate(gate: Json) -> Row:
 
 
 def _describe_limit(gate: Json, style: Callable[[Any], str], limit: float) -> str:
-    """Return the limit of a gate in words. A list in the config names what is allowed, so that none
-    of what is counted is."""
+    """Return the limit of a gate in words. If the limit is a list of what is allowed, the gate
+    counts the rest, of which none is allowed."""
     if gate.get("unit") in ("calls", "needs"):
         return "none"
     bound = "at least" if gate["gate"].startswith("min") else "at most"
@@ -108,13 +108,13 @@ def _describe_subject(gate: Json) -> str:
 
 
 def find_changes(report: Json) -> DataTable:
-    """Return the table of the figures that are not those of the accepted baseline."""
+    """Return the table of figures that differ from the accepted baseline."""
     rows = [row for row in compare(report) if is_change(row)]
     return DataTable("changes", "Changed", rows)
 
 
 def changes_section(entries: Sequence[Entry]) -> ReportSection:
-    """Return the section of what changed since the accepted baselines, what is worse first."""
+    """Return the section on changes since the accepted baselines, regressions first."""
     reports = [(entry, entry.report) for entry in entries if entry.report is not None]
     accepted = [(entry, report) for entry, report in reports if report.get("baseline")]
     rows = [
@@ -134,19 +134,19 @@ def changes_section(entries: Sequence[Entry]) -> ReportSection:
 
 
 def is_change(row: Row) -> bool:
-    """Return whether a row of `compare` is of a figure that changed."""
+    """Return whether a row of `compare` is a change."""
     cell = row["change"]
     return isinstance(cell, Cell) and bool(cell.kind)
 
 
 def is_worse(row: Row) -> bool:
-    """Return whether a row of `compare` is of a figure that is worse."""
+    """Return whether a row of `compare` is a regression."""
     cell = row["change"]
     return isinstance(cell, Cell) and cell.kind == "bad"
 
 
 def compare(report: Json) -> Iterator[Row]:
-    """Yield a row for each figure of the accepted baseline, with that of now."""
+    """Yield a row for each figure of the accepted baseline, with the current figure."""
     baseline = report.get("baseline") or {}
     contents = report.get("contents") or {}
     shapes = report.get("output_shapes", {})
@@ -175,7 +175,7 @@ def compare(report: Json) -> Iterator[Row]:
 def _compare_outputs(
     method: str, accepted: Mapping[str, str], shapes: Mapping[str, str]
 ) -> Iterator[Row]:
-    """Yield a row for each output of another shape or dtype, which whoever calls it has to know."""
+    """Yield a row for each output whose shape or dtype changed, since callers have to adapt."""
     for output, before, now in find_changed_outputs(accepted, shapes):
         yield {
             "of": method,
@@ -207,7 +207,7 @@ def _compare_sqnr(method: str, accepted: Json, figures: Json) -> Iterator[Row]:
     ratios = [ratio for ratio in ratios if ratio is not None]
     now = figures.get("sqnr_db")
     if ratios and isinstance(now, int | float):
-        # Higher ratios mean that outputs are all but equal, and say nothing more.
+        # Ratios above this mean that outputs are all but equal, and say nothing more.
         before = min(MOST_SQNR, *ratios)
         yield _change(method, "SQNR", before, min(MOST_SQNR, now), decibel)
 
@@ -232,9 +232,9 @@ def _same_processor(report: Json) -> bool:
 
 
 def _is_other_latency(then: Json, now: Json) -> bool:
-    """Tell whether a latency differs by more than what else a machine does can explain: its
-    quartiles are apart from the accepted ones, and the ratio to the source, which is timed in turns
-    with the package, went the same way."""
+    """Return whether a latency differs by more than other load on the machine can explain: its
+    quartiles don't overlap the accepted ones, and the ratio to the source, which is timed in
+    alternation with the package, changed in the same direction."""
     steady = now["steady_ms"]
     ratio = now["ratio"] / then["ratio"]
     slower = steady["low"] > then["high"] and ratio > _STEP
@@ -250,8 +250,8 @@ def _change(
     less_is_better: bool = False,
     counts: bool = True,
 ) -> Row:
-    """Return the row of a figure; a step too small to be seen in its style is none, nor is one that
-    does not count."""
+    """Return the row of a figure. A step that doesn't count, or that is too small to show in the
+    figure's style, is shown as none."""
     step = 0.0
     if counts and style(now) != style(before):
         step = now - before
@@ -265,7 +265,7 @@ def _change(
 
 
 def _step(step: float, before: float, style: Any, less_is_better: bool) -> Cell:
-    """Return the cell of a change, in the colour of what is better or worse."""
+    """Return the cell of a change, in the colour for better or worse."""
     if not step:
         return Cell("none", step)
     is_worse = step > 0 if less_is_better else step < 0

@@ -1,4 +1,4 @@
-"""Shares that delegates run, as configs write them: 0.9 or 90%."""
+"""Shares of work that delegates run, in the notations of configs: 0.9 or 90%."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pipeline.config.fields import SHARE_PATTERN, Share
 
 
 def _parse_share(value: Any) -> Any:
-    """Return a share that is written in percent as a number; anything else as it is."""
+    """Return a percentage as a number, and any other value unchanged."""
     if isinstance(value, str) and re.fullmatch(SHARE_PATTERN, value):
         # As a decimal: 0.7 / 100 is not 0.007 in floating point.
         return float(Decimal(value.rstrip("% ")) / 100)

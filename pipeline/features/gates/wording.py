@@ -1,4 +1,4 @@
-"""Words for what gates measure: what grew, which calls are left to kernels."""
+"""Descriptions of measurements: what grew, which calls are left to kernels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pipeline.report.records import describe_left, name_kernels
 from pipeline.store.errors import listed
 
 Increase = tuple[str, int | None, int]  # a name, and the figures before and now
-MOST = 5  # changes of a kind that a sentence names
+MOST = 5  # changes of a kind to name in a sentence
 NAME_FAMILY = "give it a `family`"
 
 
@@ -21,7 +21,7 @@ def describe_growth(package: GateSubject) -> str:
     segments, methods, tensors = zip(
         _sizes(package.before), _sizes(package.now), strict=True
     )
-    # A baseline names the largest tensors only, so a smaller one may not be new.
+    # A baseline names only the largest tensors, so a smaller one may not be new.
     least = min(tensors[0].values(), default=math.inf)
     new_tensors = []
     for increase in _increases(*tensors):
@@ -67,7 +67,7 @@ def describe_own_files(package: GateSubject) -> str:
 
 
 def describe_calls(method: GateSubject, calls: Mapping[str, int]) -> str:
-    """List calls of operators with the reasons why they are left."""
+    """List calls of operators, with the reasons why no delegate took them."""
     delegation = method.facts["delegation"]
     words = []
     for name, count in calls.items():
@@ -76,7 +76,7 @@ def describe_calls(method: GateSubject, calls: Mapping[str, int]) -> str:
 
 
 def describe_newly_left(method: GateSubject, words: str, reasons: bool = True) -> str:
-    """Describe the calls left to kernels now that were not in the baseline, with `reasons`."""
+    """Describe the calls now left to kernels that were not in the baseline, with `reasons`."""
     if method.before is None:
         return ""
     delegation = method.facts["delegation"] if reasons else {}
@@ -97,7 +97,7 @@ def _describe_increase(increase: Increase) -> str:
 
 
 def _sizes(figures: Json) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
-    """Return bytes of segments, of methods as far as they are known, and of tensors, by name."""
+    """Return the bytes of segments, methods (if known) and tensors, each by name."""
     methods = {}
     for name, method in figures["methods"].items():
         if method["constants"] is not None or method["delegated"] is not None:
@@ -107,7 +107,7 @@ def _sizes(figures: Json) -> tuple[dict[str, int], dict[str, int], dict[str, int
 
 
 def _increases(before: Mapping[str, int], after: Mapping[str, int]) -> list[Increase]:
-    """Return what is more than before, the greatest increase first."""
+    """Return the sizes that increased, with the greatest increase first."""
     increases: list[Increase] = []
     for name, size in after.items():
         if size > before.get(name, 0):

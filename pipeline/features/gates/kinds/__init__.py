@@ -1,4 +1,4 @@
-"""The gates, a module each, and the fields that they add to the config."""
+"""The gates, one per module, and the fields that they add to the config."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def add_method_fields() -> dict[str, tuple[Any, Any]]:
 
 
 def add_package_fields() -> dict[str, tuple[Any, Any]]:
-    """Return the fields of gates of a package alone."""
+    """Return the fields of gates that apply only to a package."""
     gates = [gate for gate in find_gates("package") if "method" not in gate.holds_for]
     return {gate.name: _make_field(gate) for gate in gates}
 

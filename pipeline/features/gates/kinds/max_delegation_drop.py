@@ -1,4 +1,4 @@
-"""The share of a method's nodes that delegates lost since the baseline."""
+"""The drop in the share of a method's nodes that delegates run, since the baseline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much slower a method is than that of the accepted package, on each device."""
+"""The growth of a method's latency since the accepted package, on each device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The time that 95 % of calls keep on a device."""
+"""The time within which 95 % of calls end on a device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The time that a method takes, in multiples of its source's."""
+"""The time that a method takes, as a multiple of its source's time."""
 
 from __future__ import annotations
 

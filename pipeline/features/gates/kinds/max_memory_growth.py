@@ -1,4 +1,4 @@
-"""How much more memory a method takes than that of the accepted package, on each device."""
+"""The growth of a method's memory since the accepted package, on each device."""
 
 from __future__ import annotations
 

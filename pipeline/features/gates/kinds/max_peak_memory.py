@@ -12,7 +12,7 @@ def measure(method: GateSubject, limit: int) -> Measured:
         return None, f"{method.device}: its memory was not measured"
     peak = memory.get("peak")
     kind = "peak memory"
-    if peak is None:  # of an emulator's process most is the emulator's
+    if peak is None:  # an emulator's process mostly measures the emulator
         peak = memory["planned"] + memory["method"] + memory["temporary"]
         kind = "memory that the runtime allocated"
     return (

@@ -1,4 +1,4 @@
-"""The decibels that an output lost since the baseline."""
+"""The drop in an output's SQNR since the baseline, in decibels."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def measure(method: GateSubject, limit: float) -> Measured:
     worst = max(drops, default=0.0)
     return (
         worst if math.isfinite(worst) else None
-    ), sentence  # a record holds no infinities
+    ), sentence  # records can't hold infinities
 
 
 GATE = Gate(

@@ -1,4 +1,4 @@
-"""What a package needs that the runtimes of its targets lack."""
+"""The needs of a package that the runtimes of its targets don't meet."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def measure(subject: GateSubject, names: Iterable[str]) -> Measured:
 def _find_all(
     method: str, find_unmet: Callable[[Runtime], Iterator[str]], runtime: Runtime
 ) -> Iterator[str]:
-    """Yield what the runtime said when it ran the method, then what comparing lists finds."""
+    """Yield the runtime's refusal to run the method, then the needs found by comparing lists."""
     refusal = runtime.facts.get("refusals", {}).get(method)
     if refusal:
         yield f"does not run it, tried in {runtime.facts['runtime']}: {refusal}"
