@@ -41,7 +41,7 @@ def write_overview(workspace: Workspace, packages: Iterable[str]) -> list[Path]:
     """Write the reports over these packages and return the paths written.
 
     Raises:
-        OSError: A file can't be written.
+        OSError: a file can't be written.
     """
     actions = read_run(workspace)
     packages = list(packages)

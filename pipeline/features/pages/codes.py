@@ -9,8 +9,8 @@ def add_code(sentence: str, kind: str = "validate", most: int = 0) -> str:
     """Return a sentence with its error code appended, if it has one.
 
     Args:
-        kind: Kind of the action that failed, or `warning`.
-        most: Maximum length of the sentence in characters, before the code; 0 for no limit.
+        kind: kind of the action that failed, or `warning`.
+        most: maximum length of the sentence in characters, before the code; 0 for no limit.
     """
     code = find_code(sentence, kind)
     if most and len(sentence) > most:

@@ -40,7 +40,7 @@ def markdown(
     that don't fit in a comment are only named. Charts are left out.
 
     Args:
-        sections: Sections of the report, by default those made from its record.
+        sections: sections of the report, by default those made from its record.
     """
     verdict = report["verdict"]
     if not report["ok"]:

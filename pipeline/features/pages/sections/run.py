@@ -30,8 +30,8 @@ def section(timeline: Json | None, pages: Mapping[str, str]) -> ReportSection:
     """Return the section on a run, empty without a timeline.
 
     Args:
-        timeline: Content of `timeline.json`, or None.
-        pages: Links to the pages of packages, which the packages' actions point to.
+        timeline: content of `timeline.json`, or None.
+        pages: links to the pages of packages, which the packages' actions point to.
     """
     if timeline:
         events = _read_events(timeline["traceEvents"])
