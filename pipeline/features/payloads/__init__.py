@@ -1,4 +1,4 @@
-"""Payloads: delegates that this machine can't run, checked by what their backends know of them."""
+"""Payloads: checks delegates that this machine can't run, with their backends' checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The key `publish` of a package config, which no build depends on and no action's key holds."""
+"""The key `publish` of a package config, which no build depends on and no action key includes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _Text = Annotated[str, Field(min_length=1, max_length=2000)]
 
 
 class Publish(Options):
-    """The facts on a published model that only its team knows, for its model card."""
+    """Facts for the model card of a published model that only its team knows."""
 
     licence: _Text | None = None
     """The licence of the model: an SPDX identifier, or a sentence.
@@ -32,7 +32,7 @@ class Publish(Options):
 
 
 def add_fields() -> dict[str, tuple[Any, Any]]:
-    """Return the field of packages."""
+    """Return the `publish` field of package configs."""
     text = (
         "Text for the model card of `doit publish` that the build can't know: "
         "{licence, source_url, description}. A change of it lowers nothing."
