@@ -20,7 +20,7 @@ from pipeline.report.verdicts import PASSED, VERDICTS, Verdict
 from pipeline.store.errors import listed, plural
 from pipeline.store.sizes import human_size
 
-_MOST_NAMED, _MOST_REASONS = 4, 2  # in a sentence: methods, why they could not be run
+_MOST_NAMED, _MOST_REASONS = 4, 2  # in a sentence: methods, reasons why they didn't run
 _OUTCOMES = ("failed", NOT_BUILT, "not run", "not judged", "not validated", "passed")
 
 

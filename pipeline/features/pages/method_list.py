@@ -19,16 +19,11 @@ from pipeline.report.verdicts import PASSED, VERDICTS, Verdict, method_verdict
 from pipeline.store.errors import listed, plural
 from pipeline.store.sizes import human_size
 
-_INFINITE = (
-    1e308  # stands for an infinite ratio: it sorts last and can be written in a page
-)
+_INFINITE = 1e308  # replaces an infinite ratio, which a page can't hold
 _NEAR = 0.5  # share of its limit from which a figure is amber
-_MOST_FAILURES = 5  # of a method
+_MOST_FAILURES = 5  # per method
 _MOST_OPERATORS = 6  # in a sentence
-SHARES = (
-    0.9,
-    0.5,
-)  # of nodes delegated: at least the first is good, below the second is bad
+SHARES = (0.9, 0.5)  # of nodes delegated: good from 0.9 on, bad below 0.5
 
 
 def list_methods(report: Json) -> list[dict[str, Any]]:

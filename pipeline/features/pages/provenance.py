@@ -33,7 +33,7 @@ def find_provenance(workspace: Workspace, packages: Iterable[str]) -> dict[str, 
         facts[title] = ", ".join(sorted(versions))
     try:
         facts["pte-pipeline"] = version("pte-pipeline")
-    except PackageNotFoundError:  # it is imported from a checkout
+    except PackageNotFoundError:  # imported from a checkout
         facts["pte-pipeline"] = "not installed"
     facts["host"] = f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs"
     facts["date"] = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -34,7 +34,7 @@ def describe_referenced(methods: Sequence[Json]) -> Iterator[str]:
 
 def _describe_passed(passed: Sequence[Json]) -> str:
     calls = 0
-    kinds: dict[str, None] = {}  # in their order
+    kinds: dict[str, None] = {}  # in order
     worst = 0.0
     for reference in passed:
         calls += reference["calls"]

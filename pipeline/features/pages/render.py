@@ -39,7 +39,7 @@ _QUOTED = re.compile(r"`([^`]+)`")
 _MARKS = re.compile(r"((?<![\s(\[])[_./:\-]*(?:[_/:\-]|\.(?!\d)))(?=\w)")
 _UNITS = re.compile(r"(?<=\d) (?=(?:ms|s|[kMG]?B|dB|%)(?!\w))")
 _MANY_METHODS, _MANY_ROWS = 12, 24  # above these, tables of a package are folded
-_MOST_FAILURES = 5  # of a package on the page over all packages
+_MOST_FAILURES = 5  # per package, on the page over all packages
 
 
 def render_package(

@@ -19,7 +19,7 @@ from pipeline.report.records import delegated_share, is_unchecked
 from pipeline.store.errors import listed
 from pipeline.store.sizes import human_size
 
-_MOST_NAMED = 4  # methods in a line, and changes
+_MOST_NAMED = 4  # methods or changes in a line
 _MOST_CAUSES = 3
 
 

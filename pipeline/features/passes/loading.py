@@ -135,7 +135,7 @@ def _make(spec: PassSpec, value: Any) -> list[Pass]:
             value(**options) if isinstance(value, type) else partial(value, **options)
         ]
     result = value(**options)
-    result = getattr(result, "passes", result)  # of a pass manager
+    result = getattr(result, "passes", result)  # the passes of a pass manager
     if isinstance(result, list | tuple):
         return [*result]
     return [result]

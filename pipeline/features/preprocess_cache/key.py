@@ -115,7 +115,7 @@ class _ProgramHasher(ValueHasher):
             self.target(module, node)
             self.value(node.args)
             self.value([[key, value] for key, value in node.kwargs.items()])
-            self.value(list(node.users))  # passes take the first one
+            self.value(list(node.users))  # passes use the first user
             self.metadata(node)
             self.value(read_values)
 
@@ -143,7 +143,7 @@ class _ProgramHasher(ValueHasher):
             if node.op not in (
                 "placeholder",
                 "output",
-            ):  # those have the handles of other nodes
+            ):  # these nodes have the handles of others
                 self.handle(node.meta.get("debug_handle", "none"))
         metadata = {}
         for key, value in node.meta.items():
@@ -173,7 +173,7 @@ class _ProgramHasher(ValueHasher):
     def ranges(self, program: ExportedProgram) -> None:
         constraints = program.range_constraints
         if not self.keep_names:
-            for symbol in self.symbols:  # those of other partitions are there too
+            for symbol in self.symbols:  # skips symbols of other partitions
                 self.value(limits_record(constraints.get(symbol)))
             return
         ranges = []

@@ -90,7 +90,7 @@ class ValueHasher:
             self.shape(value)
             self.mode(value.fake_mode)
             self.value(value.constant is not None)
-            if value.constant is not None:  # passes then compute with it
+            if value.constant is not None:  # passes compute with such a constant
                 self.content(value.constant)
         elif isinstance(value, torch.Tensor):
             self.content(value)

@@ -184,5 +184,5 @@ def _measure_share(method: Mapping[str, Any]) -> float:
 def _version() -> str:
     try:
         return version("pte-pipeline")
-    except PackageNotFoundError:  # it is imported from a checkout
+    except PackageNotFoundError:  # imported from a checkout
         return "not installed"

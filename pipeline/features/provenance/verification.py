@@ -86,7 +86,7 @@ def verify_folder(
             problems += wrong_files
     if not bundles:
         problems.append(f"no attestation: no file in it is called *{BUNDLE_SUFFIX}")
-    elif all_read:  # or it is not known what the others name
+    elif all_read:  # otherwise some named files are unknown
         problems += [
             f"{name}: is not in any attestation" for name in files if name not in named
         ]

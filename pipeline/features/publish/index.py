@@ -139,7 +139,7 @@ def find_best(releases: Iterable[Json]) -> dict[str, dict[str, str]]:
 def _rank(release: Json) -> tuple[int, int, int, str]:
     passed = [verdict for verdict in release["devices"].values() if verdict == "passed"]
     size = sum(file["size"] for file in release["files"])
-    place = VERDICTS.index(release["verdict"])  # the worst first
+    place = VERDICTS.index(release["verdict"])  # VERDICTS begins with the worst
     return -place, -len(passed), size, release["package"]
 
 

@@ -31,7 +31,7 @@ def iter_leaves(tree: Any) -> Iterator[Json]:
         return
     kind, *members = tree if isinstance(tree, list) and tree else [""]
     for member in members:
-        if kind == "dict":  # pairs of a key and a tree
+        if kind == "dict":  # members are pairs of a key and a tree
             yield from iter_leaves(member[1])
         elif kind in _CONTAINERS:
             yield from iter_leaves(member)

@@ -23,7 +23,7 @@ from pipeline.program.graphs import iter_nodes
 from pipeline.program.module_paths import enclosing_modules
 from pipeline.program.operators import base_name, control_flow_name, operator_name
 
-MOST_LEFT = 10  # tensors in floating point that are named
+MOST_LEFT = 10  # maximum number of floating-point tensors named
 _CONSTANTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 _VIEWS = frozenset(
     {

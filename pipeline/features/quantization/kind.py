@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
     from pipeline.config.models import MethodConfig, PackageConfig
 
 
-@dataclass(frozen=True, eq=False, repr=False)  # which take longer to make than all else
+@dataclass(frozen=True, eq=False, repr=False)  # eq and repr are slow to make
 class QuantizeInputs:
     """The inputs of a quantization.
 
@@ -123,7 +123,9 @@ def quantize_key(inputs: QuantizeInputs) -> Key:
 
     It includes neither the package nor the partitioners, so that all of them share the result.
     """
-    from pipeline.backends import QUANTIZERS  # pydantic, which a no-op run does without
+    from pipeline.backends import (
+        QUANTIZERS,
+    )  # imports pydantic, which a no-op run does without
 
     spec = inputs.spec
     source = inputs.source
@@ -136,7 +138,7 @@ def quantize_key(inputs: QuantizeInputs) -> Key:
         "quantize": spec.resolved(),
         **file_fields(inputs.files, quantizer=True),
     }
-    if inputs.config.emit.emit_stacktrace:  # which the quantized program then bears
+    if inputs.config.emit.emit_stacktrace:  # the quantized program then contains it
         described["content"] = source.content
     needs = QUANTIZERS[spec.quantizer].host
     key = common_fields("quantize", sorted(needs.distributions))

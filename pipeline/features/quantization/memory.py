@@ -21,7 +21,7 @@ from torchao.quantization.quantize_.workflows.intx import intx_unpacked_to_int8_
 from pipeline.program.patching import wrapped
 from pipeline.run.worker_process import return_free_memory
 
-_DONT_NEED = 4  # of `madvise`
+_DONT_NEED = 4  # MADV_DONTNEED of `madvise`
 _ENTRY = numpy.dtype("=u8")  # the kernel's entry for a page
 _PRESENT, _SWAPPED, _OF_FILE = 1 << 63, 1 << 62, 1 << 61
 _TRIMMED_EVERY = 8  # weights: about a decoder layer
@@ -56,7 +56,7 @@ def drop_mapped_pages(address: int, size: int) -> None:
     """
     begin = -(-address // PAGESIZE) * PAGESIZE
     length = (address + size) // PAGESIZE * PAGESIZE - begin
-    with suppress(OSError, AttributeError):  # off Linux
+    with suppress(OSError, AttributeError):  # not on Linux
         if length > 0 and _is_unwritten(begin, length):
             ctypes.CDLL(None).madvise(
                 ctypes.c_void_p(begin), ctypes.c_size_t(length), _DONT_NEED

@@ -7,7 +7,7 @@ from typing import Any
 
 from pipeline.store.errors import plural
 
-_SHOWN = 3  # remarks about observers
+_SHOWN = 3  # maximum number of remarks on observers in a warning
 # Ranges that cut off outliers can be the best choice, so only the report mentions them.
 _KINDS = {
     "one value": "saw one value",

@@ -19,7 +19,7 @@ from pipeline.program.graphs import iter_nodes
 from pipeline.program.operators import node_label
 from pipeline.store.errors import did_you_mean
 
-_MOST = 10  # names in a hint
+_MOST = 10  # maximum number of names in a hint
 
 
 def look_up_names(

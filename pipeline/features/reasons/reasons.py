@@ -99,7 +99,7 @@ def _neutralize(reason: str, node: Node) -> str:
     reason = _ADDRESS.sub("", reason)
     reason = _FUNCTION.sub(r"\1", reason)
     for named_node in (node, *node.all_input_nodes):
-        if "_" not in named_node.name:  # a word as well
+        if "_" not in named_node.name:  # an ordinary word too
             continue
         replacement = "it"
         if named_node is not node:

@@ -22,7 +22,7 @@ from pipeline.plan.actions import Action
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import link_status
 from pipeline.plan.tasks import find_action
-from pipeline.run import pool as pools  # tests put another Pool into it
+from pipeline.run import pool as pools  # tests replace its Pool
 from pipeline.run.action_status import log_path
 from pipeline.run.batch import Batch
 from pipeline.store.digest import Digest, hash_file
@@ -33,7 +33,7 @@ from pipeline.store.scratch import scratch_folder
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
 
-_MOST = 5  # differences of a manifest that are shown
+_MOST = 5  # manifest differences shown
 _PIECE = 1 << 20
 _PREFIX = ".rebuild-"
 

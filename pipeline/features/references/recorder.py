@@ -332,7 +332,7 @@ class ReferenceRecorder:
         try:
             with self._defaults():
                 seed_all(_SEED)
-                for call in before:  # brings about the last call's initial state
+                for call in before:  # to reach the last call's initial state
                     self._call(call.method, call.inputs)
                 program, reference = (
                     self._programs[last.method],

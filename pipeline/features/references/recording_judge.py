@@ -130,9 +130,7 @@ class RecordingComparison:
                 references[call.method], call, step, where, rounds
             )
             yield outcome
-            if (
-                not outcome.outputs
-            ):  # no call goes on from the state that the other side has
+            if not outcome.outputs:  # the sides' states differ from here on
                 return
 
     def _compare_call(

@@ -68,7 +68,7 @@ def iter_reachable(root: Any) -> Iterator[Any]:
     installed = FolderSet(environment_folders())
     objects: dict[
         Key, Any
-    ] = {}  # keeps what has no other owner, so that no id comes again
+    ] = {}  # keeps temporary objects alive, so that no id is reused
     pending = [root]
     while pending:
         value = pending.pop()
@@ -131,7 +131,7 @@ class KeptState:
     def __init__(self, roots: Iterable[Any]) -> None:
         self._kept: dict[
             Key, tuple[Any, Any]
-        ] = {}  # with the objects, so that no id comes again
+        ] = {}  # holds the objects, so that no id is reused
         for root in roots:
             for value in iter_reachable(root):
                 if (content := _content(value)) is not None:

@@ -182,7 +182,7 @@ class _Mode(TorchDispatchMode):
         self._watch = watch
 
     @classmethod
-    def _should_skip_dynamo(cls) -> bool:  # this would import dynamo
+    def _should_skip_dynamo(cls) -> bool:  # the default would import dynamo
         return False
 
     @classmethod

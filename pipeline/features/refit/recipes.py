@@ -197,7 +197,7 @@ class Evaluation:
         if op in _COPYING:
             values = self.values(views[0])
             if dtype != views[0].dtype:
-                _refuse_nan(values)  # bfloat16 keeps none of its bits
+                _refuse_nan(values)  # bfloat16 doesn't keep its bits
                 values = cast(values, views[0].dtype, dtype)
                 _refuse_nan(values)
             return np.broadcast_to(values, step["sizes"])

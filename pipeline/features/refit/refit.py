@@ -287,7 +287,7 @@ class Lesson(CompileListener):
         key = _structure_key(action, workspace.store)
         record = workspace.store.get_by_key(key)
         if record is not None and record.result["misses"] >= _MOST_MISSES:
-            return None  # each would miss again; without a lesson, the store's partitions are used
+            return None  # it misses each time; without a lesson, the store's partitions are used
         from pipeline.features.refit.watch import Watch
 
         return cls(action, workspace, key, record, Watch())

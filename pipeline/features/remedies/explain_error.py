@@ -43,7 +43,7 @@ def explain_error(error: BaseException, root: Path) -> str:
     """
     steps = getattr(error, "__notes__", ())  # added by `compile.steps`
     full_disk = find_full_disk(error)
-    if full_disk is not None:  # whatever else it led to
+    if full_disk is not None:  # it outranks any error that followed
         message = ": ".join([*map(one_line, steps), describe_error(full_disk)])
         return add_remedy(message, error=full_disk)
     message = describe_error(error)

@@ -18,14 +18,14 @@ from pipeline.features.remote.remote_error import RemoteError, translate_error
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import TEMPORARY_PREFIX
 
-_CHUNK = 1 << 22  # bytes read in a step
-_PART = 1 << 23  # bytes of a part of an upload; S3 wants at least 5 MiB
+_CHUNK = 1 << 22  # bytes per read
+_PART = 1 << 23  # bytes per part of an upload; S3 requires at least 5 MiB
 
 # A server may ignore ranges and answer with as much as it likes, and a file can only be written by
 # PUT.
 _HTTP = {"http", "https"}
 _WEBDAV = "webdav"
-_LEAST_RATE = 1 << 20  # bytes a second of an upload that is one step
+_LEAST_RATE = 1 << 20  # bytes per second expected of an upload in one step
 
 # By protocol, the permission without which absent files can't be told from unreadable ones: S3 and
 # Google's storage answer 403 to both.
@@ -223,7 +223,7 @@ class RemoteFiles:
         Killed processes leave them behind, but only if writes aren't atomic.
         """
         removed = 0
-        with suppress(RemoteError, TypeError):  # TypeError: times without a zone
+        with suppress(RemoteError, TypeError):  # TypeError: timestamps without a zone
             for path in () if self._protocol in _ATOMIC else self._ask("find", "tmp"):
                 name = f"tmp/{path.rpartition('/')[2]}"
                 if datetime.now(UTC) - self._ask("modified", name) > older:

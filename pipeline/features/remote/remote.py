@@ -39,9 +39,7 @@ RESULT_LIMIT = 1 << 26  # bytes, like the next one
 BLOB_LIMIT = 1 << 34
 MAX_ERRORS = 3  # in a row
 MAX_DENIED = 50  # in a row, while nothing shows that anything can be read
-REMEMBERED = (
-    60.0  # seconds for which an answer holds: others may push or delete meanwhile
-)
+REMEMBERED = 60.0  # seconds for which an answer holds: others may push or delete
 _DOMAIN = b"pte-pipeline result\n"
 _EMPTY = digest.hash_bytes(b"")
 _T = TypeVar("_T")

@@ -147,7 +147,7 @@ class ConfigSchemaGenerator(SchemaGenerator):
                     generated,
                 ]
             }
-        if model is PackageConfig:  # its name is the file's
+        if model is PackageConfig:  # its name comes from the file
             del generated["properties"]["package"], generated["properties"]["omitted"]
             generated["required"].remove("package")
             methods = generated["properties"]["methods"]["patternProperties"]

@@ -160,11 +160,9 @@ class _Comparison:
         measure = partial(self._measure, [self._present])
         self._base = run_logged(plan, package, measure)
         self._rows: dict[Modules, dict[str, Any]] = {}
-        self._kinds: list[dict[str, Any]] = []  # rows of kinds of operators
+        self._kinds: list[dict[str, Any]] = []  # rows for kinds of operators
         self._untried: list[str] = []
-        self._undelegated: set[Modules] = (
-            set()
-        )  # groups without which no delegate is left
+        self._undelegated: set[Modules] = set()  # without these, no delegate is left
 
     def run(self, most: int) -> dict[str, Any]:
         """Return the record of the method."""

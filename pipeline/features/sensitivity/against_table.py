@@ -9,8 +9,8 @@ from pipeline.cli.columns import columns
 from pipeline.features.sensitivity.table import format_spread, show
 from pipeline.store.errors import listed, plural
 
-_MOST_NAMED = 3  # modules of a group
-_MOST_KINDS = 5  # of operators without a build
+_MOST_NAMED = 3  # named modules of a group
+_MOST_KINDS = 5  # named kinds of operators without a build
 
 
 def describe_against(record: Mapping[str, Any]) -> Iterator[str]:

@@ -41,7 +41,7 @@ from pipeline.validate.budget import Budget
 
 _MOST_CALLS = 32  # examples per probe, evenly spaced among all of them
 _MOST_ALONE = (
-    3  # kept modules that are measured alone too, which the proposal does not need
+    3  # kept modules that are also measured alone, beyond what the proposal needs
 )
 # dB that a program must reach with all its operators switched back to float: what the limits of
 # validation allow between two correct implementations.

@@ -60,7 +60,7 @@ class SensitivityPlanning(Planning):
         """Return the digest of a file of figures, or None if there is none."""
         workspace = self.plan.workspace
         path = workspace.package(package) / name
-        if not os.path.lexists(path):  # as for most packages
+        if not os.path.lexists(path):  # true of most packages
             return None
         try:
             digest: Digest = workspace.file_digests.hash(path)

@@ -23,10 +23,8 @@ from pipeline.plan.plan import Plan
 from pipeline.store.errors import PipelineError
 from pipeline.validate.budget import Budget
 
-_ATTEMPTS = (
-    3  # real quantizations of a proposal, each with a stricter floor for the probes
-)
-_MARGIN = 0.3  # dB by which a stricter floor exceeds what the last attempt lacked
+_ATTEMPTS = 3  # builds of a proposal, each with a stricter floor for the probes
+_MARGIN = 0.3  # dB added to what the last attempt lacked, for the next floor
 
 
 def examine(

@@ -16,7 +16,7 @@ from pipeline.devices.session import EXECUTORCH, Session
 from pipeline.store.errors import DeviceError
 
 _LEAST_ROUNDS, _MOST_ROUNDS = 11, 301
-_SECONDS = 1.0  # for each package
+_SECONDS = 1.0  # per package
 Content = tuple[bytes, tuple[bytes, ...]]  # the .pte and the .ptd files of a package
 
 

@@ -13,7 +13,7 @@ from pipeline.store.errors import listed, plural
 from pipeline.store.sizes import human_size
 
 _MOST_BARS = 12  # per chart; the list of methods has a bar for each
-Piece = tuple[int, str, str]  # of a bar: nodes, colour and description
+Piece = tuple[int, str, str]  # of a bar: nodes, colour, description
 
 
 def section(report: Json) -> ReportSection:
@@ -122,9 +122,7 @@ def _parts(counts: Json) -> Iterator[tuple[str, str, int]]:
     backends: dict[str, int] = {}
     for backend, share in (counts.get("backends") or {}).items():
         backends[backend] = share["nodes"]
-    if (
-        not backends and counts["delegated_nodes"]
-    ):  # an older record has their sum alone
+    if not backends and counts["delegated_nodes"]:  # an older record only has their sum
         backends[" + ".join(sorted(counts["partitions"]))] = counts["delegated_nodes"]
     kernels: dict[str, int] = {}
     for backend, calls in counts.get("kernels", {}).items():

@@ -9,8 +9,8 @@ from pipeline.report.elements import Chart, Json
 from pipeline.report.formatting import error
 from pipeline.store.errors import plural
 
-_MOST_ROWS = 12  # of the chart: the outputs that come nearest to their limits
-_MOST_SETS = 16  # of one output in the chart of errors; the worst
+_MOST_ROWS = 12  # in the chart: the outputs nearest to their limits
+_MOST_SETS = 16  # per output in the chart of errors: the worst
 
 
 def errors_by_limit(report: Json) -> Chart | None:
