@@ -65,7 +65,7 @@ def write_overview(workspace: Workspace, packages: Iterable[str]) -> list[Path]:
 
 
 def _build_error(package: str, actions: Sequence[Json]) -> str:
-    """Return why the last run failed to build a package, or "" if it built it or didn't try."""
+    """Return why the last run failed to build a package, or "" if it succeeded or wasn't tried."""
     package_actions = [action for action in actions if action["package"] == package]
     bad = [
         action

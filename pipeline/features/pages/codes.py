@@ -1,4 +1,4 @@
-"""Adds to sentences on pages the error codes that `doit help PTE502` explains."""
+"""Appends error codes to the sentences of pages; `doit help PTE502` explains such a code."""
 
 from __future__ import annotations
 

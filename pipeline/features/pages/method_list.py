@@ -50,7 +50,7 @@ def list_methods(report: Json) -> list[dict[str, Any]]:
 
 
 def find_headline(methods: Iterable[Json]) -> tuple[Verdict, str, str, float]:
-    """Return the headline that a feature's `find_headline` gives, or a pass with empty texts."""
+    """Return the headline of methods from the `find_headline` hook, or a pass with empty texts."""
     return next(call_all("find_headline", methods), (PASSED, "", "", 0.0))
 
 

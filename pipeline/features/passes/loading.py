@@ -42,10 +42,9 @@ _DOWNLOADS, _SDK = f"{EXECUTORCH}.backends.qualcomm.", "QNN_SDK_ROOT"
 
 
 def load_guarded(specs: Sequence[PassSpec], root: Path) -> list[Pass]:
-    """Make the passes of these specs so that they leave no trace in this process.
+    """Make the passes of these specs, which then restore torch's defaults and process state.
 
-    They keep torch's defaults and the state of the process. `root` is the workspace's folder.
-    Raises PipelineError as `load_passes` does.
+    `root` is the workspace's folder. Raises PipelineError as `load_passes` does.
     """
     names = [f"pass {spec.reference}" for spec in specs]
     with kept_state(listed(names)):

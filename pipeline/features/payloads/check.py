@@ -1,4 +1,4 @@
-"""Checks the payloads of delegates that this machine can't run, with their backends' checks.
+"""Checks the payloads of delegates that this machine can't run, with checks from their backends.
 
 It doesn't know what a program should compute.
 """

@@ -1,8 +1,8 @@
 """Hashes values of a program in edge dialect one after another, in a prefix-free form.
 
 Fields are length-prefixed, and nothing goes through `repr` of unknown objects, `hash`, pickle or
-set order. This module knows no graph and no backend; a value that can't be hashed exactly has no
-digest.
+set order. This module knows nothing of graphs or backends. A value that can't be hashed exactly has
+no digest.
 """
 
 from __future__ import annotations

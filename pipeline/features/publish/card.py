@@ -1,4 +1,4 @@
-"""Model cards: Markdown on a package, made from its records alone.
+"""Model cards: Markdown documents about packages, made from their records alone.
 
 Nothing in a card depends on when or where it is made, so the same build has the same card.
 """
@@ -145,7 +145,7 @@ def _has_names(manifest: Json) -> bool:
 
 
 def _describe_constants(manifest: Json) -> Iterator[str]:
-    """Yield the methods without inputs, such as parameters that normalize images."""
+    """Yield the methods without inputs, such as one that returns an image normalization mean."""
     constants = manifest["constant_methods"]
     if not constants:
         return

@@ -123,9 +123,7 @@ def quantize_key(inputs: QuantizeInputs) -> Key:
 
     It includes neither the package nor the partitioners, so that all of them share the result.
     """
-    from pipeline.backends import (
-        QUANTIZERS,
-    )  # imports pydantic, which a no-op run does without
+    from pipeline.backends import QUANTIZERS  # imports pydantic; a no-op run doesn't
 
     spec = inputs.spec
     source = inputs.source

@@ -64,7 +64,7 @@ def drop_mapped_pages(address: int, size: int) -> None:
 
 
 def _is_unwritten(begin: int, length: int) -> bool:
-    """Return whether all pages in memory are as in their file.
+    """Return whether no page in memory differs from its file.
 
     See the kernel's Documentation/admin-guide/mm/pagemap.rst.
     """

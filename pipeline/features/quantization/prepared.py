@@ -118,8 +118,8 @@ class PreparedComparison:
     def judge(self, prepared: GraphModule) -> dict[str, Any]:
         """Return the figures of each output, the worst first, and whether all agree, as JSON.
 
-        `agrees` is None if rounding alone could explain any difference. Runs `prepared` again if an
-        output departs; the caller restores its state.
+        `agrees` is None if rounding alone moves an output too far to judge it. Runs `prepared`
+        again if an output departs; the caller restores its state.
         """
         base = -_decibels(max(_LEAST, _UNITS * _coarsest_eps(self._program)))
         outputs = []

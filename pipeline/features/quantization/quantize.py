@@ -162,7 +162,7 @@ def quantize(
 
 @contextmanager
 def _naming_node(module: GraphModule, call: Any) -> Iterator[None]:
-    """Raise the error of a running graph again from the node that fails.
+    """Raise the error of a failing graph again, from the node that fails.
 
     Generated code hides this node, and a message with the line of the model needs it.
     """
@@ -274,8 +274,8 @@ def _apply_pt2e(
     _observe(program, prepared, observed, state, notes)
     with observed.step(CONVERT):
         converted = convert_pt2e(prepared)
-    # Constant folding computes everything that no input reaches, even in place: it advances a
-    # counter.
+    # Constant folding executes everything that no input reaches, including in-place updates, so a
+    # counter has advanced.
     _restore_state(converted, state)
     if spec.quantizes_as_it_comes:
         # Quantize each user of a tensor separately, as in ExecuTorch's own LLM export. Otherwise
@@ -387,5 +387,5 @@ def _restore_state(module: torch.nn.Module, state: dict[str, torch.Tensor]) -> N
 
 
 def _buffers(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Return all buffers; a buffer of two modules has both names: quantizing keeps either one."""
+    """Return all buffers, shared ones under each of their names: quantizing keeps any of them."""
     return module.named_buffers(remove_duplicate=False)

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from pipeline.validate.metrics import compare, greatest_magnitude
 
-# Random halves of the source's own calls are split this many times. The package may differ by this
-# factor more than the halves do; how much that is depends on how many elements hang on one draw.
+# The number of random splits of the source's own calls into halves, and the factor by which the
+# package may differ more than two halves do. How much halves differ depends on how many elements of
+# an output hang on one draw.
 _SPLITS, _TIMES_SPLIT = 50, 1.75
 # The variance of two samples of 64 and 128 draws of one number differs by more once in 10,000.
 _MOST_RATIO = 2.5

@@ -1,4 +1,4 @@
-"""Finds sizes that a package was lowered to a smaller range for than its source accepts."""
+"""Finds sizes that a package was lowered for in a smaller range than its source accepts."""
 
 from __future__ import annotations
 

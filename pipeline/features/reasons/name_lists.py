@@ -1,5 +1,4 @@
-"""Looks up the names listed in partitioners' options, to find those that match no node of a
-program.
+"""Looks up the names in partitioners' options, to find those that match no node of a program.
 
 Upstream accepts any name silently. Here, a build warns of a listed name that matches nothing in any
 method of a package whose config lists it; the package is still built.

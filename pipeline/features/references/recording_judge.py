@@ -31,14 +31,15 @@ from pipeline.validate.limits import judge_output
 from pipeline.validate.metrics import OutputError, compare
 from pipeline.validate.references import Lane, OpenLane, References
 
-# Units of the greatest value and of each value: how far two kernels for the same thing may differ.
+# Units in the last place of the greatest value, and of each value, by which two equivalent kernels
+# may differ.
 _UNITS = 16
 # A single output, alone or in a tuple of one: a runtime can't tell them apart.
 _ALONE = {
     "output",
     "output[0]",
 }
-# Without the gradients and parameters of a program that trains.
+# Prefixes of returned outputs; gradients and parameters of a program that trains have others.
 _RETURNED = (
     "output",
     "input ",
@@ -90,7 +91,8 @@ class RecordingComparison:
     Attributes:
         here: as in `Recording`.
         checks_errors: whether to run the exported program on generated inputs that the reference
-            raises for; if both raise, the call doesn't count. A recording has no other such calls.
+            raises for; if both raise, the call doesn't count. A finished recording doesn't need it:
+            it has no calls that both raise for.
         limits: the limits that the config sets, by method.
     """
 
@@ -115,7 +117,7 @@ class RecordingComparison:
         outcomes = list(self._run(calls, rounds=False))
         if all(_is_exact(outcome) for outcome in outcomes):
             return outcomes
-        # Rounding is only run now, if it is worth the time: most programs give the same bits.
+        # Run with rounding only now: most programs give the same bits, so it is rarely needed.
         return list(self._run(calls, rounds=True))
 
     def _run(

@@ -31,7 +31,7 @@ SERIALIZERS = (
     f"{_XNNPACK}:NodeVisitor.get_quant_params",
     f"{_XNNPACK}:NodeVisitor.get_serialized_buffer_index",
 )
-# It takes the address of a tensor, the state of random numbers, and discards it.
+# It takes the address of the tensor that holds the random number state, and discards it.
 ADDRESS_TRIER = "torch._dynamo.utils:skip_frame_if_in_functorch_mode"
 # It makes a tensor from a number in the graph without calling an operator.
 _NUMBER_MAKER = (
@@ -74,7 +74,7 @@ def is_number_maker() -> bool:
 
 
 def name_place() -> str:
-    """Return the function and line that are reading now, as text for people."""
+    """Return the function and line that read values now, as text for people."""
     frame = _reader()
     if frame is None:
         return "torch"
@@ -82,7 +82,7 @@ def name_place() -> str:
 
 
 def _reader() -> Any:
-    """Return the frame of the function that is reading now, or None.
+    """Return the frame of the function that reads values now, or None.
 
     It is the innermost function that belongs neither to torch nor to an observing module.
     """

@@ -1,5 +1,4 @@
-"""Learns how the parts of a compiled unit derive from constants, from a watch's record
-(`watch.py`).
+"""Learns from a watch's record (`watch.py`) how a compiled unit's parts derive from constants.
 
 It also checks whether two results differ only in such parts.
 """

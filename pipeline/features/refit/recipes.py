@@ -103,7 +103,7 @@ def is_repeatable(step: Json) -> bool:
         return len(set(dtypes)) == 1 and _is_compared(dtypes[0], args)
     dtype = step["dtype"]
     kinds = _FLOATS if op in _OF_FLOATS else _COMPUTED
-    # A float is a double too.
+    # float64 holds every float32 value exactly.
     exact = {dtype, "float32"} if dtype == "float64" else {dtype}
     return op in _COMPUTING and dtype in kinds and set(dtypes) <= exact
 

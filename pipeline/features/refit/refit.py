@@ -251,7 +251,7 @@ def _open_sources(
 
 
 def begin_lesson(action: Action[CompileInputs], workspace: Workspace) -> Lesson | None:
-    """Return the lesson of a unit that is about to be compiled, or None."""
+    """Return the `Lesson` for a unit that is about to be compiled, or None."""
     return Lesson.begin(action, workspace) if workspace.refit else None
 
 
@@ -281,7 +281,7 @@ class Lesson(CompileListener):
     def begin(
         cls, action: Action[CompileInputs], workspace: Workspace
     ) -> Lesson | None:
-        """Return the lesson of a unit that is about to be compiled, or None."""
+        """Return the lesson for a unit that is about to be compiled, or None."""
         if why_never(action):
             return None
         key = _structure_key(action, workspace.store)

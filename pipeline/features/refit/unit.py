@@ -1,8 +1,7 @@
-"""Puts new weights into a compiled unit: makes the object and facts of compiling, without
-compiling.
+"""Puts new weights into a compiled unit: makes the results of compiling without compiling.
 
-Everything here is JSON as the store keeps it, and bytes: no torch. A recipe belongs to a base: a
-result that was compiled while its constants were watched.
+The results are an object and facts. Everything here is JSON as the store keeps it, and bytes: no
+torch. A recipe belongs to a base: a result that was compiled while its constants were watched.
 """
 
 from __future__ import annotations

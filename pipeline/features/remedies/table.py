@@ -97,7 +97,7 @@ OF_TRAINING = re.compile(
 )
 # The first that fits is used, so the more specific ones come first.
 REMEDIES = (
-    # Such a kernel reports that it is out of memory.
+    # Ahead of MACHINE, since such a kernel reports that it is out of memory.
     _remedy(
         "unsupported dtype",
         r"Unhandled dtype (?P<dtype>\w+) for (?P<kernel>[\w:.]*\w)",

@@ -21,8 +21,8 @@ from pipeline.store.files import TEMPORARY_PREFIX
 _CHUNK = 1 << 22  # bytes per read
 _PART = 1 << 23  # bytes per part of an upload; S3 requires at least 5 MiB
 
-# A server may ignore ranges and answer with as much as it likes, and a file can only be written by
-# PUT.
+# Over HTTP, a server may ignore ranges and send as much as it likes, and a file can only be written
+# by PUT.
 _HTTP = {"http", "https"}
 _WEBDAV = "webdav"
 _LEAST_RATE = 1 << 20  # bytes per second expected of an upload in one step
@@ -345,7 +345,7 @@ def _read_chunk(file: Any) -> bytes:
 
 
 def _discard(file: Any) -> None:
-    """End an upload without completing it, as closing or dropping the file would."""
+    """End an upload without completing it; closing or dropping the file would complete it."""
     try:
         file.closed = True
     except AttributeError:  # a plain file

@@ -7,9 +7,9 @@ The remote is never trusted. A blob is hashed while it is fetched. A result must
 action and have the form of such results, and a trusted key must have signed it, unless the user
 accepts unsigned results.
 
-Nor is the remote relied on. Its faults are counted as misses, each of its steps has a time limit,
-and after a few errors in a row it is abandoned. So a remote can slow a build down, but it can
-neither corrupt the build nor make it fail.
+Nor is the remote relied on. Its faults are counted, and treated as misses; each of its steps has a
+time limit; and after a few errors in a row it is abandoned. So a remote can slow a build down, but
+it can neither corrupt the build nor make it fail.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-# Status codes of servers that may, or can, only be read.
+# Status codes of servers that allow, or support, only reading.
 _FORBIDDEN = 403
 _READ_ONLY = (401, _FORBIDDEN, 405, 501)
 _NOT_FOUND = 404
@@ -12,7 +12,7 @@ _NO_SUCH_RANGE = 416
 
 
 class RemoteError(Exception):
-    """The remote gave nothing; `count` names the field of `remote.Counts` that says why."""
+    """The remote gave nothing; `count` names the field of `RemoteCounts` that says why."""
 
     def __init__(self, count: str, cause: BaseException | None = None) -> None:
         super().__init__(count)
@@ -30,7 +30,7 @@ class RemoteError(Exception):
 
     @property
     def denied(self) -> bool:
-        """Return whether the remote is read-only, or only reading is allowed."""
+        """Return whether the remote allows, or supports, only reading."""
         only_read = isinstance(self.cause, PermissionError | NotImplementedError)
         status = _read_status(self.cause)
         return only_read or self.errno == errno.EROFS or status in _READ_ONLY

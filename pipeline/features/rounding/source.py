@@ -1,5 +1,4 @@
-"""Runs a program with random rounding errors, to see how far two correct implementations can
-differ.
+"""Runs a program with random rounding errors: how far can two correct implementations differ?
 
 Every value that the program computes is changed at random by as much as its dtype rounds. Values
 that are summed are changed by more, the longer the sum, and a share of quantized values is moved by

@@ -116,7 +116,7 @@ def _check_spelling(option: str) -> None:
 
 
 def rewrite(command: str, words: Sequence[str], root: Path) -> list[str]:
-    """Return the words of a command line, with this feature's options replaced by effects.
+    """Return the words of a command line, with this feature's options translated for doit.
 
     Args:
         command: the doit command, which is `run` for our verbs and tasks too.

@@ -29,7 +29,7 @@ from pipeline.config.reader import partitioner_options
 from pipeline.config.variables import AXIS_PATTERN
 from pipeline.features.schemas.schema_generator import DIALECT, MEMBERS, SchemaGenerator
 
-# Definitions that come from no model. Their names end in a point, which no model's name contains.
+# Definitions that come from no model. Their names end in a dot, which no model's name contains.
 _DEFINITIONS = rf"""
 Root.:
   $schema: {DIALECT}

@@ -102,8 +102,8 @@ def _describe(outline: Any, definitions: dict[str, Any]) -> dict[str, Any]:
 def _for_pydantic(form: Any) -> Any:
     """Return a form in which all records are TypedDicts of typing_extensions.
 
-    pydantic requires these before Python 3.12. The store's records are others, because a no-op run
-    imports them and must not import typing_extensions.
+    pydantic requires these before Python 3.12. The store's own records don't use them, because a
+    no-op run imports those records and must not import typing_extensions.
     """
     if is_typeddict(form) or is_dataclass(form):
         hints = get_type_hints(form, include_extras=True)

@@ -2,8 +2,7 @@
 
 The quantizer says which values it rounds for which operator (its annotations). A value stays
 rounded as long as its reader or its maker is quantized, just as a quantizer does if a config says
-`none` for one of them. Float weights are those of the prepared program, in which batch norms are
-folded into them.
+`none` for one of them. Float weights are those of the prepared program, with batch norms folded in.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Edits the config files of a package: only one method changes, and no other config does."""
+"""Edits the config files of a package, changing one method and nothing else in any config."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Finds the groups of modules that matter if they are moved, in few trials.
+"""Finds, in few trials, the groups of modules that make a difference when moved.
 
 All modules are tried together first. Then each is tried if they are few; otherwise the group with
-the greatest effect is halved again and again, down to a module and the modules inside it. Knows no
-torch.
+the greatest effect is halved again and again, down to a module and the modules inside it. Doesn't
+use torch.
 """
 
 from __future__ import annotations

@@ -43,8 +43,8 @@ _MOST_CALLS = 32  # examples per probe, evenly spaced among all of them
 _MOST_ALONE = (
     3  # kept modules that are also measured alone, beyond what the proposal needs
 )
-# dB that a program must reach with all its operators switched back to float: what the limits of
-# validation allow between two correct implementations.
+# The SQNR in dB that a program must reach with all its operators switched back to float: what the
+# limits of validation allow between two correct implementations.
 _FAITHFUL = 60.0
 
 

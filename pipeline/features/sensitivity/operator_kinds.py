@@ -15,9 +15,7 @@ _SKIPPING = {
     "openvino": "op_types_to_skip",
     "vulkan": "operator_blocklist",
 }
-XNNPACK = (
-    "xnnpack"  # lists the operators it takes by the names of its partitioner configs
-)
+XNNPACK = "xnnpack"  # lists the operators it takes, by partitioner config
 _CONFIGS = "configs"
 # The operators that a linear decomposes into, if no config keeps it whole.
 _DECOMPOSED = {"aten.linear.default": ("aten.addmm.default", "aten.mm.default")}

@@ -86,7 +86,7 @@ def _choose(
     methods: Mapping[str, Any],
     kept: Mapping[str, list[str]],
 ) -> None:
-    """Make the modules that a metric needs the proposal of each method."""
+    """Set each method's proposal to the modules that a metric needs in float."""
     overrides = override(actions, methods, kept)
     for name, method in methods.items():
         method["kept"] = kept.get(name, [])

@@ -3,7 +3,7 @@
 A probe quantizes some modules and leaves the others in float; it gives the noise-to-signal share of
 each output in each call. Estimates rank the modules, so the smallest set to keep consists roughly
 of the first ones, and bisection finds how many. Modules that turn out not to be needed, because the
-estimates were wrong, are quantized again. Knows no torch.
+estimates were wrong, are quantized again. Doesn't use torch.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ Group = frozenset[str]
 Noise = tuple[float, ...]
 Probe = Callable[[Group], Noise]
 _HALF = 0.5  # the share of the noise to find if there is no limit to reach
-# The factor by which a module's noise may have been overestimated: a module that would fit after
-# dividing by it is quantized again as a trial.
+# The factor by which a module's noise may have been overestimated: kept modules that would fit if
+# they were this much quieter are quantized again as a trial.
 _TOO_HIGH = 4.0
 _FEW = 4  # with at most this many kept modules, each is tried whatever its estimate
 

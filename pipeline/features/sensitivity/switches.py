@@ -1,7 +1,7 @@
 """A quantized program whose operators can be switched back to float without calibrating again.
 
 Subclasses, one for each kind of quantizer, find out which values are rounded for which operator.
-The result closely imitates quantizing again, which verifies proposals.
+Switching closely imitates quantizing again; proposals are verified by quantizing again.
 """
 
 from __future__ import annotations

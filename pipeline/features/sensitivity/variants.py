@@ -35,13 +35,13 @@ def add_variants(
     most: int,
     metric: str,
 ) -> None:
-    """Add to the rows of each method's noisiest modules the effect of keeping just one in float.
+    """Build the package with each of the noisiest modules in float, and add the effects to rows.
 
     The figures have the form that `form` declares.
 
     Args:
         actions: by method, the action that quantized it.
-        methods: the records of methods.
+        methods: the records of methods, whose rows are extended.
         most: number of modules per method.
         metric: a value of `validate.metrics`, or "" for none.
 

@@ -77,7 +77,7 @@ class WeightSwitches(QuantizationSwitches):
                 assert isinstance(value, Node)
                 if (
                     weight is not None
-                ):  # NNCF's weight, which is rounded when the backend lowers
+                ):  # NNCF's, which is rounded when the backend lowers
                     self._keep(reader.name, value.name, weight, weight.numel())
                 yield (node.name, reader.name, value.name, False, operators)
             elif weight is not None and stored.op == "get_attr":

@@ -92,7 +92,7 @@ def _dot(row: str, ratio: float, output: Output) -> Json:
 
 
 def _most_sets(dots: Sequence[Json]) -> list[Json]:
-    """Keep the dots with the greatest errors of each row, in their order."""
+    """Keep the dots with the greatest errors of each row, in order."""
     dots_by_row: dict[str, list[Json]] = {}
     for dot in dots:
         dots_by_row.setdefault(dot["row"], []).append(dot)

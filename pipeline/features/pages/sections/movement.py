@@ -1,5 +1,4 @@
-"""How much the outputs of methods change across calls, and where their sources give NaN or
-infinity.
+"""How much outputs change across calls, and where their sources give NaN or infinity.
 
 An output that never changes proves nothing, however exactly it agrees.
 """

@@ -52,7 +52,7 @@ def calls_section(report: Json) -> ReportSection:
 
 
 def _limits(report: Json) -> Iterator[str]:
-    """Yield sentences on the inputs that were run, and on limits that the config doesn't set."""
+    """Yield sentences on the inputs that were run, and on limits that were derived."""
     settings = report["settings"]
     methods = report["methods"]
     ran = any(method["runs"] for method in methods if method["kind"] == "program")
