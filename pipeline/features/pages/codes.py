@@ -1,4 +1,4 @@
-"""Appends error codes to the sentences of pages; `doit help PTE502` explains such a code."""
+"""Appends error codes to the sentences of pages; `doit help PTE502` explains one."""
 
 from __future__ import annotations
 

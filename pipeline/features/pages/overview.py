@@ -149,7 +149,7 @@ def sums_section(entries: Sequence[Entry]) -> ReportSection:
 
 
 def provenance_section(facts: Mapping[str, str]) -> ReportSection:
-    """Return the section of what the packages were built from, with what, and where."""
+    """Return the section of sources, versions and host that the packages were built with."""
     rows: list[Row] = []
     for fact, value in facts.items():
         rows.append({"what": name(fact), "value": Cell(value, kind="wide")})

@@ -40,8 +40,8 @@ class _Dimensions:
     """The dynamic sizes of a program's inputs.
 
     torch rediscovers which of them are equal, but not that one is `2*n` or `48*k - 25` of another
-    size, or of a symbol that is no size by itself. Those are derived from named dimensions, as
-    their exporter wrote them.
+    size, or of a symbol that isn't itself a size. Those are derived from named dimensions, as their
+    exporter wrote them.
     """
 
     def __init__(self, program: ExportedProgram) -> None:

@@ -1,6 +1,6 @@
 """Finds the function that is reading a tensor's values, and names its place for people.
 
-It also checks whether the text of such a function is the one that was read and judged harmless.
+It also checks whether the source text of such a function is the version reviewed as harmless.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _TEXTS = dict(
 
 @cache
 def has_known_text(function: str) -> bool:
-    """Return whether the text of one of these functions is the one that was read."""
+    """Return whether the text of one of these functions is the reviewed version."""
     text = digest_source(resolve_name(function))
     return text == installed_release().digest_of(function, _TEXTS[function])
 
@@ -66,7 +66,7 @@ def name_function(frame: Any) -> str:
 def is_number_maker() -> bool:
     """Return whether the function that is computing now makes a tensor from a number in the graph.
 
-    Its text must be the one that was read.
+    Its text must be the reviewed version.
     """
     frame = _reader()
     function = name_function(frame) if frame is not None else ""

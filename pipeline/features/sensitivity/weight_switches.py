@@ -75,9 +75,7 @@ class WeightSwitches(QuantizationSwitches):
             if is_call(stored, "quantize"):
                 value = stored.args[0]
                 assert isinstance(value, Node)
-                if (
-                    weight is not None
-                ):  # NNCF's, which is rounded when the backend lowers
+                if weight is not None:  # NNCF's, rounded when the backend lowers
                     self._keep(reader.name, value.name, weight, weight.numel())
                 yield (node.name, reader.name, value.name, False, operators)
             elif weight is not None and stored.op == "get_attr":
