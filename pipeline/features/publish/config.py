@@ -12,7 +12,7 @@ _Text = Annotated[str, Field(min_length=1, max_length=2000)]
 
 
 class Publish(Options):
-    """Facts for the model card of a published model that only its team knows."""
+    """The facts on a published model that only its team knows, for its model card."""
 
     licence: _Text | None = None
     """The licence of the model: an SPDX identifier, or a sentence.
