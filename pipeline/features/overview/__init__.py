@@ -1,6 +1,6 @@
 """Overview: the reports over all packages, in `build/`.
 
-Other features render them (`overview_pages`, `report_formats`); this one collects what they need.
+This feature collects the data; others render it (`overview_pages`, `report_formats`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The reports over all packages: of what is in `build/`, collected, rendered and written."""
+"""Collects, renders and writes the reports over all packages in `build/`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _are_actions = check_of([_ACTION], open_fields=True)
 
 
 def read_run(workspace: Workspace) -> list[dict[str, Any]]:
-    """Read the actions of the last run; none where `run.json` can't be read."""
+    """Return the actions of the last run, or an empty list if `run.json` can't be read."""
     actions: Any = (read_record(workspace.build / RUN) or {}).get("actions")
     if _are_actions(actions):
         return actions
@@ -30,7 +30,7 @@ def read_run(workspace: Workspace) -> list[dict[str, Any]]:
 
 
 def read_timeline(workspace: Workspace) -> dict[str, Any] | None:
-    """Read the timeline of the last run that did something; None where it can't be read."""
+    """Return the timeline of the last run that did any work, or None if it can't be read."""
     record = read_record(workspace.build / TIMELINE) or {}
     if isinstance(record.get("traceEvents"), list):
         return record
@@ -38,7 +38,7 @@ def read_timeline(workspace: Workspace) -> dict[str, Any] | None:
 
 
 def write_overview(workspace: Workspace, packages: Iterable[str]) -> list[Path]:
-    """Write the reports over these packages.
+    """Write the reports over these packages and return the paths written.
 
     Raises:
         OSError: a file can't be written.
@@ -65,7 +65,7 @@ def write_overview(workspace: Workspace, packages: Iterable[str]) -> list[Path]:
 
 
 def _build_error(package: str, actions: Sequence[Json]) -> str:
-    """Return why the last run could not build a package; empty where it did, or did not try."""
+    """Return why the last run failed to build a package, or "" if it succeeded or wasn't tried."""
     package_actions = [action for action in actions if action["package"] == package]
     bad = [
         action

@@ -1,4 +1,4 @@
-"""Sentences of pages with the codes that `doit help PTE502` explains."""
+"""Appends error codes to the sentences of pages; `doit help PTE502` explains one."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from pipeline.moments import find_code
 
 
 def add_code(sentence: str, kind: str = "validate", most: int = 0) -> str:
-    """Return a sentence with the code of its error at the end, if it has one.
+    """Return a sentence with its error code appended, if it has one.
 
     Args:
-        kind: that of the action that failed, or `warning`.
-        most: the letters from which on the sentence is cut, before its code; 0 for no limit.
+        kind: kind of the action that failed, or `warning`.
+        most: maximum length of the sentence in characters, before the code; 0 for no limit.
     """
     code = find_code(sentence, kind)
     if most and len(sentence) > most:
@@ -19,6 +19,5 @@ def add_code(sentence: str, kind: str = "validate", most: int = 0) -> str:
 
 
 def kind_of(error: str) -> str:
-    """Return the kind of the action whose error says why a package is not built, such as `compile`
-    of `compile decode: ...`."""
+    """Return the kind of action that a build error names: `compile` for `compile decode: ...`."""
     return error.partition(" ")[0]

@@ -1,4 +1,4 @@
-"""Failures that only another device shows: the figures and verdicts of this machine are right."""
+"""Separates failures on another device from the figures and verdicts of this machine."""
 
 from __future__ import annotations
 
@@ -6,16 +6,20 @@ from pipeline.report.elements import Json
 
 
 def is_elsewhere(method: Json, failure: Json) -> bool:
-    """Return whether a failure of a method is what another device gives, which no program of this
-    machine reproduces."""
+    """Return whether a failure occurred on another device.
+
+    No program on this machine reproduces such a failure.
+    """
     devices = method.get("devices") or ()
     places = tuple(f"on {device}{mark}" for device in devices for mark in ",:")
     return bool(places) and failure["what"].startswith(places)
 
 
 def verdict_here(method: Json) -> str:
-    """Return the verdict on a method's lowering on this machine; "" where all that is known is that
-    another device fails."""
+    """Return this machine's verdict on a method's lowering.
+
+    It is "" if another device failed and nothing else is known.
+    """
     if method["verdict"] != "failed" or not method["failures"]:
         return str(method["verdict"])
     others: set[str] = set()
@@ -26,7 +30,7 @@ def verdict_here(method: Json) -> str:
         elif not failure.get("about"):
             return "failed"
     for facts in (method.get("devices") or {}).values():
-        # A device that keeps the limits is recorded with the verdict of this machine.
+        # A device whose outputs are within the limits is recorded with the verdict of this machine.
         if facts["verdict"] != "failed" and "calls" in facts:
             others.add(facts["verdict"])
     if others:

@@ -1,6 +1,7 @@
-"""The lines of models and configs that a record names, shown in the page itself.
+"""Excerpts of the models and configs whose lines a record names, shown in the page itself.
 
-So a link to a line works wherever the page is opened, as on a phone or among a CI job's artifacts.
+This way a link to a line works wherever the page is opened: on a phone, or among a CI job's
+artifacts.
 """
 
 from __future__ import annotations
@@ -16,22 +17,22 @@ from pipeline.store.source_line import SourceLine
 _AROUND = 2  # lines before and after
 
 
-# A line of a file: its number, its text, and its id if the record names the line, or else "".
+# A line of a file: its number, its text, and its id ("" unless the record names the line).
 ExcerptLine = tuple[int, str, str]
 
 
-# A file of the workspace; the link from the page to it, "" for one outside of the workspace; its
-# parts, between which lines are left out; and whether it has changed since the record was made: of
-# such a file, only what the record quotes is shown.
+# A file of the workspace: its path; the link to it from the page ("" if it lies outside the
+# workspace); its runs of consecutive lines; and whether it has changed since the record was made.
+# If it has, only the lines quoted in the record are shown.
 Excerpt = tuple[str, str, Sequence[Sequence[ExcerptLine]], bool]
 
 
 def excerpts(report: Json, sources: Mapping[str, str | None]) -> list[Excerpt]:
-    """Return the named lines of each file with those around them.
+    """Return the lines that a record names, grouped by file, with the lines around them.
 
     Args:
-        sources: texts of files by their paths in the workspace, None for one that is not what it
-            was. Of these and of others, only what the record quotes is shown.
+        sources: texts of files by path in the workspace; None for a file that has changed. For
+            these, and for files that are absent, only the lines quoted in the record are shown.
     """
     quoted: list[Excerpt] = []
     for file, lines in groupby(named_lines(report), key=lambda line: line.file):
@@ -46,7 +47,10 @@ def excerpts(report: Json, sources: Mapping[str, str | None]) -> list[Excerpt]:
 
 
 def _parts(named: Sequence[SourceLine], text: str) -> Iterator[list[ExcerptLine]]:
-    """Yield runs of lines. A named line that the text lacks shows what the record quotes."""
+    """Yield runs of consecutive lines.
+
+    If the text lacks a named line, the record's quote of it is shown.
+    """
     lines = dict(enumerate(text.splitlines(), 1))
     shown: dict[int, ExcerptLine] = {}
     for line in named:

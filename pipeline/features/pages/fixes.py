@@ -1,4 +1,4 @@
-"""What to paste for a failure: a command, or a line of the config. Empty where nothing is known."""
+"""The fix to paste for a failure: a command or a config line, or "" if none is known."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from pipeline.features.pages.elsewhere import is_elsewhere
 from pipeline.report.elements import Json
 from pipeline.report.failures import FailureGroup, describe_failure
 
-# Gates that hold a package to its accepted baseline.
+# Gates that compare a package with its accepted baseline.
 _OF_BASELINE = ("max_size_growth", "max_sqnr_drop", "max_delegation_drop")
 _TRAINING = "in training mode"
 _EVALUATION = "model.eval()  # before torch.export.export"
-_UNROUNDED = "before anything is rounded"  # another program, whatever its ranges are
+_UNROUNDED = "before anything is rounded"  # a different program, whatever its ranges
 
 
 def fix_failure(report: Json, group: FailureGroup) -> str:
-    """Return what helps with failures of one cause: to export in evaluation mode, to leave the
-    module that loses most to quantization in float, or to see the failure again without a build."""
+    """Return a fix for the failures of one cause, or "" if none is known.
+
+    The fix exports in evaluation mode, keeps the module that loses most to quantization in float,
+    or reproduces the failure without a build.
+    """
     for method in report["methods"]:
         for failure in method["failures"]:
             if describe_failure(failure) == group.description:
@@ -44,7 +47,7 @@ def _fix_quantization(method: str, culprits: Sequence[Json]) -> str:
 
 
 def fix_gate(report: Json, gate: Json) -> str:
-    """Return the command that accepts a package whose gate compares it with its baseline."""
+    """Return the command that accepts a package as its baseline, or "" for other gates."""
     if gate["gate"] in _OF_BASELINE and report.get("baseline"):
         return f"doit baseline {report['package']}"
     return ""

@@ -1,4 +1,4 @@
-"""The head of a package's report, and all packages side by side."""
+"""The head of a package's report, and the table of all packages."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from pipeline.report.verdicts import PASSED, VERDICTS, Verdict
 from pipeline.store.errors import listed, plural
 from pipeline.store.sizes import human_size
 
-_MOST_NAMED, _MOST_REASONS = 4, 2  # in a sentence: methods, why they could not be run
+_MOST_NAMED, _MOST_REASONS = 4, 2  # in a sentence: methods, reasons why they didn't run
 _OUTCOMES = ("failed", NOT_BUILT, "not run", "not judged", "not validated", "passed")
 
 
-# The class of the style that a verdict is shown in: what was not judged is amber, what was not run
-# grey.
+# The CSS class of each verdict: "not judged" is amber, and verdicts that aren't listed here ("not
+# run") are grey.
 VERDICT_KINDS = {
     "passed": "good",
     "failed": "bad",
@@ -35,12 +35,12 @@ VERDICT_KINDS = {
 
 
 def outcome_kind(verdict: str) -> str:
-    """Return the class of the style that a verdict is shown in."""
+    """Return the CSS class of a verdict."""
     return VERDICT_KINDS.get(verdict, "soft")
 
 
 def overall_word(entries: Sequence[Entry]) -> tuple[str, str]:
-    """Return the verdict over all packages in a word, and the class of its style."""
+    """Return the overall verdict on all packages, in a word or two, and its CSS class."""
     outcomes = {entry.outcome for entry in entries}
     if any(entry.failed for entry in entries):
         return "failed", "bad"
@@ -53,7 +53,7 @@ def overall_word(entries: Sequence[Entry]) -> tuple[str, str]:
 
 
 def overall_verdict(entries: Iterable[Entry]) -> str:
-    """Return how many packages there are, and how many of each outcome."""
+    """Return a summary of all packages: how many there are, and how many have each outcome."""
     outcomes = [entry.outcome for entry in entries]
     if not outcomes:
         return "no packages"
@@ -65,7 +65,7 @@ def overall_verdict(entries: Iterable[Entry]) -> str:
 
 
 def table(entries: Iterable[Entry]) -> DataTable:
-    """Return all packages side by side."""
+    """Return the table of all packages, a row for each."""
     return DataTable(
         "packages",
         "Packages",
@@ -90,7 +90,7 @@ def _row(entry: Entry) -> Row:
 
 
 def _count_gates(gates: Sequence[Json]) -> Cell:
-    """Return the cell of how many gates are met; those that failed sort it."""
+    """Return the cell that counts the gates met, sorted by the number of failed gates."""
     if not gates:
         return figure(None)
     failed = sum(not gate["ok"] for gate in gates)
@@ -115,7 +115,7 @@ def name_gate(gate: Json) -> str:
 
 
 def lead(report: Json) -> str:
-    """Return the sentences that say what was seen of the package, or how much of it is wrong."""
+    """Return the sentences that sum up a package's validation, or its failures if it isn't OK."""
     methods = report["methods"]
     if not report["ok"]:
         sentences = [_describe_wrong(report)]
@@ -138,7 +138,7 @@ def lead(report: Json) -> str:
 
 
 def _describe_wrong(report: Json) -> str:
-    """Say how many methods failed, and how many gates are not met."""
+    """Return a sentence with the number of failed methods and of gates not met."""
     methods = report["methods"]
     failed = sum(not method["ok"] for method in methods)
     unmet = sum(not gate["ok"] for gate in report.get("gates") or ())
@@ -153,7 +153,7 @@ def _describe_wrong(report: Json) -> str:
 
 
 def _describe_lowering(methods: Sequence[Json]) -> Iterator[str]:
-    """Yield what was seen of the methods that ran."""
+    """Yield sentences on the methods that ran."""
     programs = [method for method in methods if method["kind"] == "program"]
     passed = [m for m in programs if m["verdict"] == PASSED and m["runs"]]
     if passed:
@@ -190,7 +190,7 @@ def _describe_passed(passed: Sequence[Json], total: int) -> str:
 
 
 def _describe_quantization(methods: Sequence[Json]) -> Iterator[str]:
-    """Yield what is known of quantizations, methods of one reason together."""
+    """Yield sentences on quantization: one per verdict and reason, with its methods."""
     reasons: dict[tuple[str, str], list[str]] = {}
     already_quantized: list[str] = []
     for method in methods:

@@ -1,4 +1,4 @@
-"""Reports in Markdown: of one package for pull requests, of all for the summary of a CI job."""
+"""Markdown reports: of one package for pull requests, of all packages for a CI job's summary."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pipeline.report.elements import Cell, DataTable, ReportSection
 from pipeline.report.formatting import NOTHING
 from pipeline.report.packages import Entry, sort_entries
 
-# GitHub takes a summary of at most 1 MiB, and a comment of at most 65,536 characters. Sentences can
-# hold shapes and lists of operators.
+# GitHub accepts a summary of at most 1 MiB and a comment of at most 65,536 characters. Sentences
+# can be long: they can hold shapes and lists of operators.
 _MOST_BYTES, _MOST_FAILURES, _MOST_LETTERS, _MOST_OF_A_COMMENT = (
     900_000,
     10,
@@ -23,7 +23,7 @@ _MOST_BYTES, _MOST_FAILURES, _MOST_LETTERS, _MOST_OF_A_COMMENT = (
     60_000,
 )
 _IN_SUMMARY = ("not-judged", "not-run", "changes", "provenance")  # sections
-# The tables that are not folded, and those of changes.
+# The tables that are never folded, apart from tables of changes.
 _OPEN = (
     "failed",
     "culprits",
@@ -34,11 +34,13 @@ _OPEN = (
 def markdown(
     report: Mapping[str, Any], sections: Sequence[ReportSection] | None = None
 ) -> str:
-    """Render the report of a package, for a comment of a pull request: the verdict, what changed
-    and what failed; the rest is folded, as far as there is room. Charts are left out.
+    """Render the report of a package as a pull request comment.
+
+    The verdict, the changes and the failures are shown. The other sections are folded, and those
+    that don't fit in a comment are only named. Charts are left out.
 
     Args:
-        sections: those of the report, by default what its record holds.
+        sections: sections of the report, by default those made from its record.
     """
     verdict = report["verdict"]
     if not report["ok"]:
@@ -84,8 +86,10 @@ def _is_open(part: object) -> TypeGuard[DataTable]:
 
 
 def _fold(sections: Iterable[ReportSection], room: int) -> Iterator[str]:
-    """Yield the sections, each folded, without what is shown already; a long one that does not
-    fit is named."""
+    """Yield the sections, folded, without the parts shown above.
+
+    A last sentence names the sections that don't fit.
+    """
     left_out: list[str] = []
     for section in sections:
         parts = list(_section(section))
@@ -94,7 +98,7 @@ def _fold(sections: Iterable[ReportSection], room: int) -> Iterator[str]:
         text = "\n\n".join(parts)
         folded = f"<details><summary>{_escape(section.title)}</summary>\n\n{text}\n\n</details>"
         if len(folded) > room:
-            # A later section may be short enough.
+            # Go on: a later section may be short enough.
             left_out.append(section.title)
             continue
         room -= len(folded)
@@ -106,8 +110,11 @@ def _fold(sections: Iterable[ReportSection], room: int) -> Iterator[str]:
 def markdown_summary(
     entries: Iterable[Entry], sections: Iterable[ReportSection] = ()
 ) -> str:
-    """Render all packages as one table, and the failures of each, at most 900 kB in all; then the
-    sections of the page over all packages that a summary shows."""
+    """Render the summary of a CI job, at most about 900 kB.
+
+    It holds the table of all packages, the failures of each, and the sections of the page over all
+    packages that belong in a summary.
+    """
     entries = sort_entries(entries)
     failed = [entry for entry in entries if entry.failed]
     mark = ""
@@ -146,7 +153,7 @@ def _failures(entry: Entry) -> str:
 
 
 def _section(section: ReportSection) -> Iterator[str]:
-    """Yield the parts of a section, without charts and what is shown open."""
+    """Yield the parts of a section, except charts and the tables that are shown unfolded."""
     for part in section.parts:
         if isinstance(part, str):
             yield _escape(part)
@@ -176,12 +183,12 @@ def _cell(cell: Cell) -> str:
             text = f"**{text}**"
     if cell.note:
         text += f" ({_escape(cell.note)})"
-    # GitHub ends a cell at this character, even within code.
+    # GitHub ends a table cell at this character, even inside code.
     return text.replace("|", "\\|")
 
 
 def _code(text: str) -> str:
-    """Return a span of code, in a fence that the text does not end."""
+    """Return a code span with a fence longer than any run of backticks in the text."""
     text = " ".join(text.split())
     runs = [len(run) for run in re.findall("`+", text)]
     fence = "`" * (max(runs, default=0) + 1)
@@ -191,7 +198,7 @@ def _code(text: str) -> str:
 
 
 def _escape(text: str) -> str:
-    """Return text that is one line without tags, links and images."""
+    """Return the text on one line, with tags, links and images escaped."""
     return (
         " ".join(text.split())
         .replace("<", "&lt;")

@@ -1,5 +1,6 @@
-"""The methods of a package, a row for each: its verdict, how near it comes to its limit, and what
-it costs. A row opens to the reasons, the failures and all figures of the method.
+"""The list of a package's methods: a row for each, with its verdict, its margin and its cost.
+
+A row unfolds to show the reasons, the failures and all figures of the method.
 """
 
 from __future__ import annotations
@@ -18,22 +19,24 @@ from pipeline.report.verdicts import PASSED, VERDICTS, Verdict, method_verdict
 from pipeline.store.errors import listed, plural
 from pipeline.store.sizes import human_size
 
-_INFINITE = 1e308  # what an infinite ratio is sorted by, and can be written in a page
-_NEAR = 0.5  # of its limit, from which on a figure is amber
-_MOST_FAILURES = 5  # of a method
+_INFINITE = 1e308  # replaces an infinite ratio, which a page can't hold
+_NEAR = 0.5  # share of its limit from which a figure is amber
+_MOST_FAILURES = 5  # per method
 _MOST_OPERATORS = 6  # in a sentence
-SHARES = (0.9, 0.5)  # of nodes delegated: good from the first on, bad below the second
+SHARES = (0.9, 0.5)  # of nodes delegated: good from 0.9 on, bad below 0.5
 
 
 def list_methods(report: Json) -> list[dict[str, Any]]:
-    """Return a row for each method: those that failed or whose gate did first, then by verdict, and
-    of one verdict the figure that comes nearest to its limit.
+    """Return a row for each method, the worst verdict first.
 
-    A row has texts (`name`, `verdict`, `figure`, `limit`, `delegated`, `size`, `latency`), classes
-    of the style (`kind`, `ratio_kind`, `delegated_kind`), `ratio`, the error divided by its limit,
-    and `share`, that of nodes delegated, either of which can be None, `backends`, the figures by
-    which rows are sorted (`bytes`, `milliseconds`), and what it opens to: `sentences`, pairs of a
-    title and a text, and `table`, its comparisons.
+    A failed method, or one with a failed gate, comes first. Within a verdict, the method with the
+    figure nearest to its limit comes first.
+
+    A row has texts (`name`, `verdict`, `figure`, `limit`, `delegated`, `size`, `latency`) and CSS
+    classes (`kind`, `ratio_kind`, `delegated_kind`); `ratio`, the error divided by its limit, and
+    `share`, the share of nodes delegated, each of which can be None; `backends`; the figures by
+    which rows are sorted (`bytes`, `milliseconds`); and the content that unfolds: `sentences`,
+    pairs of a title and a text, and `table`, the method's comparisons.
     """
     rows = [_make_row(method, report) for method in report["methods"]]
     unmet = {gate["method"] for gate in report.get("gates") or () if not gate["ok"]}
@@ -47,7 +50,7 @@ def list_methods(report: Json) -> list[dict[str, Any]]:
 
 
 def find_headline(methods: Iterable[Json]) -> tuple[Verdict, str, str, float]:
-    """Return what the feature of this name says of methods; empty texts without it."""
+    """Return the headline of methods from the `find_headline` hook, or a pass with empty texts."""
     return next(call_all("find_headline", methods), (PASSED, "", "", 0.0))
 
 
@@ -95,7 +98,7 @@ def _make_row(method: Json, report: Json) -> dict[str, Any]:
 
 
 def rate_distance(ratio: float | None, verdict: str) -> str:
-    """Return the class of the style for an error that is so many times its limit."""
+    """Return the CSS class of an error, given as a multiple of its limit."""
     if verdict != PASSED:
         return verdict_cell(verdict).kind
     if ratio is None:
@@ -104,8 +107,11 @@ def rate_distance(ratio: float | None, verdict: str) -> str:
 
 
 def rate_share(report: Json, method: str, share: float | None) -> str:
-    """Return the class of the style for a share of nodes delegated: that of its gate if the config
-    sets one, and that of no opinion for a method without partitioners on purpose."""
+    """Return the CSS class of a method's share of nodes delegated.
+
+    A gate in the config decides, if it sets one. A method that has no partitioners on purpose gets
+    the neutral class.
+    """
     if share is None or method in report.get("portable", ()):
         return "soft"
     gates = [
@@ -129,7 +135,7 @@ def list_backends(delegation: Json | None) -> list[str]:
 
 
 def _describe_gates(method: str, report: Json) -> Iterator[tuple[str, str]]:
-    """Yield the gates of a method that are not met, or were not checked, with the reasons."""
+    """Yield the gates of a method that were not met or not checked, each with its reason."""
     for gate in report.get("gates") or ():
         if gate["method"] == method and gate["sentence"]:
             yield f"gate {gate['gate']}", gate["sentence"]
@@ -138,7 +144,7 @@ def _describe_gates(method: str, report: Json) -> Iterator[tuple[str, str]]:
 def _describe(
     method: Json, delegation: Json | None, contents: Json | None
 ) -> Iterator[tuple[str, str]]:
-    """Yield what a row opens to: titles and texts, the reasons first."""
+    """Yield the titles and texts that a row unfolds to, the reasons first."""
     if method.get("verdict_reason"):
         yield method["verdict"], method["verdict_reason"]
     for part in ("quantization", "reference"):
@@ -175,7 +181,7 @@ def _describe_delegation(delegation: Json) -> Iterator[tuple[str, str]]:
 
 
 def filter_words(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Return what rows can be filtered by: the verdicts and the backends that some have."""
+    """Return the verdicts and the backends that occur in the rows, to filter by."""
     verdicts = {row["verdict"] for row in rows}
     backends: set[str] = set()
     for row in rows:

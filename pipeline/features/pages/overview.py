@@ -1,4 +1,7 @@
-"""All packages at a glance: what did not run, what changed, and sums by backend and by target."""
+"""Sections of the page over all packages: what didn't run, what changed, and sums.
+
+The sums are by backend and by target.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from pipeline.store.errors import listed
 from pipeline.store.sizes import human_size
 
 _MOST_METHODS = 4  # named in a cell
-# Of what was left out of a method.
+# Reasons for the parts of a method's validation that were left out.
 _UNSEEN = {
     UNASKED: UNASKED,
     ALL: "validate.budget was exhausted",
@@ -23,7 +26,7 @@ _UNSEEN = {
 
 
 def not_judged_section(entries: Sequence[Entry]) -> ReportSection:
-    """Return the section of methods and quantizations that ran, and that nothing judges."""
+    """Return the section of the methods and quantizations that ran but that nothing judges."""
     rows: list[Row] = []
     for entry in entries:
         for (part, why), methods in _unjudged(entry).items():
@@ -40,7 +43,7 @@ def not_judged_section(entries: Sequence[Entry]) -> ReportSection:
 
 
 def _unjudged(entry: Entry) -> dict[tuple[str, str], list[str]]:
-    """Return the methods of a package without a verdict, by what of them has none, and why."""
+    """Return the methods of a package that have a part without a verdict, by part and reason."""
     unjudged: dict[tuple[str, str], list[str]] = {}
     for method in _methods(entry):
         for part, verdict, why in _verdicts(method):
@@ -56,7 +59,7 @@ def _methods(entry: Entry) -> Sequence[Json]:
 
 
 def _verdicts(method: Json) -> Iterator[tuple[str, str, str]]:
-    """Yield the verdicts on a method: on what, the verdict, and why."""
+    """Yield the verdicts on a method: the part judged, the verdict, and the reason."""
     yield "lowering", method["verdict"], method.get("verdict_reason", "")
     quantization = method.get("quantization")
     if quantization:
@@ -67,8 +70,7 @@ def _verdicts(method: Json) -> Iterator[tuple[str, str, str]]:
 
 
 def not_run_section(entries: Sequence[Entry]) -> ReportSection:
-    """Return the section of methods that this machine could not run, and of what is not validated
-    yet."""
+    """Return the section of methods that didn't run here, and of packages not validated yet."""
     rows: list[Row] = []
     for entry in entries:
         if entry.report is None and not entry.error:
@@ -90,7 +92,7 @@ def not_run_section(entries: Sequence[Entry]) -> ReportSection:
 
 
 def _reasons(entry: Entry) -> dict[str, list[str]]:
-    """Return the methods of a package that were not run, by why."""
+    """Return the methods of a package that were not run, by reason."""
     methods_by_reason: dict[str, list[str]] = {}
     for method in _methods(entry):
         reasons = [method["not_run"]]
@@ -100,12 +102,12 @@ def _reasons(entry: Entry) -> dict[str, list[str]]:
     return methods_by_reason
 
 
-# By method, the shares of nodes that were delegated before, and are now.
+# By method: the share of nodes that was delegated in the build before, and the share now.
 Drops = Mapping[str, Sequence[float]]
 
 
 def drops_section(entries: Sequence[Entry]) -> ReportSection:
-    """Return the section of methods of which less is delegated than in the build before."""
+    """Return the section of methods that delegate fewer nodes than in the build before."""
     rows: list[Row] = []
     for entry in entries:
         package = name(entry.package, href=entry.page)
@@ -114,7 +116,7 @@ def drops_section(entries: Sequence[Entry]) -> ReportSection:
 
 
 def package_drops_section(drops: Drops) -> ReportSection:
-    """Return the section of the methods of one package of which less is delegated."""
+    """Return the section of the methods of one package that delegate fewer nodes than before."""
     return _make_drops_section(_make_drop_rows(drops))
 
 
@@ -147,7 +149,7 @@ def sums_section(entries: Sequence[Entry]) -> ReportSection:
 
 
 def provenance_section(facts: Mapping[str, str]) -> ReportSection:
-    """Return the section of what the packages were built from and with, and where."""
+    """Return the section of sources, versions and host that the packages were built with."""
     rows: list[Row] = []
     for fact, value in facts.items():
         rows.append({"what": name(fact), "value": Cell(value, kind="wide")})
@@ -178,7 +180,7 @@ def _by_backend(entries: Iterable[Entry]) -> Iterator[Row]:
 
 
 def _count_nodes(counts: Json) -> Counter[str]:
-    """Return the nodes of a method by what runs them."""
+    """Return the number of a method's nodes that each backend or kernel library runs."""
     nodes: Counter[str] = Counter()
     for backend, share in (counts.get("backends") or {}).items():
         nodes[backend] += share["nodes"]
@@ -214,7 +216,7 @@ def _by_target(entries: Iterable[Entry]) -> Iterator[Row]:
 
 
 def _total_size(entries: Iterable[Entry]) -> int:
-    """Return the bytes of packages; a file that several have, as the weights of a family, once."""
+    """Return the total bytes of packages; a shared file, such as family weights, counts once."""
     sizes: dict[str, int] = {}
     for entry in entries:
         report = entry.report or {}

@@ -1,6 +1,6 @@
-"""The revision, versions, host and time of what `build/` holds, for the page over all packages.
+"""The revision, versions, host and time of the build in `build/`, for the page over all packages.
 
-They stand on no page of a package, whose bytes must not depend on them.
+They appear on no package's own page, because its bytes must not depend on them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NAMES = {"torch": "torch", "executorch": "ExecuTorch", "python": "Python"}
 
 
 def find_provenance(workspace: Workspace, packages: Iterable[str]) -> dict[str, str]:
-    """Return what is known, by name: the versions are those of the packages' manifests."""
+    """Return the known facts by name; the versions come from the packages' manifests."""
     manifests = [
         m
         for package in packages
@@ -33,7 +33,7 @@ def find_provenance(workspace: Workspace, packages: Iterable[str]) -> dict[str, 
         facts[title] = ", ".join(sorted(versions))
     try:
         facts["pte-pipeline"] = version("pte-pipeline")
-    except PackageNotFoundError:  # it is imported from a checkout
+    except PackageNotFoundError:  # imported from a checkout
         facts["pte-pipeline"] = "not installed"
     facts["host"] = f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs"
     facts["date"] = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
@@ -41,7 +41,7 @@ def find_provenance(workspace: Workspace, packages: Iterable[str]) -> dict[str, 
 
 
 def _revision(workspace: Workspace) -> str:
-    """Return the commit that is checked out, and whether files differ from it; "" without one."""
+    """Return the checked-out commit, and whether files differ from it; "" without a commit."""
     revision = find_revision(workspace.root)
     if revision is None:
         return ""

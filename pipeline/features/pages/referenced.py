@@ -1,4 +1,4 @@
-"""Sentences of a report's head on the comparison of exported programs with their references."""
+"""Sentences in a report's head that compare exported programs with their references."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pipeline.store.errors import listed, plural
 
 
 def describe_referenced(methods: Sequence[Json]) -> Iterator[str]:
-    """Yield what was seen of the references of methods that have some."""
+    """Yield sentences on the comparisons of methods that have a reference."""
     references = {m["method"]: m["reference"] for m in methods if m.get("reference")}
     passed = [
         reference for reference in references.values() if reference["verdict"] == PASSED
@@ -34,7 +34,7 @@ def describe_referenced(methods: Sequence[Json]) -> Iterator[str]:
 
 def _describe_passed(passed: Sequence[Json]) -> str:
     calls = 0
-    kinds: dict[str, None] = {}  # in their order
+    kinds: dict[str, None] = {}  # in order
     worst = 0.0
     for reference in passed:
         calls += reference["calls"]
@@ -50,7 +50,7 @@ def _describe_passed(passed: Sequence[Json]) -> str:
 
 
 def describe_unreferenced(methods: Sequence[Json]) -> Iterator[str]:
-    """Yield a sentence where methods have no reference."""
+    """Yield a sentence that names the methods without a reference, if there are any."""
     programs = [method for method in methods if method["kind"] == "program"]
     lacking = [method["method"] for method in programs if is_unreferenced(method)]
     if len(lacking) == len(programs) and lacking:
@@ -60,7 +60,7 @@ def describe_unreferenced(methods: Sequence[Json]) -> Iterator[str]:
 
 
 def _kind(origin: str) -> str:
-    # as `features/references/recorder.py` calls it
+    # `features/references/recorder.py` writes this prefix.
     ran = origin.startswith("reference(")
     if ran:
         return "PyTorch in eager mode"

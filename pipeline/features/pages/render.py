@@ -1,7 +1,7 @@
 """Renders pages from records.
 
-They are Jinja's templates, with all values escaped: each is one self-contained HTML file, the
-verdict and what failed first.
+The pages are Jinja templates with all values escaped. Each is one self-contained HTML file that
+opens with the verdict and the failures.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from pipeline.report.packages import Entry
 from pipeline.store.visible import visible
 
 _QUOTED = re.compile(r"`([^`]+)`")
-# Not behind the point of 5.25, nor the sign of (-5.
+# Matches neither the decimal point in 5.25 nor the sign in (-5.
 _MARKS = re.compile(r"((?<![\s(\[])[_./:\-]*(?:[_/:\-]|\.(?!\d)))(?=\w)")
 _UNITS = re.compile(r"(?<=\d) (?=(?:ms|s|[kMG]?B|dB|%)(?!\w))")
-_MANY_METHODS, _MANY_ROWS = 12, 24  # from which on tables of a package are folded
-_MOST_FAILURES = 5  # of a package on the page over all packages
+_MANY_METHODS, _MANY_ROWS = 12, 24  # above these, tables of a package are folded
+_MOST_FAILURES = 5  # per package, on the page over all packages
 
 
 def render_package(
@@ -75,8 +75,10 @@ def render_package(
 def _fold_tables(
     report: Json, sections: Sequence[ReportSection]
 ) -> Sequence[ReportSection]:
-    """Fold the long tables of a package with many methods, whose list has a row for each; but not
-    what failed."""
+    """Fold the long tables of a package with many methods, except the table of failures.
+
+    The list of methods already has a row for each.
+    """
     if len(report["methods"]) <= _MANY_METHODS:
         return sections
     shorter = []
@@ -158,17 +160,19 @@ def _environment() -> Environment:
 
 
 def breakable(text: str) -> Markup:
-    """Return a text as HTML whose names break into lines behind their marks, and nowhere else, and
-    whose figures stay with their units."""
+    """Return a text as HTML that breaks lines only at spaces and after punctuation within names.
+
+    A no-break space keeps a figure on the same line as its unit.
+    """
     marked = _MARKS.sub(r"\1<wbr>", str(escape(text)))
     return Markup(_UNITS.sub("\N{NO-BREAK SPACE}", marked))
 
 
 def with_code(sentence: str) -> Markup:
-    """Return a sentence as HTML, with what it quotes between backticks as code."""
+    """Return a sentence as HTML, with text in backticks as code."""
     return Markup(_QUOTED.sub(r"<code>\1</code>", str(escape(sentence))))
 
 
 def _page(template: str, **parts: Any) -> bytes:
-    """Render a template as UTF-8, with what is hidden in names and messages made visible."""
+    """Render a template as UTF-8, with invisible characters in names and messages made visible."""
     return visible(_environment().get_template(template).render(**parts)).encode()

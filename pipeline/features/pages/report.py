@@ -1,4 +1,4 @@
-"""`doit report`: renders the reports of the last validation again, and those over all packages."""
+"""`doit report`: renders the reports of the last validation, and those over all packages, again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pipeline.store.errors import PipelineError
 
 
 def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
-    """Yield the path of each file that is written. Raises PipelineError."""
+    """Yield the path of each file written. Raises PipelineError if one can't be written."""
     workspace = plan.workspace
     try:
         for package in known_packages(plan, words):

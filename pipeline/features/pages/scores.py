@@ -1,5 +1,7 @@
-"""The head of a package's page: five figures in the colours of their limits, each with what changed
-since the accepted baseline; and what failed, was not judged, and changed, in a line each.
+"""The head of a package's page: five scores, and the answers below them.
+
+Each score has the colour of its limit and its change since the accepted baseline. The answers say
+in a line each what failed, was not judged, was not run, and changed.
 """
 
 from __future__ import annotations
@@ -17,13 +19,15 @@ from pipeline.report.records import delegated_share, is_unchecked
 from pipeline.store.errors import listed
 from pipeline.store.sizes import human_size
 
-_MOST_NAMED = 4  # methods in a line, and changes
+_MOST_NAMED = 4  # methods or changes in a line
 _MOST_CAUSES = 3
 
 
 def list_scores(report: Json) -> list[dict[str, Any]]:
-    """Return the figures that are known, each with `title`, `text`, `note`, `kind`, a class of the
-    style, `delta`, a text, and `delta_kind`."""
+    """Return the known scores.
+
+    Each has `title`, `text`, `note`, `kind` (a CSS class), `delta` (a text) and `delta_kind`.
+    """
     changes = _list_changes(report)
     scores = [
         _size(report),
@@ -41,7 +45,7 @@ def list_scores(report: Json) -> list[dict[str, Any]]:
 def _score(
     title: str, text: str, note: str, kind: str, *figures: str
 ) -> dict[str, Any]:
-    """Return a score; `figures` are the names of what it sums up in the table of changes."""
+    """Return a score; `figures` are the rows of the table of changes that it sums up."""
     return {
         "title": title,
         "text": text,
@@ -107,7 +111,7 @@ def _memory(report: Json) -> dict[str, Any] | None:
 
 
 def _rate_gates(report: Json, *prefixes: str) -> str:
-    """Return the class of the style for what gates say of a figure; "" where none was checked."""
+    """Return the CSS class of a figure from its gates' results, or "" if no gate was checked."""
     gates = [
         gate
         for gate in report.get("gates") or ()
@@ -119,7 +123,7 @@ def _rate_gates(report: Json, *prefixes: str) -> str:
 
 
 def _list_changes(report: Json) -> list[Row]:
-    """Return the figures that are not those of the baseline, as features show them."""
+    """Return the figures that differ from the baseline, as the features show them."""
     rows: list[Row] = []
     for table in call_all("highlights", report):
         if isinstance(table, DataTable):
@@ -130,7 +134,7 @@ def _list_changes(report: Json) -> list[Row]:
 def _describe_delta(
     report: Json, changes: Iterable[Row], figures: tuple[str, ...]
 ) -> dict[str, str]:
-    """Return the change of a score since the baseline, the worse one of several methods."""
+    """Return the change of a score since the baseline: the worst one if several methods changed."""
     texts: list[tuple[bool, str, str]] = []
     for row in changes:
         change = row["change"]
@@ -148,8 +152,10 @@ def _describe_delta(
 
 
 def list_answers(report: Json) -> list[dict[str, Any]]:
-    """Return what failed, what was not judged or not run, and what changed: each with `title`,
-    `kind`, `href`, and `lines`."""
+    """Return what failed, what was not judged or not run, and what changed.
+
+    Each answer has `title`, `kind`, `href` and `lines`.
+    """
     answers = [
         _answer("failed", "bad", "#failures-section", _list_causes(report)),
         _answer("not judged", "warn", "#methods=not judged", _list_unjudged(report)),
@@ -171,7 +177,7 @@ def _list_causes(report: Json) -> Iterator[str]:
 
 
 def _join_limits(causes: Iterable[str]) -> list[str]:
-    """Join the sentences of one place that breaks several limits."""
+    """Merge the sentences on one place that breaks several limits."""
     limits: dict[str, list[str]] = {}
     for cause in causes:
         place, mark, limit = cause.rpartition(": ")

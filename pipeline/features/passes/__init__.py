@@ -1,10 +1,11 @@
-"""Passes of a team: classes and functions in `passes/`, or in installed distributions, that change
-programs while they are lowered and emitted.
+"""Passes: a team's own classes and functions that change programs as they are lowered and emitted.
+
+They live in `passes/` or in installed distributions.
 
 finding   which passes a config may name, and their files
-loading   imports and makes them
-inputs    what keys hold of them
-planning  what is wrong with those that a config names
+loading   imports passes and instantiates them
+inputs    what keys record of passes
+planning  the mistakes in the passes that a config names
 """
 
 from __future__ import annotations

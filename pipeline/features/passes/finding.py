@@ -1,13 +1,16 @@
 """Passes by import path, `fusions:FuseGelu`: which ones a config may name, and their files.
 
-A config is data: it names a pass among code that others vouch for, and nothing else that could be
-imported. These are the classes and functions of the workspace's `passes/` folder, those that an
-installed distribution offers by an entry point of the group `pte_pipeline.passes`: a module
-(`acme.passes`), or one object (`acme.passes:FuseGelu`), and ExecuTorch's own pass classes
-(`executorch.exir.passes.init_mutable_pass:InitializedMutableBufferPass`).
+A config is data. It may only name passes in code that someone has vouched for, not just anything
+that can be imported:
 
-The digests of all files in a pass's folder or package are part of keys, so they are found without
-importing anything; `inputs.py` says what else counts.
+- classes and functions of the workspace's `passes/` folder;
+- what an installed distribution offers through an entry point of the group `pte_pipeline.passes`: a
+  module (`acme.passes`) or one object (`acme.passes:FuseGelu`);
+- ExecuTorch's own pass classes
+  (`executorch.exir.passes.init_mutable_pass:InitializedMutableBufferPass`).
+
+The digests of all files in a pass's folder or package are part of keys, so these files are found
+without importing anything. `inputs.py` lists the other inputs.
 """
 
 from __future__ import annotations
@@ -26,14 +29,17 @@ NOT_OFFERED = (
     f"is not in {FOLDER}/, and no installed distribution provides it as an entry point"
 )
 EXECUTORCH = "executorch"
-# ExecuTorch's modules of passes: those in such a folder, or with such an end of their name.
+# ExecuTorch's pass modules lie in such a folder, or have a name with such an ending.
 _PASS_FOLDERS = {"passes", "_passes", "aten_passes", "edge_passes", "transforms"}
 _PASS_MODULES = ("_pass", "_passes")
 
 
 def source_files(reference: str, root: Path) -> dict[str, Path]:
-    """Find the files whose content decides what a pass (`module:name`) is, by names without paths
-    of this machine. Empty for a pass that no config may name; `root` is the workspace's folder."""
+    """Return the files whose content defines a pass (`module:name`), keyed by portable names.
+
+    The names contain no path of this machine. The result is empty for a pass that no config may
+    name. `root` is the workspace's folder.
+    """
     module = reference.partition(":")[0]
     if is_own(reference, root):
         return list_files(root / FOLDER, FOLDER)
@@ -51,7 +57,7 @@ def source_files(reference: str, root: Path) -> dict[str, Path]:
 
 
 def is_of_executorch(module: str) -> bool:
-    """Return whether a module, by its name, is one of ExecuTorch's with passes."""
+    """Return whether a module, judged by its name, is one of ExecuTorch's with passes."""
     top, *parts = module.split(".")
     tests = {"test", "tests", "examples"} & {*parts}
     passes = bool(_PASS_FOLDERS & {*parts}) or module.endswith(_PASS_MODULES)
@@ -59,8 +65,10 @@ def is_of_executorch(module: str) -> bool:
 
 
 def _module_file(module: str) -> dict[str, Path]:
-    """Return the file of an installed module; all others of its distribution are in every key by
-    its version."""
+    """Return the file of an installed module.
+
+    The distribution's version is in every key, and covers its other files.
+    """
     parts = module.split(".")
     spec = find_spec(parts[0])
     for end in range(2, len(parts) + 1):
@@ -79,7 +87,7 @@ def _module_file(module: str) -> dict[str, Path]:
 
 
 def remedy(reference: str) -> str:
-    """Return what makes a pass one that a config may name."""
+    """Return what to do so that a config may name a pass."""
     module, _, name = reference.partition(":")
     if is_of_executorch(module) and not _module_file(module):
         return "the installed executorch has no such module"
@@ -92,12 +100,12 @@ def remedy(reference: str) -> str:
 
 
 def is_own(reference: str, root: Path) -> bool:
-    """Return whether a pass is one of the workspace's own."""
+    """Return whether a pass belongs to the workspace."""
     return own_file(reference.partition(":")[0], root) is not None
 
 
 def library_name(reference: str, root: Path) -> str:
-    """Return what the operators that loading a pass registers are listed under: its module."""
+    """Return the library name of the operators that loading a pass registers: its module."""
     module = reference.partition(":")[0]
     if is_own(reference, root):
         return f"{FOLDER}/{module.replace('.', '/')}.py"
@@ -105,8 +113,10 @@ def library_name(reference: str, root: Path) -> str:
 
 
 def _find_spec(module: str) -> ModuleSpec | None:
-    """Find the package of files that a module is in, or its own file, without importing it: a
-    namespace, which has none of its own, is no more than a way there."""
+    """Return the spec of a module's package, or of its own file, without importing it.
+
+    A namespace package has no file of its own, so the search descends through it.
+    """
     first, *parts = module.split(".")
     try:
         spec = find_spec(first)
@@ -122,13 +132,13 @@ def _find_spec(module: str) -> ModuleSpec | None:
 
 
 def own_file(module: str, root: Path) -> Path | None:
-    """Return the file of a module of the workspace's own; None where there is none."""
+    """Return the file of a workspace module, or None if there is none."""
     path = root.joinpath(FOLDER, *module.split("."))
     files = (path / "__init__.py", path.with_name(f"{path.name}.py"))
-    # Of names of any length.
+    # `os.path.isfile` accepts names of any length.
     return next((file for file in files if os.path.isfile(file)), None)
 
 
 def find_offered() -> set[str]:
-    """Return the modules, and the objects, that installed distributions offer as passes."""
+    """Return the modules and objects that installed distributions offer as passes."""
     return {point.value.replace(" ", "") for point in entry_points(group=GROUP)}

@@ -1,4 +1,4 @@
-"""The inputs of passes: their files, what these import, and what `INPUTS` of any module names."""
+"""The inputs of passes: their files, the imports of these files, and the `INPUTS` of any module."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pipeline.store.errors import SourceError
 
 
 class PassInputs(UserCode):
-    """The passes of a workspace, as their files are now."""
+    """The passes of a workspace, with their files as they are now."""
 
     def find(self, reference: str) -> dict[str, str | None]:
         root = self.workspace.root
@@ -33,7 +33,7 @@ class PassInputs(UserCode):
 
     @cached_property
     def _declared(self) -> dict[str, str | None]:
-        """The declared inputs of all modules: each pass of the workspace depends on them."""
+        """The declared inputs of all modules: each pass of the workspace depends on all of them."""
         return self.find_declared(self.modules(()))
 
     def modules(self, references: Iterable[str]) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Imports the passes that a config names, and makes them."""
+"""Imports the passes that a config names, and instantiates them."""
 
 from __future__ import annotations
 
@@ -33,17 +33,19 @@ if TYPE_CHECKING:
     from pipeline.config.edge import PassSpec
 
 Pass = Callable[..., Any]
-# An option that names a file, as `log_filename` of `DebugPass`, which writes there.
+# Matches an option that names a file, such as `log_filename` of `DebugPass`, which writes to it.
 _FILE_OPTION = re.compile(
     r"(^|_)(file(_?name|_?path)?|path(name)?|folder|dir(ectory|name)?)s?$"
 )
-# A package that downloads and unpacks an SDK when it is imported, but where one is named.
+# A package that downloads and unpacks an SDK on import unless the variable names one.
 _DOWNLOADS, _SDK = f"{EXECUTORCH}.backends.qualcomm.", "QNN_SDK_ROOT"
 
 
 def load_guarded(specs: Sequence[PassSpec], root: Path) -> list[Pass]:
-    """Make passes of the workspace at `root` that keep torch's defaults, and this process, as they
-    were. Raises PipelineError as `load_passes` does."""
+    """Make the passes of these specs, which then restore torch's defaults and process state.
+
+    `root` is the workspace's folder. Raises PipelineError as `load_passes` does.
+    """
     names = [f"pass {spec.reference}" for spec in specs]
     with kept_state(listed(names)):
         return load_passes(specs, root, _keep_state)
@@ -60,14 +62,16 @@ def load_passes(
     root: Path,
     wrap: Callable[[Pass, str], Pass] = lambda loaded, name: loaded,
 ) -> list[Pass]:
-    """Make passes: a class is made with its options, a function is given them with each call, and a
-    factory with its one call, for a pass or a list of them.
+    """Make the passes of these specs.
 
-    `wrap` is given each with what messages call it. Raises PipelineError for one that may not be
+    A class is instantiated with its options. A function receives the options with each call. A
+    factory is called once with them, and returns a pass or a list of passes.
+
+    `wrap` receives each pass and its name for messages. Raises PipelineError if a pass may not be
     named, can't be imported or can't be made.
     """
     with _importing(root / FOLDER):
-        # All of them, before any is wrapped.
+        # Load all passes before wrapping any.
         spec_to_passes = [(spec, _load(spec, root)) for spec in specs]
         wrapped = []
         for spec, passes in spec_to_passes:
@@ -103,7 +107,7 @@ def _load(spec: PassSpec, root: Path) -> list[Pass]:
                     fault = "makes neither a pass nor a list of passes"
     except Exception as error:  # whatever the user's code raises
         fault = describe_load_error(error, root / FOLDER)
-        # Its traceback would quote a secret.
+        # The traceback would quote a secret.
         cause = error if spec.hide(fault) == fault else None
         raise PipelineError(f"pass {reference}: {spec.hide(fault)}") from cause
     if fault:
@@ -112,7 +116,7 @@ def _load(spec: PassSpec, root: Path) -> list[Pass]:
 
 
 def _forbidden(spec: PassSpec) -> str:
-    """Return why a config may not have a pass of ExecuTorch's with such options, or ""."""
+    """Return why a config may not name an ExecuTorch pass with these options, or ""."""
     if not is_of_executorch(spec.reference.partition(":")[0]):
         return ""
     if spec.reference.startswith(_DOWNLOADS) and not os.environ.get(_SDK):
@@ -130,7 +134,7 @@ def _make(spec: PassSpec, value: Any) -> list[Pass]:
             value(**options) if isinstance(value, type) else partial(value, **options)
         ]
     result = value(**options)
-    result = getattr(result, "passes", result)  # of a pass manager
+    result = getattr(result, "passes", result)  # the passes of a pass manager
     if isinstance(result, list | tuple):
         return [*result]
     return [result]
@@ -143,12 +147,13 @@ def _foreign(
     value: object,
     is_workspace: bool,
 ) -> str:
-    """Return why an object is not the module's to offer, or ""; what a module imports for itself,
-    such as `subprocess`, is not.
+    """Return why a module may not offer an object as a pass, or "".
+
+    A module doesn't offer what it merely imports, such as `subprocess`.
 
     Args:
         name: the module, as the config names it.
-        is_workspace: whether it is the workspace's.
+        is_workspace: whether the module belongs to the workspace.
     """
     if not is_workspace and is_of_executorch(name):
         if _is_pass_of_executorch(value):
@@ -177,7 +182,7 @@ def _is_pass_of_executorch(value: object) -> bool:
 
 @contextmanager
 def _importing(folder: Path) -> Iterator[None]:
-    """Make the folder's modules importable, from their text, and forget them afterwards."""
+    """Make the folder's modules importable from their text, and forget them afterwards."""
     inside = (str(folder), f"{folder}{os.sep}")
     with (
         importing_from_text(

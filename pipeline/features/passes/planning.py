@@ -1,4 +1,4 @@
-"""The passes of a plan: what is wrong with those that a config names."""
+"""Planning of passes: finds mistakes in the passes that a config names."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
 
 
 def summarize(config: PackageConfig, has_variables: bool) -> Json | None:
-    """Return an empty summary for a config that names passes, and None for others: the core keeps
-    which ones."""
+    """Return an empty summary for a config that names passes, and None for any other.
+
+    The core records which passes they are.
+    """
     return {} if any(config.pass_references(config.methods)) else None
 
 
 class PassPlanning(Planning):
-    """Refuses passes that no config may name."""
+    """Reports passes that no config may name."""
 
     def find_problems(
         self, package: str, config: PackageConfig, document: Document
@@ -37,7 +39,7 @@ class PassPlanning(Planning):
 
 
 def _find_lists(config: PackageConfig) -> Mapping[str, Sequence[str]]:
-    """Return what a config names, by the path of each list of passes or algorithms."""
+    """Return the references in a config, by the path of each list of passes or algorithms."""
     lists = {}
     for name, method in config.methods.items():
         for place, passes in method.passes.items():
@@ -50,7 +52,7 @@ def _find_lists(config: PackageConfig) -> Mapping[str, Sequence[str]]:
 
 
 def describe_key(difference: Difference) -> str | None:
-    """Describe a difference of two keys in the passes of a compilation; None for any other."""
+    """Describe a key difference that lies in a compilation's passes; return None for any other."""
     match difference.path:
         case ("passes", reference, name):
             return f"{name}, of the pass {reference}, {difference.change()}"

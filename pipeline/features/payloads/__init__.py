@@ -1,4 +1,4 @@
-"""Payloads: delegates that this machine can't run, checked by what their backends know of them."""
+"""Payloads: delegates that this machine can't run, checked by their backends' checks."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Checks the payloads of delegates that this machine can't run, by what their backends know of
-them. It does not know what a program should compute."""
+"""Checks the payloads of delegates that this machine can't run, with checks from their backends.
+
+It doesn't know what a program should compute.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,13 @@ from pipeline.program.plan_values import count_delegate_results
 
 
 def find_payload_faults(files: PackageFiles, method: str) -> Iterator[str]:
-    """Yield what is wrong with the payloads of a method, each in a sentence. Raises DeviceError for
-    a file that can't be read."""
+    """Yield a sentence for each fault in the payloads of a method.
+
+    Raises DeviceError if a file can't be read.
+    """
     listed = files.plans.get(method)
     checks = _find_checks()
-    # Few backends have a check, and reading a package takes its time.
+    # Few backends have a check, and reading a package takes time.
     if listed is None or not any(backend in checks for backend, _ in listed.delegates):
         return
     data = read_package(files)

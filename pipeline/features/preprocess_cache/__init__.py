@@ -1,10 +1,10 @@
-"""The preprocess cache: what backends make of partitions, kept in the store by the partition.
+"""The preprocess cache: the results of backends' preprocessing, stored by partition.
 
-key              the digest of a partition: all of it that a backend depends on
+key              the digest of a partition: everything in it that a backend depends on
 value_hash       the digests of values in a partition
 records          results as JSON and blobs
-stored_results   finds and keeps results
-shared_passes    runs XNNPACK's passes once for partitions that differ in their constants alone
+stored_results   looks up and stores results
+shared_passes    runs XNNPACK's passes once for partitions that differ only in their constants
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The digest of a partition: all of it that a backend's preprocess function depends on.
+"""The digest of a partition: everything in it that a backend's preprocess function depends on.
 
-A partition is a program in edge dialect. Its digest covers operators with their schemas, the whole
-wiring of arguments, metadata, signature, sizes and the content of constants, in a canonical form in
-which no value begins another: fields are length-prefixed, and nothing goes through `repr` of
-unknown objects, `hash`, pickle or set order. What the backend's `CacheScope` leaves out is left
-out, and its debug handles are numbered. What can't be hashed exactly has no digest.
+A partition is a program in edge dialect. Its digest covers operators with their schemas, how all
+arguments are wired, metadata, signature, sizes and the content of constants. The canonical form is
+prefix-free: fields are length-prefixed, and nothing goes through `repr` of unknown objects, `hash`,
+pickle or set order. The parts that the backend's `CacheScope` leaves out are omitted, and its debug
+handles are numbered. A partition that can't be hashed exactly has no digest.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from pipeline.program.operators import NOTES, TAG
 from pipeline.store import digest
 from pipeline.store.digest import Digest
 
-# Metadata that differs from one run to the next and that no preprocess function reads: stack traces
-# and object ids, autograd's counter, the number that a partitioner gave the partition, and why an
-# earlier one left what is an input of it.
+# Metadata that differs between runs and that no preprocess function reads: stack traces and object
+# ids, autograd's counter, the number that a partitioner gave the partition, and the reason why an
+# earlier partitioner left a node that is now an input of the partition.
 _VOLATILE = frozenset({TAG, "from_node", "seq_nr", "stack_trace", NOTES})
 
 
 @dataclasses.dataclass(frozen=True)
 class Partition:
-    """The digest of a partition, and what it leaves out.
+    """The digest of a partition, and what the digest leaves out.
 
     `handles` are the debug handles that the digest leaves out, each once, in the order of the
-    graph; `facts` are for people who ask why two partitions differ. `structure` is the digest of
-    all but the values of constants, whose dtypes, shapes and sharing of storages it has.
+    graph. `facts` are for people who ask why two partitions differ. `structure` is the digest of
+    everything but the values of constants; it covers their dtypes, shapes and shared storages.
     """
 
     digest: Digest
@@ -57,10 +57,10 @@ class Partition:
 def describe(
     program: ExportedProgram, compile_specs: Iterable[CompileSpec], scope: CacheScope
 ) -> Partition:
-    """Describe a partition by its digest.
+    """Return the description of a partition, with its digest.
 
-    Two partitions with the same digest become the same payload, but for their handles, with one
-    backend, one toolchain and the same compile specs. Raises UndescribableError.
+    Given one backend, one toolchain and the same compile specs, two partitions with the same digest
+    become the same payload, except for debug handles. Raises UndescribableError.
     """
     hasher = _ProgramHasher(scope, scope.names_count(program))
     hasher.graph_module(program.graph_module)
@@ -93,7 +93,7 @@ def describe(
 
 
 class _ProgramHasher(ValueHasher):
-    """Hashes a program, as far as a backend depends on it."""
+    """Hashes the parts of a program that a backend depends on."""
 
     def __init__(self, scope: CacheScope, keep_names: bool) -> None:
         super().__init__(keep_names)
@@ -115,7 +115,7 @@ class _ProgramHasher(ValueHasher):
             self.target(module, node)
             self.value(node.args)
             self.value([[key, value] for key, value in node.kwargs.items()])
-            self.value(list(node.users))  # passes take the first one
+            self.value(list(node.users))  # passes use the first user
             self.metadata(node)
             self.value(read_values)
 
@@ -143,7 +143,7 @@ class _ProgramHasher(ValueHasher):
             if node.op not in (
                 "placeholder",
                 "output",
-            ):  # those have the handles of other nodes
+            ):  # these nodes have the handles of others
                 self.handle(node.meta.get("debug_handle", "none"))
         metadata = {}
         for key, value in node.meta.items():
@@ -154,14 +154,14 @@ class _ProgramHasher(ValueHasher):
         self.value(metadata)
 
     def handle(self, handle: Any) -> None:
-        """Hash a debug handle by its number, unless the backend gives it a meaning."""
+        """Hash a debug handle by its number, unless the backend gives the handle a meaning."""
         if type(handle) is int and handle not in self._scope.fixed_handles:
             self.field("handle", number_of(self.handles, handle))
         else:
             self.value(handle)
 
     def modules(self, stack: Mapping[str, Any] | None) -> list[Any]:
-        """Return a stack with numbers for the ids of objects, by which strict export keys it."""
+        """Return a module stack with object ids, strict export's keys, replaced by numbers."""
         numbered = []
         for key, module in (stack or {}).items():
             identity, call, turn = str(key).partition("@")
@@ -173,7 +173,7 @@ class _ProgramHasher(ValueHasher):
     def ranges(self, program: ExportedProgram) -> None:
         constraints = program.range_constraints
         if not self.keep_names:
-            for symbol in self.symbols:  # those of other partitions are there too
+            for symbol in self.symbols:  # skips symbols of other partitions
                 self.value(limits_record(constraints.get(symbol)))
             return
         ranges = []
@@ -182,7 +182,7 @@ class _ProgramHasher(ValueHasher):
         self.value(sorted(ranges))
 
     def forms(self, program: ExportedProgram) -> None:
-        """Hash what constants are but for their values, in the order of their inputs."""
+        """Hash everything about constants except their values, in the order of their inputs."""
         for spec in program.graph_signature.input_specs:
             for table in (program.state_dict, program.constants):
                 self.field("form", str(spec.target in table))
@@ -195,7 +195,7 @@ class _ProgramHasher(ValueHasher):
                     )
 
     def constants(self, program: ExportedProgram) -> None:
-        """Hash constants in the order of their inputs; others are found by their names only."""
+        """Hash constants in the order of their inputs, and the others only if names count."""
         tables = (program.state_dict, program.constants)
         names = []
         for spec in program.graph_signature.input_specs:

@@ -1,4 +1,4 @@
-"""Records of preprocessing results: blobs of the store and JSON, and other debug handles."""
+"""Records of preprocessing results: JSON and blobs of the store, with debug handles replaced."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def to_json(
 ) -> dict[str, Any] | None:
     """Return the record of a result for a partition with these debug handles.
 
-    It is None if JSON can't hold the result, or its debug handles are not those of the partition.
+    It is None if JSON can't hold the result, or if the result has debug handles that the partition
+    doesn't have.
     """
     meta = result._delegate_info_meta
     debug_handles = result.debug_handle_map
@@ -61,12 +62,13 @@ def from_json(
     store: Store,
     names_data: str = "",
 ) -> PreprocessResult | None:
-    """Return the result for a partition with these debug handles; None if the record has none.
+    """Return the result for a partition with these debug handles, or None if they don't match.
 
     Args:
-        names_data: as `Preprocessing` has it.
+        names_data: as in `Preprocessing`.
 
-    Raises MissingBlobError.
+    Raises:
+        MissingBlobError: the store lacks a blob of the result.
     """
 
     @cache  # keys may share a blob
@@ -92,7 +94,7 @@ def from_json(
 def with_handles(
     result: PreprocessResult, old: Sequence[int], new: Sequence[int], scope: CacheScope
 ) -> PreprocessResult | None:
-    """Return a result with the new debug handles for the old; None if it has others."""
+    """Return a result with its old debug handles replaced by new ones, or None if it has others."""
     if scope.remap is None:
         return result
     handles = dict(zip(old, new, strict=True)) | {

@@ -1,12 +1,12 @@
-"""Run a backend's passes once for partitions that differ in their constants alone.
+"""Runs a backend's passes once for partitions that differ only in their constants.
 
 The layers of a decoder are one structure with different weights. XNNPACK's passes rewrite the graph
 of a partition, and most of them never look at a constant. That is not assumed: while passes run,
-the tables of constants record every access. Where there was none, the rewritten graph is kept until
-the method is lowered, and a partition of the same structure takes it, with its own constants and
-debug handles. All that depends on values, from the SHA-256 of weights to the packing of 4-bit ones,
-is computed by XNNPACK's own serializer as before. It is the one backend that names its
-`pass_manager`.
+the tables of constants record every access. If there was no access, the rewritten graph is kept
+until the method is lowered, and any partition of the same structure reuses it with its own
+constants and debug handles. XNNPACK's own serializer still computes everything that depends on
+values, from the SHA-256 of weights to the packing of 4-bit weights. XNNPACK is the only backend
+that names its `pass_manager`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _WRITING = (
 
 
 class _Rewritten:
-    """A program after its passes, which takes the constants and handles of like partitions."""
+    """A program after its passes, to be filled with a similar partition's constants and handles."""
 
     def __init__(
         self,
@@ -62,8 +62,8 @@ class _Rewritten:
         """Keep a program.
 
         Args:
-            names: those of its constants before the passes, in the order of its inputs.
-            handles: as `Partition` has them.
+            names: names of the program's constants before the passes, in the order of its inputs.
+            handles: as in `Partition`.
         """
         self._program = program
         self._names = names
@@ -77,7 +77,7 @@ class _Rewritten:
     def fill_in(
         self, program: ExportedProgram, handles: tuple[int, ...]
     ) -> ExportedProgram:
-        """Return what the passes would make of a program of the same structure."""
+        """Return what the passes would make of a program with the same structure."""
         new_handles = dict(zip(self._handles, handles, strict=True))
         for node, handle in self._node_handles.items():
             node.meta["debug_handle"] = new_handles[handle]
@@ -92,7 +92,7 @@ class SharedPasses:
     """The rewritten graphs of one lowering, by the structure of their partitions.
 
     Attributes:
-        shared: the number of partitions whose passes did not run.
+        shared: number of partitions whose passes were not run.
     """
 
     def __init__(self, stack: ExitStack) -> None:
@@ -103,7 +103,7 @@ class SharedPasses:
         self._rewritten: dict[str, _Rewritten] = {}
 
     def expect(self, program: ExportedProgram, partition: Partition) -> None:
-        """Note the description of a partition that a backend may be given next."""
+        """Record the description of a partition that may be passed to a backend next."""
         if not self._is_installed:
             for backend in BACKENDS.values():
                 if backend.preprocessing.pass_manager:
@@ -146,8 +146,7 @@ _shared_passes: ContextVar[SharedPasses | None] = ContextVar(
 
 @contextmanager
 def sharing_passes(patches: bool = True, kind: str = "compile") -> Iterator[None]:
-    """Share passes between partitions of what is lowered within the context, unless user code runs
-    in it."""
+    """Share passes between partitions lowered in this context, unless it runs user code."""
     if not patches or kind != "compile":
         yield
         return
@@ -165,7 +164,7 @@ def current_passes() -> SharedPasses | None:
 
 
 def _constant_names(program: ExportedProgram) -> list[str]:
-    """Return the names of constants in the order of their inputs, "" for each other input."""
+    """Return the names of constants in the order of the inputs, with "" for every other input."""
     return [str(spec.target or "") for spec in program.graph_signature.input_specs]
 
 
@@ -180,11 +179,11 @@ def _rename(
 
 
 class _RecordingTable(dict[str, Any]):
-    """A table of constants that notes whether anything but their names was looked at."""
+    """A table of constants that records whether anything but their names was accessed."""
 
     is_touched = False
 
-    # Without it, `dict(table)` and `{**table}` copy the values unseen.
+    # Without this method, `dict(table)` and `{**table}` copy the values unseen.
     def __iter__(self) -> Iterator[str]:
         return super().__iter__()
 
@@ -206,8 +205,10 @@ for _name in (*_READING, *_WRITING):
 def _watch(
     program: ExportedProgram, transform: Callable[[], ExportedProgram]
 ) -> tuple[ExportedProgram, bool]:
-    """Run the passes of a program; return the new program, and whether these neither looked at its
-    constants nor narrowed its sizes."""
+    """Run the passes of a program, and return the new program and whether it can be shared.
+
+    It can if the passes neither accessed the program's constants nor narrowed its sizes.
+    """
     from torch.export import ExportedProgram
 
     from pipeline.compile.ranges import copy_ranges
@@ -219,7 +220,7 @@ def _watch(
 
     def make_validation(original: Callable[..., Any]) -> Callable[..., Any]:
         def validate(checked: ExportedProgram) -> None:
-            # Validation only asks for the types of constants, which the structure has.
+            # Validation only asks for the types of constants, which the structure covers.
             touched.extend(table.is_touched for table in tables)
             original(checked)
             for table in tables:

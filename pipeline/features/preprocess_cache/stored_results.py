@@ -1,8 +1,8 @@
 """The results of preprocessing in the store, by partition.
 
-A result may serve a partition that differs in what the backend does not depend on (`CacheScope`);
-debug handles are then exchanged. Backends whose output depends on unknown things, and partitions
-without a digest, are preprocessed every time.
+A result may serve a partition that differs in parts the backend doesn't depend on (`CacheScope`);
+its debug handles are then replaced. Backends whose output depends on something unknown, and
+partitions without a digest, are preprocessed every time.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def locate_results(
     inputs: Sequence[tuple[ExportedProgram, list[CompileSpec]]],
     make_key: Callable[[Sequence[Partition]], Mapping[str, Any]],
 ) -> StoredResults | None:
-    """Return the place of results in the store; None where they can't be cached."""
+    """Return the place of the results in the store, or None if they can't be cached."""
     name = backend.__name__
     entry = backend.entry
     store = backend.context.store
@@ -80,14 +80,14 @@ def locate_results(
 
 
 def _make_scope(backend: CachedBackend, entry: Backend) -> CacheScope:
-    """Return what keys of results leave out: nothing, where partitions are seen together."""
+    """Return what the keys of results leave out: nothing if a backend sees partitions together."""
     if backend.joint is not None:
         return CacheScope()
     return entry.preprocessing.make_cache_scope()
 
 
 class StoredResults:
-    """The place of the results of some partitions in the store."""
+    """The place in the store for the results of a group of partitions."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class StoredResults:
         self.names_data = names_data
 
     def find(self, counts: PreprocessCounts) -> list[PreprocessResult] | None:
-        """Return the results, and count them; None where one is missing."""
+        """Return the results and count them, or return None if any is missing."""
         entry = self.store.get_by_key(self.key)
         if entry is None:
             return None
@@ -133,7 +133,7 @@ class StoredResults:
         return complete
 
     def keep(self, results: Sequence[PreprocessResult], seconds: float) -> bool:
-        """Keep the results; False where one has no record."""
+        """Store the results; return False, and store nothing, if any result has no record."""
         records = []
         for result, partition in zip(results, self.partitions, strict=True):
             records.append(to_json(result, partition.handles, self.scope, self.store))

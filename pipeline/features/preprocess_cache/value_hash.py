@@ -1,7 +1,8 @@
-"""Hashes values of a program in edge dialect, one after another, so that none begins another.
+"""Hashes values of a program in edge dialect one after another, in a prefix-free form.
 
 Fields are length-prefixed, and nothing goes through `repr` of unknown objects, `hash`, pickle or
-set order. It knows no graph and no backend; what can't be hashed exactly has no digest.
+set order. This module knows nothing of graphs or backends. A value that can't be hashed exactly has
+no digest.
 """
 
 from __future__ import annotations
@@ -27,21 +28,21 @@ _SIGNATURE = graph_signature.__name__
 
 
 class UndescribableError(Exception):
-    """A partition holds something that a digest would have to guess."""
+    """A partition holds something that a digest would have to guess at."""
 
 
 class ValueHasher:
     """Hashes values, sizes and tensors.
 
-    What has no lasting name gets the number of its first appearance, so it still counts what is the
-    same as what.
+    Something without a lasting name is numbered by its first appearance, so the digest still
+    records which occurrences are the same thing.
 
     Attributes:
-        keep_names: whether names of nodes and tensors count by themselves, and not their numbers.
-        storages: the number of each storage of a constant, by its address.
-        contents: the digests of storages, by their addresses.
-        nodes: the numbers of nodes, which a graph gives before their values are hashed.
-        symbols: the numbers of the symbols of sizes.
+        keep_names: whether the names of nodes and tensors are hashed, rather than their numbers.
+        storages: the number of each constant's storage, by the storage's address.
+        contents: the digests of storages, by address.
+        nodes: the numbers of nodes; the caller numbers a graph's nodes before hashing their values.
+        symbols: the numbers of the symbols in sizes.
     """
 
     def __init__(self, keep_names: bool) -> None:
@@ -74,7 +75,7 @@ class ValueHasher:
             self.field("node", self.nodes[value])
         elif isinstance(value, Mapping):
             self.field("map", len(value))
-            # The order of insertion differs between equal programs.
+            # Insertion order can differ between equal programs.
             for key in sorted(value, key=str):
                 self.value(key)
                 self.value(value[key])
@@ -89,7 +90,7 @@ class ValueHasher:
             self.shape(value)
             self.mode(value.fake_mode)
             self.value(value.constant is not None)
-            if value.constant is not None:  # passes then compute with it
+            if value.constant is not None:  # passes compute with such a constant
                 self.content(value.constant)
         elif isinstance(value, torch.Tensor):
             self.content(value)
@@ -128,7 +129,7 @@ class ValueHasher:
             raise UndescribableError(f"a {kind.__module__}.{kind.__qualname__}")
 
     def record(self, value: Any) -> None:
-        """Hash a dataclass field by field; those of a signature name nodes and tensors."""
+        """Hash a dataclass field by field; some fields of a signature name nodes and tensors."""
         kind = type(value)
         self.field("record", kind.__qualname__)
         naming: tuple[str, ...] = ()
@@ -145,8 +146,8 @@ class ValueHasher:
     # Sizes
 
     def expression(self, expression: Any, node: Any) -> None:
-        """Hash an expression; a symbol counts with its range and the size that it had at export."""
-        # Passes take that size where there is no upper bound (exir/sym_util.py).
+        """Hash an expression; a symbol is hashed with its range and its size at export."""
+        # Passes use that size if there is no upper bound (exir/sym_util.py).
         if not isinstance(expression, sympy.Basic):
             raise UndescribableError(f"a size of type {type(node).__qualname__}")
         names = {}
@@ -167,7 +168,7 @@ class ValueHasher:
                 self.value(_symbol_facts(symbol, node.shape_env))
 
     def mode(self, mode: Any) -> None:
-        """Hash the fake-tensor mode: how it makes up the sizes of new tensors."""
+        """Hash the fake-tensor mode, which decides the sizes of new tensors."""
         if mode not in self._modes:
             environment = mode.shape_env
             if environment is None:
@@ -191,7 +192,7 @@ class ValueHasher:
         self.field("storage", number_of(self.storages, tensor.untyped_storage()._cdata))
 
     def form(self, tensor: Any) -> None:
-        """Hash what a tensor is but for its values."""
+        """Hash everything about a tensor except its values."""
         kind = type(tensor)
         if (
             kind not in _TENSORS
@@ -207,7 +208,7 @@ class ValueHasher:
         self.shape(tensor)
 
     def content(self, tensor: Any) -> None:
-        """Hash a tensor with all of its storage, which XNNPACK takes for the content."""
+        """Hash a tensor with its whole storage, which XNNPACK uses as the content."""
         # See operators/node_visitor.py, `get_serialized_buffer_index`.
         self.form(tensor)
         storage = tensor.untyped_storage()
@@ -232,5 +233,5 @@ def limits_record(limits: Any) -> list[str] | None:
 
 
 def number_of(numbers: dict[Any, int], key: Any) -> int:
-    """Return the number of a key, the next one if it is new."""
+    """Return the number of a key; a new key gets the next number."""
     return numbers.setdefault(key, len(numbers))

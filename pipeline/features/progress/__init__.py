@@ -1,4 +1,4 @@
-"""Progress: what goes on and how long it will take, drawn on the terminal while actions run."""
+"""Progress: running actions and the remaining time, drawn on the terminal during a run."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a run has still to do, beyond the actions that were given to workers so far.
+"""Predicts the actions that a run has yet to do, beyond those given to workers so far.
 
-doit looks at a task when those before it have ended, so nobody knows all actions of a run. But the
-configs say which there are, and events say which of them have ended.
+doit looks at a task once the tasks before it have ended, so the full list of a run's actions is
+never known. The configs say which actions may be needed, though, and events say which have ended.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from pipeline.plan.tasks import ActionTask
 from pipeline.report.events import Event
 from pipeline.store.errors import PipelineError
 
-Place = tuple[str, str, str]  # a kind of action, a package or a model, and methods
+Place = tuple[str, str, str]  # kind of action, package or model, methods
 
 
 def find_tasks(selected: Sequence[ActionTask]) -> dict[Place, ActionTask]:
-    """Return all tasks that the selected ones may need, with these, by their place."""
+    """Return the selected tasks and all tasks that they may need, by place."""
     tasks: dict[Place, ActionTask] = {}
     for task in selected:
         if task.package and task.kind in ("link", "validate"):
-            with suppress(PipelineError):  # which is reported when its turn comes
+            with suppress(PipelineError):  # reported when the task's turn comes
                 for needed in _needed_tasks(task.plan, task.package):
                     tasks.setdefault(place_of(needed), needed)
         tasks.setdefault(place_of(task), task)
@@ -31,7 +31,7 @@ def find_tasks(selected: Sequence[ActionTask]) -> dict[Place, ActionTask]:
 
 
 def _needed_tasks(plan: Plan, package: str) -> Iterator[ActionTask]:
-    """Yield the tasks that come before a package is validated."""
+    """Yield the tasks that must end before a package is validated."""
     model, exporter = plan.model(package), plan.exporter(package)
     if plan.problems(package):
         yield ActionTask(plan, "link", model, package)
@@ -52,8 +52,10 @@ def place_of(task: ActionTask | Action | Event) -> Place:
 def drop_settled(
     tasks: dict[Place, ActionTask], events: Sequence[Event], actions: Sequence[Action]
 ) -> list[ActionTask]:
-    """Return the tasks that are still ahead: neither given to workers nor settled, by an event of
-    their own or of one that comes after them."""
+    """Return the tasks still ahead: those neither given to workers nor settled.
+
+    An event settles its own task, and the event of a link also settles the tasks before the link.
+    """
     visited = {place_of(event) for event in events}
     visited.update(map(place_of, actions))
     ended = {(event.kind, event.package) for event in events}

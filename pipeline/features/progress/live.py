@@ -26,10 +26,9 @@ _STYLES = {"failed": "red", "built": "green", "refit": "green"}
 
 
 class Tally:
-    """The progress of a run: which actions have ended, since when others are under way, and what
-    is still ahead of them.
+    """The progress of a run: the actions that have ended or are running, and the tasks still ahead.
 
-    More actions may be added while it is looked at; one that is run again is among them twice.
+    Actions may be added while the tally is read. An action that is run again is listed twice.
     """
 
     def __init__(self, actions: Sequence[Action], outlook: Outlook) -> None:
@@ -39,11 +38,11 @@ class Tally:
         self.began: float = time.monotonic()
         self.finished: int = 0
         self.failed: int = 0
-        self.ended: Counter[str] = Counter()  # how often, by title
+        self.ended: Counter[str] = Counter()  # number of ends, by title
         self.since: dict[str, float] = {}
 
     def running(self, now: float) -> list[tuple[Action, ActionStatus, float]]:
-        """Return the actions that are under way, with the seconds since they were first seen."""
+        """Return the running actions, with their status and the seconds since first seen."""
         running = []
         begun = set()
         for action in self._not_ended():
@@ -65,7 +64,7 @@ class Tally:
                 yield action
 
     def ahead(self) -> list[ActionTask]:
-        """Return the tasks that no worker was given and that have not ended without one."""
+        """Return the tasks not yet given to a worker, and not settled without one."""
         return drop_settled(self.tasks, list(self.outlook.events), list(self.actions))
 
     def count(self, event: Event) -> None:
@@ -74,8 +73,10 @@ class Tally:
         self.ended[event.title] += 1
 
     def counts(self) -> tuple[int, int]:
-        """Return how many actions of the run are done, those that were current or cached among
-        them, and how many there are."""
+        """Return how many actions are done and how many there are.
+
+        Actions that were up to date or cached are among those done.
+        """
         given = {place_of(action) for action in list(self.actions)}
         elsewhere = {place_of(event) for event in list(self.outlook.events)} - given
         done = self.finished + len(elsewhere)
@@ -84,9 +85,11 @@ class Tally:
     def remaining(
         self, running: Sequence[tuple[Action, ActionStatus, float]]
     ) -> float | None:
-        """Return about how many seconds remain. An action of which the store knows nothing is
-        expected to take what others of its kind take; None where it knows nothing of a kind. What
-        no worker was given yet may turn out to be cached."""
+        """Return roughly how many seconds remain, or None if the store knows no time for some kind.
+
+        An action that the store doesn't know is expected to take the mean time of its kind. Tasks
+        not yet given to a worker may turn out to be cached.
+        """
         spent = {action.title: seconds for action, _, seconds in running}
         remaining: list[Action | ActionTask] = [*self._not_ended(), *self.ahead()]
         usual = self._usual_seconds()
@@ -108,7 +111,7 @@ class Tally:
         return max(total / max(self.outlook.jobs, 1), *chains)
 
     def _usual_seconds(self) -> dict[str, float]:
-        """Return the mean seconds of the run's actions that the store knows, by kind."""
+        """Return the mean seconds per kind, over the run's actions that the store knows."""
         kind_to_seconds: dict[str, list[float]] = {}
         known: list[Action | ActionTask] = [*self.tasks.values(), *self.actions]
         for task in known:
@@ -122,7 +125,7 @@ class Tally:
 def show_live(
     stream: Any, actions: Sequence[Action], outlook: Outlook
 ) -> Iterator[Show]:
-    """Yield the function to call with each event, which is shown while the rest goes on."""
+    """Yield the function to call with each event; the view is redrawn in the meantime."""
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
@@ -148,7 +151,7 @@ def show_live(
             title = cut_middle(one_line(event.title), max(room, _LEAST_NAME))
             with lock:
                 tally.count(event)
-                live.update(draw())  # which printing shows
+                live.update(draw())  # drawn by the next print
                 line = Text.assemble(
                     outcome,
                     f" {title} ",
@@ -161,7 +164,7 @@ def show_live(
                 with lock:
                     live.update(draw(), refresh=True)
 
-        def write(text: str) -> None:  # a failure, say: above what is drawn again
+        def write(text: str) -> None:  # such as a failure: printed above the live view
             with lock:
                 console.print(Text(text), end="", soft_wrap=True)
 
@@ -176,8 +179,10 @@ def show_live(
 
 
 def _lines(tally: Tally, width: int) -> Iterator[str]:
-    """Yield the line of the run, then one for each action under way, the most important parts
-    first: a narrow terminal does without the last ones."""
+    """Yield the line of the run, then a line for each running action.
+
+    The most important parts come first, because a narrow terminal cuts off the last ones.
+    """
     now = time.monotonic()
     running = tally.running(now)
     done, total = tally.counts()
@@ -214,7 +219,7 @@ def _lines(tally: Tally, width: int) -> Iterator[str]:
 
 
 def clock(seconds: float) -> str:
-    """Format seconds as minutes and seconds."""
+    """Format seconds as minutes and seconds, with hours if there are any."""
     minutes, full_seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

@@ -1,4 +1,4 @@
-"""Provenance: statements of what a package was made from, signed, and bills of materials."""
+"""Provenance: signed statements of what a package was made from, and bills of materials."""
 
 from __future__ import annotations
 

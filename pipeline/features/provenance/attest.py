@@ -1,4 +1,4 @@
-"""`doit attest`: writes what packages were made from, signed, and their bills of materials."""
+"""`doit attest`: writes signed provenance of packages, and their bills of materials."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
     """Write the attestations of packages, by default all, and yield a line for each.
 
     Raises:
-        PipelineError: for those that can't be attested, after the others were; a line for each.
+        PipelineError: some packages can't be attested; raised after all others are attested, with a
+            line for each.
     """
     packages = known_packages(plan, words)
     keys = read_keys(plan.workspace.root)
@@ -68,9 +69,9 @@ def _check_library() -> None:
 
 
 def _attest(plan: Plan, package: str, keys: Any) -> str:
-    """Write the attestation of a package; return what was written."""
+    """Write the attestation of a package, and return a summary of it."""
     manifest, reports = _find_build(plan, package)
-    # The manifest has the toolchain of linking alone; exporter and backends have theirs.
+    # The manifest only has the toolchain of the link; the exporter and backends have their own.
     manifest["toolchain"] = find_toolchain(plan, package)
     workspace, made_by = plan.workspace, _version()
     folder, stem = workspace.package(package), Path(str(plan.file(package))).stem
@@ -81,7 +82,7 @@ def _attest(plan: Plan, package: str, keys: Any) -> str:
     ]
     bill = make_bom(manifest, subjects, _read_figures(folder), made_by)
     names = f"{stem}.pte{BUNDLE_SUFFIX}", f"{stem}{BOM_SUFFIX}"
-    # Before the provenance, which lists its digest.
+    # Written before the provenance, which lists its digest.
     _write(workspace, package, names[1], record_bytes(bill))
     byproducts = {name: _hash(folder / name, name) for name in (*reports, names[1])}
     revision = find_revision(workspace.root)
@@ -96,7 +97,7 @@ def _attest(plan: Plan, package: str, keys: Any) -> str:
         "action": manifest["action"],
         "files": {n: hash_file(folder / n) for n in names},
     }
-    # Last, so that the state names no files that aren't written yet.
+    # Recorded last, so that the state names no files that aren't written yet.
     workspace.write_state(package, {**workspace.state(package), ATTEST: record})
     made_from = plural(len(materials), "file")
     return f"{names[0]}: {plural(len(subjects), 'file')}, made from {made_from}"
@@ -107,8 +108,11 @@ def _write(workspace: Workspace, package: str, name: str, content: bytes) -> Non
 
 
 def _find_build(plan: Plan, package: str) -> tuple[dict[str, Any], list[str]]:
-    """Return the manifest of a package that is current, and the names of the reports beside it.
-    Raises PipelineError for one that is not, and for one whose validation failed."""
+    """Return the manifest of an up-to-date package, and the names of the reports next to it.
+
+    Raises PipelineError if the package is out of date, has no current validation, or was built
+    while unsigned remote results were trusted.
+    """
     plan.check(package)
     first = f"run `doit {package}` first"
     lowered = link_status(plan, package)
@@ -140,8 +144,8 @@ def _find_build(plan: Plan, package: str) -> tuple[dict[str, Any], list[str]]:
 
 
 def _hash(path: Path, name: str, known: str = "") -> dict[str, str]:
-    """Return the digests of a file. Raises PipelineError for one that is not as it is known."""
-    # SHA-256 is what other tools check, BLAKE3 what the build recorded.
+    """Return the digests of a file. Raises PipelineError if it differs from the known digest."""
+    # Other tools check SHA-256; the build recorded BLAKE3.
     try:
         with open(path, "rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
@@ -154,7 +158,7 @@ def _hash(path: Path, name: str, known: str = "") -> dict[str, str]:
 
 
 def _read_figures(folder: Path) -> dict[str, dict[str, str]]:
-    """Return what was measured of each method, in words."""
+    """Return the figures measured for each method, as texts by name."""
     build = next(call_all("read_build", folder / MANIFEST), None)
     found: dict[str, dict[str, str]] = {}
     for name, method in (build["figures"]["methods"] if build else {}).items():
@@ -173,12 +177,12 @@ def _read_figures(folder: Path) -> dict[str, dict[str, str]]:
 def _measure_share(method: Mapping[str, Any]) -> float:
     share = delegated_share([method])
     if share is None:
-        return 1.0  # without nodes nothing is left to kernels
+        return 1.0  # without nodes, nothing is left to kernels
     return round(share, 4)
 
 
 def _version() -> str:
     try:
         return version("pte-pipeline")
-    except PackageNotFoundError:  # it is imported from a checkout
+    except PackageNotFoundError:  # imported from a checkout
         return "not installed"

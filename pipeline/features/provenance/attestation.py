@@ -1,6 +1,6 @@
-"""Attestations of packages: in-toto statements with SLSA's provenance, https://slsa.dev/provenance.
+"""Attestations of packages: in-toto statements with SLSA provenance, https://slsa.dev/provenance.
 
-No time, folder or user stands in one, so the same build has the same statement.
+A statement contains no time, folder or user, so the same build has the same statement.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from typing import Any
 from pipeline.store.revision import Revision
 
 Json = Mapping[str, Any]
-Digests = Mapping[str, str]  # of one content, by algorithm, as in-toto calls them
+Digests = Mapping[str, str]  # of one content, keyed by in-toto's name of the algorithm
 
 BUNDLE_SUFFIX = ".intoto.jsonl"
 STATEMENT = "https://in-toto.io/Statement/v1"
 PROVENANCE = "https://slsa.dev/provenance/v1"
 PROJECT = "https://pypi.org/project/pte-pipeline/"
-# What a manifest says of a package that its config, or its exporter, asked for.
+# Fields of a manifest that hold what the package's config or exporter asked for.
 _PARAMETERS = ("package", "model", "target", "emit", "constant_methods")
 
 
 def make_statement(
     subjects: Mapping[str, Digests], kind: str, predicate: Json
 ) -> dict[str, Any]:
-    """Return a statement about files of these digests; `kind` is the URI of the predicate."""
+    """Return a statement about files with these digests; `kind` is the predicate's URI."""
     return {
         "_type": STATEMENT,
         "subject": list(_describe_files(subjects)),
@@ -40,12 +40,12 @@ def make_provenance(
     byproducts: Mapping[str, Digests],
     builder: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Return SLSA's provenance of a package.
+    """Return the SLSA provenance of a package.
 
     Args:
-        materials: the files that it was made from, with their digests.
-        byproducts: the digests of the reports beside it.
-        builder: versions of this package, which built it.
+        materials: the files that the package was made from, with their digests.
+        byproducts: the digests of the reports next to the package.
+        builder: versions of this project, which built the package.
     """
     lowering = {name: each["lowering"] for name, each in manifest["methods"].items()}
     parameters = {name: manifest[name] for name in _PARAMETERS}
@@ -88,13 +88,13 @@ def _describe_files(files: Mapping[str, Digests]) -> Iterator[dict[str, Any]]:
 
 
 def _describe_toolchain(toolchain: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    """Yield libraries by their package URLs, and what else counts by its digest."""
+    """Yield libraries with their package URLs, and other tools with their digests."""
     for name, value in sorted(toolchain.items()):
-        # A library that was edited after its installation is `1.2, changed: <digest>` in keys.
+        # Keys record a library that was edited after installation as `1.2, changed: <digest>`.
         version, _, changes = value.partition(", changed: ")
         if name.startswith("$") or name.endswith(
             "customize"
-        ):  # a variable, code at Python's start
+        ):  # a variable, or code that runs at Python's start
             yield {"name": name, "digest": {"blake3": value}}
         else:
             changed = {"digest": {"blake3": changes}} if changes else {}
@@ -102,7 +102,7 @@ def _describe_toolchain(toolchain: Mapping[str, str]) -> Iterator[dict[str, Any]
 
 
 def package_url(name: str, version: str) -> str:
-    """Return the package URL of a library of a toolchain: https://github.com/package-url."""
+    """Return the package URL of a library in a toolchain: https://github.com/package-url."""
     from packageurl import PackageURL
 
     kind = "generic" if name == "python" else "pypi"

@@ -23,14 +23,15 @@ _HASHES = {"sha256": "SHA-256", "blake3": "BLAKE3"}
 def make_bom(
     manifest: Json, files: Mapping[str, Digests], figures: Json, version: str
 ) -> dict[str, Any]:
-    """Return the bill of materials of a package, in version 1.6 of CycloneDX.
+    """Return the bill of materials of a package, in CycloneDX 1.6.
 
-    It has a time only where the environment gives one, and a serial number of its content.
+    It has a time only if the environment sets one, and its serial number is derived from its
+    content.
 
     Args:
-        files: the digests of its files.
-        figures: by method, what was measured: text by name, such as its SQNR.
-        version: that of this package, which built it.
+        files: the digests of the package's files.
+        figures: by method, the figures measured: text by name, such as its SQNR.
+        version: the version of this project, which built the package.
     """
     from cyclonedx.model.bom import Bom, BomMetaData
     from cyclonedx.model.tool import ToolRepository
@@ -49,11 +50,11 @@ def make_bom(
     bom.register_dependency(package, parts)
     made: dict[str, Any] = json.loads(JsonV1Dot6(bom).output_as_string())
     made["metadata"]["component"]["modelCard"] = _describe_model(manifest, figures)
-    # The library's are random and the current time, so no two bills would be equal.
+    # The library's values are random and the current time, so no two bills would be equal.
     for name in ("serialNumber", "timestamp"):
         (made if name in made else made["metadata"]).pop(name, None)
     made["serialNumber"] = f"urn:uuid:{uuid5(NAMESPACE_URL, PROJECT + hash_json(made))}"
-    # Eleven digits reach the year 5138; from the year 10000 on `fromtimestamp` raises.
+    # Eleven digits reach the year 5138; from the year 10000 on, `fromtimestamp` raises.
     if (given := os.environ.get(CLOCK, "")).isdecimal():
         now = datetime.fromtimestamp(int(given[:11]), UTC)
         made["metadata"]["timestamp"] = now.isoformat().replace("+00:00", "Z")
@@ -109,7 +110,7 @@ def _parts(manifest: Json, files: Mapping[str, Digests]) -> Iterator[Any]:
 
 
 def _library(name: str, identity: str, prefix: str = "") -> Any:
-    """Return a library of a toolchain; one that was changed after it was installed says so."""
+    """Return a library of a toolchain, marked if it was changed after installation."""
     from cyclonedx.model import Property
     from cyclonedx.model.component import Component, ComponentType
     from packageurl import PackageURL
@@ -129,7 +130,7 @@ def _library(name: str, identity: str, prefix: str = "") -> Any:
 
 
 def _describe_model(manifest: Json, figures: Json) -> dict[str, Any]:
-    """Return the model card, of which the library knows nothing yet."""
+    """Return the model card as plain JSON, because the library doesn't support it yet."""
     inputs, outputs = [], []
     for name, method in manifest["methods"].items():
         own = method.get("signature", {"args": [], "kwargs": [], "outputs": None})
@@ -154,7 +155,7 @@ def _describe_model(manifest: Json, figures: Json) -> dict[str, Any]:
 
 
 def _leaves(tree: Any) -> Iterable[str]:
-    """Yield the leaves of a tree of a signature: `x float32[1,3,2..8]`."""
+    """Yield the leaves of a signature's tree, such as `x float32[1,3,2..8]`."""
     if isinstance(tree, list):
         for each in tree:
             yield from _leaves(each)

@@ -1,4 +1,4 @@
-"""Signed statements: DSSE envelopes, one a line of a bundle, as in-toto has them.
+"""Signed statements: DSSE envelopes, one per line of a bundle, as in in-toto.
 
 https://github.com/secure-systems-lab/dsse, https://github.com/in-toto/attestation/tree/main/spec/v1
 """
@@ -27,21 +27,25 @@ _ENVELOPE = {
 
 
 def sign_statement(statement: Mapping[str, Any], keys: Any) -> bytes:
-    """Return the line of a bundle that holds a statement, signed. Raises PipelineError without the
-    library."""
+    """Return the line of a bundle that holds a signed statement.
+
+    Raises PipelineError if the library is not installed.
+    """
     check_library()
     from securesystemslib.dsse import Envelope
     from securesystemslib.signer import CryptoSigner
 
-    # In one form, so that equal statements have equal signatures: Ed25519 draws no random number.
+    # A canonical form gives equal statements equal signatures: Ed25519 draws no random number.
     envelope = Envelope(canonical_json(statement), _PAYLOAD_TYPE, {})
     envelope.sign(CryptoSigner(keys.signing))
     return canonical_json(envelope.to_dict()) + b"\n"
 
 
 def open_bundle(bundle: bytes, keys: Any) -> tuple[list[tuple[Any, str]], list[str]]:
-    """Return the statements of a bundle that a trusted key signed, each with the key's name, and
-    why the other lines count for nothing."""
+    """Return the statements of a bundle that a trusted key signed, and why other lines don't count.
+
+    Each statement comes with the name of its key.
+    """
     lines = [line for line in bundle.splitlines() if line.strip()]
     if len(lines) > _MOST_LINES:
         return [], [
@@ -58,8 +62,10 @@ def open_bundle(bundle: bytes, keys: Any) -> tuple[list[tuple[Any, str]], list[s
 
 
 def _open(line: bytes, keys: Any) -> tuple[Any, str]:
-    """Return the statement of an envelope, and the name of the key that signed it. Raises
-    ValueError that says what is wrong."""
+    """Return the statement of an envelope, and the name of the key that signed it.
+
+    Raises ValueError with a message that says what is wrong.
+    """
     from securesystemslib.dsse import Envelope
     from securesystemslib.exceptions import VerificationError
     from securesystemslib.signer import SSlibKey
@@ -87,7 +93,7 @@ def _open(line: bytes, keys: Any) -> tuple[Any, str]:
 
 
 def check_library() -> None:
-    """Raise PipelineError where the library that reads and signs envelopes is not installed."""
+    """Raise PipelineError if the library that reads and signs envelopes is not installed."""
     try:
         import securesystemslib.dsse  # noqa: F401
     except ImportError as error:
@@ -95,7 +101,7 @@ def check_library() -> None:
 
 
 def read_json(data: bytes) -> Any:
-    """Read JSON that a stranger may have written. Raises ValueError."""
+    """Parse JSON that may come from a stranger. Raises ValueError if it isn't JSON."""
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:

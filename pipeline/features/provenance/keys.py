@@ -1,4 +1,4 @@
-"""The keys that sign attestations and those that are trusted, which another feature reads."""
+"""The signing key and the trusted keys of attestations, read by the feature "signing"."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from pipeline.store.settings_reader import open_settings
 
 
 def load_keys(signing_key: Path | None, trusted_keys: Sequence[Path]) -> Any:
-    """Return a `features.signing.keys.Keys`. Raises PipelineError for a key that can't be used, and
-    without the feature."""
+    """Return a `features.signing.keys.Keys`.
+
+    Raises PipelineError if a key can't be used, or if the feature is missing.
+    """
     # Runs once, or not at all without the feature.
     for keys in call_all("load_keys", signing_key, trusted_keys):
         return keys
@@ -21,7 +23,7 @@ def load_keys(signing_key: Path | None, trusted_keys: Sequence[Path]) -> Any:
 
 
 def read_keys(root: Path) -> Any:
-    """Return the keys of the workspace at `root`. Raises PipelineError for wrong settings, too."""
+    """Return the keys of the workspace at `root`. Raises PipelineError, also for wrong settings."""
     for key_paths in call_all("read_key_paths", open_settings(root)):
         return load_keys(*key_paths)
     raise PipelineError('this installation has no feature "signing"')

@@ -15,17 +15,19 @@ from pipeline.store.digest import Digest
 from pipeline.store.distributions import NOT_INSTALLED
 from pipeline.store.forms import fits
 
-# The name of a file, which is its path in the workspace if it is inside; its path; and the digest
-# that keys have.
+# A file's name (its path in the workspace if it is inside), its path, and its digest as recorded in
+# keys.
 Material = tuple[str, Path, Digest]
 
 
 def find_materials(plan: Plan, package: str) -> list[Material]:
-    """Return the files that a package without mistakes is made from: configs, sources, what the
-    exporter read, files that options name, recorded outputs, passes and libraries of operators; of
-    the packages too whose weights decide on what its family shares.
+    """Return the files that a package is made from; its config must have no mistakes.
 
-    Raises SourceError for a source that can't be read.
+    These are configs, sources, files that the exporter read, files that options name, recorded
+    outputs, passes and libraries of operators. They include the files of other packages if their
+    weights decide what the family shares.
+
+    Raises SourceError if a source can't be read.
     """
     return sorted(
         {material for each in _makers(plan, package) for material in _find(plan, each)}
@@ -33,8 +35,10 @@ def find_materials(plan: Plan, package: str) -> list[Material]:
 
 
 def find_toolchain(plan: Plan, package: str) -> dict[str, str]:
-    """Return the versions of all that takes part in building a package without mistakes, also of
-    what its exporter imports and its backends call. Raises SourceError."""
+    """Return the versions of everything that takes part in building a package without mistakes.
+
+    They include the libraries that its exporter imports and its backends call. Raises SourceError.
+    """
     actions: list[Action | None] = [plan.link(package)]
     for each in _makers(plan, package):
         actions += [
@@ -51,7 +55,7 @@ def find_toolchain(plan: Plan, package: str) -> dict[str, str]:
 
 
 def _makers(plan: Plan, package: str) -> list[str]:
-    """Return a package and those whose weights stand in its files."""
+    """Return a package and the packages whose weights its files hold."""
     link = plan.link(package)
     return sorted({package, *(link.inputs.related_compiles if link else ())})
 
@@ -79,8 +83,11 @@ def _find(plan: Plan, package: str) -> Iterator[Material]:
 
 
 def _files(plan: Plan, inputs: Mapping[str, str | None]) -> Iterator[Material]:
-    """Yield the files among inputs, by their names in keys. Others are versions of libraries,
-    values of variables, folders and what was looked for and is not there."""
+    """Yield the files among inputs, named as in keys.
+
+    Other inputs are library versions, values of variables, folders, and files that were looked for
+    and not found.
+    """
     for name, found in inputs.items():
         digest = (found or "").removesuffix(EXECUTABLE)
         if name.startswith(("$", "import ", "lib:")) or not fits(digest, Digest):

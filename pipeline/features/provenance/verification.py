@@ -1,6 +1,7 @@
-"""Holds a folder to its attestations, by the public key of who signed them alone.
+"""Verifies a folder against its attestations, relying only on the public keys of their signers.
 
-The folder is data from strangers: reads are bounded, no name leads out of it, no link is followed.
+The folder is data from strangers: reads are bounded, no name may lead out of the folder, and no
+link is followed.
 """
 
 from __future__ import annotations
@@ -37,9 +38,11 @@ _SOURCE = {"name": str, "digest": {"gitCommit": str}}
 
 
 class _Attested(NamedTuple):
-    """The SHA-256 of files by their paths in the verified folder: those that must be there, and
-    reports, which need not; `commit` is that of the sources, "" where it names none, and `changed`
-    tells that tracked files differed from it."""
+    """The files that a provenance names: SHA-256 by path in the verified folder.
+
+    `subjects` must be present; `reports` may be absent. `commit` is the commit of the sources, or
+    "" if the provenance names none, and `changed` says whether tracked files differed from it.
+    """
 
     signer: str
     subjects: Mapping[str, str]
@@ -51,12 +54,14 @@ class _Attested(NamedTuple):
 def verify_folder(
     folder: Path, keys: Any, commit: str = ""
 ) -> tuple[list[str], list[str]]:
-    """Hold the files of a folder to the attestations in it and in folders in it, each of which a
-    trusted key must have signed: all that they name must be there, beside them, with its content,
-    and no other file; and all must be built from a commit, if one is given. Return what is true of
-    the folder and what is wrong with it, a line each.
+    """Verify the files of a folder against the attestations in the folder and its subfolders.
 
-    Raises PipelineError for a folder that can't be read.
+    A trusted key must have signed each attestation. All files that it names must be next to it with
+    the attested content (reports may be absent), and there may be no other file. If a commit is
+    given, all of them must be built from it. Returns the facts that hold for the folder and the
+    problems found, a line each.
+
+    Raises PipelineError if the folder can't be read.
     """
     files = _list_files(folder)
     bundles = [name for name in files if name.endswith(BUNDLE_SUFFIX)]
@@ -81,7 +86,7 @@ def verify_folder(
             problems += wrong_files
     if not bundles:
         problems.append(f"no attestation: no file in it is called *{BUNDLE_SUFFIX}")
-    elif all_read:  # or it is not known what the others name
+    elif all_read:  # otherwise some named files are unknown
         problems += [
             f"{name}: is not in any attestation" for name in files if name not in named
         ]
@@ -89,11 +94,13 @@ def verify_folder(
 
 
 def _list_files(folder: Path) -> list[str]:
-    """Return the paths of all files in a folder, links and whatever else is no folder among them.
-    Raises PipelineError."""
+    """Return the paths of all files in a folder, including links and anything else but folders.
+
+    Raises PipelineError.
+    """
     found: list[str] = []
 
-    # `os.walk` passes over folders that it can't read, unless it is told what to call.
+    # `os.walk` skips folders that it can't read, unless it is given an `onerror` function.
     def refuse(error: OSError) -> None:
         raise PipelineError(f"{folder}: cannot be read: {error.strerror}") from error
 
@@ -115,8 +122,10 @@ def _list_files(folder: Path) -> list[str]:
 
 
 def _read_bundle(folder: Path, bundle: str, keys: Any) -> list[_Attested]:
-    """Return the provenances of a bundle that a trusted key signed. Raises ValueError where there
-    is none, or one of another form."""
+    """Return the provenances of a bundle that a trusted key signed.
+
+    Raises ValueError if there is none, or if one has another form.
+    """
     path, where = folder / bundle, bundle[: bundle.rfind("/") + 1]
     try:
         if not is_plain(path):
@@ -161,7 +170,7 @@ def _parse(statement: Mapping[str, Any], signer: str, where: str) -> _Attested:
 
 
 def _find_wrong_commit(attested: _Attested, commit: str) -> str:
-    """Return what is wrong where files must be built from a commit, or ""."""
+    """Return how a provenance contradicts the commit its files must be built from, or ""."""
     if not commit:
         return ""
     if not attested.commit:
@@ -174,8 +183,10 @@ def _find_wrong_commit(attested: _Attested, commit: str) -> str:
 def _compare(
     folder: Path, present: Collection[str], bundle: str, attested: _Attested
 ) -> tuple[str, list[str]]:
-    """Hold the files that a provenance names to it. Return a line that says how many there are, and
-    what is wrong with them, a line each."""
+    """Compare the files that a provenance names with their digests.
+
+    Returns a line that counts the files, and a line for each problem.
+    """
     missing, problems = [], []
     expected = {**attested.reports, **attested.subjects}
     for name, digest in sorted(expected.items()):
@@ -195,7 +206,7 @@ def _compare(
 
 
 def _find_wrong(path: Path, digest: str) -> str:
-    """Return what is wrong with a file of this SHA-256, or ""."""
+    """Return why a file doesn't match this SHA-256, or ""."""
     if not is_plain(path):
         return "is not a file"
     try:

@@ -1,4 +1,4 @@
-"""`doit verify`: holds a folder to the attestations in it. It needs no workspace."""
+"""`doit verify`: verifies a folder against the attestations in it. It needs no workspace."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ COMMIT = "--commit"
 
 
 def run(words: Sequence[str], root: Path) -> int:
-    """Print what holds of a folder, and what does not; return the exit status.
+    """Print the facts that hold for a folder and its problems; return the exit status.
 
     Args:
-        words: the folder and public keys, and `--commit` with a commit, if one is given.
-        root: whose settings name the trusted keys, if none are given.
+        words: the folder and public keys, and `--commit` with a commit if one is given.
+        root: folder whose settings name the trusted keys if no key is given.
 
     Raises:
-        PipelineError: the command line makes no sense, or a key can't be used.
+        PipelineError: the command line is malformed, or a key can't be used.
     """
     words, commit = _take_commit(words)
     if not words or words[0].startswith("-"):
@@ -60,7 +60,7 @@ def _take_commit(words: Sequence[str]) -> tuple[Sequence[str], str]:
         return words, ""
     place = words.index(COMMIT)
     commit = "".join(words[place + 1 : place + 2]).lower()
-    # The whole id: a commit whose id begins like a short one can be made on purpose.
+    # The full id is required: someone can make a commit whose id begins like a short one.
     if not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", commit):
         raise PipelineError(f"verify: {COMMIT} {commit}: must be a full git commit id")
     return [*words[:place], *words[place + 2 :]], commit

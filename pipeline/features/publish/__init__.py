@@ -1,8 +1,8 @@
-"""Publish: packages with a model card at an address of fsspec, and an index that apps read.
+"""Publish: packages with a model card at an fsspec address, and an index that apps read.
 
-release  the files of a package, with their digests and what was proven of it
+release  the files of a package, with their digests and verdicts
 card     its model card
-upload   sends a release: each file once, none over another content
+upload   sends a release: each file once, never over other content
 index    packages.json, which is written last
 fetch    reads the index, downloads a package and checks it
 """

@@ -1,4 +1,4 @@
-"""Model cards: what is known of a package, in Markdown, from its records alone.
+"""Model cards: Markdown documents about packages, made from their records alone.
 
 Nothing in a card depends on when or where it is made, so the same build has the same card.
 """
@@ -21,7 +21,7 @@ from pipeline.store.sizes import human_size
 Json = Mapping[str, Any]
 _NOTHING_SAID = "not said"
 _HERE = "this build's machine"
-# Characters that Markdown or HTML would take for their own.
+# Characters with a meaning in Markdown or HTML.
 _SPECIAL = {ord(letter): f"\\{letter}" for letter in "\\`*_[]<>|#"}
 
 
@@ -35,9 +35,9 @@ def make_card(
     """Return the model card of a package.
 
     Args:
-        inside: its contents.json, None where it has none.
-        contract: its contract.json, None where it has none.
-        said: `licence`, `source_url` and `description` of its config, as far as they are there.
+        inside: the package's contents.json, or None if it has none.
+        contract: the package's contract.json, or None if it has none.
+        said: `licence`, `source_url` and `description` from its config, if given.
     """
     licence = said.get("licence")
     parts = [
@@ -66,7 +66,7 @@ def make_card(
 
 
 def _front_matter(manifest: Json, licence: str | None) -> str:
-    """Return the head in YAML that hubs read; JSON's strings are strings of YAML."""
+    """Return the YAML front matter that hubs read; JSON strings are valid YAML strings."""
     lines = ["---", "library_name: executorch"]
     if licence:
         lines.append(f"license: {json.dumps(licence)}")
@@ -136,7 +136,7 @@ def _describe_methods(manifest: Json) -> Iterator[str]:
 
 
 def _has_names(manifest: Json) -> bool:
-    """Tell whether a size of an input has a name."""
+    """Return whether any input has a size with a name."""
     for method in manifest["methods"].values():
         for leaf in iter_inputs(method.get("signature") or {"args": [], "kwargs": []}):
             if any(isinstance(size, Mapping) for size in leaf.get("sizes", ())):
@@ -145,7 +145,7 @@ def _has_names(manifest: Json) -> bool:
 
 
 def _describe_constants(manifest: Json) -> Iterator[str]:
-    """Yield the methods without inputs, such as what images are normalized by."""
+    """Yield the methods without inputs, such as one that returns an image normalization mean."""
     constants = manifest["constant_methods"]
     if not constants:
         return
@@ -159,7 +159,7 @@ def _describe_constants(manifest: Json) -> Iterator[str]:
 
 
 def _describe_verdicts(report: Json) -> str:
-    """Return the verdict on each method by device."""
+    """Return the verdict on each method, per device."""
     devices: dict[str, None] = {}
     for method in report["methods"]:
         devices |= dict.fromkeys(method.get("devices") or {})
@@ -184,12 +184,12 @@ def _describe_runtimes(report: Json) -> Iterator[str]:
 
 
 def _programs(report: Json) -> list[Json]:
-    """Return the methods of a report that are no constants."""
+    """Return the methods of a report that are not constants."""
     return [method for method in report["methods"] if method["kind"] != "constant"]
 
 
 def _describe_performance(report: Json, inside: Json) -> Iterator[str]:
-    """Yield the memory and latency of each method, each figure of the device that gave it."""
+    """Yield the memory and latency of each method, with each figure next to its device."""
     rows = []
     for method in _programs(report):
         name = method["method"]
@@ -223,7 +223,7 @@ def _describe_performance(report: Json, inside: Json) -> Iterator[str]:
 
 
 def _describe_accuracy(report: Json) -> Iterator[str]:
-    """Yield the worst figures of each method against its source, and what quantizing costs."""
+    """Yield the worst figures of each method against its source, and the cost of quantization."""
     rows = []
     notes = []
     for method in _programs(report):
@@ -260,7 +260,7 @@ def _describe_accuracy(report: Json) -> Iterator[str]:
 
 
 def _describe_metrics(report: Json) -> Iterator[str]:
-    """Yield what the package and its source score on tasks."""
+    """Yield the task scores of the package and its source."""
     rows = list_metrics(report)
     if rows:
         yield "## Task metrics"
@@ -300,5 +300,5 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _escape(text: str) -> str:
-    """Return a text of one line that Markdown shows as it is."""
+    """Return the text on one line, escaped so that Markdown shows it literally."""
     return " ".join(text.split()).translate(_SPECIAL)

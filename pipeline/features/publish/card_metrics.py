@@ -1,4 +1,4 @@
-"""The task metrics of a model card: what the package and its source score on the same samples."""
+"""The task metrics of a model card: scores of the package and its source on the same samples."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ HEAD = (
 
 
 def list_metrics(report: Json) -> list[Sequence[str]]:
-    """Return a row of `HEAD` for each value of a metric, however many limits it is held to; none of
-    those that were not run. An interval of None, as of a metric that gives a value of all samples
-    at once, is not known."""
+    """Return a row of `HEAD` for each value of a metric, however many limits apply to it.
+
+    Metrics that were not run have no row. An interval is unknown (None) for a metric that gives one
+    value for all samples, for example.
+    """
     rows: dict[tuple[str, str], Sequence[str]] = {}
     for record in report.get("metrics") or ():
         if record.get("value") is None:

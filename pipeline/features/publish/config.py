@@ -1,4 +1,4 @@
-"""The key `publish` of a package config, which no build depends on and no action's key holds."""
+"""The key `publish` of a package config, which no build depends on and no action key includes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Publish(Options):
 
 
 def add_fields() -> dict[str, tuple[Any, Any]]:
-    """Return the field of packages."""
+    """Return the `publish` field of package configs."""
     text = (
         "Text for the model card of `doit publish` that the build can't know: "
         "{licence, source_url, description}. A change of it lowers nothing."

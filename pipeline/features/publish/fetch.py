@@ -26,8 +26,9 @@ def run(words: Sequence[str], root: Path) -> int:
     """Fetch a package and print the path of its `.pte`; return the exit status.
 
     Args:
-        words: the address and the target; the model, where the index has several; the folder.
-        root: the workspace's, whose settings the address may need.
+        words: the address and the target; optionally the model, required if the index has several
+            for the target; and the folder.
+        root: the workspace's folder, whose settings the address may need.
     """
     if not 2 <= len(words) <= 4 or words[0].startswith("-"):
         raise PipelineError(f"usage: {usage(FETCH)}")
@@ -47,26 +48,28 @@ def fetch_package(
     folder: Path | str = ".",
     root: Path | None = None,
 ) -> Path:
-    """Download the best published package for a target, and return the path of its `.pte`; its
-    `.ptd` files, manifest and contract are beside it.
+    """Download the best published package for a target, and return the path of its `.pte`.
+
+    Its `.ptd` files, manifest and contract are written next to it.
 
     Args:
-        address: of a published index, without its name: `s3://bucket/models`.
-        model: needed where the index has several models for the target.
-        folder: the files go to `<folder>/<package>/<digest>/`. Those that are there with their
-            content are not downloaded again.
-        root: a workspace, whose settings `remote_options` and `remote_timeout` count.
+        address: address of a published index, without its file name: `s3://bucket/models`.
+        model: required if the index has several models for the target.
+        folder: the files go to `<folder>/<package>/<digest>/`. Files that already exist there with
+            the right content are not downloaded again.
+        root: a workspace whose settings `remote_options` and `remote_timeout` apply.
 
     Raises:
-        PipelineError: there is no such package, the address can't be read, or a file that came is
-            not the one that the index names; the other files are then there, this one is not.
+        PipelineError: there is no such package, the address can't be read, or a downloaded file is
+            not the one that the index names; in that case this file is not written, though others
+            may be.
     """
     files = open_address(address, root or Path.cwd())
     try:
         release = _choose(files, read_index(files), target, model)
         place = Path(folder) / release["path"]
         for file in release["files"]:
-            if file["name"] != CARD:  # which an attestation does not name
+            if file["name"] != CARD:  # attestations don't name the card
                 _download(files, release, file, place / file["name"])
     except files.error as error:
         raise PipelineError(f"{files.shown}: can't be read ({error})") from error
@@ -98,9 +101,11 @@ def _choose(files: Any, index: Json, target: str, model: str) -> Json:
 
 
 def _download(files: Any, release: Json, file: Json, path: Path) -> None:
-    """Write a file of a release to a path, unless it is there. Raises PipelineError for another
-    content than the index names, and RemoteError."""
-    # A file from an earlier run, perhaps one that was cut off, counts by its content.
+    """Write a file of a release to a path, unless it is already there.
+
+    Raises PipelineError if the content differs from the index, and RemoteError.
+    """
+    # A file from an earlier run, perhaps an interrupted one, is judged by its content.
     if path.is_file() and hash_file(path) == file["blake3"]:
         return
     name = f"{release['path']}/{file['name']}"
@@ -112,7 +117,7 @@ def _download(files: Any, release: Json, file: Json, path: Path) -> None:
                 digest.update(piece)
                 target.write(piece)
         except files.error as error:
-            if error.count != "corrupt":  # more bytes than the index has
+            if error.count != "corrupt":  # more bytes than the index says
                 raise
         if digest.hexdigest() != file["blake3"]:
             raise PipelineError(

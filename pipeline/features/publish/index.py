@@ -1,9 +1,9 @@
-"""The index of published packages, `packages.json`: for each target and model the best release.
+"""The index of published packages, `packages.json`: the best release per target and model.
 
-It is made from the records of releases, which are never changed, so nothing is lost where two
-publish at once: whoever writes the index looks for further records afterwards, and writes it again
-where there are some. That takes an address whose listings show what was written before, as those of
-folders and of S3 do.
+The index is made from the records of releases, which never change, so nothing is lost if two
+publishers run at once: after writing the index, each looks for further records and writes the index
+again if there are any. This requires an address whose listings show what was written before, as
+folders and S3 do.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pipeline.store.states import Verdict
 
 Json = Mapping[str, Any]
 _MOST_BYTES = 1 << 26
-_MOST_ROUNDS = 20  # others publish in each of them
+_MOST_ROUNDS = 20  # reached only if others keep publishing
 
 _PART = {"offset": int, "size": int, "sha256": str}
 _FILE = {
@@ -55,10 +55,10 @@ _is_index = check_of(_INDEX, open_fields=True)
 
 
 def read_index(files: Any) -> dict[str, Any]:
-    """Return the index at an address, an empty one where there is none.
+    """Return the index at an address, or an empty one if there is none.
 
     Raises:
-        PipelineError: what has its name is no index that this version reads.
+        PipelineError: the file with the index's name is not an index that this version reads.
         RemoteError: the address can't be read.
     """
     if files.size(INDEX) is None:
@@ -73,8 +73,10 @@ def read_index(files: Any) -> dict[str, Any]:
 
 
 def write_index(files: Any, published: Iterable[Json]) -> None:
-    """Bring the index at an address up to date with the records of releases there, the published
-    ones last. Raises PipelineError and RemoteError."""
+    """Bring the index at an address up to date with the records of releases there.
+
+    The published releases come last. Raises PipelineError and RemoteError.
+    """
     latest = [release["path"] for release in published]
     for _ in range(_MOST_ROUNDS):
         standing = read_index(files)
@@ -89,8 +91,10 @@ def write_index(files: Any, published: Iterable[Json]) -> None:
 
 
 def _renew(files: Any, index: Json, latest: Iterable[str]) -> dict[str, Any]:
-    """Return an index of the releases that are there: those that it has, in their order, then
-    others, those of `latest` at the end."""
+    """Return an index of the releases at the address.
+
+    Releases already in the index keep their order; the others follow, those of `latest` at the end.
+    """
     known = {release["path"]: release for release in index["releases"]}
     ending = f"/{RELEASE}"
     paths = [
@@ -101,15 +105,17 @@ def _renew(files: Any, index: Json, latest: Iterable[str]) -> dict[str, Any]:
     releases = []
     for path in order:
         release = known.get(path) or _read(files, f"{path}{ending}")
-        # Anything may lie at an address; what is no record of ours is left out.
+        # Anything may lie at an address; files that aren't valid release records are left out.
         if _is_release(release) and _is_in_place(release) and release["path"] == path:
             releases.append(release)
     return {"format": 1, "releases": releases, "targets": find_best(releases)}
 
 
 def _is_in_place(release: Json) -> bool:
-    """Tell whether a release lies where its package and digest say, so that no path leads out, and
-    has one program."""
+    """Return whether a release has one program, and a path made of its package and digest.
+
+    Such a path can't lead out of the address.
+    """
     kinds = [file["kind"] for file in release["files"]]
     path = f"{release['package']}/{release['digest'][:12]}"
     return bool(release["path"] == path and kinds.count("program") == 1)
@@ -118,8 +124,8 @@ def _is_in_place(release: Json) -> bool:
 def find_best(releases: Iterable[Json]) -> dict[str, dict[str, str]]:
     """Return the path of the best release by target and model.
 
-    Of each package the latest counts. The best verdict wins, then the most devices on which it
-    passed, the fewest bytes, and the first name.
+    The latest release of each package competes. The best verdict wins, then the most devices on
+    which it passed, the fewest bytes, and the first name.
     """
     # Releases are listed in the order of publishing, so the last one of a package stays.
     latest = {release["package"]: release for release in releases}
@@ -133,12 +139,12 @@ def find_best(releases: Iterable[Json]) -> dict[str, dict[str, str]]:
 def _rank(release: Json) -> tuple[int, int, int, str]:
     passed = [verdict for verdict in release["devices"].values() if verdict == "passed"]
     size = sum(file["size"] for file in release["files"])
-    place = VERDICTS.index(release["verdict"])  # the worst first
+    place = VERDICTS.index(release["verdict"])  # VERDICTS begins with the worst
     return -place, -len(passed), size, release["package"]
 
 
 def _read(files: Any, name: str) -> Any:
-    """Return what a JSON file at an address holds, None where it holds no JSON."""
+    """Return the value of a JSON file at an address, or None if it isn't JSON."""
     try:
         return json.loads(b"".join(files.read(name, _MOST_BYTES)))
     except (ValueError, RecursionError):

@@ -1,7 +1,7 @@
-"""Releases: the files that are published of a package, with their digests and what was proven.
+"""Releases: the published files of a package, with their digests and verdicts.
 
-A release is named by the digest of all that is published, the model card too, so the same build has
-the same name, and two contents never have one.
+A release is named by the digest of everything published, including the model card, so the same
+build has the same name, and different contents never share one.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from pipeline.store.files import CONTENTS, CONTRACT, MANIFEST, REPORT
 
 Json = Mapping[str, Any]
 Content: TypeAlias = Path | bytes
-CARD = "README.md"  # as hubs call a model card
+CARD = "README.md"  # the name that hubs give a model card
 PART = 1 << 25  # bytes that a client downloads and checks at a time
-HOST = "executorch"  # the runtime of the wheel, on the machine that built
+HOST = "executorch"  # the wheel's runtime, on the build machine
 _ATTEST = "attest"  # the section of a package's state that `doit attest` writes
 _KINDS = {".pte": "program", ".ptd": "data", ".jsonl": "attestation", ".md": "card"}
 
 
 def find_contents(plan: Plan, package: str) -> dict[str, Content]:
-    """Return the content of each file of a release by its name, the model card among them.
+    """Return the content of each file of a release by name, including the model card.
 
     Raises:
-        PipelineError: the package is not current, did not pass, or has no records that can be read.
+        PipelineError: the package is out of date, did not pass, or has no readable records.
     """
     _check(plan, package)
     folder = plan.workspace.package(package)
@@ -59,7 +59,7 @@ def find_contents(plan: Plan, package: str) -> dict[str, Content]:
 
 
 def _check(plan: Plan, package: str) -> None:
-    """Raise PipelineError for a package that is not current, or whose verdict is not accepted."""
+    """Raise PipelineError if a package is out of date or its verdict is not accepted."""
     plan.check(package)
     first = f"run `doit {package}` first"
     lowered = link_status(plan, package)
@@ -83,7 +83,7 @@ def _check(plan: Plan, package: str) -> None:
 
 
 def _find_attestation(plan: Plan, package: str, manifest: Json) -> Sequence[str]:
-    """Return the files of the attestation of this build; none where there is none."""
+    """Return the files of this build's attestation, empty if there is none."""
     record = plan.workspace.state(package).get(_ATTEST, {})
     # An attestation of an earlier build names other bytes.
     if record.get("action") != manifest.get("action"):
@@ -93,11 +93,12 @@ def _find_attestation(plan: Plan, package: str, manifest: Json) -> Sequence[str]
 
 
 def describe_release(plan: Plan, package: str, contents: Mapping[str, Content]) -> Json:
-    """Return the record of a release, which stands in the index: `path` is its folder below the
-    address, and begins with the package's name.
+    """Return the record of a release, as listed in the index.
+
+    `path` is the release's folder below the address; it begins with the package's name.
 
     Raises:
-        PipelineError: a file can't be read, or is not the one that the manifest names.
+        PipelineError: a file can't be read, or differs from the one that the manifest names.
     """
     folder = plan.workspace.package(package)
     manifest = read_manifest(plan.workspace, package)
@@ -125,7 +126,7 @@ def describe_release(plan: Plan, package: str, contents: Mapping[str, Content]) 
 
 
 def find_verdicts(report: Json) -> dict[str, Verdict]:
-    """Return the worst verdict of a report's methods by device, `HOST` among them."""
+    """Return the worst verdict of a report's methods by device, including `HOST`."""
     by_device: dict[str, list[Verdict]] = {HOST: []}
     for method in report["methods"]:
         by_device[HOST].append(method["verdict"])
@@ -135,8 +136,11 @@ def find_verdicts(report: Json) -> dict[str, Verdict]:
 
 
 def describe_file(name: str, content: Content) -> dict[str, Any]:
-    """Return the record of a file: kind, size in bytes, digests, and `parts` of a large one, each
-    with its `offset` and `size` in bytes. Raises PipelineError for one that can't be read."""
+    """Return the record of a file: kind, size in bytes, and digests.
+
+    A large file also has `parts`, each with its `offset` and `size` in bytes. Raises PipelineError
+    if the file can't be read.
+    """
     whole = hashlib.sha256()
     digest = blake3()
     parts = list[dict[str, Any]]()
@@ -161,7 +165,7 @@ def describe_file(name: str, content: Content) -> dict[str, Any]:
 
 
 def iter_pieces(content: Content) -> Iterator[bytes]:
-    """Yield a content in pieces. Raises OSError."""
+    """Yield the content of a file in pieces. Raises OSError."""
     if isinstance(content, Path):
         yield from read_pieces(content)
         return
@@ -170,11 +174,11 @@ def iter_pieces(content: Content) -> Iterator[bytes]:
 
 
 def _split(pieces: Iterator[bytes]) -> Iterator[bytearray]:
-    """Yield pieces put together to parts of `PART` bytes, and one of what is left."""
+    """Yield the pieces joined into parts of `PART` bytes, then the remainder."""
     part = bytearray()
     for piece in pieces:
         part += piece
-        if len(part) >= PART:  # which is a multiple of a piece
+        if len(part) >= PART:  # a multiple of a piece's size
             yield part
             part = bytearray()
     if part:

@@ -1,4 +1,4 @@
-"""Signatures of methods as manifests have them: the leaves of inputs and outputs, in words."""
+"""Signatures of methods as manifests have them: the leaves of inputs and outputs, as text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def iter_inputs(signature: Json) -> Iterator[Json]:
 
 
 def iter_outputs(signature: Json) -> Iterator[Json]:
-    """Yield the leaves of what a method returns, without inputs that it changes."""
+    """Yield the leaves of a method's outputs, without the inputs that it changes."""
     yield from iter_leaves(signature["outputs"])
 
 
@@ -31,14 +31,14 @@ def iter_leaves(tree: Any) -> Iterator[Json]:
         return
     kind, *members = tree if isinstance(tree, list) and tree else [""]
     for member in members:
-        if kind == "dict":  # pairs of a key and a tree
+        if kind == "dict":  # members are pairs of a key and a tree
             yield from iter_leaves(member[1])
         elif kind in _CONTAINERS:
             yield from iter_leaves(member)
 
 
 def describe_leaf(leaf: Json) -> tuple[str, str]:
-    """Return the dtype of a leaf, and its sizes or its value, in words."""
+    """Return the dtype of a leaf, and its sizes or its value, as text."""
     if "dtype" in leaf:
         sizes = ", ".join(map(describe_size, leaf["sizes"]))
         return leaf["dtype"], f"\\[{sizes}\\]"
@@ -54,8 +54,10 @@ def describe_leaf(leaf: Json) -> tuple[str, str]:
 
 
 def describe_size(size: Any) -> str:
-    """Return a size in words: a number, a range with the name that like sizes have, or what it is
-    computed from."""
+    """Return a size as text: a number, a range, or an expression.
+
+    A range comes after the name shared by all sizes that are equal to it.
+    """
     if not isinstance(size, Mapping):
         return str(size)
     limits = size_range((size.get("min") or 0, size.get("max")))
@@ -68,7 +70,10 @@ def describe_size(size: Any) -> str:
 
 
 def format_size(expression: Any) -> str:
-    """Return a size that is computed from others as Python has it, as far as Python has it."""
+    """Return a computed size as a Python expression.
+
+    A function without a Python operator is written as a call.
+    """
     if not isinstance(expression, list):
         return str(expression)
     function, *operands = expression

@@ -1,4 +1,4 @@
-"""Uploads: sends the files of a release, each once, and none over another content."""
+"""Uploads: sends the files of a release, each once, and none over other content."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from pipeline.store.files import record_bytes
 
 Json = Mapping[str, Any]
 INDEX = "packages.json"
-RELEASE = "release.json"  # the record of a release, the last of its files
+RELEASE = "release.json"  # the record of a release, sent last
 
 
 def open_address(address: str, root: Any) -> Any:
-    """Return the files at an address, a `features.remote.files.RemoteFiles`. Raises PipelineError
-    for an address that nothing here can reach."""
+    """Return the files at an address, a `features.remote.files.RemoteFiles`.
+
+    Raises PipelineError if nothing installed can reach the address.
+    """
     for files in call_all("remote_files", address, root):
         return files
     raise PipelineError(
@@ -33,11 +35,11 @@ def open_address(address: str, root: Any) -> Any:
 def explaining(
     files: Any, at: str = "", state: str = f"{INDEX} has nothing new"
 ) -> Iterator[None]:
-    """Raise PipelineError with a line of its own for what an address refuses in this block.
+    """Turn an address's refusal in this block into a PipelineError that explains it.
 
     Args:
-        at: the name below the address, and what was done so far; "" for the address itself.
-        state: of the address where this block was cut off.
+        at: the name below the address, and the progress so far; "" for the address itself.
+        state: the state of the address if this block is cut off.
     """
     try:
         yield
@@ -57,14 +59,13 @@ def explaining(
 
 
 def find_missing(files: Any, release: Json) -> list[str]:
-    """Return the names of the files of a release that are not at an address; none where its record
-    is there too, which is sent when all others are.
+    """Return the names of a release's files that are missing from an address.
 
     Raises:
-        PipelineError: another content has the name of one.
+        PipelineError: a file has the name of one of them but other content.
         RemoteError: the address can't be read.
     """
-    # The record is sent last, so where it is, all files were complete once.
+    # The record is sent last, so if it is there, all files were complete once.
     complete = files.size(f"{release['path']}/{RELEASE}") is not None
     missing = []
     for file in release["files"]:
@@ -81,8 +82,10 @@ def find_missing(files: Any, release: Json) -> list[str]:
 
 
 def _holds(files: Any, name: str, file: Json) -> bool:
-    """Tell whether a file at an address has this content, by reading it: what an interrupted
-    upload left may have the size alone."""
+    """Return whether a file at an address has this content, by reading it.
+
+    A file left by an interrupted upload may have the right size but other content.
+    """
     digest: str = hash_pieces(files.read(name, file["size"]))
     return digest == file["blake3"]
 
@@ -91,7 +94,7 @@ def send(files: Any, release: Json, name: str, content: Content) -> None:
     """Send a file of a release.
 
     Raises:
-        PipelineError: the file here is no longer the one that the release names.
+        PipelineError: the local file is no longer the one that the release names.
         RemoteError: the address refuses it, or can't be reached.
     """
     (file,) = (file for file in release["files"] if file["name"] == name)
@@ -106,8 +109,11 @@ def send_record(files: Any, release: Json) -> None:
 
 
 def _checked_pieces(file: Json, content: Content) -> Iterator[bytes]:
-    """Yield a content in pieces. Raises PipelineError at its end, before the upload is complete,
-    where it is another one than the record's."""
+    """Yield the content of a file in pieces.
+
+    Raises PipelineError after the last piece, before the upload completes, if the content differs
+    from the record.
+    """
     digest = blake3()
     for piece in iter_pieces(content):
         digest.update(piece)

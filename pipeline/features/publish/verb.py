@@ -33,8 +33,8 @@ def run(
     """Publish packages, by default all, and yield a line for each.
 
     Raises:
-        PipelineError: packages that must not be published, all of them at once and before anything
-            is sent; or an address that can't be used.
+        PipelineError: packages must not be published (all are reported at once, before anything is
+            sent), or the address can't be used.
     """
     if not to:
         raise PipelineError(
@@ -48,17 +48,19 @@ def run(
 def publish_releases(
     files: Any, releases: Sequence[tuple[Json, Mapping[str, Content]]], dry_run: bool
 ) -> Iterator[str]:
-    """Send releases, each with the contents of its files, then write the index; yield a line for
-    each. Raises PipelineError with a line for what the address refuses."""
+    """Send releases, each with the contents of its files, then write the index; yield a line each.
+
+    Raises PipelineError with a line that explains what the address refused.
+    """
     with explaining(files):
-        read_index(files)  # refuses a foreign one before anything is sent
+        read_index(files)  # fails on a foreign index before anything is sent
         for release, contents in releases:
             yield _publish(files, release, contents, dry_run)
         if dry_run:
             return
         with explaining(files, INDEX, "all releases are there"):
             write_index(files, [release for release, _ in releases])
-        files.sweep()  # what killed publishers left half written
+        files.sweep()  # removes files that killed publishers left half written
     count = plural(len(releases), "release")
     yield f"{files.shown.rstrip('/')}/{INDEX}: names {count} of this run"
 
@@ -66,8 +68,10 @@ def publish_releases(
 def _make_releases(
     plan: Plan, packages: Sequence[str]
 ) -> list[tuple[Json, dict[str, Content]]]:
-    """Return the releases of packages with the contents of their files. Raises PipelineError with
-    a line for each package that must not be published."""
+    """Return the releases of packages with the contents of their files.
+
+    Raises PipelineError with a line for each package that must not be published.
+    """
     releases = []
     refused = list[str]()
     for package in packages:
@@ -84,7 +88,7 @@ def _make_releases(
 def _publish(
     files: Any, release: Json, contents: Mapping[str, Content], dry_run: bool
 ) -> str:
-    """Send what is missing of a release; return what was done."""
+    """Send the missing files of a release, and return a summary."""
     missing = find_missing(files, release)
     sizes = {file["name"]: file["size"] for file in release["files"]}
     amount = human_size(sum(sizes[name] for name in missing))

@@ -1,11 +1,11 @@
-"""Quantization: what `quantize` of a config does, between a method's export and its compilation.
+"""Quantization: the `quantize` step of a config, between a method's export and its compilation.
 
-Backends name their quantizers and the options of these (`backends.entry.Quantization`).
+Backends name their quantizers and the quantizers' options (`backends.entry.Quantization`).
 
 kind       the inputs and the key of quantize actions
-perform    from a method's program to a quantized one in the store
+perform    turns a method's program into a quantized one in the store
 quantize   annotates, observes inputs, converts, exports again
-facts      which share of weights and compute was quantized, and why the rest was not
+facts      the share of weights and compute that was quantized, and why the rest was not
 prepared   whether a program with observers still agrees with the float one, and where it departs
 """
 

@@ -1,4 +1,4 @@
-"""The inputs that a static quantization observes: which they are, and what to do without any."""
+"""The inputs that a static quantization observes, and the remedy if there are none."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ Digests = Digest | list[Digest] | Mapping[str, Any]
 def calibration_digests(
     spec: QuantizeConfig, source: MethodSource, files: Sequence[Digest] = ()
 ) -> Digests | None:
-    """Return the digests of the inputs that a static quantization observes: those of files, else
-    the model's own, else its examples. Generated ones follow from the examples."""
+    """Return the digests of the inputs that a static quantization observes.
+
+    The first of these that exists counts: calibration files, the model's own calibration inputs,
+    its examples. Generated inputs follow from the examples.
+    """
     if not spec.calibrates:
         return None
     if spec.generates_calibration:
@@ -33,10 +36,10 @@ def calibration_digests(
 def lacks_calibration(
     spec: QuantizeConfig, source: MethodSource, files: Sequence[Digest] = ()
 ) -> bool:
-    """Tell whether a static quantization has no inputs to observe.
+    """Return whether a static quantization has no inputs to observe.
 
-    The arguments that a method was exported with don't count: they are random numbers as a rule,
-    and whoever means them says so.
+    The arguments that a method was exported with don't count: they are usually random numbers, and
+    a config that wants random inputs says so.
     """
     return spec.calibrates and calibration_digests(spec, source, files) is None
 
@@ -48,7 +51,7 @@ def calibration_remedy(spec: QuantizeConfig, source: MethodSource) -> str:
         remedies.insert(0, "add calibration_inputs(method) to the exporter")
     if (
         type(spec).model_fields["dynamic"].annotation is bool
-    ):  # else it is false for good
+    ):  # otherwise it can't be set
         remedies.append("set `dynamic: true`")
     but = ""
     if source.examples:

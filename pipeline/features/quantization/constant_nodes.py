@@ -1,4 +1,4 @@
-"""Nodes that a graph computes from constants, which a quantizer may round ahead."""
+"""Nodes that a graph computes from constants, so that a quantizer may round them ahead of time."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Finds the first operator at which a prepared module departs from its float program.
 
-Preparing keeps the names of nodes, and removes those that it folds into others. So the nodes of
-both graphs are paired by name, each with the last of those that were folded into it.
+Preparing keeps the names of nodes and removes nodes that it folds into others. So the nodes of both
+graphs are paired by name, each with the last node that was folded into it.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ def find_departure(
     same_inputs: Sequence[Any],
     limit: float,
 ) -> dict[str, Any] | None:
-    """Return the first operator whose value has a lower SQNR than the limit, in dB; None where no
-    operator that both graphs have does.
+    """Return the first operator whose value has an SQNR below the limit in dB, or None.
+
+    Only operators that both graphs have are compared.
 
     Args:
-        inputs, same_inputs: the leaves of one call, for each of both runs.
+        inputs, same_inputs: the leaves of the same call, one copy per run.
     """
     pairs = list(_pair_nodes(source, prepared))
     expected = _record(
@@ -72,8 +73,10 @@ def _name_operators(nodes: Sequence[Node]) -> list[tuple[str, str]]:
 def _pair_nodes(
     source: GraphModule, prepared: GraphModule
 ) -> Iterator[tuple[Node, Node, list[Node]]]:
-    """Yield the operators that both graphs have, each with the last one that was folded into it,
-    and with all of those."""
+    """Yield the operators that both graphs have.
+
+    Each comes with the last node that was folded into it, and with all folded nodes.
+    """
     prepared_names = {node.name for node in prepared.graph.nodes}
     for node in source.graph.nodes:
         if node.op != "call_function" or node.name not in prepared_names:
@@ -90,7 +93,7 @@ def _pair_nodes(
 
 
 def _shared_constant(node: Node) -> str:
-    """Return the name of a constant that an operator and others read; "" without one."""
+    """Return the name of a constant that this operator shares with others, or ""."""
     for constant in node.all_input_nodes:
         if constant.op != "get_attr":
             continue
@@ -112,13 +115,12 @@ def _record(
 
 
 def rounds_values(prepared: GraphModule) -> bool:
-    """Tell whether a prepared module rounds while it observes, as those of Core ML's quantizer."""
+    """Return whether a prepared module rounds while it observes, as with Core ML's quantizer."""
     return any(hasattr(module, "fake_quant_enabled") for module in prepared.modules())
 
 
 def run_unobserved(prepared: GraphModule, inputs: Sequence[Any]) -> Any:
-    """Run a prepared module on the leaves of a call, and let its observers neither see nor change
-    anything."""
+    """Run a prepared module on the leaves of a call, bypassing its observers."""
     return _Unobserved(prepared).run(*inputs, enable_io_processing=False)
 
 
@@ -134,7 +136,7 @@ class _Unobserved(Interpreter):
 
 
 class _Recorder(_Unobserved):
-    """Keeps the tensors that named nodes give."""
+    """Keeps the tensors that named nodes produce."""
 
     def __init__(self, module: GraphModule, names: set[str]) -> None:
         super().__init__(module)

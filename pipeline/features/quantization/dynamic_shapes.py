@@ -1,4 +1,4 @@
-"""Describes the dynamic sizes of a program as `torch.export.export` takes them."""
+"""Describes the dynamic sizes of a program in the form that `torch.export.export` expects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pipeline.program.signature import bounds, expression, iter_dynamic_sizes, s
 
 
 def describe_dynamic_shapes(program: ExportedProgram) -> tuple[Any, ...] | None:
-    """Return dynamic sizes as `torch.export.export`, which finds equal ones again, takes them."""
+    """Return dynamic sizes for `torch.export.export`, which rediscovers the equal ones."""
     dimensions = _Dimensions(program)
     leaves = [dimensions.find(argument.value) for argument in signature(program)]
     if not any(leaves):
@@ -24,7 +24,7 @@ def describe_dynamic_shapes(program: ExportedProgram) -> tuple[Any, ...] | None:
         if spec.is_leaf():
             return next(values)
         children = [nest(child) for child in spec.children()]
-        # What is in others, torch takes as a list.
+        # torch expects other containers as lists.
         builtin = spec.type in pytree.BUILTIN_TYPES
         if builtin:
             return pytree.SUPPORTED_NODES[spec.type].unflatten_fn(
@@ -39,8 +39,9 @@ def describe_dynamic_shapes(program: ExportedProgram) -> tuple[Any, ...] | None:
 class _Dimensions:
     """The dynamic sizes of a program's inputs.
 
-    torch finds again which of them are equal, but not that one is `2*n` or `48*k - 25` of another,
-    or of none: those are derived from named dimensions, as their exporter wrote them.
+    torch rediscovers which of them are equal, but not that one is `2*n` or `48*k - 25` of another
+    size, or of a symbol that isn't itself a size. Those are derived from named dimensions, as their
+    exporter wrote them.
     """
 
     def __init__(self, program: ExportedProgram) -> None:
@@ -57,7 +58,7 @@ class _Dimensions:
         return Dim(str(symbol), min=least, max=greatest)
 
     def find(self, value: Any) -> Any:
-        """Return the dynamic sizes of a fake tensor, by dimension; None if it has none."""
+        """Return the dynamic sizes of a fake tensor, by dimension, or None if it has none."""
         if not isinstance(value, torch.Tensor):
             if isinstance(value, torch.SymInt):
                 return Dim.AUTO
@@ -73,7 +74,7 @@ class _Dimensions:
         if not _is_derived(size):
             least, greatest = bounds(self._program, size)
             return Dim.AUTO(min=least, max=greatest)
-        # `_is_derived` has seen to it that there is one.
+        # `_is_derived` has ensured that there is exactly one.
         (symbol,) = size.free_symbols
         dim = self._named[symbol]
         slope = int(size.diff(symbol))
@@ -88,7 +89,7 @@ class _Dimensions:
 
 
 def _is_derived(size: sympy.Expr) -> bool:
-    """Tell whether torch could have derived a size from a named dimension: `a*n + b`."""
+    """Return whether torch could have derived a size from a named dimension: `a*n + b`."""
     if size.is_Symbol or len(size.free_symbols) != 1:
         return False
     slope = size.diff(*size.free_symbols)

@@ -1,5 +1,8 @@
-"""Tells what quantization did to a method: which share of its weights and of its compute, and which
-tensors it left in floating point, and why."""
+"""Describes what quantization did to a method.
+
+The facts are the shares of its weights and its compute that were quantized, and the tensors left in
+floating point, with the reasons.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from pipeline.program.graphs import iter_nodes
 from pipeline.program.module_paths import enclosing_modules
 from pipeline.program.operators import base_name, control_flow_name, operator_name
 
-MOST_LEFT = 10  # tensors in floating point that are named
+MOST_LEFT = 10  # maximum number of floating-point tensors named
 _CONSTANTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 _VIEWS = frozenset(
     {
@@ -46,7 +49,7 @@ _VIEWS = frozenset(
     }
 )
 _BITS = frozenset({"bitwise_and", "bitwise_right_shift", "__rshift__"})
-_FLOAT_BYTES = 4  # of a weight before it was quantized
+_FLOAT_BYTES = 4  # bytes of a weight before quantization
 # Operators that take a scale and a zero point.
 _TAKING_PARAMETERS = (
     "quantize",
@@ -57,8 +60,8 @@ _TAKING_PARAMETERS = (
 )
 
 
-# A constant of the quantized program: its name and node, its bytes as floats, and whether it is
-# stored quantized.
+# A constant of the quantized program: its name, its node, its size as floats in bytes, and whether
+# it is stored quantized.
 _Weight = tuple[str, Node, int, bool]
 
 
@@ -70,13 +73,12 @@ def describe_quantization(
     calibration: Mapping[str, Any],
     observers: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """Return the facts of a method that was quantized, as JSON
-    (`store.quantized.QUANTIZATION_FACTS`).
+    """Return the facts of a quantized method, as JSON (`store.quantized.QUANTIZATION_FACTS`).
 
     Args:
-        origins: lead from the nodes of `quantized` to those of `program` that became them.
+        origins: maps from the nodes of `quantized` to the nodes of `program` that they came from.
         calibration: the number of inputs that were observed, and their source.
-        observers: as `ObserverRanges.to_json` returns it; None where there were none.
+        observers: as `ObserverRanges.to_json` returns them; None if there were no observers.
     """
     weights = _find_weights(quantized, program)
     total, within = _count_compute(quantized)
@@ -140,7 +142,7 @@ def _is_conversion(node: Node) -> bool:
 
 
 def _is_dequantized(node: Any) -> bool:
-    """Tell whether a value comes of a dequantize operator, through views at most."""
+    """Return whether a value comes from a dequantize operator, possibly through views."""
     while isinstance(node, Node) and node.op == "call_function":
         if base_name(node).startswith("dequantize"):
             return True
@@ -151,10 +153,10 @@ def _is_dequantized(node: Any) -> bool:
 
 
 def _has_quantized_weight(node: Node, constants: Set[Node]) -> bool:
-    """Tell whether an operator computes with a constant that is stored quantized.
+    """Return whether an operator computes with a constant that is stored quantized.
 
     Args:
-        constants: the nodes whose values come of constants alone.
+        constants: the nodes whose values come from constants alone.
     """
     if _is_conversion(node):
         return False
@@ -163,12 +165,12 @@ def _has_quantized_weight(node: Node, constants: Set[Node]) -> bool:
 
 
 def _is_lookup(node: Node) -> bool:
-    """Tell whether an operator looks up quantized rows, as those of embeddings do."""
+    """Return whether an operator looks up quantized rows, as embeddings do."""
     return operator_name(node).startswith("quantized_decomposed.embedding")
 
 
 def _count_compute(program: ExportedProgram) -> tuple[int, int]:
-    """Count the multiplications of a program, and those whose factors both are quantized."""
+    """Count the multiplications of a program, and those with both factors quantized."""
     total = within = 0
     for node in iter_nodes(program):
         if node.op != "call_function":
@@ -195,8 +197,10 @@ def _is_addend(value: Node, node: Node) -> bool:
 def _find_weights(
     quantized: ExportedProgram, program: ExportedProgram
 ) -> Iterator[_Weight]:
-    """Yield the constants that a quantized program computes with, each storage once, without state,
-    integers of the model's own, scales and zero points."""
+    """Yield the constants that a quantized program computes with, each storage once.
+
+    State, scales, zero points and the model's original integers are left out.
+    """
     state = {*find_effects(program).state}
     integers = _find_integers(program)
     tensors: dict[str, Any] = {**quantized.state_dict, **quantized.constants}
@@ -238,7 +242,7 @@ def _find_integers(program: ExportedProgram) -> set[str]:
 
 
 def _is_parameter(node: Node) -> bool:
-    """Tell whether a constant is a scale or a zero point, which only quantizing operators read."""
+    """Return whether a constant is a scale or a zero point, read only by quantizing operators."""
     for user in node.users:
         if not base_name(user).startswith(_TAKING_PARAMETERS) or user.args[0] is node:
             return False
@@ -255,7 +259,7 @@ def _values_per_byte(node: Node) -> int:
     for user in node.users:
         names.add(base_name(user))
         names |= {base_name(reader) for reader in user.users}
-    # Packed weights show in their readers alone: their dtype is a byte's.
+    # Only its readers show that a weight is packed: its dtype is a byte's.
     if any(name.startswith("embedding_2bit") for name in names):
         return 4
     if names & _BITS or any(name.startswith("embedding_4bit") for name in names):
@@ -264,7 +268,7 @@ def _values_per_byte(node: Node) -> int:
 
 
 class _Reasons:
-    """Finds why a quantizer left a constant in floating point."""
+    """Finds the reason why a quantizer left a constant in floating point."""
 
     def __init__(
         self,
@@ -309,7 +313,7 @@ class _Reasons:
         return f"{quantizer} quantizes no {operator} in this method"
 
     def _excluded(self, reader: Node) -> str:
-        """Return which override leaves an operator in floating point; "" where none does."""
+        """Return the override that leaves an operator in floating point, in words, or ""."""
         place = self._origins.get(reader.name)
         if place is None or not hasattr(self._spec, "modules"):
             return ""

@@ -36,12 +36,12 @@ if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
     from pipeline.config.models import MethodConfig, PackageConfig
 
 
-@dataclass(frozen=True, eq=False, repr=False)  # which take longer to make than all else
+@dataclass(frozen=True, eq=False, repr=False)  # eq and repr are slow to make
 class QuantizeInputs:
     """The inputs of a quantization.
 
     Attributes:
-        sources: the method's alone.
+        sources: only the method's own source.
         written: the config as it was written, with the values of its variables.
         files: the files that the method's options name.
     """
@@ -75,7 +75,7 @@ class QuantizeInputs:
         return spec
 
     def renewed(self, workspace: Workspace) -> QuantizeInputs:
-        """Return the same with files and libraries as a workspace has them now."""
+        """Return these inputs with the files and libraries that the workspace has now."""
         return replace(
             self,
             files=hash_option_files(self.configs[self.method], workspace),
@@ -107,7 +107,7 @@ def quantize_action(inputs: QuantizeInputs) -> Action[QuantizeInputs]:
 def find_mistakes(
     config: MethodConfig, source: MethodSource
 ) -> Iterator[MistakeAndRemedy]:
-    """Yield that a method has no inputs which its quantization could observe."""
+    """Yield a mistake if a method has no inputs that its quantization could observe."""
     spec = config.quantize
     if spec is None or CALIBRATION in config.files:
         return
@@ -121,22 +121,22 @@ def find_mistakes(
 def quantize_key(inputs: QuantizeInputs) -> Key:
     """Return the key of a quantization.
 
-    It holds neither package nor partitioners, so that all of them share the result.
+    It includes neither the package nor the partitioners, so that all of them share the result.
     """
-    from pipeline.backends import QUANTIZERS  # pydantic, which a no-op run does without
+    from pipeline.backends import QUANTIZERS  # imports pydantic; a no-op run doesn't
 
     spec = inputs.spec
     source = inputs.source
     calibration = calibration_digests(spec, source, inputs.files.get(CALIBRATION, ()))
     described = {
         "program": source.program,
-        # The quantized program bears them, whoever reads it then.
+        # The quantized program contains these names, no matter what reads it later.
         "names": source.names,
         "calibration": calibration,
         "quantize": spec.resolved(),
         **file_fields(inputs.files, quantizer=True),
     }
-    if inputs.config.emit.emit_stacktrace:  # which the quantized program then bears
+    if inputs.config.emit.emit_stacktrace:  # the quantized program then contains it
         described["content"] = source.content
     needs = QUANTIZERS[spec.quantizer].host
     key = common_fields("quantize", sorted(needs.distributions))
@@ -150,7 +150,7 @@ def quantize_key(inputs: QuantizeInputs) -> Key:
 
 
 def describe_quantize(difference: Difference, file: str) -> str | None:
-    """Describe a difference of a field that only keys of quantizations have; None for others."""
+    """Describe a difference in a key field specific to quantization, or return None."""
     match difference.path:
         case ("methods", method, "calibration" | "calibration[0]", *_):
             return f"calibration inputs of {method} {difference.change()}"

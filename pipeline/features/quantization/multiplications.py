@@ -1,5 +1,8 @@
-"""Counts the multiplications of an operator from its shapes: linears, convolutions, products of
-matrices, attention and recurrent layers. What is counted once an element is left out."""
+"""Counts the multiplications of an operator from its shapes.
+
+Linears, convolutions, matrix products, attention and recurrent layers are counted; elementwise
+operators are not.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,10 @@ _CELLS = frozenset({"lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"})
 
 
 def count_multiplications(node: Node) -> int:
-    """Return how many multiplications a call of an operator takes; 0 for operators that are not
-    counted. Dynamic sizes are those that the program was exported with."""
+    """Return how many multiplications a call of an operator takes, or 0 if it isn't counted.
+
+    Dynamic sizes count with the values that the program was exported with.
+    """
     name = base_name(node)
     result = _first_tensor(node.meta.get("val"))
     values = [_value(argument) for argument in node.args]
@@ -34,7 +39,7 @@ def count_multiplications(node: Node) -> int:
         return _count_of_tensor(name, first, values, result)
     if name == "einsum" and isinstance(first, str):
         return _count_einsum(first, pytree.tree_leaves(values[1]))
-    # Operators whose first argument is a list or an equation take tensors behind it.
+    # Operators whose first argument is a list or an equation take tensors after it.
     if isinstance(first, list | str):
         return _count_of_second(name, values, result)
     return 0
@@ -83,7 +88,7 @@ def _count_convolution(name: str, values: list[Any], result: Tensor) -> int:
     is_transposed = "transpose" in name
     if name == "convolution":
         is_transposed = values[6] is True
-    # A transposed convolution spreads each input value, another one gathers for each result.
+    # A transposed convolution spreads each input value; an ordinary one gathers each result.
     if is_transposed:
         places = first
     else:
@@ -92,7 +97,7 @@ def _count_convolution(name: str, values: list[Any], result: Tensor) -> int:
 
 
 def _count_matrices(values: list[Any]) -> int:
-    """Return the numbers in matrices, among weights and biases."""
+    """Return the number of elements in the matrices among weights and biases."""
     count = 0
     for value in values:
         if isinstance(value, Tensor) and value.ndim == 2:
@@ -133,7 +138,7 @@ def _numel(tensor: Tensor) -> int:
 
 
 def _size(size: int | torch.SymInt) -> int:
-    """Return a size; a dynamic one as it was exported, or 1 where that is not known."""
+    """Return a size; for a dynamic one its value at export, or 1 if that isn't known."""
     if not isinstance(size, torch.SymInt):
         return int(size)
     if not size.node.has_hint():

@@ -1,4 +1,4 @@
-"""The noise of one value against another, as sums that can be added up over calls."""
+"""The noise of one value relative to another, as sums that can be added up over calls."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from pipeline.store.quantized import Decibels
 
 @dataclass(frozen=True)
 class Noise:
-    """Sums of squares of a signal and of what differs from it, and the greatest difference. What
-    can't be compared, or is finite on one side only, is infinitely noisy."""
+    """Sums of squares of a signal and of its noise, and the greatest difference.
+
+    A value that can't be compared, or is finite on one side only, is infinitely noisy.
+    """
 
     signal: float = 0.0
     noise: float = 0.0
@@ -30,7 +32,7 @@ class Noise:
 
     @property
     def sqnr(self) -> float:
-        """The signal to noise ratio in dB; infinite if nothing differs."""
+        """The signal-to-noise ratio in dB, infinite if nothing differs."""
         if not self.noise:
             return math.inf
         if not self.signal or math.isinf(self.noise):
@@ -43,7 +45,7 @@ _INFINITE = Noise(0.0, math.inf, math.inf)
 
 
 def measure_noise(actual: Any, expected: Any) -> Noise:
-    """Measure the noise of a value: a tensor, or anything that is compared by `==`."""
+    """Measure the noise of a value: a tensor, or anything that is compared with `==`."""
     if not isinstance(expected, Tensor) or not isinstance(actual, Tensor):
         is_equal = type(actual) is type(expected) and actual == expected
         if is_equal:
@@ -78,8 +80,11 @@ def _to_double(tensor: Tensor) -> Tensor:
 
 
 def round_figure(value: float) -> Decibels:
-    """Round a figure to a tenth, or to two digits below 1: the last ones vary with the processor.
-    Strict JSON has no infinities."""
+    """Round a figure to a tenth, or to two digits below 1.
+
+    Further digits vary with the processor. Infinity and NaN become text, because strict JSON has
+    neither.
+    """
     if math.isnan(value):
         return "nan"
     if math.isinf(value):

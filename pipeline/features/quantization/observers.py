@@ -1,7 +1,7 @@
-"""Watches what the observers of a prepared module see, to tell of ranges that mean nothing.
+"""Watches what the observers of a prepared module see, to report meaningless ranges.
 
-A range that comes of one single value, of infinities, or that cuts off much of what was seen, gives
-a scale that fits no real input.
+A range that comes from one single value or from infinities, or that cuts off much of what was seen,
+gives a scale that fits no real input.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from pipeline.features.quantization.constant_nodes import find_constants
 from pipeline.program.module_paths import innermost_module
 from pipeline.program.operators import operator_name
 
-MOST = 20  # remarks that are kept
-# The share of a range's width by which values may lie outside. Ranges with the least error cut off
-# the rare outliers of a distribution, by an eighth for thousands of normal values.
+MOST = 20  # maximum number of remarks kept
+# How far values may lie outside a range, as a share of its width. Ranges with the least error cut
+# off the rare outliers of a distribution, by an eighth for thousands of normally distributed
+# values.
 _OUTSIDE = 0.5
 
 
 @dataclass
 class _ValueRange:
-    """The finite values that an observer has seen, from least to greatest, and the others."""
+    """The range of finite values that an observer has seen, and the count of nonfinite ones."""
 
     node: Node
     module: torch.nn.Module
@@ -53,7 +54,7 @@ def _ends(value: Tensor) -> tuple[float, float]:
 
 
 class ObserverRanges:
-    """Notes the ranges that observers see, while its `with` block lasts."""
+    """Records the ranges that observers see while its `with` block lasts."""
 
     def __init__(self, prepared: GraphModule) -> None:
         self._constants = find_constants(prepared.graph)
@@ -79,7 +80,7 @@ class ObserverRanges:
             hook.remove()
 
     def first_nonfinite(self) -> str:
-        """Return the first value that was infinite or NaN, for a message; "" without one."""
+        """Return the name of the first value that was infinite or NaN, for a message, or ""."""
         first = next(
             (values for values in self._ranges.values() if values.nonfinite),
             None,
@@ -89,7 +90,7 @@ class ObserverRanges:
         return ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return how many observers there are, and remarks about some, as JSON."""
+        """Return the number of observers, and remarks on some of them, as JSON."""
         remarks: list[dict[str, Any]] = []
         for values in self._ranges.values():
             remarks += _remarks(values, values.node in self._constants)
@@ -114,7 +115,7 @@ def _note_into(values: _ValueRange) -> Any:
 
 
 def describe_value(node: Node) -> str:
-    """Return what a message calls a value: `aten.relu.default in module head`, or `input x`."""
+    """Return the name of a value for messages: `aten.relu.default in module head`, or `input x`."""
     if node.op == "placeholder":
         return f"input {node.name}"
     if node.op == "get_attr":
@@ -139,7 +140,7 @@ def _remarks(values: _ValueRange, constant: bool) -> Iterator[dict[str, Any]]:
     if math.isinf(values.least) or _is_dynamic(values.module):
         return
     if values.least == values.greatest:
-        if not constant:  # which has no other values
+        if not constant:  # a constant has no other values
             yield {"kind": "one value", **facts}
         return
     limits = _quantized_range(values.module)
@@ -156,18 +157,18 @@ def _remarks(values: _ValueRange, constant: bool) -> Iterator[dict[str, Any]]:
 
 
 def _is_dynamic(module: torch.nn.Module) -> bool:
-    """Tell whether a module chooses no range: it marks a value that is quantized as it comes."""
+    """Return whether a module chooses no range, because its value is quantized dynamically."""
     return bool(getattr(module, "is_dynamic", False))
 
 
 def _quantized_range(module: Any) -> tuple[float, float] | None:
-    """Return the least and greatest value that a per-tensor range represents; None for others."""
+    """Return the least and greatest value of a per-tensor range, or None for any other range."""
     try:
         scale, zero_point = module.calculate_qparams()
         least = int(module.quant_min)
         greatest = int(module.quant_max)
     except (AttributeError, TypeError, ValueError, RuntimeError, NotImplementedError):
-        return None  # observers of plugins
+        return None  # a plugin's observer
     if scale.numel() != 1:
         return None
     step = float(scale)

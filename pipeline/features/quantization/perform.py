@@ -1,4 +1,4 @@
-"""Quantize: a method from its program to a quantized one in the store."""
+"""Performs quantize actions: a method's program becomes a quantized one in the store."""
 
 from __future__ import annotations
 
@@ -41,17 +41,21 @@ from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
 
 _log = logging.getLogger(__name__)
-GENERATED_INPUTS = 8  # where `batches` does not say how many
+GENERATED_INPUTS = 8  # if `batches` doesn't set a number
 
 
 def quantize_method(
     action: Action[QuantizeInputs], workspace: Workspace, stages: Stages
 ) -> None:
-    """Quantize the method of an action and record the result: an archive of the quantized program,
-    which is lowered to the same bytes as the one in memory would be.
+    """Quantize the method of an action and record the result.
 
-    Raises SourceError where the program or a calibration file can't be read or is not what was
-    planned, and PipelineError where the inputs or the config don't fit the program.
+    The result is an archive of the quantized program, which is lowered to the same bytes as the
+    program in memory would be.
+
+    Raises:
+        SourceError: the program or a calibration file can't be read, or isn't the one that was
+            planned.
+        PipelineError: the inputs or the config don't fit the program.
     """
     with guard_sources([action.inputs.source], workspace.store):
         result = _quantize(action, workspace, stages)
@@ -105,10 +109,12 @@ def _quantize(
 def _calibration(
     action: Action[QuantizeInputs], workspace: Workspace, program: ExportedProgram
 ) -> tuple[CalibrationSource, Calibration]:
-    """Return the inputs that a static quantization observes, and their source: those of files, else
-    the model's own, else its examples; generated ones only where the config says so.
+    """Return the inputs that a static quantization observes, and their source.
 
-    Raises PipelineError where there are none.
+    The first of these that exists counts: calibration files, the model's own calibration inputs,
+    its examples. Generated inputs are used only if the config asks for them.
+
+    Raises PipelineError if there are no inputs.
     """
     spec, source, store = action.inputs.spec, action.inputs.source, workspace.store
     if not spec.calibrates:

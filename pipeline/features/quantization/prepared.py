@@ -1,8 +1,8 @@
-"""Compares a prepared module, which observes and does not round yet, with its float program.
+"""Compares a prepared module, which observes but doesn't round yet, with its float program.
 
-What a quantizer changes before it rounds anything (batch norms folded, scalars made tensors) must
-agree to the accuracy of floats. So a wrong transformation is distinguished from the noise of
-quantization, which a comparison with the quantized program can't do.
+The changes that a quantizer makes before it rounds anything (batch norms folded, scalars made
+tensors) must agree to the accuracy of floats. This tells a wrong transformation apart from the
+noise of quantization, which a comparison with the quantized program can't do.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from pipeline.program.inputs import InputSet
 from pipeline.program.signature import flatten
 
 _log = logging.getLogger(__name__)
-# The least share of noise in a signal that two right float implementations may differ by, or 4 eps
-# of the coarsest dtype: that of the automatic limits of validation.
+# The noise-to-signal share that two correct float implementations may differ by: at least this, or
+# 4 eps of the coarsest dtype, as in validation's automatic limits.
 _LEAST, _UNITS = 1e-4, 4
 # Beyond this share, rounding alone moves an output so far that the comparison says nothing.
 _MOST = 1e-2
-# Rounding is imitated by so many units in the last place of each value, and kernels that sum in
-# another order may be ten times as far apart.
+# Rounding is imitated by moving each value by this many units in the last place. Kernels that sum
+# in another order may be ten times as far apart.
 _JITTER, _MARGIN_DB, _RUNS = 4.0, 20.0, 2
 _GREATEST_SQNR = 120.0  # dB; beyond it, only the processor's own rounding is measured
 
@@ -62,8 +62,10 @@ class _OutputTally:
 
     @property
     def origin(self) -> str:
-        """Where the inputs of the worst call are from, without the path of a file: results don't
-        depend on that."""
+        """The origin of the worst call's inputs.
+
+        It leaves out the path of a file, because results don't depend on it.
+        """
         if self.inputs is None:
             return ""
         if self.inputs.generated:
@@ -83,10 +85,10 @@ class _OutputTally:
 
 
 class PreparedComparison:
-    """Runs the float program on what a prepared module observes, and compares their outputs.
+    """Runs the float program on the inputs that a prepared module observes, and compares outputs.
 
-    Both begin with the same state and draw the same random numbers. Of the inputs, only those of
-    the worst call of each output are held.
+    Both start from the same state and draw the same random numbers. Only the inputs of each
+    output's worst call are kept.
     """
 
     def __init__(self, program: ExportedProgram) -> None:
@@ -100,12 +102,12 @@ class PreparedComparison:
         self._calls = 0
 
     def expect(self, inputs: InputSet) -> list[Any]:
-        """Return what the float program gives for the next inputs."""
+        """Return the outputs of the float program for the next inputs."""
         with seeded(self._calls):
             return self._source.run(inputs)[self._first :]
 
     def add(self, inputs: InputSet, expected: Sequence[Any], returned: Any) -> None:
-        """Compare what a prepared module returned with what was expected."""
+        """Compare the outputs of a prepared module with the expected ones."""
         actual = pytree.tree_leaves(returned)
         for tally, value, expected_value in zip(
             self._tallies, actual, expected, strict=True
@@ -114,10 +116,10 @@ class PreparedComparison:
         self._calls += 1
 
     def judge(self, prepared: GraphModule) -> dict[str, Any]:
-        """Return the figures of each output, the worst first, and whether all agree (None where
-        rounding alone says nothing), as JSON.
+        """Return the figures of each output, the worst first, and whether all agree, as JSON.
 
-        Runs `prepared` again where an output departs; the caller restores its state.
+        `agrees` is None if rounding alone moves an output too far to judge it. Runs `prepared`
+        again if an output departs; the caller restores its state.
         """
         base = -_decibels(max(_LEAST, _UNITS * _coarsest_eps(self._program)))
         outputs = []
@@ -153,7 +155,7 @@ class PreparedComparison:
         return False, limit
 
     def _measure_jitter(self, tally: _OutputTally) -> float:
-        """Return the SQNR of an output, in its worst call, between runs that round otherwise."""
+        """Return the SQNR of an output, in its worst call, between runs that round differently."""
         assert tally.inputs is not None
         index = self._tallies.index(tally)
         worst = math.inf
@@ -181,13 +183,13 @@ class PreparedComparison:
                 return find_departure(
                     self._program, source, prepared, leaves, same_leaves, limit
                 )
-        except Exception:  # the figures tell that it departs, if not where
+        except Exception:  # the figures show the departure, if not its place
             _log.warning("the operator that departs can't be found", exc_info=True)
             return None
 
 
 class _Jitter(Interpreter):
-    """Runs a graph, and moves each value that it computes by some units in the last place."""
+    """Runs a graph, and moves each computed value by a few units in the last place."""
 
     def __init__(self, module: GraphModule, units: float, seed: int) -> None:
         super().__init__(module)
@@ -202,7 +204,7 @@ class _Jitter(Interpreter):
         memories = {_memory(argument) for argument in arguments}
 
         def move(value: Any) -> Any:
-            # A view, or what was written in place, shares its memory with an argument.
+            # A view, or the result of writing in place, shares its memory with an argument.
             if _memory(value) in memories:
                 return value
             return self._move(value)
@@ -225,7 +227,7 @@ class _Jitter(Interpreter):
 
 
 def _join_verdicts(verdicts: Sequence[bool | None]) -> bool | None:
-    """Return whether all outputs agree; None where one can't be judged."""
+    """Return whether all outputs agree, or None if one can't be judged."""
     if False in verdicts:
         return False
     if None in verdicts:
@@ -241,7 +243,7 @@ def _memory(value: Any) -> int | None:
 
 @contextmanager
 def seeded(number: int) -> Iterator[None]:
-    """Draw the same random numbers for a call of the same number, and leave torch's as they are."""
+    """Seed torch's random numbers with a call's number, and restore the generator afterwards."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(number)
         yield
@@ -261,8 +263,10 @@ def _decibels(share: float) -> float:
 
 
 class ComparisonAttempt:
-    """A `PreparedComparison` that gives up where it fails: a method that is quantized without it
-    must be quantized with it."""
+    """A `PreparedComparison` that gives up if it fails.
+
+    A method that can be quantized without the comparison must be quantized with it too.
+    """
 
     def __init__(self, program: ExportedProgram) -> None:
         self._comparison: PreparedComparison | None = None
@@ -277,13 +281,13 @@ class ComparisonAttempt:
                 self._expected = self._comparison.expect(inputs)
 
     def add(self, inputs: InputSet, returned: Any) -> None:
-        """Compare what the prepared module returned with what was expected last."""
+        """Compare the outputs of the prepared module with those last expected."""
         with self._giving_up():
             if self._comparison:
                 self._comparison.add(inputs, self._expected, returned)
 
     def judge(self, prepared: GraphModule) -> dict[str, Any] | None:
-        """Return the record of the comparison; None where it was given up."""
+        """Return the record of the comparison, or None if it was given up."""
         record = None
         with self._giving_up():
             if self._comparison:

@@ -1,4 +1,4 @@
-"""Quantizes a method by torchao's PT2E: annotates, observes inputs, converts, exports again."""
+"""Quantizes a method with torchao's PT2E: annotates, observes inputs, converts, exports again."""
 
 from __future__ import annotations
 
@@ -42,18 +42,19 @@ from pipeline.store.errors import PipelineError, did_you_mean
 _log = logging.getLogger(__name__)
 Report = Callable[[int, int], None]
 Step = Callable[[str], AbstractContextManager[None]]
-# Steps: what observers see and what their ranges are; the float program, on what is observed.
+# Steps. In `OBSERVE`, observers see inputs; `RANGES` reads the ranges they chose; `COMPARE` runs
+# the float program on the observed inputs.
 PREPARE, OBSERVE, RANGES = "prepare", "observe", "observed ranges"
 COMPARE, CONVERT, EXPORT = "compare with float", "convert", "export again"
 _QUANTIZED = re.compile(r"(quantized_decomposed\.|torchao\.(de)?quantize_affine)")
 
 
 class Batches:
-    """Calibration inputs that are read anew, one record or file at a time, for each pass over them.
+    """Calibration inputs that are read again for each pass, one record or file at a time.
 
     Args:
-        loads: each returns the next input sets.
-        limit: how many input sets there are at most.
+        loads: functions, each of which returns the next input sets.
+        limit: the maximum number of input sets.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ Calibration = Batches | Sequence[InputSet]
 
 
 def check_batches(program: ExportedProgram, method: str, batches: Calibration) -> None:
-    """Raises PipelineError where a program does not take calibration inputs, or there are none."""
+    """Raise PipelineError if a program doesn't accept the calibration inputs, or there are none."""
     inputs = None
     for inputs in batches:
         check_inputs(program, inputs, method)
@@ -90,11 +91,12 @@ def check_batches(program: ExportedProgram, method: str, batches: Calibration) -
 
 
 class QuantizationNotes:
-    """Facts that are noted while a method is quantized, as JSON; None for a quantizer that prepares
-    nothing.
+    """Facts recorded while a method is quantized, as JSON.
+
+    Both are None for a quantizer that prepares nothing.
 
     Attributes:
-        prepared: how far the prepared module agrees with the float program
+        prepared: how well the prepared module agrees with the float program
             (`PreparedComparison.judge`).
         observers: what observers saw (`ObserverRanges.to_json`).
     """
@@ -116,12 +118,13 @@ def quantize(
 
     Args:
         spec: a quantizer and its options, as a config gives them.
-        calibration: inputs that the observers see; none for dynamic quantization.
-        report: is called with how many of the inputs were observed, and how many there are.
-        notes: are filled in. With them, the float program runs on the same inputs.
-        step: returns a context in which a step of this name runs, and is timed.
+        calibration: inputs for the observers; empty for dynamic quantization.
+        report: called with the number of inputs observed so far, and their total.
+        notes: filled in if given. The float program then runs on the same inputs.
+        step: returns a context in which the step of this name runs and is timed.
 
-    Raises PipelineError for a program that lacks what an override is for.
+    Raises:
+        PipelineError: the program lacks a module or operator that an override names.
     """
     _warn_of_quantized(program)
     _check_overrides(program, spec)
@@ -151,7 +154,7 @@ def quantize(
             call.kwargs,
             dynamic_shapes=describe_dynamic_shapes(program),
         )
-    # What its export recorded, such as the patches that its lowering needs.
+    # Facts recorded by its export, such as the patches that its lowering needs.
     if custom := program.graph_module.meta.get("custom"):
         quantized.graph_module.meta["custom"] = custom
     return quantized
@@ -159,8 +162,10 @@ def quantize(
 
 @contextmanager
 def _naming_node(module: GraphModule, call: Any) -> Iterator[None]:
-    """Raise what running a graph raises from the node at which it fails, which generated code hides
-    and a message with the line of the model needs."""
+    """Raise the error of a failing graph again, from the node that fails.
+
+    Generated code hides this node, and a message with the line of the model needs it.
+    """
     try:
         yield
     except Exception as error:
@@ -178,7 +183,7 @@ def _naming_node(module: GraphModule, call: Any) -> Iterator[None]:
 class _Observed:
     """Inputs, or only their positional arguments, each reported once it was observed.
 
-    They are in the layout that a runtime reads: in another, sums round otherwise.
+    They are in the layout that a runtime reads, because sums round differently in other layouts.
     """
 
     program: ExportedProgram
@@ -218,7 +223,7 @@ def _calls(module: GraphModule) -> Iterator[Node]:
 
 
 def _check_overrides(program: ExportedProgram, spec: Any) -> None:
-    """Raises PipelineError for overrides of modules and operators that are not in the program."""
+    """Raise PipelineError if the program lacks modules or operators that overrides name."""
     if not hasattr(spec, "modules"):
         return
     modules = outline_program(program).calls
@@ -237,7 +242,10 @@ def _check_overrides(program: ExportedProgram, spec: Any) -> None:
 
 
 def _check_annotated(module: GraphModule, spec: Any) -> None:
-    """Raises PipelineError for an override that asks to quantize where the quantizer did not."""
+    """Raise PipelineError if the quantizer finds nothing in a module that an override names.
+
+    Overrides that leave a module in floating point don't count.
+    """
     if not isinstance(spec, MixedQuantize):
         return
     for name, scheme in spec.overrides("modules").items():
@@ -266,13 +274,14 @@ def _apply_pt2e(
     _observe(program, prepared, observed, state, notes)
     with observed.step(CONVERT):
         converted = convert_pt2e(prepared)
-    # Folding constants computes all that no input reaches, in place too: a counter is counted on.
+    # Constant folding executes everything that no input reaches, including in-place updates, so a
+    # counter has advanced.
     _restore_state(converted, state)
     if spec.quantizes_as_it_comes:
-        # Each user of a tensor gets a quantization of its own, as in ExecuTorch's own LLM export.
-        # Otherwise partitions that read one tensor in turns, as the layers of a decoder read the
-        # encoder's memory, depend on each other in a cycle, and lowering ends in "found dependency
-        # cycles" (https://github.com/pytorch/executorch/pull/18397).
+        # Quantize each user of a tensor separately, as in ExecuTorch's own LLM export. Otherwise
+        # partitions that take turns reading one tensor, as the layers of a decoder read the
+        # encoder's memory, depend on each other in a cycle, and lowering fails with "found
+        # dependency cycles" (https://github.com/pytorch/executorch/pull/18397).
         DuplicateDynamicQuantChainPass()(converted)
     return converted
 
@@ -284,11 +293,11 @@ def _observe(
     state: dict[str, torch.Tensor],
     notes: QuantizationNotes | None,
 ) -> None:
-    """Let a prepared module observe inputs, and compare it with the float program, for notes."""
+    """Let a prepared module observe inputs, and compare it with the float program for the notes."""
     comparison = None
     if notes:
         comparison = ComparisonAttempt(program)
-    # One that rounds while it observes is compared in runs without its observers.
+    # A module that rounds while it observes is compared in separate runs without observers.
     if rounds_values(prepared):
         at_once = None
     else:
@@ -330,7 +339,7 @@ def _compare_apart(
     observed: _Observed,
     comparison: ComparisonAttempt,
 ) -> None:
-    """Compare a prepared module, without its observers, on inputs that it has observed."""
+    """Compare a prepared module, without its observers, on the inputs that it has observed."""
     with torch.no_grad():
         for number, inputs in enumerate(
             replace(observed, report=lambda count, total: None)
@@ -343,7 +352,7 @@ def _compare_apart(
 
 @contextmanager
 def _explain_nonfinite(ranges: ObserverRanges) -> Iterator[None]:
-    """Raise PipelineError where an observer fails on NaN, which no range covers."""
+    """Raise PipelineError if an observer fails on NaN, which no range covers."""
     try:
         yield
     except RuntimeError as error:
@@ -358,9 +367,9 @@ def _explain_nonfinite(ranges: ObserverRanges) -> Iterator[None]:
 def _copy_state(
     program: ExportedProgram, module: torch.nn.Module
 ) -> dict[str, torch.Tensor]:
-    """Return copies of the method's own buffers, by name; not those of observers."""
-    # `buffers_to_mutate` does not say which are its own: it is empty until a program is functional,
-    # and what `torch.export` gives is not.
+    """Return copies of the method's own buffers, by name, without observers' buffers."""
+    # `buffers_to_mutate` doesn't name the method's own buffers: it is empty until a program is
+    # functional, and programs from `torch.export` are not.
     buffer_names = set(program.graph_signature.buffers)
     return {
         name: buffer.clone()
@@ -370,7 +379,7 @@ def _copy_state(
 
 
 def _restore_state(module: torch.nn.Module, state: dict[str, torch.Tensor]) -> None:
-    """Give the method's own buffers back the values that quantizing changed."""
+    """Restore the values of the method's own buffers that quantizing changed."""
     with torch.no_grad():
         for name, buffer in _buffers(module):
             if name in state and buffer.shape == state[name].shape:
@@ -378,5 +387,5 @@ def _restore_state(module: torch.nn.Module, state: dict[str, torch.Tensor]) -> N
 
 
 def _buffers(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Return all buffers; one that two modules share by both names: quantizing keeps either."""
+    """Return all buffers, shared ones under each of their names: quantizing keeps any of them."""
     return module.named_buffers(remove_duplicate=False)

@@ -1,4 +1,4 @@
-"""The records of quantize actions, by which the store checks their results."""
+"""The records of quantize actions, which the store uses to check their results."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pipeline.store.forms import Count
 from pipeline.store.quantized import QUANTIZATION_FACTS, Decibels
 
 # The first operator at which the prepared program departs from the float one, and its place in the
-# float one; the operators that were `folded` into it, each with its module; and its weight, where
-# others read that, too.
+# float program; the operators that were `folded` into it, each with its module; and its weight, if
+# other operators read it too.
 _DEPARTURE = {
     "node": str,
     "place": (Count, None),
@@ -21,8 +21,8 @@ _DEPARTURE = {
     "sqnr_db": Decibels,
 }
 
-# How far the prepared program, which observes and rounds nothing, agrees with the float one on the
-# inputs that were observed; of the outputs over all calls, the worst is first.
+# How well the prepared program, which observes but rounds nothing, agrees with the float one on the
+# observed inputs. Outputs are judged over all calls, the worst first.
 PREPARED = {
     "agrees": (bool, None),
     "calls": Count,
@@ -32,8 +32,8 @@ PREPARED = {
             "sqnr_db": Decibels,
             "max_abs": Decibels,
             "limit_db": Decibels,
-            "agrees": (bool, None),  # None where rounding alone moves it as far
-            "inputs": str,  # the origin of the worst
+            "agrees": (bool, None),  # None if rounding alone moves it as far
+            "inputs": str,  # the origin of the worst call's inputs
             "generated": bool,
         }
     ],
@@ -45,6 +45,6 @@ QUANTIZE: dict[str, Any] = {
     "blobs": list[Digest],
     "origins": list[dict[str, Count]],
     "facts": QUANTIZATION_FACTS,
-    "prepared": (PREPARED, None),  # its agreement before rounding
-    "departure": str,  # in words, where it does not agree
+    "prepared": (PREPARED, None),  # agreement before rounding
+    "departure": str,  # in words, if it doesn't agree
 }

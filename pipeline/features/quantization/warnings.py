@@ -1,4 +1,4 @@
-"""Warnings about a quantized method, in sentences."""
+"""Warnings about a quantized method, as sentences."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 from pipeline.store.errors import plural
 
-_SHOWN = 3  # remarks about observers
-# Ranges that cut off outliers can be the best there are, and are in the report alone.
+_SHOWN = 3  # maximum number of remarks on observers in a warning
+# Ranges that cut off outliers can be the best choice, so only the report mentions them.
 _KINDS = {
     "one value": "saw one value",
     "not finite": "saw infinities or NaN",
@@ -18,11 +18,11 @@ _KINDS = {
 def find_warnings(
     facts: Mapping[str, Any], prepared: Mapping[str, Any] | None, float_operators: int
 ) -> Iterator[str]:
-    """Yield warnings of a quantized method, the gravest first.
+    """Yield warnings about a quantized method, the gravest first.
 
     Args:
         facts, prepared: as `store.quantized` declares them.
-        float_operators: in control flow, which stays in floating point.
+        float_operators: number of operators in control flow, which stays in floating point.
     """
     if prepared is not None and prepared["agrees"] is False:
         yield describe_departure(prepared)
@@ -40,7 +40,7 @@ def find_warnings(
 
 
 def describe_departure(prepared: Mapping[str, Any]) -> str:
-    """Say where a prepared program departs from its float one, and what to do."""
+    """Return where a prepared program departs from its float one, and what to do about it."""
     worst = prepared["outputs"][0]
     text = (
         f"{worst['output']} departs from the float program before anything is rounded, by more "

@@ -1,4 +1,4 @@
-"""Quantization loss: is a quantized program good enough in place of the float one?"""
+"""Quantization loss: is a quantized program good enough to replace the float one?"""
 
 from __future__ import annotations
 

@@ -25,13 +25,14 @@ _OF_FLOAT = ", against the float program: lost in quantization"
 
 
 class FloatComparison:
-    """Compares the calls of a quantized method with its float program, and adds what it finds to
-    the result of the method.
+    """Compares the calls of a quantized method with its float program.
+
+    The findings are added to the method's result.
 
     Args:
         calls: the judge of the method's calls.
-        limits: those of the config.
-        departs: how the program with observers departs from the float one; "" where it does not.
+        limits: the limits of the config.
+        departs: how the program with observers departs from the float one; "" if it doesn't.
         quantized: the quantized program.
     """
 
@@ -46,7 +47,7 @@ class FloatComparison:
         self._quantized = quantized
         self._result = calls.result
         self._loss = QuantizationJudge(self._result.outputs, limits, departs)
-        # How far the float program moves, by the limits of the config.
+        # How far the float program moves, relative to the limits of the config.
         self._movement: list[Any] = list(call_all("judge_movement"))
         self._noisiest: Sequence[tuple[str, InputSet]] = ()
         self._least_sqnr = math.inf
@@ -54,11 +55,12 @@ class FloatComparison:
     def judge_call(
         self, call: Call, calls: Sequence[tuple[str, InputSet]]
     ) -> JudgedCall:
-        """Hold a call to the limits of the config, on examples alone: on other inputs its figures
-        say nothing of accuracy.
+        """Judge a call by the limits of the config, if it is on an example.
+
+        On other inputs, its figures say nothing about accuracy.
 
         Args:
-            calls: those since the package was opened, this one last.
+            calls: the calls since the package was opened, this one last.
         """
         is_example = not call.inputs.generated and not call.run.case
         generated = not (is_example and self._calls.has_examples)
@@ -87,20 +89,22 @@ class FloatComparison:
     def _note_noise(
         self, errors: Sequence[OutputError], calls: Sequence[tuple[str, InputSet]]
     ) -> None:
-        """Note the calls up to this one if it is the noisiest so far."""
+        """Record the calls up to this one if it is the noisiest so far."""
         for error in errors:
             if error.sqnr_db is not None and error.sqnr_db < self._least_sqnr:
                 self._least_sqnr = error.sqnr_db
                 self._noisiest = tuple(calls)
 
     def release(self) -> None:
-        """Let go of what is needed only while calls are made."""
+        """Release the resources needed only while calls are made."""
         for movement in self._movement:
             movement.release()
 
     def conclude(self, program: ExportedProgram, examples: Sequence[InputSet]) -> None:
-        """Add the verdict on the quantization of the float `program` to the result, and each
-        departure as a failure."""
+        """Add the verdict on the quantization of the float `program` to the result.
+
+        Each departure is added as a failure.
+        """
         result = self._result
         departures = self._loss.find_departures()
         cause = ""
@@ -119,7 +123,7 @@ class FloatComparison:
             still += movement.find_indifferent_outputs(
                 program, result.outputs, result.state, examples
             )
-        # A failure stays one: what is wrong was shown, whatever else could not be.
+        # A failure remains a failure, whatever else could not be shown.
         if still and record["verdict"] == PASSED:
             record["verdict"] = "not judged"
             record["reason"] = (

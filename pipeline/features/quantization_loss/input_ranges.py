@@ -1,4 +1,4 @@
-"""Says where inputs lie far beyond the range that calibration gave them."""
+"""Finds inputs that lie far beyond the range that calibration gave them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ _QUANTIZE = "quantized_decomposed.quantize_per_tensor"
 def describe_far_inputs(
     quantized: ExportedProgram, examples: Sequence[InputSet]
 ) -> str:
-    """Return a clause on the first input whose examples reach more than four times as far as the
-    range in which a statically quantized program holds it; "" without one."""
+    """Return a clause on the first input whose examples far exceed its range, or "".
+
+    Far means more than four times as far as the range that the statically quantized program allows.
+    """
     for place, (least, greatest) in _find_ranges(quantized):
         reach = 0.0
         name = ""
@@ -42,8 +44,7 @@ def describe_far_inputs(
 def _find_ranges(
     program: ExportedProgram,
 ) -> Iterator[tuple[int, tuple[float, float]]]:
-    """Yield the place of each input that is quantized as it comes, with the least and the greatest
-    value that it can have then."""
+    """Yield the place of each statically quantized input, with its least and greatest value."""
     nodes: dict[str, Any] = {}
     for node in program.graph.find_nodes(op="placeholder"):
         nodes[node.name] = node
@@ -51,7 +52,7 @@ def _find_ranges(
         node = nodes.get(str(name))
         for user in node.users if node else ():
             if operator_name(user) != _QUANTIZE or user.all_input_nodes != [node]:
-                continue  # or its scale is computed in the call
+                continue  # for example, its scale is computed in the call
             scale, zero, least, greatest = user.args[1:5]
             yield place, ((least - zero) * scale, (greatest - zero) * scale)
             break

@@ -1,8 +1,8 @@
-"""The verdict on a quantization: is the quantized program good enough in place of the float one?
+"""The verdict on a quantization: is the quantized program good enough to replace the float one?
 
-It is another question than whether the package is its quantized program, which limits derived from
-rounding answer. What quantization may cost, only a limit of the config says; it is judged on the
-examples, since static ranges hold for the data that they were observed on and not for noise.
+This is a different question from whether the package matches its quantized program, which limits
+derived from rounding answer. Only a limit in the config says how much quantization may cost. It is
+judged on the examples, since static ranges suit the data that they were observed on, not noise.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class PooledOutput:
     """Sums over all values of an output in several calls, where both sides are finite.
 
     `signal` is the sum of e^2, `noise` of (a - e)^2, `power` of a^2 and `product` of a e;
-    `least_sqnr` is that of the worst call, in dB.
+    `least_sqnr` is the SQNR of the worst call, in dB.
     """
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class PooledOutput:
         self.product += float(torch.dot(actual, expected))
 
     def _add_integers(self, actual: Any, expected: Any) -> None:
-        """Count equal integers and bools as agreement: they have no other figure."""
+        """Count equal integers and bools as agreement: no other figure applies to them."""
         if not isinstance(expected, Tensor) or expected.dtype.is_floating_point:
             return
         self.is_integer = True
@@ -88,14 +88,14 @@ class PooledOutput:
         return self.max_abs == 0 and not math.isinf(self.noise)
 
     def is_covered(self, limits: Sequence[str]) -> bool:
-        """Return whether one of these limits says something of this output."""
+        """Return whether one of these limits applies to this output."""
         if self.rows and "min_agreement" in limits:
             return True
         return bool(self.signal) and any(name != "min_agreement" for name in limits)
 
     @property
     def sqnr_db(self) -> float | None:
-        """Return 10 log10(signal / noise); None without a signal."""
+        """Return 10 log10(signal / noise), or None without a signal."""
         if not self.signal:
             if math.isinf(self.noise):
                 return -math.inf
@@ -108,7 +108,7 @@ class PooledOutput:
 
     @property
     def cosine(self) -> float | None:
-        """Return the cosine of both sides; None without a signal."""
+        """Return the cosine between both sides, or None without a signal."""
         if not self.signal:
             return None
         if self.power:
@@ -117,7 +117,7 @@ class PooledOutput:
 
     @property
     def agreement(self) -> float | None:
-        """Return the share of rows whose greatest value has the same place; None without rows."""
+        """Return the share of rows whose greatest values share a place; None without rows."""
         if self.rows:
             return self.agreeing / self.rows
         return None
@@ -137,14 +137,15 @@ class PooledOutput:
 
 
 class QuantizationJudge:
-    """Collects what quantization does to the outputs of a method, and judges it.
+    """Collects the effects of quantization on a method's outputs, and judges them.
 
     Attributes:
-        outputs: their names.
-        limits: those of the config.
+        outputs: the names of the outputs.
+        limits: the limits of the config.
         departs: how the program with observers, which rounds nothing yet, departs from the float
-            one; "" where it agrees as float does, or is not known.
-        examples: by output, over all calls on examples; `generated` over those on other inputs.
+            one; "" if it agrees to float accuracy, or if that isn't known.
+        examples: by output, the sums over all calls on examples.
+        generated: by output, the sums over all calls on other inputs.
     """
 
     def __init__(
@@ -159,8 +160,13 @@ class QuantizationJudge:
     def add(
         self, actual: Sequence[Any], expected: Sequence[Any], generated: bool
     ) -> None:
-        """Add the outputs of a call: those of the package or its quantized program, and those of
-        the float one."""
+        """Add the outputs of a call.
+
+        Args:
+            actual: the outputs of the package or its quantized program.
+            expected: the outputs of the float program.
+            generated: whether the inputs are anything but examples.
+        """
         pools = self.generated if generated else self.examples
         for place, (a, e) in enumerate(zip(actual, expected, strict=True)):
             pools.setdefault(place, PooledOutput()).add(a, e)
@@ -171,8 +177,10 @@ class QuantizationJudge:
         return [name for name in LIMITS if getattr(self.limits, name) is not None]
 
     def find_departures(self) -> list[tuple[str, str]]:
-        """Return the outputs that depart too far from the float ones over all examples together,
-        each with what is wrong; "" stands for all outputs."""
+        """Return the outputs that depart too far from the float ones, each with its fault.
+
+        All examples are taken together. "" stands for all outputs.
+        """
         departures = []
         if self.departs:
             departures.append(("", self.departs))
@@ -192,8 +200,8 @@ class QuantizationJudge:
         """Return the verdict with its reason and figures.
 
         Args:
-            failed: whether a call, or what `find_departures` found, exceeds a limit.
-            left_out: the number of examples for which there was no time.
+            failed: whether a call, or a departure from `find_departures`, exceeds a limit.
+            left_out: the number of examples that there was no time for.
             random: whether the method samples.
         """
         verdict, reason = self._judge(failed, left_out)
@@ -250,7 +258,7 @@ class QuantizationJudge:
         return "passed", f"within {limits}, {on}"
 
     def _find_uncovered(self) -> list[str]:
-        """Return the outputs that no limit judges, unless they are exact integers."""
+        """Return the outputs that no limit judges, except exact integers."""
         uncovered = []
         for place, pool in self.examples.items():
             is_exact_integer = pool.is_integer and pool.is_exact
@@ -278,7 +286,7 @@ class QuantizationJudge:
 
 
 def _check_noise(pool: PooledOutput) -> str:
-    """Say that noise is too near the signal, over all examples; "" where it is not."""
+    """Return a sentence if noise comes too near the signal over all examples, or ""."""
     if pool.sqnr_db is not None and pool.sqnr_db < LEAST_SQNR:
         over = (
             f"over {pool.values:,} values of {plural(pool.calls, 'call')} on examples"
@@ -291,7 +299,7 @@ def _check_noise(pool: PooledOutput) -> str:
 
 
 def _check_agreement(pool: PooledOutput, least: float | None) -> str:
-    """Say that too few rows agree, over all examples; "" where enough do, or none counts."""
+    """Return a sentence if too few rows agree over all examples, or ""."""
     if least is None or pool.agreement is None or pool.agreement >= least:
         return ""
     share = f"in {pool.agreeing} of {plural(pool.rows, 'row')}"

@@ -1,4 +1,4 @@
-"""Randomness: methods that are declared random, judged by how their outputs are distributed."""
+"""Randomness: methods declared as random, judged by how their outputs are distributed."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Judges a method that is declared random: `validate: {random: true}`.
+"""Judges a method that is declared as random: `validate: {random: true}`.
 
-Source and package draw from generators of their own, so no value can be compared with another. What
-can be compared over repeated calls on the same inputs: shapes and dtypes, the range of the values,
-the mean of each element, and how widely the values vary.
+Source and package draw from separate generators, so single values can't be compared. These can be
+compared over repeated calls on the same inputs: shapes and dtypes, the range of the values, the
+mean of each element, and how widely the values vary.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from torch import Tensor
 
 from pipeline.validate.metrics import compare, greatest_magnitude
 
-# Two halves of the source's own calls differ by so much at most; the package may by this factor
-# more. How much depends on how many elements of an output hang on one draw.
+# The number of random splits of the source's own calls into halves, and the factor by which the
+# package may differ more than two halves do. How much halves differ depends on how many elements of
+# an output hang on one draw.
 _SPLITS, _TIMES_SPLIT = 50, 1.75
 # The variance of two samples of 64 and 128 draws of one number differs by more once in 10,000.
 _MOST_RATIO = 2.5
-_SLACK = 1.0  # of the source's range, beyond its ends
-_ROUNDING = 1e-3  # of the greatest value, which counts as the same
+_SLACK = 1.0  # in widths of the source's range, beyond its ends
+_ROUNDING = 1e-3  # differences within this share of the greatest value don't count
 
 
 def judge_random(
@@ -32,12 +33,12 @@ def judge_random(
     """Compare repeated calls of a package with those of its source.
 
     Args:
-        names: of the outputs.
+        names: the names of the outputs.
         source: the outputs of each call of the source.
         package: the outputs of each call of the package.
 
     Returns:
-        A name and what is wrong, for each output that is not distributed as the source's is.
+        A name and a fault for each output that is not distributed like the source's.
     """
     wrong = []
     for place, name in enumerate(names):
@@ -49,7 +50,7 @@ def judge_random(
 
 
 def _judge_output(expected: Sequence[Any], actual: Sequence[Any]) -> str:
-    """Say what is wrong with an output; "" where nothing is."""
+    """Return the fault of an output, or ""."""
     first = expected[0]
     for value in actual:
         if isinstance(value, str) and isinstance(first, str):
@@ -73,7 +74,7 @@ def _judge_values(expected: Tensor, actual: Tensor) -> str:
         return (
             f"{share:.0%} of its values are finite, {source_share:.0%} of the source's"
         )
-    # NaN and infinities would swallow sums; how many there are is compared above.
+    # NaN and infinities would swamp the sums; their share is compared above.
     expected = torch.nan_to_num(expected, 0.0, 0.0, 0.0)
     actual = torch.nan_to_num(actual, 0.0, 0.0, 0.0)
     least = float(expected.min())
@@ -116,7 +117,7 @@ def _judge_moments(expected: Tensor, actual: Tensor, rounding: float) -> str:
 
 
 def _mean_distance(expected: Tensor, actual: Tensor, rounding: float) -> float:
-    """Return how far the means of elements are apart, in standard errors."""
+    """Return the distance between the means of elements, in standard errors."""
     share = 1 / len(expected) + 1 / len(actual)
     variances = expected.var(0) * share + rounding**2
     differences = expected.mean(0) - actual.mean(0)
@@ -125,8 +126,10 @@ def _mean_distance(expected: Tensor, actual: Tensor, rounding: float) -> float:
 
 
 def _most_of_splits(expected: Tensor, rounding: float) -> float:
-    """Return how far the means of a package may be from the source's, by random halves of its own
-    calls, the same ones each time."""
+    """Return how far the means of a package may be from the source's.
+
+    The limit comes from random halves of the source's own calls, split the same way each time.
+    """
     generator = torch.Generator().manual_seed(0)
     half = len(expected) // 2
     most = 1.0

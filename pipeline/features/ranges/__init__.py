@@ -1,5 +1,7 @@
-"""Ranges: the dynamic sizes that lowering narrows, with the operator that did, and those that no
-package can hold."""
+"""Ranges: dynamic sizes that lowering narrows, and dynamic sizes too large for any package.
+
+A narrowed size is reported with the operator that narrowed it.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Finds the ranges that a compilation narrows, a fact of each compiled method, and the sizes that
-it fails on."""
+"""Finds the size ranges that a compilation narrows, and explains the sizes that it fails on.
+
+The narrowed ranges are a fact of each compiled method.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Reports dynamic sizes that no package can hold: its tensors have int32 sizes.
 
-ExecuTorch writes the greatest size of each dimension, and fails in the serializer of whichever file
-comes first, which knows no names of sizes.
+ExecuTorch writes the greatest size of each dimension, and fails in the serializer of the first file
+it writes, which doesn't know the names of sizes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ GREATEST = 2**31 - 1
 
 @contextmanager
 def explain_large_sizes(programs: Mapping[str, ExportedProgram]) -> Iterator[None]:
-    """Raise PipelineError in place of the error of a serializer that a size is too large for."""
+    """Replace the error of a serializer that a size is too large for with a PipelineError."""
     try:
         yield
     except (OverflowError, TypeError, subprocess.CalledProcessError) as error:
@@ -60,8 +60,11 @@ def find_large_sizes(program: ExportedProgram) -> Iterator[str]:
 
 
 def _find_limits(program: ExportedProgram) -> dict[sympy.Symbol, tuple[int, Node]]:
-    """Return limits of symbols with which all sizes of a program are in range, each with the node
-    that asks for it. Of a size that depends on several symbols, the first is limited."""
+    """Return limits of symbols that keep all sizes of a program in range.
+
+    Each comes with the node that requires it. If a size depends on several symbols, the first of
+    them is limited.
+    """
     limits: dict[sympy.Symbol, tuple[int, Node]] = {}
     large = sorted(
         _iter_large(program), key=lambda pair: len(pair[1].node.expr.free_symbols)
@@ -75,7 +78,7 @@ def _find_limits(program: ExportedProgram) -> dict[sympy.Symbol, tuple[int, Node
                 greatest[symbol], _ = limits[symbol]
             else:
                 greatest[symbol] = int(ranges[symbol].upper)
-        # A limit that an earlier size set may be enough for this one too.
+        # A limit set for an earlier size may be enough for this one too.
         if expression.subs(greatest) > GREATEST:
             first, *following = greatest
             alone = expression.subs({symbol: greatest[symbol] for symbol in following})
@@ -92,14 +95,19 @@ def _iter_large(program: ExportedProgram) -> Iterator[tuple[Node, torch.SymInt]]
 
 
 def _find_upper(size: torch.SymInt) -> int:
-    """Return the greatest value of a size; 0 if it has no limit, so that the example's is taken."""
+    """Return the greatest value of a size, or 0 if it has no limit.
+
+    For a size without a limit, the example's size counts.
+    """
     upper = size.node.shape_env.bound_sympy(size.node.expr).upper
     return int(upper) if upper.is_Integer else 0
 
 
 def _find_limit(expression: sympy.Expr, symbol: sympy.Symbol) -> int:
-    """Return the greatest value of a symbol for which an expression that grows with it is an int32,
-    by bisection."""
+    """Return the greatest value of a symbol that keeps an increasing expression within int32.
+
+    The value is found by bisection.
+    """
     low, high = 0, GREATEST
     while low < high:
         middle = (low + high + 1) // 2

@@ -1,4 +1,4 @@
-"""Finds the sizes for which a package was lowered to a smaller range than its source takes."""
+"""Finds sizes that a package was lowered for in a smaller range than its source accepts."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pipeline.validate.interface import NarrowedInput
 
 
 class NarrowedSizes:
-    """The sizes of a method that lowering narrowed, each with what to do about it."""
+    """The sizes of a method that lowering narrowed, each with a remedy."""
 
     def __init__(self, narrowed: Sequence[NarrowedInput]) -> None:
         self._narrowed = narrowed
 
     def add_remedy(self, fault: str) -> str:
-        """Return a sentence of `compare_declared` with what to do about a narrowed size."""
+        """Return a sentence of `compare_declared` with the remedy for a narrowed size added."""
         for size, remedy in self._narrowed:
             name, _, dimension = size["size"].removesuffix("]").partition(".shape[")
             is_of_input = fault.startswith(f"input '{name}': ")
@@ -30,7 +30,7 @@ class NarrowedSizes:
     def find_outside(self, program: ExportedProgram, inputs: InputSet) -> Iterator[str]:
         """Yield a sentence for each size of an input set that a package was not lowered for.
 
-        A runtime may take it all the same, since a package declares only the greatest sizes.
+        A runtime may accept it anyway, since a package declares only the greatest sizes.
         """
         if not self._narrowed:
             return
@@ -52,7 +52,7 @@ class NarrowedSizes:
 
 
 def _sizes_of(program: ExportedProgram, inputs: InputSet) -> dict[str, int]:
-    """Return the sizes of an input set, by names such as `x.shape[0]`, and its integers."""
+    """Return the integers of an input set, and its sizes by names such as `x.shape[0]`."""
     sizes: dict[str, int] = {}
     values = flatten(program, inputs)
     for argument, value in zip(signature(program), values, strict=True):

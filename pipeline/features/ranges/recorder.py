@@ -1,9 +1,9 @@
-"""Ranges of dynamic sizes: those that lowering narrows, and the operator that did.
+"""Ranges of dynamic sizes: the ranges that lowering narrows, and the operator responsible.
 
-torch narrows the range of a size where it has to decide something by it. Retracing a convolution
-asks whether oneDNN would run it, which depends on the number of elements, and else whether NNPACK
-would, which takes batches of 16 and more; XNNPACK's passes retrace each Conv1d as a Conv2d, and the
-method is emitted for the sizes that are left.
+torch narrows the range of a size if it has to decide something based on the size. Retracing a
+convolution asks whether oneDNN would run it, which depends on the number of elements, and otherwise
+whether NNPACK would, which takes batches of 16 and more. XNNPACK's passes retrace each Conv1d as a
+Conv2d, and the method is emitted for the sizes that remain.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from pipeline.program.operators import node_label
 from pipeline.program.patching import wrapped
 from pipeline.program.signature import signature
 
-Range = tuple[int, int | None]  # the least and the greatest size; None is no limit
-# The node that narrowed a symbol's range last; None where that was not in a graph.
+Range = tuple[int, int | None]  # the least and the greatest size; None for no limit
+# The node that last narrowed a symbol's range, or None if it wasn't in a graph.
 Narrowing = Mapping[tuple[ShapeEnv, sympy.Symbol], Node | None]
 # `find_narrowed` without its first two arguments.
 FindNarrowed = Callable[..., list[dict[str, Any]]]
@@ -41,12 +41,12 @@ def find_narrowed(
     places: NodePlaces,
     nodes: Sequence[Node] = (),
 ) -> list[dict[str, Any]]:
-    """Return the sizes of a lowered method whose ranges are smaller by now.
+    """Return the sizes of a lowered method whose ranges have narrowed.
 
     Args:
-        before: the ranges of methods' sizes before they were lowered, by method and size.
-        narrowing: what narrowed them since.
-        nodes: those of the source program, by place, where it is at hand.
+        before: the ranges of sizes before lowering, by method and size.
+        narrowing: the nodes that have narrowed them since.
+        nodes: the nodes of the source program by place, if available.
     """
     narrowed_sizes = []
     for name, now in lowered.measure().items():
@@ -61,7 +61,7 @@ def find_narrowed(
 
 
 def _find_narrowing(narrowing: Narrowing, size: int | torch.SymInt) -> Node | None:
-    """Return the node that narrowed a size, where it was in a graph."""
+    """Return the node that narrowed a size, or None if it wasn't in a graph."""
     if isinstance(size, torch.SymInt):
         environment = size.node.shape_env
         for symbol in size.node.expr.free_symbols:
@@ -86,8 +86,10 @@ def _describe(
 
 @contextmanager
 def record_ranges(programs: Mapping[str, ExportedProgram]) -> Iterator[FindNarrowed]:
-    """Watch what narrows the ranges of methods' sizes while they are lowered and emitted. Yield
-    `find_narrowed` without its first two arguments."""
+    """Record the nodes that narrow methods' size ranges during lowering and emission.
+
+    Yields `find_narrowed` without its first two arguments.
+    """
     before = {name: InputSizes(program).measure() for name, program in programs.items()}
     with _record_narrowing() as narrowing:
         yield partial(find_narrowed, before, narrowing)
@@ -115,7 +117,7 @@ def _record_narrowing() -> Iterator[Narrowing]:
 
 
 def _find_traced_node() -> Node | None:
-    """Find the node that an interpreter of torch's runs now, from where this is called."""
+    """Return the node that a torch interpreter up the call stack is running, or None."""
     frame = sys._getframe()
     while frame is not None:
         if frame.f_code.co_name == "run_node" and isinstance(
@@ -127,14 +129,14 @@ def _find_traced_node() -> Node | None:
 
 
 class InputSizes:
-    """The sizes and ints that a program takes; those of a lowered one outlive its emission."""
+    """The sizes and ints that a program takes; a lowered program's sizes outlive its emission."""
 
     def __init__(self, program: ExportedProgram) -> None:
         self.sizes = dict(_iter_sizes(program))
         self._constraints = dict(program.range_constraints)
 
     def measure(self) -> dict[str, Range]:
-        """Return the range of each as it is now; lowering narrows those of its source too."""
+        """Return the current range of each size; lowering also narrows those of the source."""
         return {name: self._measure(size) for name, size in self.sizes.items()}
 
     def _measure(self, size: int | torch.SymInt) -> Range:

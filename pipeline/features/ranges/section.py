@@ -1,4 +1,4 @@
-"""Dynamic sizes whose range lowering narrowed."""
+"""The section on dynamic sizes whose range lowering narrowed."""
 
 from __future__ import annotations
 

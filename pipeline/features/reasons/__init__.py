@@ -1,8 +1,8 @@
-"""Reasons: why partitioners leave operators to portable kernels, and which names they don't know.
+"""Reasons: why partitioners leave operators to portable kernels, and unknown names in options.
 
-reasons     why nodes are left, noted in their metadata
-name_lists  names in options of partitioners that fit no node
-partitions  when partitioners are followed for both
+reasons     why nodes are left, recorded in their metadata
+name_lists  names in partitioners' options that match no node
+partitions  follows a partitioner for both
 """
 
 from __future__ import annotations

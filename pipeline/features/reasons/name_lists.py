@@ -1,7 +1,7 @@
-"""Looks up the names that options of partitioners list: which of them fit no node of a program.
+"""Looks up the names in partitioners' options, to find those that match no node of a program.
 
-Upstream takes any name without a word. Here the console tells of names that fit nothing in any
-method of a package whose config lists them; the package is built all the same.
+Upstream accepts any name silently. Here, a build warns of a listed name that matches nothing in any
+method of a package whose config lists it; the package is still built.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pipeline.program.graphs import iter_nodes
 from pipeline.program.operators import node_label
 from pipeline.store.errors import did_you_mean
 
-_MOST = 10  # names in a hint
+_MOST = 10  # maximum number of names in a hint
 
 
 def look_up_names(
     spec: PartitionerSpec, program: ExportedProgram
 ) -> list[dict[str, Any]]:
-    """Look up the names that the options of a partitioner list among what it is about to see."""
+    """Look up the names in a partitioner's options in the program that it is about to see."""
     listed_names = []
     for option, kind in spec.backend.lowering.name_lists.items():
         names = getattr(spec.options, option) or ()

@@ -1,4 +1,4 @@
-"""Follows a partitioner as a config asks for it, for what it leaves and which names it knows."""
+"""Follows a configured partitioner, to learn why it leaves nodes and which names it knows."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from pipeline.features.reasons.reasons import note_reasons, record_reasons
 def follow_partition(
     partitioner: FilteredPartitioner, program: ExportedProgram
 ) -> Iterator[Callable[[ExportedProgram], None]]:
-    """Look up the names that a partitioner is given, and gather why it leaves nodes within the
-    context; give the function that notes this in the tagged program."""
+    """Look up the names in a partitioner's options, and gather why it leaves nodes.
+
+    Yields the function that records the reasons in the tagged program.
+    """
     config = partitioner.config
     if config is None:
         backend = None

@@ -1,7 +1,7 @@
-"""Why operators are left to portable kernels, noted in their nodes as they are partitioned.
+"""Why operators are left to portable kernels, recorded in their nodes during partitioning.
 
-Metadata goes with a node from one partitioner to the next, and with a value that a delegate reads
-into the delegate; the keys of partitions leave notes out.
+Metadata follows a node from one partitioner to the next, and follows a value that a delegate reads
+into the delegate; the keys of partitions leave these notes out.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NOT_LOOKED_AT = "it is in control flow, which its partitioner does not examine"
 def record_reasons(
     backend: Backend | None, partitioner: Partitioner, program: ExportedProgram
 ) -> AbstractContextManager[dict[Node, str]]:
-    """Return a context around one call of a partitioner that gathers why it leaves nodes."""
+    """Return a context for one call of a partitioner that gathers why it leaves nodes."""
     if backend is None or backend.lowering.reasons is None:
         return nullcontext({})
     return backend.lowering.reasons(partitioner, program)
@@ -46,11 +46,11 @@ def note_reasons(
     why: Mapping[Node, str],
     outside: Mapping[Node, str],
 ) -> None:
-    """Note in the nodes that a partitioner left why it left them. `program` has its tags.
+    """Record why a partitioner left nodes, in the nodes' metadata. `program` has its tags.
 
     Args:
         why: the partitioner's own reasons.
-        outside: nodes that the config keeps from it, with the config's words.
+        outside: nodes that the config keeps from the partitioner, with the config's words.
     """
     if backend is None:
         name = ""
@@ -75,7 +75,7 @@ def note_reasons(
 def _iter_left(
     module: GraphModule, looks_into: frozenset[str] | None, unseen: bool = False
 ) -> Iterator[tuple[Node, bool]]:
-    """Yield the calls that no partitioner took yet, each with whether it could not be seen.
+    """Yield the calls that no partitioner has taken yet, and whether this one couldn't see them.
 
     Args:
         looks_into: the control flow whose bodies the partitioner sees; None if that is unknown.
@@ -92,14 +92,14 @@ def _iter_left(
 
 
 def _neutralize(reason: str, node: Node) -> str:
-    """Return a partitioner's words without what differs between equal programs or processes."""
-    # That is the names of nodes, the numbers of symbols, addresses, and the order of sets. Schemas,
-    # which are long, are left out as well.
+    """Return a partitioner's reason, without parts that vary between equal programs or runs."""
+    # These parts are the names of nodes, the numbers of symbols, addresses, and the order of sets.
+    # Schemas, which are long, are left out as well.
     reason = _OPERATOR.sub(r"\1", reason.partition(_TRACE)[0])
     reason = _ADDRESS.sub("", reason)
     reason = _FUNCTION.sub(r"\1", reason)
     for named_node in (node, *node.all_input_nodes):
-        if "_" not in named_node.name:  # a word as well
+        if "_" not in named_node.name:  # an ordinary word too
             continue
         replacement = "it"
         if named_node is not node:

@@ -1,4 +1,4 @@
-"""Rebuild: packages are compiled again without any cache, and compared byte by byte."""
+"""Rebuild: compiles packages again without any cache, and compares them byte by byte."""
 
 from __future__ import annotations
 

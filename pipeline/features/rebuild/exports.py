@@ -1,4 +1,4 @@
-"""Tell whether an exporter gives the same programs again: here, or on another machine."""
+"""Reports whether an exporter gives the same programs again: here, or on another machine."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ _SHOWN = 16  # digits of a digest
 
 
 def compare_methods(before: Methods, after: Methods) -> Iterator[str]:
-    """Yield a line for each method of an exporter: the digests of what it gave, which can be
-    compared with those of another machine, and those from before where they are others."""
+    """Yield a line for each method of an exporter, with short digests of its program and inputs.
+
+    The digests can be compared with those of another machine. A digest that has changed is followed
+    by the earlier one.
+    """
     for name in dict.fromkeys([*before, *after]):
         words = []
         old = _digests(before.get(name))
@@ -24,7 +27,7 @@ def compare_methods(before: Methods, after: Methods) -> Iterator[str]:
 
 
 def _digests(method: MethodSource | None) -> dict[str, str]:
-    """Return short digests of what an exporter gives for a method; none for none."""
+    """Return short digests of a method's program and inputs, empty for no method."""
     if method is None:
         return {}
     inputs = [method.examples, method.calibration, method.reference]

@@ -1,7 +1,7 @@
 """`doit rebuild`: compiles packages again without any cache, and compares the bytes.
 
-A store of its own, empty and gone afterwards, takes the place of the user's, and so does a folder
-the place of `build/`; the sources are exported and quantized again too.
+A temporary empty store replaces the user's, and a temporary folder replaces `build/`. The sources
+are exported and quantized again too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pipeline.plan.actions import Action
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import link_status
 from pipeline.plan.tasks import find_action
-from pipeline.run import pool as pools  # tests put another Pool into it
+from pipeline.run import pool as pools  # tests replace its Pool
 from pipeline.run.action_status import log_path
 from pipeline.run.batch import Batch
 from pipeline.store.digest import Digest, hash_file
@@ -33,20 +33,20 @@ from pipeline.store.scratch import scratch_folder
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
 
-_MOST = 5  # differences of a manifest that are shown
+_MOST = 5  # manifest differences shown
 _PIECE = 1 << 20
 _PREFIX = ".rebuild-"
 
 
 def run(plan: Plan, words: Sequence[str], exports: bool = False) -> Iterator[str]:
-    """Build packages, by default all, again; yield a line for each, and more where bytes differ.
+    """Build packages again, by default all; yield a line for each, and more if bytes differ.
 
     Args:
         exports: only export their models again, and compare the programs.
 
     Raises:
-        PipelineError: where bytes differ, where a package can't be built again, and for packages
-            that are not current: then nothing is built.
+        PipelineError: bytes differ, a package can't be built again, or packages are out of date, in
+            which case nothing is built.
     """
     if exports:
         yield from _compare_exports(plan, known_packages(plan, words))
@@ -87,14 +87,16 @@ def _fresh_workspace(workspace: Workspace) -> Iterator[Workspace]:
     with scratch_folder(_PREFIX, workspace.build) as folder:
         build = folder / "build"
         build.mkdir()
-        # A cluster's workers have stores of their own, which would give what they made before.
+        # A cluster's workers have their own stores, which would return earlier results.
         store = Store(folder / "store")
         yield replace(workspace, store=store, build_folder=build, executor="")
 
 
 def _current_packages(plan: Plan, words: Sequence[str]) -> list[str]:
-    """Return the packages that are meant. Raises PipelineError for those that are not built as they
-    would be now, with which there is nothing to compare."""
+    """Return the requested packages.
+
+    Raises PipelineError if any is out of date, because there is nothing to compare with.
+    """
     packages = known_packages(plan, words)
     stale = []
     for package in packages:
@@ -110,14 +112,14 @@ def _current_packages(plan: Plan, words: Sequence[str]) -> list[str]:
 
 
 def _build(plan: Plan, packages: Sequence[str], logs: Workspace) -> dict[str, str]:
-    """Build packages, and return what went wrong, by package.
+    """Build packages, and return the failures by package.
 
     Args:
-        plan: that of the build, whose folder goes at its end.
-        logs: the user's workspace, to which the logs of failures go.
+        plan: the plan of the rebuild, whose folder is temporary.
+        logs: the user's workspace, to which the logs of failures are copied.
 
     Raises:
-        PipelineError: a model can't be exported, on which all else rests.
+        PipelineError: a model can't be exported, and everything else depends on it.
     """
     wrong: dict[str, str] = {}
     with _open_batch(plan) as batch:
@@ -136,7 +138,7 @@ def _build(plan: Plan, packages: Sequence[str], logs: Workspace) -> dict[str, st
 
 @contextmanager
 def _open_batch(plan: Plan) -> Iterator[Batch]:
-    """Yield a batch of actions with workers of its own."""
+    """Yield a batch of actions with its own workers."""
     pool = pools.Pool(plan.workspace, plan.workspace.jobs, always=False)
     progress = partial(progress_on, sys.stdout)
     with closing(pool), closing(Batch(plan, pool, progress)) as batch:
@@ -146,8 +148,10 @@ def _open_batch(plan: Plan) -> Iterator[Batch]:
 def _export(
     plan: Plan, batch: Batch, packages: Sequence[str], logs: Workspace
 ) -> list[str]:
-    """Run the exporters of packages, and return the names of their models. Raises PipelineError for
-    the first that fails."""
+    """Run the exporters of packages, and return the names of their models.
+
+    Raises PipelineError for the first that fails.
+    """
     models = list(dict.fromkeys(filter(None, map(plan.exporter, packages))))
     actions = [plan.models.export(model) for model in models]
     if failed := _perform(plan, batch, actions, logs):
@@ -160,7 +164,7 @@ def _export(
 def _compare_exports(plan: Plan, packages: Sequence[str]) -> Iterator[str]:
     """Export the models of packages again; yield a line for each, and for each of its methods.
 
-    Raises PipelineError where a model can't be exported, or gives something else each time.
+    Raises PipelineError if a model can't be exported, or differs each time.
     """
     differing = []
     with _fresh_workspace(plan.workspace) as workspace:
@@ -197,7 +201,7 @@ def _find_actions(plan: Plan, kind: str, package: str) -> list[Action]:
 def _perform(
     plan: Plan, batch: Batch, actions: Sequence[Action], logs: Workspace
 ) -> dict[Digest, str]:
-    """Perform each action once, and return the failures of those that failed."""
+    """Perform each distinct action once, and return the failures by digest."""
     failures: dict[Digest, str] = {}
     different = {action.digest: action for action in actions}
     for action, event in batch.run(list(different.values())):
@@ -208,7 +212,7 @@ def _perform(
 
 
 def _keep_log(workspace: Workspace, action: Action, logs: Workspace) -> str:
-    """Copy the log of a failure, which would go with its folder, and return where it is now."""
+    """Copy the log of a failure out of its temporary folder, and return its new place."""
     log, kept = log_path(action, workspace), log_path(action, logs)
     kept = kept.with_name(f"rebuild-{kept.name}")
     with suppress(OSError):
@@ -219,8 +223,9 @@ def _keep_log(workspace: Workspace, action: Action, logs: Workspace) -> str:
 
 
 def compare_folders(ours: Path, theirs: Path, names: Sequence[str]) -> Iterator[str]:
-    """Compare two folders of a package, and yield a line for each file, object and value of the
-    manifest that differs.
+    """Compare two folders of a package.
+
+    Yields a line for each file, object and value of the manifest that differs.
 
     Args:
         names: the package's files in `ours`.
@@ -274,7 +279,7 @@ def _parts(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Iterator[str]:
 
 
 def first_difference(one: Path, other: Path) -> int:
-    """Return the offset of the first byte in which two files differ, or where the shorter ends."""
+    """Return the offset of the first byte that differs, or at which the shorter file ends."""
     place = 0
     with open(one, "rb") as a, open(other, "rb") as b:
         while (x := a.read(_PIECE)) == (y := b.read(_PIECE)) and x:

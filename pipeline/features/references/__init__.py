@@ -1,16 +1,16 @@
-"""References: is the export itself what its module gives in eager mode, or was recorded elsewhere?
+"""References: does the export match its module in eager mode, or outputs recorded elsewhere?
 
-record           what an exporter's references give, in a process that may die of it
+record           runs an exporter's references, in a process that may die
 recorder         the recorded calls, each from the state in which the exporter left its modules
 reference_state  that state, and how it is restored
-random_calls     calls that make a reference give other values each time
+random_calls     calls that make a reference return different values each time
 guarded          the process that records
 recordings       recorded calls, as the store keeps them
-golden           recorded outputs of a file, read as such calls
-measuring        which methods of a package have a reference
+golden           reads recorded outputs from a file as such calls
+measuring        judges the methods of a package that have a reference
 verdict          the comparison of an exported program with its references
 recording_judge  the comparison of one sequence of calls
-reference_form   outputs of other forms than the exported program's
+reference_form   outputs whose form differs from the exported program's
 """
 
 from __future__ import annotations

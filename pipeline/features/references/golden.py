@@ -1,13 +1,12 @@
-"""Read files of recorded outputs, from training or another framework.
+"""Reads files of recorded outputs, from training or another framework.
 
-A `.npz` or `.safetensors` file holds a tensor for each output, under its name as reports show it
-(`output`, `output[0]`, `output['logits']`), with one dimension in front: that of the batches. The
-inputs may be in the same file under the names of arguments, as in a file of examples
-(input_files.py); else the outputs belong to the method's examples, in their order. Each batch is a
-call from the initial state.
+A `.npz` or `.safetensors` file holds a tensor for each output, under its name in reports (`output`,
+`output[0]`, `output['logits']`), with one leading dimension: the batches. The inputs may be in the
+same file under the names of arguments, as in a file of examples (input_files.py). Otherwise the
+outputs belong to the method's examples, in order. Each batch is a call from the initial state.
 
-With two dimensions in front, of sequences and of steps, the calls of a sequence follow one another:
-only the first begins with the initial state.
+With two leading dimensions, sequences and steps, the calls of a sequence follow one another: only
+the first starts from the initial state.
 """
 
 from __future__ import annotations
@@ -41,8 +40,8 @@ def read_golden(
     """Read the recorded outputs of a method from a file of the workspace at `root`.
 
     Raises:
-        PipelineError: it can't be read, lacks an output or an argument, holds unknown tensors, or
-            has another number of batches than there are inputs.
+        PipelineError: the file can't be read, lacks an output or an argument, holds unknown
+            tensors, or has a different number of batches than there are inputs.
     """
     tensors = read_named_tensors(root / path, path)
     fake_values = dict(_find_outputs(program))
@@ -84,7 +83,7 @@ def read_golden(
                     path,
                 )
         calls.append(RecordedCall(method, input_set, values))
-    # `here=False`: another framework may round otherwise than PyTorch does here.
+    # `here=False`: another framework may round differently from PyTorch here.
     return Recording(
         path,
         _split_sequences(calls, steps or 1),
@@ -98,8 +97,10 @@ def _count_steps(
     inputs: Mapping[str, Tensor],
     program: ExportedProgram,
 ) -> int | None:
-    """Return the number of calls in each sequence of a file; None where its tensors have one
-    dimension in front, and each batch is a call by itself."""
+    """Return the number of calls in each sequence of a file.
+
+    It is None if the tensors have one leading dimension, so that each batch is a separate call.
+    """
     ranks = {name: _rank(like) for name, like in _find_outputs(program)}
     ranks |= {argument.name: _rank(argument.value) for argument in signature(program)}
     tensors = {**outputs, **inputs}
@@ -128,7 +129,7 @@ def _rank(like: object) -> int:
 
 
 def _join_steps(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors with one dimension in front, that of all calls in their order."""
+    """Return tensors with one leading dimension, which counts all calls in order."""
     return {name: tensor.flatten(0, 1) for name, tensor in tensors.items()}
 
 
@@ -140,13 +141,15 @@ def _split_sequences(
 
 
 def _returned(program: ExportedProgram) -> list[tuple[str, object]]:
-    """Return name and fake value of each output that a method returns."""
+    """Return the name and fake value of each output that a method returns."""
     return [(f"output{path}", value) for path, value in returned_values(program)]
 
 
 def _find_outputs(program: ExportedProgram) -> list[tuple[str, object]]:
-    """Return the outputs of a method, and the inputs that it changes in place, which a file may
-    hold too."""
+    """Return the outputs of a method, and the inputs that it changes in place.
+
+    A file may hold both.
+    """
     outputs = find_effects(program).outputs
     changed = [(name, like) for name, like in outputs if name.endswith(AFTER_CALL)]
     return changed + _returned(program)
@@ -176,9 +179,10 @@ def _check_outputs(
 
 
 def _as_output(recorded: Tensor, like: object, path: str) -> object:
-    """Return a recorded value as the method returns it.
+    """Return a recorded value in the form in which the method returns it.
 
-    A number where it returns one, and bfloat16 where a `.npz` file holds float32 in its place.
+    It becomes a number if the method returns one, and bfloat16 if a `.npz` file holds float32
+    instead.
     """
     if not isinstance(like, Tensor):
         if recorded.ndim:

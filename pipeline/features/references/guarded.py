@@ -1,5 +1,7 @@
-"""Runs a function in a fork that may die: some kernels end their process for inputs that they do
-not take, which no exception says."""
+"""Runs a function in a fork that may die.
+
+Some kernels end their process on inputs that they don't support, without raising an exception.
+"""
 
 from __future__ import annotations
 
@@ -22,25 +24,25 @@ Begin = Callable[[str], None]
 
 
 class GuardError(Exception):
-    """The fork raised, or died of what it did not announce. The log has the traceback."""
+    """The fork raised, or died of something that it didn't announce. The log has the traceback."""
 
 
 def run_guarded(function: Callable[[Begin, Mapping[str, str]], bytes]) -> bytes:
-    """Return what a function returns, which runs in a fork, and again after each death of that.
+    """Return the result of a function that runs in a fork, and runs again each time the fork dies.
 
     Args:
-        function: is given a function to call with a label before each thing that may end its
-            process, and the labels of those that did, with the signal: it leaves these out.
+        function: receives a function to call with a label before anything that may end the process,
+            and the labels that ended it so far, with the signal: it must skip these.
 
     Raises:
-        GuardError: it raised, or died of something without a label or of too many.
+        GuardError: the function raised, died of something without a label, or died too often.
     """
     deaths: dict[str, str] = {}
     while True:
         label, result, status = _run_fork(function, deaths)
         if result is not None:
             return result
-        # A fork that dies of something it was told to skip would die of it forever.
+        # A fork that dies of something that it was told to skip would die of it forever.
         if status >= 0 or not label or label in deaths or len(deaths) >= _MOST_DEATHS:
             raise GuardError(f"its process ended (exit status {status})")
         deaths[label] = signal.Signals(-status).name
@@ -50,14 +52,14 @@ def _run_fork(
     function: Callable[[Begin, Mapping[str, str]], bytes], deaths: Mapping[str, str]
 ) -> tuple[str, bytes | None, int]:
     """Return the last label, the result or None, and the exit status of a fork."""
-    # What is in the buffers would be written by the fork as well.
+    # Otherwise the fork would write the buffered output again.
     sys.stdout.flush()
     sys.stderr.flush()
     reading, writing = os.pipe()
     if (child := os.fork()) == 0:
         os.close(reading)
         _run_child(function, deaths, writing)
-    # As long as this end is open, the pipe has no end for the reader.
+    # The reader sees no end of the pipe while this end is open.
     os.close(writing)
     label, result = "", None
     with open(reading, "rb") as pipe:
@@ -80,7 +82,7 @@ def _run_child(
 ) -> None:
     code = 1
     with suppress(BaseException):
-        # The threads of the fork's parent are not there, and whoever waits for them waits for ever.
+        # The parent's threads don't exist in a fork, and waiting for them would take forever.
         torch.set_num_threads(1)
         with open(writing, "wb") as pipe:
 
@@ -98,5 +100,5 @@ def _run_child(
                 log_traceback(problem)
         sys.stdout.flush()
         sys.stderr.flush()
-    # Not `sys.exit`: handlers at exit are those of the parent.
+    # Not `sys.exit`: exit handlers belong to the parent.
     os._exit(code)

@@ -1,4 +1,4 @@
-"""Comparing exported programs with their references, which ran with the export or elsewhere."""
+"""Compares exported programs with their references, which ran with the export or elsewhere."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from pipeline.validate.method_result import MethodValidation
 
 
 class ReferenceMeasuring(Measuring):
-    """Adds the verdict on its export to each method that has a reference."""
+    """Adds a verdict on the export to each method that has a reference."""
 
     def add_verdicts(self, measurement: Measurement) -> None:
-        """Judge the exports of the methods that are asked for, also where this machine can't run
-        the package. Raises SourceError for a file of recorded outputs that changed while the build
-        ran."""
+        """Judge the exports of the requested methods, even if this machine can't run the package.
+
+        Raises SourceError if a file of recorded outputs changed during the build.
+        """
         subject = self.subject
         counts = counts_sequences(subject.action.inputs.config)
         with self.stages.stage("reference"), timed_calls(self.stages.step):
@@ -40,11 +41,11 @@ class ReferenceMeasuring(Measuring):
 
 
 def counts_sequences(config: PackageConfig) -> bool:
-    """Return whether references that change one module are compared in sequence too.
+    """Return whether references that change one module are also compared in sequence.
 
-    They are unless the config splits the state of its methods, or wants no sequences. Where it says
-    nothing, its methods have no buffer in common, and all that one of them could leave to another
-    is what tracing lost: a list, a dict or an attribute of the model.
+    They are, unless the config splits the state of its methods or turns sequences off. If the
+    config doesn't say, its methods have no buffer in common, and anything that one of them could
+    leave to another was lost in tracing: a list, a dict or an attribute of the model.
     """
     sequences = config.validation.sequences
     if sequences is not None:
@@ -69,7 +70,7 @@ def _judge_method(
         try:
             judge.judge(read_golden(root, path, method, program, examples))
         except SourceError:
-            # It changed while the build ran, which is no verdict on the export.
+            # It changed during the build, which is no verdict on the export.
             raise
         except PipelineError as error:
             judge.fail_to_read(path, error)

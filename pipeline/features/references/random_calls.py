@@ -1,8 +1,8 @@
-"""Finds the Python calls that make a reference give other values each time: clocks, and generators
-of random numbers of Python, numpy, the system and torch.
+"""Finds the Python calls that make a reference return different values each time.
 
-An export runs such a call once, while it traces, and keeps the value. Calls are seen by Python's
-profiler, and those into numpy, which it does not see, at the names in `numpy.random`.
+These are clocks, and the random number generators of Python, numpy, the system and torch. An export
+runs such a call once, while it traces, and keeps the value. Python's profiler sees the calls,
+except those into numpy, which are intercepted at the names in `numpy.random`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pipeline.store.source_line import SourceLine
 
 _MOST_NAMED = 3
 _OUR_FILES = str(Path(pipeline.__file__).parent)
-# Python's modules that draw by others: the one that the model calls is named.
+# Python modules that draw through others: a draw is named after the one that the model calls.
 _LIBRARIES = {module.__file__: module.__name__ for module in (random, secrets, uuid)}
 _CLOCKS = frozenset(
     f"{name}{suffix}"
@@ -43,16 +43,17 @@ _TORCH_DRAWS = """
     normal_ poisson rand rand_like randint randint_like randn randn_like randperm random_ uniform_
 """
 _DRAWN_BY_TORCH = frozenset(_TORCH_DRAWS.split())
-# They make or set a generator, and draw nothing.
+# These make or set a generator, and draw nothing.
 _NOT_DRAWN_BY_NUMPY = frozenset({"seed", "get_state", "set_state", "get_bit_generator"})
 
 
 def find_random_calls(run: Callable[[], object], root: Path) -> list[str]:
-    """Run a function, and return the calls in it that give another value each time, as
-    `random.gauss (models/asr.py:12)`.
+    """Run a function and return its calls that give a different value each time.
+
+    A call is named as in `random.gauss (models/asr.py:12)`.
 
     Args:
-        root: the workspace, whose files lines are named in.
+        root: the workspace; lines are named by its files.
     """
     calls: dict[str, None] = {}
 
@@ -66,7 +67,10 @@ def find_random_calls(run: Callable[[], object], root: Path) -> list[str]:
 
 
 def describe_random_calls(calls: Sequence[str]) -> str:
-    """Return the calls, and that an export has a single value of those that are not torch's."""
+    """Return a clause that names the calls.
+
+    It adds that an export keeps a single value of calls that aren't torch's.
+    """
     names = listed(calls, _MOST_NAMED)
     if all(call.startswith("torch.") for call in calls):
         return f"it calls {names}"
@@ -78,13 +82,13 @@ Note = Callable[[str, FrameType | None], None]
 
 @contextmanager
 def _watching(note: Note) -> Iterator[None]:
-    """Note the calls of built-in functions that give another value each time."""
+    """Record the calls of built-in functions that return a different value each time."""
     profiler = sys.getprofile()
 
     def profile(frame: FrameType, event: str, function: Any) -> None:
         if event == "c_call" and (name := _name_call(function)):
             name, caller = _find_caller(name, frame)
-            # torch's own modules draw for the model; of other calls only those in its code count.
+            # torch's own modules draw for the model; other calls count only in the model's code.
             if caller is not None and (
                 name.startswith("torch.") or _is_of_model(caller)
             ):
@@ -98,8 +102,7 @@ def _watching(note: Note) -> Iterator[None]:
 
 
 def _name_call(function: Any) -> str:
-    """Return how people call a built-in function that gives another value each time; "" for any
-    other."""
+    """Return the usual name of a built-in function that varies between calls, or ""."""
     name, module = function.__name__, getattr(function, "__module__", None)
     qualified = function.__qualname__
     if module == "time" and name in _CLOCKS:
@@ -115,8 +118,10 @@ def _name_call(function: Any) -> str:
 
 
 def _find_caller(name: str, frame: FrameType | None) -> tuple[str, FrameType | None]:
-    """Return the call that a model makes, and from where, of a function that Python's own modules
-    may have called for it."""
+    """Return the call that a model makes, and its frame.
+
+    Python's own modules may have called the function on the model's behalf.
+    """
     while frame is not None and frame.f_code.co_filename in _LIBRARIES:
         name = f"{_LIBRARIES[frame.f_code.co_filename]}.{frame.f_code.co_name}"
         frame = frame.f_back
@@ -124,18 +129,18 @@ def _find_caller(name: str, frame: FrameType | None) -> tuple[str, FrameType | N
 
 
 def _is_of_model(frame: FrameType) -> bool:
-    """Tell whether a call stands in a model's own code: torch looks at clocks too."""
+    """Return whether a call comes from a model's own code: torch reads clocks too."""
     file = frame.f_code.co_filename
     return not file.startswith(_OUR_FILES) and is_model_file(file)
 
 
 @contextmanager
 def _watching_numpy(note: Note) -> Iterator[None]:
-    """Note the calls of `numpy.random`'s functions, and of generators made without a seed."""
+    """Record the calls of `numpy.random`'s functions, and of generators made without a seed."""
     functions = {}
     for name in numpy.random.__all__:
         function = getattr(numpy.random, name)
-        # Classes, such as `Generator`, are no functions that draw.
+        # Classes, such as `Generator`, don't draw.
         if (
             not callable(function)
             or isinstance(function, type)
@@ -163,7 +168,7 @@ def _noting(note: Note, name: str, function: Callable[..., Any]) -> Callable[...
 
 
 def _name_line(frame: FrameType | None, root: Path) -> str:
-    """Return the line of a model from which a call came."""
+    """Return the line of a model that a call came from, or ""."""
     frames: list[SourceLine] = []
     while frame is not None and not frame.f_code.co_filename.startswith(_OUR_FILES):
         code = frame.f_code

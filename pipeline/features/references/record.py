@@ -1,5 +1,8 @@
-"""Records the references of an exporter beside it, after its export: each is run as the exporter
-hands it over, mode and dtype included, in a fork of the exporter's process that may die of it."""
+"""Records the references of an exporter, after its export.
+
+Each reference runs exactly as the exporter hands it over, including mode and dtype, in a fork of
+the exporter's process that may die.
+"""
 
 from __future__ import annotations
 
@@ -37,17 +40,20 @@ def record_references(
     root: Path,
     announcements: Any = None,
 ) -> dict[str, bytes]:
-    """Run references, and return their recordings by method, as the store keeps them. All that they
-    change is as before.
+    """Run references, and return their recordings by method, in the form that the store keeps.
+
+    Everything that they change is restored.
 
     Args:
         dtype, device: torch's defaults while the exporter ran.
         root: the workspace.
-        announcements: where this process can't fork, so that references run in it: takes what each
-            may die of, and has what earlier processes died of.
+        announcements: for a process that can't fork, so that references run in it: takes a label
+            before anything that may end the process, and holds the labels that ended earlier
+            processes.
 
-    Raises SourceError in such a process where a reference changes a parameter in place, which
-    methods that are exported later would have.
+    Raises:
+        SourceError: in such a process, a reference changes a parameter in place; methods exported
+            later would see the change.
     """
     if not references:
         return {}

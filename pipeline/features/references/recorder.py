@@ -1,9 +1,11 @@
-"""Records what references give: on a method's examples and on generated inputs, zeros and large
-values too, at several sizes where sizes are dynamic, in sequence where they keep state. What they
-change is restored.
+"""Records the outputs of references, for an exporter.
 
-It runs in a process that may die of it (`guarded`): each sequence is announced before it is run,
-and left out once it has ended the process.
+They run on a method's examples and on generated inputs, including zeros and large values, at
+several sizes if sizes are dynamic, and in sequence if they keep state. What they change is
+restored.
+
+The process may die (`guarded`): each sequence is announced before it is run, and skipped once it
+has ended the process.
 """
 
 from __future__ import annotations
@@ -62,18 +64,18 @@ from pipeline.validate.determinism import REPEATS
 Reference = Callable[..., Any]
 Calls = Sequence[tuple[str, InputSet]]
 _SEED = 0
-# Generated input sets of each method: the least sizes, the greatest, and some between.
+# Generated input sets of each method: the least sizes, the greatest, and some in between.
 _GENERATED = 3
-# What random values leave out: an export that saturates or divides otherwise shows there.
+# Cases that random values miss: an export that saturates or divides differently shows up there.
 _EXTREMES: tuple[tuple[str, Fill], ...] = (
     ("zeros", fill_zeros),
     ("large, 1024 times", partial(fill_large, 10)),
 )
-_STEPS = 3  # calls of a method in sequence, where it keeps state
-_MOST_STARTS = 6  # of such sequences
+_STEPS = 3  # calls of a method in sequence, if it keeps state
+_MOST_STARTS = 6  # number of such sequences
 _MOST_EXAMPLES = 32
-_RUNS, _RUNS_OF_RANDOM = 2, 6  # as validate/determinism.py has it
-_MOST_BYTES = 1 << 28  # of the outputs of a method, which the store keeps
+_RUNS, _RUNS_OF_RANDOM = 2, 6  # as in validate/determinism.py
+_MOST_BYTES = 1 << 28  # of a method's outputs, which the store keeps
 _OTHERWISE_IN_TRAINING = (
     torch.nn.modules.dropout._DropoutNd,
     torch.nn.modules.batchnorm._NormBase,
@@ -83,7 +85,7 @@ _OTHERWISE_IN_TRAINING = (
 
 @contextmanager
 def with_defaults(dtype: torch.dtype, device: torch.device) -> Iterator[None]:
-    """Run references with torch's defaults as they were while the exporter ran."""
+    """Set torch's defaults to those that the exporter ran with, while references run."""
     with preserving_globals():
         torch.set_default_dtype(dtype)
         if device != torch.get_default_device():
@@ -92,7 +94,7 @@ def with_defaults(dtype: torch.dtype, device: torch.device) -> Iterator[None]:
 
 
 def name_origin(method: str) -> str:
-    """Return what the recording of an exporter's reference is called."""
+    """Return the name of the recording of an exporter's reference."""
     return f"reference({method!r})"
 
 
@@ -101,12 +103,12 @@ class ReferenceRecorder:
 
     Args:
         defaults: returns a context with torch's defaults while the exporter ran.
-        root: the workspace, by whose files lines of the model are named.
-        begin: is called with a label before each thing that may end this process.
-        deaths: the labels of those that did, with the signal.
+        root: the workspace; lines of the model are named by its files.
+        begin: called with a label before anything that may end this process.
+        deaths: the labels that ended a process, with the signal.
 
     Attributes:
-        changed_for_good: whether a reference changed what can't be restored.
+        changed_for_good: whether a reference changed something that can't be restored.
     """
 
     def __init__(
@@ -141,7 +143,10 @@ class ReferenceRecorder:
         }
 
     def record(self) -> dict[str, Recording]:
-        """Return the recordings by method; that of the first one holds a sequence of several."""
+        """Return the recordings by method.
+
+        A sequence of several methods is stored with the first of them.
+        """
         recordings = {method: self._record(method) for method in self._references}
         for group in self._groups():
             if not any(recordings[method].random for method in group):
@@ -166,7 +171,7 @@ class ReferenceRecorder:
         return recording
 
     def _sequences(self, method: str, sets: Sequence[InputSet]) -> list[Calls]:
-        """Return the calls of each sequence: single ones where the reference keeps no state."""
+        """Return the calls of each sequence: single calls if the reference keeps no state."""
         if not self._changes[method]:
             return [[(method, inputs)] for inputs in sets]
         starts = [*self._examples[method][:1], *self._generated[method]][:_MOST_STARTS]
@@ -180,7 +185,7 @@ class ReferenceRecorder:
         ]
 
     def _groups(self) -> list[list[str]]:
-        """Return the methods of each group that changes one state, in the order of the model."""
+        """Return the groups of methods that change the same state, in the model's order."""
         groups: list[set[str]] = []
         for method, changes in self._changes.items():
             joined = {method} | {
@@ -194,7 +199,7 @@ class ReferenceRecorder:
         return [group for group in ordered if len(group) > 1]
 
     def _calls_of(self, group: Sequence[str]) -> Calls:
-        """Return the calls of methods in sequence: the first once, then the others repeatedly."""
+        """Return a sequence of calls: the first method once, then the others repeatedly."""
         first, *following = group
         sets = {
             name: cycle(self._examples[name] or self._generated[name]) for name in group
@@ -203,8 +208,10 @@ class ReferenceRecorder:
         return [(name, next(sets[name])) for name in order]
 
     def _add(self, recording: Recording, calls: Calls) -> Recording:
-        """Return a recording with a sequence of calls, which the exported programs are compared
-        with at once."""
+        """Return a recording with a sequence of calls added.
+
+        The exported programs are compared with the sequence right away.
+        """
         recorded = self._run(calls)
         departure, skipped = recording.departure, [*recording.skipped]
         if self._label(calls) not in self._deaths:
@@ -253,7 +260,7 @@ class ReferenceRecorder:
                 recorded.append(self._call(method, inputs))
                 if recorded[-1].error:
                     break
-        # After a sequence, nobody could tell which of its references changed what.
+        # After a longer sequence, it is unknown which reference changed what.
         if len(calls) == 1:
             self._changes[calls[0][0]] |= self._state.changed()
         try:
@@ -280,13 +287,15 @@ class ReferenceRecorder:
     def _describe_randomness(
         self, method: str, inputs: InputSet, first: RecordedCall
     ) -> tuple[str, list[Outputs]]:
-        """Say how a reference differs from itself on the same inputs, with its outputs on repeated
-        calls where the exported program is random too; "" where it does not."""
+        """Return how a reference differs from itself on the same inputs, or "".
+
+        If the exported program is random too, the outputs of repeated calls are returned as well.
+        """
         if first.error:
             return "", []
         draws = bool(find_random_operators(self._programs[method]))
         training = _modules_in_training(self._references[method])
-        # After few draws, runs may agree by chance.
+        # With few draws, runs may agree by chance.
         runs = _RUNS_OF_RANDOM if draws or training else _RUNS
         for seed in range(1, runs):
             (repeated,) = self._run([(method, inputs)], seed)
@@ -309,8 +318,10 @@ class ReferenceRecorder:
         ]
 
     def _locate(self, calls: Sequence[RecordedCall]) -> str:
-        """Say where the exported program departs in the last of these calls; "" where that can't be
-        found, or is said by what the reference raises."""
+        """Return where the exported program departs in the last of these calls.
+
+        It is "" if the place can't be found, or if the reference's own error says it.
+        """
         *before, last = calls
         label = (
             f"locating {self._label([(call.method, call.inputs) for call in calls])}"
@@ -321,7 +332,7 @@ class ReferenceRecorder:
         try:
             with self._defaults():
                 seed_all(_SEED)
-                for call in before:  # the state that the last call begins with
+                for call in before:  # to reach the last call's initial state
                     self._call(call.method, call.inputs)
                 program, reference = (
                     self._programs[last.method],
@@ -331,7 +342,7 @@ class ReferenceRecorder:
                 return "; ".join(
                     filter(None, call_all("explain_departure", *arguments))
                 )
-        except Exception as problem:  # it must not hide the departure
+        except Exception as problem:  # this must not hide the departure
             log_traceback(problem)
             return ""
         finally:
@@ -350,7 +361,7 @@ def _generate_sets(
 
 
 def _modules_in_training(reference: Reference) -> list[str]:
-    """Name the modules of a reference in training mode that behave otherwise in it."""
+    """Return the modules of a reference in training mode that behave differently in it."""
     for value in iter_reachable(reference):
         if not isinstance(value, torch.nn.Module):
             continue

@@ -1,10 +1,9 @@
-"""Compares exported programs with what their references gave: PyTorch in eager mode, or outputs
-that were recorded elsewhere.
+"""Compares exported programs with their references: PyTorch in eager mode, or recorded outputs.
 
-It is the first of two comparisons: the package is compared with the exported program. A reference
-that was run here, on the same kernels, is held to a few units in the last place and to what
-rounding does to this program (`features/rounding`); one from elsewhere to the usual limits. Limits
-of the config take the place of either.
+This is the first of two comparisons; the second compares the package with the exported program. A
+reference that was run here, on the same kernels, must match within a few units in the last place
+and the effect of rounding on this program (`features/rounding`). A reference from elsewhere must
+match within the usual limits. Limits in the config replace both.
 """
 
 from __future__ import annotations
@@ -32,14 +31,15 @@ from pipeline.validate.limits import judge_output
 from pipeline.validate.metrics import OutputError, compare
 from pipeline.validate.references import Lane, OpenLane, References
 
-# Of the greatest value and of each: what one kernel may be apart from another that does the same.
+# Units in the last place of the greatest value, and of each value, by which two equivalent kernels
+# may differ.
 _UNITS = 16
-# By itself, or in a tuple of one, which a runtime knows no more.
+# A single output, alone or in a tuple of one: a runtime can't tell them apart.
 _ALONE = {
     "output",
     "output[0]",
 }
-# Not gradients and parameters of a program that trains.
+# Prefixes of returned outputs; gradients and parameters of a program that trains have others.
 _RETURNED = (
     "output",
     "input ",
@@ -48,8 +48,11 @@ _RETURNED = (
 
 @dataclass(frozen=True, eq=False)
 class OutputOutcome:
-    """An output of the exported program against the reference's: the error, its ratio to the
-    limits, what is wrong, and whether it is beyond what limits that mean something allow."""
+    """An output of the exported program compared with the reference's.
+
+    It holds the error, its ratio to the limits, and the faults. `unjudged` means that the error
+    lies between the capped limits and the wide ones, so it shows nothing.
+    """
 
     name: str
     error: OutputError
@@ -60,9 +63,11 @@ class OutputOutcome:
 
 @dataclass(frozen=True, eq=False)
 class CallOutcome:
-    """A call of the exported program against a recorded one. `wrong` says what is wrong of it as a
-    whole, `is_form` that this is the form of what is returned, and `skipped` why it counts for
-    nothing."""
+    """A call of the exported program compared with a recorded one.
+
+    `wrong` is the fault of the call as a whole, `is_form` says that this fault is the form of the
+    outputs, and `skipped` says why the call doesn't count.
+    """
 
     call: RecordedCall
     where: str
@@ -85,8 +90,9 @@ class RecordingComparison:
 
     Attributes:
         here: as in `Recording`.
-        checks_errors: whether the exported program is run on generated inputs that the reference
-            raises for: where both raise, the call counts for nothing. A recording has no others.
+        checks_errors: whether to run the exported program on generated inputs that the reference
+            raises for; if both raise, the call doesn't count. A finished recording doesn't need it:
+            it has no calls that both raise for.
         limits: the limits that the config sets, by method.
     """
 
@@ -107,12 +113,11 @@ class RecordingComparison:
         self._sources: dict[tuple[tuple[str, ...], bool], dict[str, References]] = {}
 
     def compare(self, calls: Sequence[RecordedCall]) -> list[CallOutcome]:
-        """Compare a sequence of calls, which begins with the initial state, up to the first that
-        one side fails on."""
+        """Compare a sequence of calls from the initial state, up to the first failing call."""
         outcomes = list(self._run(calls, rounds=False))
         if all(_is_exact(outcome) for outcome in outcomes):
             return outcomes
-        # Only now is it worth the time: most programs give the same bits.
+        # Run with rounding only now: most programs give the same bits, so it is rarely needed.
         return list(self._run(calls, rounds=True))
 
     def _run(
@@ -127,9 +132,7 @@ class RecordingComparison:
                 references[call.method], call, step, where, rounds
             )
             yield outcome
-            if (
-                not outcome.outputs
-            ):  # no call goes on from the state that the other side has
+            if not outcome.outputs:  # the sides' states differ from here on
                 return
 
     def _compare_call(
@@ -197,7 +200,7 @@ class RecordingComparison:
         values: Sequence[Any],
         step: int,
     ) -> list[DerivedLimits]:
-        """Return the limits of a call's outputs: those of the config, or by rounding."""
+        """Return the limits of a call's outputs: those of the config, or derived from rounding."""
         call_limits = self._limits_of(call.method)
         if not call_limits.derived:
             limits = DerivedLimits(call_limits.config_limits, call_limits.config_limits)
@@ -234,19 +237,19 @@ def _judge_outputs(
 
 
 def _find_order(outcome: CallOutcome, actual: Outputs) -> CallOutcome:
-    """Return the outcome of a call with one sentence for outputs in another order."""
+    """Return the outcome with one sentence for outputs that are in another order."""
     order = describe_order(outcome.wrong_outputs, actual, outcome.call.outputs)
     return _explain_form(outcome, order) if order else outcome
 
 
 def _explain_form(outcome: CallOutcome, sentence: str) -> CallOutcome:
-    """Return an outcome with one sentence in the place of what is wrong with single outputs."""
+    """Return an outcome in which one sentence replaces the faults of single outputs."""
     outputs = [replace(output, wrong=()) for output in outcome.outputs]
     return replace(outcome, outputs=outputs, wrong=sentence, is_form=True)
 
 
 def _glance(actual: Any, expected: Any) -> OutputError:
-    """Measure the error of an output, at once where there is none."""
+    """Measure the error of an output, taking a shortcut if there is none."""
     tensors = isinstance(actual, Tensor) and isinstance(expected, Tensor)
     if tensors and actual.dtype == expected.dtype and torch.equal(actual, expected):
         return OutputError(0.0, 0.0, math.inf)
@@ -256,8 +259,11 @@ def _glance(actual: Any, expected: Any) -> OutputError:
 def _judge(
     name: str, actual: Any, expected: Any, limits: DerivedLimits
 ) -> OutputOutcome:
-    """Judge an output: beyond wide limits it departs, within capped ones it does not, and between
-    them nothing is shown."""
+    """Judge an output by wide and capped limits.
+
+    Beyond the wide limits it departs, and within the capped ones it doesn't. In between, nothing is
+    shown.
+    """
     error = compare(actual, expected)
     faults, of_wide = judge_output(error, actual, expected, limits.wide)
     capped_faults, of_capped = judge_output(error, actual, expected, limits.capped)
@@ -267,7 +273,7 @@ def _judge(
 
 
 def _where(calls: Sequence[RecordedCall], step: int) -> str:
-    """Name the inputs of a call, and its place in a sequence."""
+    """Return the name of a call's inputs, and its place in a sequence."""
     origin = calls[step - 1].inputs.origin
     if len(calls) == 1:
         return origin
@@ -280,8 +286,10 @@ def _where(calls: Sequence[RecordedCall], step: int) -> str:
 
 
 def _pair(actual: Outputs, reference_outputs: Outputs) -> list[tuple[str, Any]] | None:
-    """Return the name of each output that the exported program returns with what the reference
-    gave for it; None where these are others."""
+    """Pair each output of the exported program with the reference's value, by name.
+
+    Returns None if the reference has different outputs.
+    """
     # A recording from elsewhere may lack the inputs that the method changes.
     names = [
         name
@@ -308,7 +316,7 @@ def _is_exact(outcome: CallOutcome) -> bool:
 
 
 def describe_difference(outputs: Outputs, other_outputs: Outputs) -> str:
-    """Describe the output that differs most between two calls; "" where none does."""
+    """Describe the output that differs most between two calls, or return ""."""
     if outputs.keys() != other_outputs.keys():
         return f"what it returns differs ({', '.join(outputs)}; {', '.join(other_outputs)})"
     worst, words = 0.0, ""

@@ -1,4 +1,4 @@
-"""Record the outputs of a method's reference with its inputs, and store such recordings.
+"""Records the outputs of a method's reference with its inputs, and stores such recordings.
 
 A reference is the eager module, any function, or a file of outputs that were recorded elsewhere.
 Comparing an exported program with a reference reads the recording, and never runs the reference.
@@ -26,13 +26,15 @@ _ORIGIN = "recording"
 
 
 class UncomparableOutputError(PipelineError):
-    """A reference returned something that no method gives."""
+    """A reference returned something that no method can return."""
 
 
 @dataclass(frozen=True, eq=False)
 class RecordedCall:
-    """A call of a method's reference: its outputs in order, by their names in reports, or the
-    `error` that it raised."""
+    """A call of a method's reference: its inputs, and its outputs or error.
+
+    `outputs` are in order, by their names in reports; `error` is what the reference raised.
+    """
 
     method: str
     inputs: InputSet
@@ -45,13 +47,13 @@ class Recording:
     """The recorded calls of a reference.
 
     Attributes:
-        origin: what was recorded, for people: `reference('encode')`, or a file of the workspace.
+        origin: a name for people: `reference('encode')`, or a file of the workspace.
         sequences: calls one after another, each sequence from the initial state.
         here: whether PyTorch ran it with the export, so that both round alike.
-        random: how it differs from itself, in words; "" if it is deterministic.
-        repeats: outputs of repeated calls on the inputs of the first call, of a random reference.
-        departure: where the exported program departs from it, in words; "" if that isn't known.
-        skipped: input sets whose outputs were not recorded, and why.
+        random: how the reference differs from itself, in words; "" if it is deterministic.
+        repeats: for a random reference, outputs of repeated calls on the inputs of the first call.
+        departure: where the exported program departs from the reference, in words; "" if unknown.
+        skipped: input sets whose outputs were not recorded, with the reasons.
     """
 
     origin: str
@@ -64,9 +66,9 @@ class Recording:
 
 
 def save_recording(recording: Recording) -> bytes:
-    """Return a recording as bytes, stored as input sets are, without pickle.
+    """Return a recording as bytes, stored like input sets, without pickle.
 
-    Raises PipelineError if its values can't be stored so.
+    Raises PipelineError if its values can't be stored that way.
     """
     facts = {
         "origin": recording.origin,
@@ -81,7 +83,7 @@ def save_recording(recording: Recording) -> bytes:
 
 
 def load_recording(data: bytes) -> Recording:
-    """Return the recording that `save_recording` stored. Raises PipelineError for anything else."""
+    """Return the recording that `save_recording` stored. Raises PipelineError for other bytes."""
     try:
         (facts,) = load_inputs(data)[0].args
         sequences = [list(map(_call_of_tree, calls)) for calls in facts["sequences"]]
@@ -123,8 +125,8 @@ def call_reference(
 ) -> dict[str, Any]:
     """Call a reference on copies of a method's inputs, and return its outputs by name.
 
-    Inputs that the program changes in place come first, as a runtime returns them, and then other
-    inputs that the reference changes.
+    Inputs that the program changes in place come first, as a runtime returns them, followed by
+    other inputs that the reference changes.
 
     Raises:
         UncomparableOutputError: it returned something other than tensors, numbers and text.
@@ -135,7 +137,7 @@ def call_reference(
     leaves_before = [
         leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves
     ]
-    # In the containers of the export: the reference is the user's function.
+    # Use the export's containers: the reference is the user's function.
     args, kwargs = pytree.tree_unflatten(leaves, program.call_spec.in_spec)
     with torch.no_grad():
         returned = reference(*args, **kwargs)
@@ -152,7 +154,7 @@ def call_reference(
 
 
 def _has_same_bits(leaf: Any, leaf_before: Any) -> bool:
-    """Tell whether an input is as it was before a call, NaN included."""
+    """Return whether an input has the same bits as before a call, NaN included."""
     if not isinstance(leaf, torch.Tensor):
         return True
     if leaf.shape != leaf_before.shape or leaf.dtype != leaf_before.dtype:
@@ -165,8 +167,10 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def name_outputs(returned: Any) -> dict[str, Any]:
-    """Return the leaves of a returned value by their names in reports: `output`, `output[0]`,
-    `output['logits']`."""
+    """Return the leaves of a returned value by their names in reports.
+
+    Such names are `output`, `output[0]` and `output['logits']`.
+    """
     leaves, _ = pytree.tree_flatten_with_path(make_plain(returned))
     return {f"output{pytree.keystr(path)}": value for path, value in leaves}
 
@@ -186,6 +190,6 @@ def _copy_output(name: str, value: Any) -> Any:
 
 
 def count_bytes(outputs: Outputs) -> int:
-    """Return the bytes of the tensors among outputs."""
+    """Return the total bytes of the tensors among outputs."""
     tensors = [value for value in outputs.values() if isinstance(value, torch.Tensor)]
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

@@ -1,7 +1,7 @@
-"""Says in one line how what a reference returned differs in form from what the exported program
-gives: in its structure, in the inputs that it changes, or in the order of its outputs.
+"""Describes in one line how a reference's outputs differ in form from the exported program's.
 
-Such a difference has no operator or line to blame, so nothing is located for it.
+They can differ in structure, in the inputs changed in place, or in the order of outputs. No
+operator or line is to blame for such a difference, so nothing is located for it.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from pipeline.store.errors import listed
 from pipeline.validate.metrics import compare
 
 _MOST_NAMED = 4
-# Of the values: another output that is as near as this is the one that was meant.
+# Relative error: another output that is this near must be the one that was meant.
 _SAME = 1e-4
 
 
 def describe_structure(actual: Outputs, recorded: Outputs) -> str:
-    """Return how the names of what both give differ: `output[0]`, `output['logits']`, and inputs
-    that are changed in place.
+    """Return how the names of both sides' outputs differ.
+
+    Names are like `output[0]` and `output['logits']`, and include inputs changed in place.
 
     Args:
-        actual: what the exported program gives, by name.
-        recorded: what the reference gave.
+        actual: the outputs of the exported program, by name.
+        recorded: the outputs of the reference.
     """
     missing = [name for name in actual if name not in recorded]
     extra = [name for name in recorded if name not in actual]
@@ -57,8 +58,9 @@ def _are_none(names: Sequence[str], outputs: Outputs) -> bool:
 
 
 def describe_order(wrong: Sequence[str], actual: Outputs, recorded: Outputs) -> str:
-    """Say which outputs of the reference are others of the exported program; "" unless each wrong
-    one is another.
+    """Return which outputs of the reference match other outputs of the exported program.
+
+    It is "" unless each wrong output matches another one.
 
     Args:
         wrong: the names of outputs that differ.
@@ -76,8 +78,10 @@ def describe_order(wrong: Sequence[str], actual: Outputs, recorded: Outputs) -> 
 def describe_unchanged(
     wrong: Sequence[str], call: RecordedCall, program: ExportedProgram
 ) -> str:
-    """Say which inputs the program changes in place and the reference leaves alone; "" unless each
-    wrong output is one."""
+    """Return the inputs that the program changes in place, and the reference doesn't.
+
+    It is "" unless each wrong output is such an input.
+    """
     names = [name_changed_input(argument.name) for argument in signature(program)]
     inputs = dict(zip(names, flatten(program, call.inputs), strict=True))
     for name in wrong:
@@ -90,7 +94,7 @@ def describe_unchanged(
 
 
 def _find_match(value: Any, name: str, actual: Outputs) -> str | None:
-    """Return the name of another output that has a tensor's values."""
+    """Return the name of another output with the same values as this tensor, or None."""
     if not isinstance(value, Tensor):
         return None
     for other_name, candidate in actual.items():

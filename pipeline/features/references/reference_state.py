@@ -1,7 +1,7 @@
-"""The state that references can change as they run, so that each sequence begins with the first.
+"""The state that references can change, kept so that each sequence begins with the same state.
 
-A reference is any callable: what it reaches through attributes, containers, closures and globals of
-the workspace is walked; tensors, containers and generators of random numbers are restored.
+A reference is any callable. Everything that it reaches through attributes, containers, closures and
+globals of the workspace is walked; tensors, containers and random number generators are restored.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _ATOMS = (
     torch.device,
     torch.Size,
 )
-# Nothing in them is state of a reference, and there is much.
+# These hold no state of a reference, and would be slow to walk.
 _CLOSED = (
     type,
     types.ModuleType,
@@ -64,11 +64,11 @@ class Global:
 
 
 def iter_reachable(root: Any) -> Iterator[Any]:
-    """Yield all that a reference reaches, once each."""
+    """Yield every object that a reference reaches, once each."""
     installed = FolderSet(environment_folders())
     objects: dict[
         Key, Any
-    ] = {}  # keeps what has no other owner, so that no id comes again
+    ] = {}  # keeps temporary objects alive, so that no id is reused
     pending = [root]
     while pending:
         value = pending.pop()
@@ -100,7 +100,7 @@ def _parts(value: Any, installed: FolderSet) -> Iterable[Any]:
         case types.FunctionType():
             return _parts_of_function(value, installed)
         case types.CellType():
-            with suppress(ValueError):  # an empty one
+            with suppress(ValueError):  # an empty cell
                 return [value.cell_contents]
             return ()
     return [vars(value)] if hasattr(value, "__dict__") else ()
@@ -126,12 +126,12 @@ def _names_in(code: types.CodeType) -> Iterator[str]:
 
 
 class KeptState:
-    """The state of references as it is now."""
+    """The state of references at the time of construction."""
 
     def __init__(self, roots: Iterable[Any]) -> None:
         self._kept: dict[
             Key, tuple[Any, Any]
-        ] = {}  # with the objects, so that no id comes again
+        ] = {}  # holds the objects, so that no id is reused
         for root in roots:
             for value in iter_reachable(root):
                 if (content := _content(value)) is not None:
@@ -142,7 +142,7 @@ class KeptState:
         return {_key(value) for value in iter_reachable(root)} & self._kept.keys()
 
     def changed(self) -> set[Key]:
-        """Return the keys of what is no longer as it was kept."""
+        """Return the keys of the state that has changed since."""
         return {
             key
             for key, (value, content) in self._kept.items()
@@ -150,20 +150,22 @@ class KeptState:
         }
 
     def restore(self) -> None:
-        """Restore what changed. Raises ChangedParameterError: no copy of parameters is kept."""
+        """Restore what changed. Raises ChangedParameterError: parameters are not copied."""
         for value, content in self._kept.values():
             if _differs(value, content):
                 _restore(value, content)
 
 
 def refuse_changed_parameter() -> SourceError:
-    """Return the error of a process that goes on after a reference changed what isn't restored."""
+    """Return the error for a reference that changed a parameter for good."""
     return SourceError("a reference changes a parameter in place; change only buffers")
 
 
 def keep_state(references: Sequence[Any]) -> Callable[[], None]:
-    """Return a function that gives what references reach the state that it has now. It raises
-    SourceError where a parameter changed."""
+    """Return a function that restores the current state of everything that references reach.
+
+    The function raises SourceError if a parameter changed.
+    """
     state = KeptState(references)
 
     def restore() -> None:
@@ -175,9 +177,9 @@ def keep_state(references: Sequence[Any]) -> Callable[[], None]:
     return restore
 
 
-# The version of a tensor, and a copy of its values; None for a parameter.
+# The version of a tensor, and a copy of its values (None for a parameter).
 _TensorContent = tuple[int, Tensor | None]
-# Generators of random numbers: how their state is read and set.
+# Random number generators: how their state is read and set.
 _GENERATORS: dict[type, tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]] = {
     torch.Generator: (torch.Generator.get_state, torch.Generator.set_state),
     random.Random: (random.Random.getstate, random.Random.setstate),
@@ -185,7 +187,7 @@ _GENERATORS: dict[type, tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]] 
 
 
 def _content(value: Any) -> Any:
-    """Return a copy of the content of what can change; None for anything else."""
+    """Return a copy of a mutable value's content, or None for anything else."""
     match value:
         case torch.nn.Parameter():
             return _version(value), None
@@ -205,7 +207,7 @@ def _content(value: Any) -> Any:
 
 
 def _version(tensor: Tensor) -> int:
-    with suppress(RuntimeError):  # one of inference mode counts no versions
+    with suppress(RuntimeError):  # inference tensors have no version counter
         return tensor._version
     return 0
 
@@ -275,7 +277,7 @@ def _restore_tensor(tensor: Tensor, content: _TensorContent) -> None:
 
 @contextmanager
 def preserving_globals() -> Iterator[None]:
-    """Restore what a reference may change of its process: modes, defaults and generators."""
+    """Restore the process state that a reference may change: modes, defaults and generators."""
     grad, dtype, device = (
         torch.is_grad_enabled(),
         torch.get_default_dtype(),

@@ -1,6 +1,6 @@
-"""The verdict on an export: does the exported program give what its references gave?
+"""The verdict on an export: does the exported program match its references?
 
-It is apart from the verdicts on lowering and quantization, which are about the package.
+It is separate from the verdicts on lowering and quantization, which are about the package.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pipeline.validate.metrics import json_number
 from pipeline.validate.references import Lane, OpenLane
 
 _MOST_NAMED = 3
-# Up to this share of the outputs, a difference from recorded outputs may be another kernel's.
+# Up to this share of the outputs, a difference from recorded outputs may come from another kernel.
 _SMALL = 0.1
 _SPLIT = (
     "each method has its own state: `emit.memory_planning.share_mutable_buffers` is off"
@@ -36,13 +36,16 @@ _SPLIT = (
 
 
 class ReferenceJudge:
-    """Compares a method with its recordings, and adds the verdict, and each departure as a failure,
-    to its result.
+    """Compares a method with its recordings, and adds the verdict to the method's result.
+
+    Each departure is added as a failure.
 
     Args:
-        programs: those of all methods of the package, with which some recordings call in sequence.
+        programs: the programs of all methods of the package, since some recordings call several
+            methods in sequence.
         shares_state: whether the methods of the package share state.
-        settings: those of the package, with its limits on references, and which methods sample.
+        settings: the settings of the package, with its limits on references and the methods that
+            sample.
     """
 
     def __init__(
@@ -88,14 +91,14 @@ class ReferenceJudge:
             self._judge_sequence(recording, comparison, calls)
 
     def fail_to_read(self, path: str, error: PipelineError) -> None:
-        """Fail for recorded outputs that can't be read."""
+        """Record a failure for recorded outputs that can't be read."""
         self._origins.append(path)
         self._failed = True
         for line in str(error).splitlines():
             self._result.fail(line, about="reference")
 
     def conclude(self) -> None:
-        """Add what came of all recordings to the method's result; nothing without any."""
+        """Add the outcome of all recordings to the method's result, if there are any."""
         if self._origins:
             self._result.reference = self._make_record()
 
@@ -128,9 +131,7 @@ class ReferenceJudge:
         for output in outcome.outputs:
             if output.unjudged:
                 self._unjudged[output.name] = None
-            for fault in output.wrong[
-                :1
-            ]:  # the error; the record has what follows from it
+            for fault in output.wrong[:1]:  # the error; the record has its consequences
                 limit = self._describe_limit(recording, output)
                 self._fail(
                     recording,
@@ -141,8 +142,10 @@ class ReferenceJudge:
                 )
 
     def _describe_limit(self, recording: Recording, output: OutputOutcome) -> str:
-        """Say where a limit that an output exceeds is set, or could be; "" where the output is of
-        another form, or too far off for a limit."""
+        """Return where an exceeded limit is set, or could be set.
+
+        It is "" if the output has another form, or is too far off for a limit.
+        """
         if output.error.mismatch is not None or output.error.disagreeing:
             return ""
         if self._set_at:
@@ -166,8 +169,10 @@ class ReferenceJudge:
         self._result.fail(sentence, where, output, "reference", of_limit)
 
     def _judge_random(self, recording: Recording) -> None:
-        """Fail for a reference that differs from itself, or, of a method that is declared to
-        sample, compare how both are distributed."""
+        """Judge a random reference.
+
+        It fails unless the method is declared to sample; then both distributions are compared.
+        """
         if not self._is_random:
             self._failed = True
             fault = f"{recording.origin}: {recording.random}"

@@ -1,7 +1,7 @@
-"""Refit: new weights for a compiled unit and a linked package, without lowering or linking.
+"""Refit: puts new weights into a compiled unit and a linked package, without lowering or linking.
 
-How each stored blob comes from constants is learnt while a unit is compiled. From then on, weights
-are exchanged instead of compiling.
+How each stored blob derives from constants is learned while a unit is compiled. After that, weights
+are replaced instead of compiled again.
 """
 
 from __future__ import annotations

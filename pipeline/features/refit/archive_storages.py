@@ -1,7 +1,7 @@
-"""Find the storages of an archive's tensors as bytes of the file, and read them when needed.
+"""Finds the storages of an archive's tensors as byte ranges of the file, and reads them on demand.
 
-No torch here. The caller makes sure, before and after, that the archive is the one that was
-planned: nothing is hashed here.
+No torch here. Nothing is hashed either: the caller checks, before and after, that the archive is
+the one that was planned.
 """
 
 from __future__ import annotations
@@ -20,35 +20,37 @@ from pipeline.program.stored_zip import pieces_at, read_at
 
 @dataclass(frozen=True)
 class FileStorage:
-    """A storage at its place in an open file; `nbytes` are its bytes."""
+    """A storage at its place in an open file; `nbytes` is its size in bytes."""
 
     file: int
     begin: int
     nbytes: int
 
     def read(self) -> Array:
-        """Return all bytes. Raises as `read_at` does."""
+        """Return all bytes. Raises what `read_at` raises."""
         array = np.empty(self.nbytes, np.uint8)
         read_at(self.file, self.begin, array.data)
         return array
 
     def pieces(self) -> Iterator[memoryview]:
-        """Yield the bytes in pieces, each valid until the next. Raises as `read` does."""
+        """Yield the bytes in pieces, each valid until the next. Raises what `read` raises."""
         return pieces_at(self.file, self.begin, self.nbytes)
 
 
-# The memory of tensors, as bytes, or in a file until it is read.
+# A storage of tensors: its bytes in memory, or in a file until they are read.
 Storage = Array | FileStorage
 
 
 def read_storage(storage: Storage) -> Array:
-    """Return all bytes of a storage. Raises as `read_at` does."""
+    """Return all bytes of a storage. Raises what `read_at` raises."""
     return storage if isinstance(storage, np.ndarray) else storage.read()
 
 
 def iter_pieces(storage: Storage) -> Iterator[memoryview]:
-    """Yield the bytes of a storage in pieces, each valid until the next. Raises as `read_at`
-    does."""
+    """Yield the bytes of a storage in pieces, each valid until the next.
+
+    Raises what `read_at` raises.
+    """
     if isinstance(storage, np.ndarray):
         yield storage.data
     else:
@@ -71,9 +73,9 @@ class ArchiveStorages:
             yield cls(path, file.fileno())
 
     def find(self, entry: str, kind: str, name: str) -> FileStorage:
-        """Return the storage of a tensor: of the weights, or of the constants.
+        """Return the storage of a tensor, from the weights or from the constants.
 
-        Raises ValueError if there is no such tensor, or it is a pickled object; and SourceError.
+        Raises ValueError if there is no such tensor, or it is a pickled object. Raises SourceError.
         """
         if (entry, kind) not in self._places:
             self._places[entry, kind] = self._find_places(entry, kind)
@@ -86,7 +88,7 @@ class ArchiveStorages:
         return FileStorage(self._file, begin, size)
 
     def _find_places(self, entry: str, kind: str) -> dict[str, tuple[int, int]]:
-        """Return where the storage of each tensor begins in the file, and its bytes."""
+        """Return where each tensor's storage begins in the file, and its size in bytes."""
         places: dict[str, tuple[int, int]] = {}
         with open_archive(self._path) as reader:
             for name, record in reader.payloads(kind, entry).items():

@@ -1,5 +1,6 @@
-"""Find the function that takes the values of a tensor, name its place for people, and tell whether
-its text is one that was read and judged harmless.
+"""Finds the function that is reading a tensor's values, and names its place for people.
+
+It also checks whether the source text of such a function is the version reviewed as harmless.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pipeline.compile.inspect import storages
 from pipeline.program.patching import digest_source
 from pipeline.store.releases import installed_release
 
-# Modules that read to watch, to describe and to find partitions in the store, not to decide.
+# Modules that read values to watch, to describe, or to find partitions in the store, not to decide.
 OBSERVERS = (
     __name__,
     "pipeline.features.refit.watch",
@@ -21,8 +22,8 @@ OBSERVERS = (
     storages.__name__,
     "pipeline.features.preprocess_cache.value_hash",
 )
-# Functions that take the bytes of storages and decide nothing by them, and the digest of their text
-# in the first release of `store.releases`, which has those of others.
+# Functions that take the bytes of storages and base no decision on them, and the digests of their
+# texts in the first release of `store.releases`, which has the digests for other releases.
 _EMITTER = "executorch.exir.emit._emitter"
 _XNNPACK = "executorch.backends.xnnpack.operators.node_visitor"
 SERIALIZERS = (
@@ -30,9 +31,9 @@ SERIALIZERS = (
     f"{_XNNPACK}:NodeVisitor.get_quant_params",
     f"{_XNNPACK}:NodeVisitor.get_serialized_buffer_index",
 )
-# It asks a tensor, of the state of random numbers, for its address, and drops it.
+# It takes the address of the tensor that holds the random number state, and discards it.
 ADDRESS_TRIER = "torch._dynamo.utils:skip_frame_if_in_functorch_mode"
-# It makes a tensor of a number of the graph without an operator.
+# It makes a tensor from a number in the graph without calling an operator.
 _NUMBER_MAKER = (
     "executorch.backends.xnnpack._passes.decompose_batch_norm:"
     "DecomposeBatchNorm.compute_w_and_b"
@@ -53,7 +54,7 @@ _TEXTS = dict(
 
 @cache
 def has_known_text(function: str) -> bool:
-    """Return whether a function of this module is as it was read."""
+    """Return whether the text of one of these functions is the reviewed version."""
     text = digest_source(resolve_name(function))
     return text == installed_release().digest_of(function, _TEXTS[function])
 
@@ -63,15 +64,17 @@ def name_function(frame: Any) -> str:
 
 
 def is_number_maker() -> bool:
-    """Return whether the function that computes now makes a tensor of a number of the graph, by a
-    text that was read."""
+    """Return whether the function that is computing now makes a tensor from a number in the graph.
+
+    Its text must be the reviewed version.
+    """
     frame = _reader()
     function = name_function(frame) if frame is not None else ""
     return function == _NUMBER_MAKER and has_known_text(function)
 
 
 def name_place() -> str:
-    """Return who reads now, as a text for people."""
+    """Return the function and line that read values now, as text for people."""
     frame = _reader()
     if frame is None:
         return "torch"
@@ -79,8 +82,10 @@ def name_place() -> str:
 
 
 def _reader() -> Any:
-    """Return the frame of who reads now: of the innermost function that is neither torch's nor of
-    those that observe; None where there is none."""
+    """Return the frame of the function that reads values now, or None.
+
+    It is the innermost function that belongs neither to torch nor to an observing module.
+    """
     frame: Any = sys._getframe(1)
     while frame is not None:
         module = frame.f_globals.get("__name__", "")

@@ -1,5 +1,7 @@
-"""Tells a `Watch` what becomes of constants while a unit is compiled: of each operator, of what
-gives values to Python or to torch without one, and of what turns dispatching off.
+"""Reports to a `Watch` how constants are used while a unit is compiled.
+
+It reports each operator, each function that passes values to Python or to torch without an
+operator, and each place that turns dispatching off.
 """
 
 from __future__ import annotations
@@ -35,17 +37,17 @@ from pipeline.features.refit.watch import (
 )
 from pipeline.program.patching import replaced, wrapped
 
-# Operators that change where a tensor looks, and no value.
+# Operators that change where a tensor looks, but not its values.
 _MOVING = frozenset(
     {"set_", "resize_", "detach_", "as_strided_", "t_", "transpose_", "squeeze_"}
 )
-# What turns dispatching off.
+# Functions that turn dispatching off.
 _BLINDS = (
     (torch._C, "_DisableTorchDispatch"),
     (_python_dispatch, "_disable_current_modes"),
 )
-# What gives values to Python without a call of an operator. That of storages gives an address, by
-# which serializers take all bytes.
+# Methods that pass values to Python without calling an operator. A storage's `data_ptr` returns an
+# address, from which serializers take all bytes.
 _HOOKS: Mapping[type, tuple[str, ...]] = {
     torch.Tensor: (
         "numpy",
@@ -57,7 +59,8 @@ _HOOKS: Mapping[type, tuple[str, ...]] = {
     ),
     torch.UntypedStorage: ("data_ptr", "tolist", "__getitem__", "__iter__"),
 }
-# Functions of which torch itself reads tensors, where no operator is seen, from which argument on.
+# Functions in which torch itself reads tensors without a visible operator, with the first argument
+# that is read.
 _READERS = (
     (torch, "to_dlpack", 0),
     (torch.utils.dlpack, "to_dlpack", 0),
@@ -65,9 +68,9 @@ _READERS = (
     (torch, "tensor_split", 1),
     (torch.Tensor, "tensor_split", 1),
 )
-# Who turns dispatching off, so that no operator is seen, and uses no value of a constant meanwhile:
-# the first works on fake tensors, the second on numbers of the graph, the third on the state of
-# random numbers, the last traces branches with fake tensors. Others make a gap.
+# Functions that turn dispatching off, which hides operators, but use no values of constants in the
+# meantime. The first works on fake tensors, the second on numbers of the graph, the third on the
+# state of random numbers, and the last traces branches with fake tensors. Any other makes a gap.
 _HARMLESS = frozenset({
     ("torch._subclasses.fake_tensor", "in_kernel_invocation_manager"),
     ("executorch.exir.passes.scalar_to_tensor_pass", "try_coerce"),
@@ -78,7 +81,7 @@ _HARMLESS = frozenset({
 
 @contextmanager
 def watched(watch: Watch) -> Iterator[None]:
-    """Watch what becomes of the sources of `watch` within the context."""
+    """Watch how the sources of `watch` are used within the context."""
     with described_to(watch.note_described), ExitStack() as hooks:
         for owner, names in _HOOKS.items():
             for name in names:
@@ -103,8 +106,7 @@ def _note_hits(
     inputs: Sequence[tuple[ExportedProgram, Any]],
     *args: Any,
 ) -> Any:
-    """Preprocess partitions, and note a gap where those of a result that the store had hold
-    constants."""
+    """Preprocess partitions, and record a gap if a result from the store covers constants."""
     counts = backend.context.counts
     hits = counts.hits
     results = original(backend, inputs, *args)
@@ -125,9 +127,10 @@ def _holds_tensors(program: ExportedProgram) -> bool:
 
 
 def _free_tensors(watch: Watch, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what notes tensors made of Python's values, which were seen when Python got them.
+    """Wrap `torch.tensor` to mark tensors made from Python values as free of constants.
 
-    Torch reads those of tensors in a list itself, where no operator is seen.
+    Such values were recorded when Python got them. If a list holds tensors, torch reads them itself
+    without a visible operator, so they are recorded as read here.
     """
 
     @wraps(original)
@@ -144,7 +147,7 @@ def _free_tensors(watch: Watch, original: Callable[..., Any]) -> Callable[..., A
 
 
 def _note_arguments(watch: Watch, original: Callable[..., Any], first: int) -> Any:
-    """Return what notes as read the tensors that a function takes from argument `first` on."""
+    """Wrap a function to record as read the tensors that it takes from argument `first` on."""
 
     @wraps(original)
     def read(*args: Any, **kwargs: Any) -> Any:
@@ -157,7 +160,7 @@ def _note_arguments(watch: Watch, original: Callable[..., Any], first: int) -> A
 
 
 def _blind(watch: Watch, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what notes a gap where dispatching is turned off by code that may use values."""
+    """Wrap a function that turns dispatching off, to record a gap if its caller may use values."""
 
     def turn_off(*args: Any, **kwargs: Any) -> Any:
         caller = sys._getframe(1)
@@ -170,7 +173,7 @@ def _blind(watch: Watch, original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Mode(TorchDispatchMode):
-    """Tells the watch of each operator that takes a known storage."""
+    """Reports each operator that takes a known storage to the watch."""
 
     supports_higher_order_operators = True
 
@@ -179,7 +182,7 @@ class _Mode(TorchDispatchMode):
         self._watch = watch
 
     @classmethod
-    def _should_skip_dynamo(cls) -> bool:  # by importing it
+    def _should_skip_dynamo(cls) -> bool:  # the default would import dynamo
         return False
 
     @classmethod
@@ -219,7 +222,7 @@ class _Mode(TorchDispatchMode):
         watch.note_readings(func, plain_tensors)
         name = str(func)
         if name == COPY and type(args[0]) in PLAIN and fills_storage(args[0]):
-            watch.note_free(args[0])  # whatever it held
+            watch.note_free(args[0])  # whatever it held before
         described = watch.describe_arguments(args, keywords)
         out = func(*args, **keywords)
         if any(
@@ -261,7 +264,7 @@ def _hooked(owner: Any, name: str, watch: Watch) -> Any:
 
 @contextmanager
 def _replaced(owner: Any, name: str, function: Callable[..., Any]) -> Iterator[None]:
-    """Give a class or module another function within the context, also one that it inherits."""
+    """Replace a function of a class or module within the context, even an inherited one."""
     if name in vars(owner):
         with replaced(owner, name, lambda original: function):
             yield
@@ -274,8 +277,10 @@ def _replaced(owner: Any, name: str, function: Callable[..., Any]) -> Iterator[N
 
 
 def _gather(values: Iterable[Any], plain_tensors: list[torch.Tensor]) -> bool:
-    """Add the plain tensors among the arguments of an operator to a list. Return whether there is
-    another one that has values."""
+    """Append the plain tensors among the arguments of an operator to a list.
+
+    Returns whether there is any other tensor that has values.
+    """
     others = False
     for value in values:
         kind = type(value)

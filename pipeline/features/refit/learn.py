@@ -1,5 +1,7 @@
-"""Learns how the parts of a compiled unit come from constants, from what a watch saw (`watch.py`),
-and whether two results differ in nothing else."""
+"""Learns from a watch's record (`watch.py`) how a compiled unit's parts derive from constants.
+
+It also checks whether two results differ only in such parts.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +38,13 @@ _DIFFERENT = (
 def check_alike(
     before: Json, after: Json, recipe: Recipe, read: Callable[[Digest], bytes]
 ) -> None:
-    """Raise CannotRefitError where two results differ in more than the parts of the second that its
-    recipe makes of constants.
+    """Check that two results differ only in the parts that the recipe makes from constants.
+
+    Raises CannotRefitError if they differ in anything else. The recipe belongs to the second
+    result.
 
     Args:
-        read: a store's.
+        read: the method of a store that reads a blob.
     """
     blobs = _pair(_blob_digests(before["object"]), _blob_digests(after["object"]))
     keys = _pair(_named_keys(before["object"]), _named_keys(after["object"]))
@@ -61,7 +65,7 @@ def _check_blobs(
     recipe: Recipe,
     read: Callable[[Digest], bytes],
 ) -> None:
-    """Raise CannotRefitError for blobs that differ though no constant went into them."""
+    """Raise CannotRefitError for blobs that differ although no constant went into them."""
     exchanged = {old[-64:].encode(): new[-64:].encode() for old, new in keys.items()}
     for old, new in blobs.items():
         if old in payloads:
@@ -74,7 +78,7 @@ def _check_blobs(
 
 
 def _check_facts(before: Json, after: Json, recipe: Recipe) -> None:
-    """Raise CannotRefitError where what is known of a method differs in more than contents."""
+    """Raise CannotRefitError if the facts of a method differ in more than contents."""
     tensors_before = before["constants"]["tensors"]
     tensors_after = after["constants"]["tensors"]
     fixed = set()
@@ -89,7 +93,7 @@ def _check_facts(before: Json, after: Json, recipe: Recipe) -> None:
 
 
 def _shape_of_facts(facts: Json) -> list[Any]:
-    """Return what new weights leave as it is."""
+    """Return the facts that new weights leave unchanged."""
     constants = facts["constants"]
     tensors = [
         hash_json({**tensor, "forms": None}) for tensor in constants["tensors"].values()
@@ -110,8 +114,10 @@ def _named_keys(unit_object: Json) -> list[str]:
 
 
 def _pair(before: Sequence[Any], after: Sequence[Any]) -> dict[Any, Any]:
-    """Return which of the second stands for each of the first. Raises CannotRefitError where some
-    that are one in the one are two in the other."""
+    """Map each element of the first sequence to its counterpart in the second.
+
+    Raises CannotRefitError if the mapping isn't one-to-one.
+    """
     pairs = dict(zip(before, after, strict=False))
     whole = len(before) == len(after) and [
         pairs[element] for element in before
@@ -127,11 +133,12 @@ def find_gap(
     described: Mapping[Digest, Sequence[Any]],
     result: Json,
 ) -> str:
-    """Return what of a compilation was not seen, so that its recipe is true only if another
-    compilation agrees; "" if all was seen.
+    """Return the first part of a compilation that was not seen, or "" if all of it was.
+
+    With such a gap, the recipe can only be trusted once another compilation agrees.
 
     Args:
-        gaps, stored, described: as a watch has them.
+        gaps, stored, described: as in a `Watch`.
     """
     for gap in gaps:
         return gap
@@ -156,10 +163,10 @@ def make_recipe(
     result: Json,
     sources: Callable[[Json], Storage],
 ) -> Recipe:
-    """Make the recipe of a result from what was seen while it was compiled (`watch.Watch`).
+    """Make the recipe of a result from the watch's record of its compilation (`watch.Watch`).
 
-    What rests on a step that can't be repeated is taken to be as it is as long as the constants
-    that went into it are the same.
+    A part that depends on a step that can't be repeated is assumed unchanged as long as the
+    constants that went into it are the same.
     """
     unknown = rests_on_unknown(steps)
     known_guards: list[Json] = []
@@ -200,7 +207,7 @@ def _guard_sources(
     pins: Sequence[tuple[int, str]],
     sources: Callable[[Json], Storage],
 ) -> list[Json]:
-    """Return guards of the constants that steps rest on that can't be repeated."""
+    """Return guards for the constants that unrepeatable steps depend on."""
     pinned: dict[tuple[int, str], None] = {}
     for step, where in pins:
         for number in find_sources(steps, step):
@@ -216,7 +223,7 @@ def _guard_sources(
 
 
 def _explain_unknown(steps: Sequence[Json], number: int) -> str:
-    """Return where a step that can't be repeated was made, or the one that a step rests on."""
+    """Return the place of an unrepeatable step: this one, or one that it depends on."""
     waiting = [number]
     while (step := steps[waiting.pop()])["op"] != UNKNOWN:
         waiting += taken_steps(step)
@@ -224,7 +231,7 @@ def _explain_unknown(steps: Sequence[Json], number: int) -> str:
 
 
 def _without_unused(recipe: Recipe) -> Recipe:
-    """Return a recipe with only the steps that something rests on, and each guard once."""
+    """Return a recipe with only the steps that something depends on, and each guard once."""
     numbers = {old: new for new, old in enumerate(_find_used(recipe))}
 
     def renumber(view: Any) -> Any:
@@ -256,7 +263,7 @@ def _without_unused(recipe: Recipe) -> Recipe:
 
 
 def _find_used(recipe: Recipe) -> list[int]:
-    """Return the steps that something rests on, in their order."""
+    """Return the steps that something depends on, in order."""
     waiting = [guard["view"]["step"] for guard in recipe.guards]
     for makers in recipe.blobs.values():
         waiting += [number for number in makers if number is not None]

@@ -1,4 +1,4 @@
-"""The results that the store keeps of refits, and of links whose files can have other blobs."""
+"""The results that the store keeps of refits, and of links whose files can take other blobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same file with other blobs: pieces of equal sizes are exchanged. No torch."""
+"""Rebuilds a file with other blobs by exchanging pieces of equal sizes. No torch."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ _KEY = re.compile(rb"[0-9a-f]{64}")
 
 
 def hash_shape(objects: Sequence[Json]) -> Digest:
-    """Hash all that linking looks at in objects: sizes of blobs, and which of them, and of the keys
-    of named data, are one. Contents, which it doesn't look at, are numbered."""
+    """Hash everything that linking looks at in objects.
+
+    These are the sizes of blobs, and which blobs and which keys of named data are equal. Contents,
+    which linking doesn't look at, are numbered.
+    """
     numbers: dict[str, int] = {}
 
     def shape(value: Any, name: str = "") -> Any:
@@ -34,8 +37,10 @@ def hash_shape(objects: Sequence[Json]) -> Digest:
 def pair_objects(
     old: Sequence[Json], new: Sequence[Json]
 ) -> tuple[dict[Digest, Digest], dict[str, str]]:
-    """Return which blob, and which key of named data, stands where one stood in objects of the same
-    shape."""
+    """Map the blobs and the keys of named data of old objects to those of new ones.
+
+    Both must have the same shape.
+    """
     blobs: dict[Digest, Digest] = {}
     keys: dict[str, str] = {}
 
@@ -62,9 +67,9 @@ def exchange_pieces(
     keys: Mapping[str, str],
     store: Store,
 ) -> Iterator[Piece]:
-    """Yield the pieces of a file with other blobs, and other keys in what stands between them.
+    """Yield the pieces of a file with other blobs, and with other keys in the data between them.
 
-    Keys are 64 hexadecimal digits behind a prefix that stays. Raises MissingBlobError.
+    Keys are 64 hexadecimal digits after a prefix that stays. Raises MissingBlobError.
     """
     new_keys = {}
     for old, new in keys.items():

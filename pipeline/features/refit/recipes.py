@@ -1,10 +1,10 @@
-"""Recipes: how the bytes of stored blobs come from a program's constants, as a list of steps.
+"""Recipes: how the bytes of stored blobs derive from a program's constants, as a list of steps.
 
-A step makes a storage: from an archive, or by one operator of ATen from views of earlier storages.
-Which steps there were is recorded while torch runs them (`watch.py`); here numpy repeats them with
-other weights, without torch. The operators are few, each of them rounds once, as IEEE 754 has it,
-so that the bytes are torch's; only a square root, which MKL rounds otherwise, is torch's own. What
-is none of them is not repeated, and its constants must stay.
+A step makes a storage: from an archive, or by one ATen operator from views of earlier storages. The
+steps are recorded while torch runs them (`watch.py`); here numpy repeats them with other weights,
+without torch. The operators are few, and each rounds once, according to IEEE 754, so the bytes
+equal torch's. Only the square root, which MKL rounds differently, is computed by torch itself. Any
+other operator is not repeated, and its constants must stay the same.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ SOURCE, LITERAL, UNKNOWN = "source", "literal", "unknown"
 
 
 def _sqrt(values: Array) -> Array:
-    """Compute as torch does, by MKL, of which not every result is the nearest number."""
+    """Compute as torch does, with MKL, whose results are not always the nearest number."""
     import torch
 
     torch.set_num_threads(1)
-    # Aligned as then.
+    # Aligned as it was in torch.
     aligned = torch.empty(values.shape, dtype=getattr(torch, values.dtype.name))
     aligned.numpy()[...] = values
     roots: Array = torch.sqrt(aligned).numpy()
     return roots
 
 
-# They compute a value from the values of the same place, in the dtype of all of these.
+# Operators that compute each value from values at the same place, in their common dtype.
 _COMPUTING: Mapping[str, Callable[..., Array]] = {
     "aten.add.Tensor": np.add,
     "aten.sub.Tensor": np.subtract,
@@ -53,7 +53,7 @@ _COMPUTING: Mapping[str, Callable[..., Array]] = {
     "aten.min.default": np.min,
     "aten.max.default": np.max,
 }
-# They say something of values, in bools.
+# Operators that test values and return bools.
 _COMPARING: Mapping[str, Callable[..., Array]] = {
     "aten.lt.Scalar": np.less,
     "aten.le.Scalar": np.less_equal,
@@ -75,7 +75,7 @@ _COPYING = frozenset(
 _PADDING = "aten.constant_pad_nd.default"
 _FLOATS = frozenset({"float32", "float64"})
 _INTEGERS = frozenset({"int8", "uint8", "int16", "int32", "int64"})
-# Torch computes with halves as floats, and rounds at another place.
+# torch computes halves as floats, and rounds in another place.
 _COMPUTED = _FLOATS | _INTEGERS | {"bool"}
 _OF_FLOATS = frozenset(
     f"aten.{name}"
@@ -84,8 +84,10 @@ _OF_FLOATS = frozenset(
 
 
 def is_repeatable(step: Json) -> bool:
-    """Return whether numpy gives the bytes that torch gives for a step, as far as its operator,
-    its dtypes and the kinds of its arguments tell."""
+    """Return whether numpy gives the same bytes as torch for a step.
+
+    The answer depends only on its operator, its dtypes and the kinds of its arguments.
+    """
     op = step["op"]
     if op in (SOURCE, LITERAL):
         return True
@@ -101,14 +103,16 @@ def is_repeatable(step: Json) -> bool:
         return len(set(dtypes)) == 1 and _is_compared(dtypes[0], args)
     dtype = step["dtype"]
     kinds = _FLOATS if op in _OF_FLOATS else _COMPUTED
-    # A float is a double too.
+    # float64 holds every float32 value exactly.
     exact = {dtype, "float32"} if dtype == "float64" else {dtype}
     return op in _COMPUTING and dtype in kinds and set(dtypes) <= exact
 
 
 def _is_compared(dtype: str, args: Sequence[Any]) -> bool:
-    """Return whether numbers among the arguments of a comparison are such that torch compares in
-    the dtype of its tensor: in floats for a fraction, in integers for a number and a bool."""
+    """Return whether torch makes a comparison with these numbers in the dtype of its tensor.
+
+    torch compares in floats for a fraction, and in integers for a number and a bool.
+    """
     numbers = [argument for argument in args if not isinstance(argument, Mapping)]
     if dtype in _INTEGERS:
         return all(isinstance(number, int) for number in numbers)
@@ -123,12 +127,12 @@ def views_of(step: Json) -> list[Any]:
 
 
 def taken_steps(step: Json) -> list[int]:
-    """Return the numbers of the steps that a step takes something of."""
+    """Return the numbers of the steps that a step takes input from."""
     return list(step.get("of", ())) + [view["step"] for view in views_of(step)]
 
 
 def find_sources(steps: Sequence[Json], number: int) -> list[int]:
-    """Return the source steps that a step rests on, in their order."""
+    """Return the source steps that a step depends on, in order."""
     visited = set()
     waiting = [number]
     while waiting:
@@ -141,7 +145,7 @@ def find_sources(steps: Sequence[Json], number: int) -> list[int]:
 
 
 def rests_on_unknown(steps: Sequence[Json]) -> list[bool]:
-    """Return of each step whether it, or one that it rests on, can't be repeated."""
+    """Return, for each step, whether it or a step that it depends on can't be repeated."""
     unknown: list[bool] = []
     for step in steps:
         unknown.append(
@@ -151,12 +155,13 @@ def rests_on_unknown(steps: Sequence[Json]) -> list[bool]:
 
 
 class Evaluation:
-    """Repeats steps with the storages of other weights; keeps nothing.
+    """Repeats steps with the storages of other weights, and keeps no results.
 
     Args:
         sources: returns a source step's storage.
 
-    Raises UnknownValueError for steps that no watch writes, and for one that can't be repeated.
+    Raises:
+        UnknownValueError: a step is one that no watch writes, or can't be repeated.
     """
 
     def __init__(
@@ -173,7 +178,7 @@ class Evaluation:
         return look_at(read_storage(self.storage(view.step)), view)
 
     def storage(self, number: int) -> Storage:
-        """Return what a step makes."""
+        """Return the storage that a step makes."""
         step = self._steps[number]
         if step["op"] == SOURCE:
             return self._sources(step)
@@ -192,7 +197,7 @@ class Evaluation:
         if op in _COPYING:
             values = self.values(views[0])
             if dtype != views[0].dtype:
-                _refuse_nan(values)  # of which bfloat16 keeps no bit
+                _refuse_nan(values)  # bfloat16 doesn't keep its bits
                 values = cast(values, views[0].dtype, dtype)
                 _refuse_nan(values)
             return np.broadcast_to(values, step["sizes"])
@@ -209,8 +214,10 @@ class Evaluation:
         return values
 
     def _arguments(self, step: Json, dtype: str) -> Iterator[Any]:
-        """Yield arguments as torch's kernels take them: numbers, too, of the dtype in which they
-        compute."""
+        """Yield arguments as torch's kernels take them.
+
+        Numbers, too, are in the dtype in which the kernels compute.
+        """
         kind = np.dtype(dtype)
         for argument in step["args"]:
             if isinstance(argument, Mapping):
@@ -220,8 +227,10 @@ class Evaluation:
 
 
 def _refuse_nan(values: Array) -> None:
-    """Raise UnknownValueError for a NaN that is computed: its sign and payload differ between
-    libraries and processors. One that is copied is exact."""
+    """Raise UnknownValueError for a computed NaN.
+
+    Its sign and payload differ between libraries and processors. A NaN that is copied is exact.
+    """
     if values.dtype.kind == "f" and values.size and np.isnan(values.min()):
         raise UnknownValueError("a NaN that is computed from constants")
 

@@ -1,11 +1,11 @@
-"""New weights in compiled units without lowering: when that may be, and how it is learnt.
+"""New weights in compiled units without lowering: when that is allowed, and how it is learned.
 
-A second key names what a unit is but for the contents of its constants. The record under it names
-the last result that was compiled so, with the recipe that was learnt from watching its constants
-(`watch.py`): it must give that result again. Where not all of a compilation was seen, its recipe is
-used only once another compilation, with other weights, differs in nothing but the bytes of
-constants. From then on new weights are put into the result without torch, as long as no value that
-Python read is another one.
+A second key identifies a unit apart from the contents of its constants. The record stored under it
+names the last result that was compiled that way, with the recipe learned from watching its
+constants (`watch.py`). The recipe must reproduce that result. If part of a compilation was not
+seen, its recipe is used only once another compilation, with other weights, differs only in the
+bytes of constants. After that, new weights are put into the result without torch, as long as no
+value that Python read has changed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _log = logging.getLogger(__name__)
 
 
 def why_never(action: Action[CompileInputs]) -> str:
-    """Return why a unit is compiled whenever its weights change; "" where it need not be."""
+    """Return why a unit is compiled whenever its weights change, or "" if it needn't be."""
     inputs = action.inputs
     if inputs.emit.holds_lines:
         return "its bytes contain source lines (emit.emit_stacktrace or emit.etrecord)"
@@ -81,18 +81,18 @@ def refit_unit(
     stages: Stages,
     here: bool = False,
 ) -> bool:
-    """Put new weights into a unit that was compiled, if that is known to give what compiling
-    gives, and record the result. Return whether it was done.
+    """Put new weights into a compiled unit and record the result; return whether that was done.
 
-    Imports no torch but for a step that only torch repeats. `here`, in the process that builds, a
-    miss is not recorded, since a worker finds it too.
+    It is done only if compiling is known to give the same result. Torch is imported only for a step
+    that torch alone can repeat. With `here`, in the building process, a miss is not recorded,
+    because a worker will find it too.
     """
     store = workspace.store
     if why_never(action):
         return False
     with suppress(MissingBlobError, PipelineError), store.lock(action.digest):
         if store.get(action.digest) is not None:
-            return False  # somebody made it meanwhile
+            return False  # made in the meantime
         result, why = None, ""
         with stages.stage("load"):
             record = find_record(action, store)
@@ -114,7 +114,7 @@ def refit_unit(
             store.put_result(
                 record.key, {**record.result, "misses": 0}, peak=record.peak
             )
-        # Memory is given to the next one as if it had to be compiled.
+        # Let the next action reserve memory as if it had to be compiled.
         store.put_result(
             action.key, result, stages.total, stages.seconds(), record.peak
         )
@@ -123,9 +123,9 @@ def refit_unit(
 
 
 def find_record(action: Action[CompileInputs], store: Store) -> ActionEntry | None:
-    """Return the record of what a unit is but for its weights, if it was compiled before.
+    """Return the record of a unit apart from its weights, if it was compiled before.
 
-    Raises as `identify_source` does, and MissingBlobError.
+    Raises the same errors as `identify_source`, and MissingBlobError.
     """
     return store.get_by_key(_structure_key(action, store))
 
@@ -136,9 +136,9 @@ def make_refit(
     workspace: Workspace,
     put: Put,
 ) -> dict[str, Any]:
-    """Return the result of a unit with the weights of its sources, by a record that is proven.
+    """Return the result of a unit with the weights of its sources, from a proven record.
 
-    Raises CannotRefitError, which says why; and MissingBlobError.
+    Raises CannotRefitError, which says why, and MissingBlobError.
     """
     store = workspace.store
     base = store.get(found.result["base"])
@@ -152,8 +152,10 @@ def make_refit(
 
 
 def explain_refit(action: Action[CompileInputs], workspace: Workspace) -> str:
-    """Say whether a unit that is stale needs no lowering, or why it does; "" where it was never
-    compiled with other weights."""
+    """Return whether a stale unit needs no lowering, or why it does, in words.
+
+    It is "" if the unit was never compiled with other weights.
+    """
     store = workspace.store
     with suppress(MissingBlobError, PipelineError):
         record = None if why_never(action) else find_record(action, store)
@@ -174,8 +176,10 @@ def explain_refit(action: Action[CompileInputs], workspace: Workspace) -> str:
 
 
 def _structure_key(action: Action[CompileInputs], store: Store) -> Key:
-    """Return the key of the record of a unit apart from the contents of its constants: that of its
-    compile action, with the structures of programs in their place."""
+    """Return the key of a unit's record, which leaves out the contents of its constants.
+
+    It is the key of the unit's compile action, with the programs replaced by their structures.
+    """
     structures: dict[str, Json] = {}
     for name, source in action.inputs.sources.items():
         if name in action.inputs.quantizes:
@@ -186,7 +190,7 @@ def _structure_key(action: Action[CompileInputs], store: Store) -> Key:
                 "structure": structure,
                 "names": names,
                 "origins": result["origins"],
-                "facts": result["facts"],  # which the manifest tells
+                "facts": result["facts"],  # reported in the manifest
             }
             structures[name] = {"quantized": hash_json(described)}
         else:
@@ -209,7 +213,10 @@ def _quantized(action: Action[CompileInputs], method: str, store: Store) -> Json
 def _open_sources(
     action: Action[CompileInputs], workspace: Workspace
 ) -> Iterator[Sources]:
-    """Open the archives of a unit's methods, and give what reads a storage of a source step."""
+    """Open the archives of a unit's methods.
+
+    Yields a function that returns the storage of a source step.
+    """
     store = workspace.store
     places: dict[str, tuple[Path, str]] = {}
     for name, source in action.inputs.sources.items():
@@ -233,7 +240,7 @@ def _open_sources(
     guard = guard_sources(
         list(action.inputs.sources.values()),
         store,
-        workspace.file_digests,  # known to the process that planned
+        workspace.file_digests,  # known from planning
     )
     with guard, ExitStack() as files:
         paths = {path for path, _ in places.values()}
@@ -244,16 +251,16 @@ def _open_sources(
 
 
 def begin_lesson(action: Action[CompileInputs], workspace: Workspace) -> Lesson | None:
-    """Return the lesson of a unit that is about to be compiled; None where there is none."""
+    """Return the `Lesson` for a unit that is about to be compiled, or None."""
     return Lesson.begin(action, workspace) if workspace.refit else None
 
 
 class Lesson(CompileListener):
-    """What one compilation adds to what is known of how a unit's weights are stored.
+    """Learns how a unit's weights are stored, from one compilation.
 
     Attributes:
         found: the record of a compilation with other weights; None before the first.
-        watch: of this compilation.
+        watch: the watch of this compilation.
     """
 
     def __init__(
@@ -274,31 +281,31 @@ class Lesson(CompileListener):
     def begin(
         cls, action: Action[CompileInputs], workspace: Workspace
     ) -> Lesson | None:
-        """Return the lesson of a unit that is about to be compiled; None where there is none."""
+        """Return the lesson for a unit that is about to be compiled, or None."""
         if why_never(action):
             return None
         key = _structure_key(action, workspace.store)
         record = workspace.store.get_by_key(key)
         if record is not None and record.result["misses"] >= _MOST_MISSES:
-            return None  # it is the same each time; partitions are found in the store without it
+            return None  # it misses each time; without a lesson, the store's partitions are used
         from pipeline.features.refit.watch import Watch
 
         return cls(action, workspace, key, record, Watch())
 
     @property
     def earlier(self) -> Digest | None:
-        """The action of a compilation with other weights, where there was one."""
+        """The action of a compilation with other weights, or None."""
         if self.found is None or self.found.result["base"] == self.action.digest:
             return None
         return Digest(self.found.result["base"])
 
     @property
     def forgoes_cache(self) -> bool:
-        # At first a partition that the store has is worth more than what may be learnt of it.
+        # At first, a partition in the store is worth more than a lesson about it.
         return self.earlier is not None
 
     def add_sources(self, methods: Mapping[str, UnloweredMethod]) -> None:
-        """Tell the watch of the constants of methods, as they are in their archives."""
+        """Register the constants of methods, as they are in their archives, with the watch."""
         for method, loaded in methods.items():
             program = loaded.program
             kinds = {"weights": program.state_dict, "constants": program.constants}
@@ -314,7 +321,7 @@ class Lesson(CompileListener):
             yield
 
     def end(self, result: Json, peak: int) -> None:
-        """Record what was learnt."""
+        """Record what was learned."""
         before: Json = self.found.result if self.found else {"why": "", "misses": 0}
         record: dict[str, Any] = {
             "base": self.action.digest,
@@ -332,7 +339,7 @@ class Lesson(CompileListener):
             }
         except CannotRefitError as reason:
             if self.found is not None and self.earlier is None:
-                return  # what was learnt of the same weights still holds
+                return  # what was learned from the same weights still holds
             record["why"] = str(reason)
             if self.found is not None:
                 _log.warning(
@@ -341,9 +348,12 @@ class Lesson(CompileListener):
         self.workspace.store.put_result(self.key, record, peak=peak)
 
     def _prove(self, result: Json) -> Recipe:
-        """Return the recipe of a result. Raises CannotRefitError where it doesn't give this result;
-        and, where not all of the compilation was seen, if there was none with other weights, or its
-        result differs from this one in more than weights."""
+        """Return the recipe of a result.
+
+        Raises CannotRefitError if the recipe doesn't reproduce this result. If part of the
+        compilation was not seen, it is also raised if there was no compilation with other weights,
+        or if that result differs from this one in more than weights.
+        """
         watch = self.watch
         store = self.workspace.store
         with _open_sources(self.action, self.workspace) as sources:

@@ -1,8 +1,8 @@
-"""The files of a package that was linked, with other blobs: those of new weights, say.
+"""Puts other blobs into the files of a linked package, such as those of new weights.
 
-What linking lays out depends on sizes of blobs, and on which of them are one. A second key names
-what a link is but for the contents of its blobs. The record under it has the pieces that the files
-were put together of, in which blobs are exchanged without torch.
+The layout that linking produces depends on the sizes of blobs, and on which of them are equal. A
+second key identifies a link apart from the contents of its blobs. The record stored under it has
+the pieces that the files were assembled from, in which blobs are exchanged without torch.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pipeline.store.pieces import Piece
 from pipeline.store.store import MissingBlobError, Store
 from pipeline.store.workspace import Workspace
 
-# Of a link's key.
+# Fields of a link's key that don't affect the layout.
 _NOT_LAID_OUT = (
     "package",
     "model",
@@ -48,7 +48,7 @@ def keep_pieces(
     pieces: Mapping[str, Sequence[Piece]],
     store: Store,
 ) -> None:
-    """Keep the pieces of the files that were linked, if others could have other blobs."""
+    """Keep the pieces of the linked files, if other blobs can be put into them."""
     if _depends_on_sizes(action, units):
         record = {"compiles": dict(action.inputs.compiles), "pieces": pieces}
         store.put_result(_shape_key(action, units, shared), record)
@@ -60,12 +60,14 @@ def relink_package(
     stages: Stages,
     deliver: Deliver,
 ) -> bool:
-    """Put other blobs into the files that were linked of objects like these, if there are such, and
-    deliver the result. Return whether it was done. Imports no torch."""
+    """Put other blobs into the files linked from similar objects, and deliver the result.
+
+    Returns whether there were such files. Imports no torch.
+    """
     store = workspace.store
     with suppress(MissingBlobError), store.lock(action.digest):
         if store.get(action.digest) is not None:
-            return False  # somebody made it meanwhile
+            return False  # made in the meantime
         with stages.stage("load"):
             units, spent = load_units(action, store)
             if not _depends_on_sizes(action, units):
@@ -89,7 +91,7 @@ def relink_package(
 
 
 def _depends_on_sizes(action: Action[LinkInputs], units: Units) -> bool:
-    """Return whether files are laid out by nothing but sizes of blobs and which of them are one."""
+    """Return whether the layout depends only on the sizes of blobs, and which of them are equal."""
     constants = any([*find_blobs(value)] for _, value in action.key["constant_methods"])
     inline = action.key["layout"].get("extract_delegate_segments") is False
     return not (constants or inline or any(unit["etrecord"] for unit in units.values()))
@@ -98,8 +100,10 @@ def _depends_on_sizes(action: Action[LinkInputs], units: Units) -> bool:
 def _shape_key(
     action: Action[LinkInputs], units: Units, shared: Shared
 ) -> dict[str, Any]:
-    """Name the record of files of one layout, in whatever package: a new adapter is linked by that
-    of another."""
+    """Return the key of the record for files of one layout, in any package.
+
+    A new adapter is thus linked from the record of another.
+    """
     objects = [unit["object"] for unit in units.values()]
     key = {
         name: value
@@ -107,7 +111,7 @@ def _shape_key(
         if name not in (*_NOT_LAID_OUT, *action.inputs.additions)
     }
     if metadata := make_metadata(action.key, units):
-        key["metadata"] = metadata  # which stands in the file, between blobs
+        key["metadata"] = metadata  # stored in the file, between blobs
     places = [shared.find(unit) for unit in objects]
     description = {"units": list(units), "shape": hash_shape(objects), "shared": places}
     return {**key, "kind": "relink", **description}
@@ -116,8 +120,9 @@ def _shape_key(
 def _exchange(
     record: Json, units: Units, store: Store
 ) -> dict[str, list[Piece]] | None:
-    """Return the pieces of the files that a record describes, with the blobs of these units; None
-    where it does not fit them, as one of a remote may not.
+    """Return the pieces of the files in a record with the blobs of these units.
+
+    Returns None if the record doesn't fit the units, as a remote's record might not.
 
     Raises MissingBlobError.
     """
@@ -134,7 +139,7 @@ def _exchange(
     if hash_shape(bases) != hash_shape(objects):
         return None
     blobs, keys = pair_objects(bases, objects)
-    # Shared constants are called after their digests.
+    # Shared constants are named by their digests.
     names = keys | {str(old): str(new) for old, new in blobs.items()}
     return {
         stem: list(exchange_pieces(file_pieces, blobs, names, store))

@@ -1,7 +1,7 @@
-"""New weights in a compiled unit: the object and the facts that compiling would give, without it.
+"""Puts new weights into a compiled unit: makes the results of compiling without compiling.
 
-All here is JSON as the store keeps it, and bytes: no torch. A recipe belongs to a base, a result
-that was compiled while its constants were watched.
+The results are an object and facts. Everything here is JSON as the store keeps it, and bytes: no
+torch. A recipe belongs to a base: a result that was compiled while its constants were watched.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from pipeline.features.refit.recipes import Evaluation, find_sources
 from pipeline.store.digest import Digest, hash_bytes, hash_pieces
 
 Json = Mapping[str, Any]
-# A store's `put_pieces`
+# A store's `put_pieces`.
 Put: TypeAlias = Callable[[Callable[[], Iterable[memoryview]]], Digest]
-# SHA-256, by which XNNPACK's payloads name their data.
+# SHA-256, which XNNPACK's payloads use to name their data.
 KEY = re.compile(rb"[0-9a-f]{64}")
 _GROUPS = ("constants", "mutable", "delegates", "external_constants")
 
 
 class CannotRefitError(Exception):
-    """New weights can't be put into a result: something depends on them that may be otherwise."""
+    """New weights can't be put into a result, because something that may change depends on them."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """The way in which the parts of a result come from constants.
+    """How the parts of a result derive from constants.
 
     Attributes:
-        steps: as `Evaluation` takes them.
-        guards: views of which Python read values, with their digest and who read them.
-        blobs: by blob of the base's object, the steps whose storages it holds; None among them
-            stands for bytes that no constant went into.
+        steps: in the form that `Evaluation` expects.
+        guards: views whose values Python read, with their digests and the places that read them.
+        blobs: by blob of the base's object, the steps whose storages it holds; None stands for
+            bytes that no constant went into.
         described: by digest of a tensor in the base's description of constants, its views.
     """
 
@@ -55,7 +55,7 @@ class Recipe:
     described: Mapping[Digest, Sequence[Json | None]]
 
     def name_constants(self, number: int) -> str:
-        """Return the names of the constants that a step rests on, for people."""
+        """Return the names of the constants that a step depends on, for people."""
         names = [self.steps[n]["name"] for n in find_sources(self.steps, number)]
         more = ""
         if len(names) > 3:
@@ -64,13 +64,13 @@ class Recipe:
 
 
 class _Changes:
-    """The blobs and keys that stand in the place of those of a base; bytes are stored by `put`."""
+    """The blobs and keys that replace those of a base; `put` stores the bytes."""
 
     def __init__(self, put: Put) -> None:
         self.put = put
         self.blobs: dict[Digest, Digest] = {}
         self.keys: dict[str, str] = {}
-        self.storages: dict[int, Digest] = {}  # of steps
+        self.storages: dict[int, Digest] = {}  # by step
 
     def exchange(self, old: Digest, data: Storage, size: int) -> Digest:
         if data.nbytes != size:
@@ -79,8 +79,10 @@ class _Changes:
         return self.blobs[old]
 
     def check(self, parts: Mapping[Any, Any], plural_noun: str) -> None:
-        """Raise CannotRefitError where parts that differed are the same now, since tables of a
-        program hold each once."""
+        """Raise CannotRefitError if parts that used to differ are now equal.
+
+        The tables of a program hold equal parts only once.
+        """
         if len({*parts.values()}) < len(parts):
             raise CannotRefitError(
                 f"two {plural_noun} that used to differ are now equal"
@@ -98,11 +100,12 @@ def refit(
 
     Args:
         base: the result that the recipe was made with.
-        sources: returns the storage of a source step, of the new weights.
-        read: a store's.
-        put: a store's `put_pieces`; or `hash_again`, to find out what would be stored.
+        sources: returns the storage of a source step, from the new weights.
+        read: the method of a store that reads a blob.
+        put: a store's `put_pieces`, or `hash_again` to find out what would be stored.
 
-    Raises CannotRefitError, which says why.
+    Raises:
+        CannotRefitError: new weights can't be put into the base; the message says why.
     """
     try:
         evaluation = Evaluation(recipe.steps, sources)
@@ -119,12 +122,12 @@ def refit(
 
 
 def hash_again(pieces: Callable[[], Iterable[memoryview]]) -> Digest:
-    """Return the digest that storing pieces would give."""
+    """Return the digest that storing the pieces would give."""
     return hash_pieces(pieces())
 
 
 def _check_guards(recipe: Recipe, evaluation: Evaluation) -> None:
-    """Raise CannotRefitError where a value that Python read is another one now."""
+    """Raise CannotRefitError if a value that Python read has changed."""
     digests: dict[str, Digest] = {}
     for guard in recipe.guards:
         view = View.from_json(guard["view"])
@@ -193,7 +196,7 @@ def _hash_key(data: Storage) -> str:
 def _make_payloads(
     unit_object: Json, read: Callable[[Digest], bytes], changes: _Changes
 ) -> None:
-    """Exchange the keys of named data in the payloads of delegates, which have a fixed length."""
+    """Exchange the keys of named data, which have a fixed length, in the payloads of delegates."""
     keys = {
         old[-64:].encode(): new[-64:].encode()
         for old, new in changes.keys.items()
@@ -218,7 +221,7 @@ def _whole(data: bytes) -> Iterator[memoryview]:
 def _describe_tensors(
     recipe: Recipe, evaluation: Evaluation, base: Json, changes: _Changes
 ) -> dict[Digest, tuple[Digest, dict[Digest, int]]]:
-    """Return, by digest in the base's description of constants, the new one and its forms."""
+    """Return the new digest and forms of each tensor in the base's description of constants."""
     described: dict[Digest, tuple[Digest, dict[Digest, int]]] = {}
     for method in base["methods"].values():
         for old, tensor in method["constants"]["tensors"].items():
@@ -263,7 +266,7 @@ def exchange(
     keys: Mapping[str, str],
     tensors: Mapping[Digest, tuple[Digest, Mapping[Digest, int]]],
 ) -> dict[str, Any]:
-    """Return a result with other blobs, keys of named data, and constants in its description."""
+    """Return a result with other blobs, keys of named data, and described constants."""
 
     def blob(entry: Json) -> dict[str, Any]:
         return {**entry, "digest": blobs[entry["digest"]]}
@@ -319,7 +322,7 @@ def _exchange_constants(
 
 
 def iter_named(unit_object: Json) -> Iterator[Json]:
-    """Yield the named data of an object, those of external files too."""
+    """Yield the named data of an object, including external files."""
     yield from unit_object["named"]
     for entries in unit_object["named_external"].values():
         yield from entries
@@ -331,7 +334,7 @@ def payload_digests(unit_object: Json) -> set[Digest]:
 
 
 def iter_blobs(unit_object: Json) -> Iterator[Json]:
-    """Yield the blobs of an object but for that of its program, in the order of their tables."""
+    """Yield the blobs of an object, except its program, in the order of their tables."""
     for group in _GROUPS:
         yield from unit_object[group]
     yield from (entry["blob"] for entry in iter_named(unit_object))

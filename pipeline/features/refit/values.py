@@ -1,4 +1,4 @@
-"""Values of tensors without torch: their layouts in storages, and casts of dtypes."""
+"""Values of tensors without torch: their layouts in storages, and casts between dtypes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pipeline.compile.inspect.arrays import (
 def lay_out(values: Array, sizes: Sequence[int], strides: Sequence[int]) -> Array:
     """Return the bytes of a new storage that holds values in the order of these strides.
 
-    Raises UnknownValueError where strides leave gaps or overlap, or the sizes are others.
+    Raises UnknownValueError if strides leave gaps or overlap, or if the sizes don't match.
     """
     if tuple(values.shape) != tuple(sizes):
         raise UnknownValueError("values of another shape than torch's")
@@ -38,7 +38,7 @@ def lay_out(values: Array, sizes: Sequence[int], strides: Sequence[int]) -> Arra
 
 
 def cast(values: Array, old: str, new: str) -> Array:
-    """Return values of a dtype as those of another, as torch's `to` gives them.
+    """Cast values from one dtype to another, with the results of torch's `to`.
 
     Raises UnknownValueError for casts whose result may differ from torch's.
     """
@@ -55,13 +55,13 @@ def cast(values: Array, old: str, new: str) -> Array:
     if not exact or new == "bool":
         raise UnknownValueError(f"{old} as {new}")
     with np.errstate(over="ignore"):
-        if new == "float16":  # torch makes a float of a double first
+        if new == "float16":  # torch first converts a double to a float
             values = values.astype("float32")
         return values.astype(new)
 
 
 def can_cast(old: str, new: str) -> bool:
-    """Return whether `cast` knows the values that torch gives."""
+    """Return whether `cast` gives the same values as torch."""
     try:
         cast(
             np.empty(0, old if old in NUMPY else f"uint{8 * width(old)}"),

@@ -1,11 +1,11 @@
-"""The record of what becomes of constants while a unit is compiled.
+"""The record of how constants are used while a unit is compiled.
 
-Every storage that torch computes from a constant is a step of a recipe; every value that reaches
-Python is a guard, which must be the same again; the storages whose bytes serializers take are the
-candidates for blobs. Operators that numpy can't repeat make steps of their own kind, and what is
-read of these, or stored, is guarded by the constants that went into them. Where something can't be
-seen, the record says so (`Watch.gaps`): then it proves nothing by itself. What tells the record of
-all this is in `hooks.py`.
+Every storage that torch computes from a constant is a step of a recipe. Every value that reaches
+Python is a guard, which must stay the same. The storages whose bytes serializers take are the
+candidates for blobs. Operators that numpy can't repeat make steps of their own kind; if their
+results are read or stored, the constants that went into them become guards. If something can't be
+seen, the record says so (`Watch.gaps`) and proves nothing by itself. `hooks.py` reports all this to
+the record.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from pipeline.features.refit.recipes import (
 from pipeline.store.digest import Digest, hash_bytes
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
-# Bytes of a tensor that is no constant of the program, in a record.
+# The most bytes of a literal in a record. Literals are tensors that hold no constants.
 _LONGEST_LITERAL = 1 << 16
-# Their result has the shape of what they take, and none of its values.
+# Their result has the shape of their argument, but none of its values.
 _FACTORIES = frozenset(
     f"aten.{name}.default"
     for name in (
@@ -50,11 +50,11 @@ _FACTORIES = frozenset(
         *("new_ones", "new_empty", "new_empty_strided", "new_full"),
     )
 )
-# Keywords that say what a result is made as, which is seen by the result.
+# Keywords that set properties of a result, which can be seen on the result.
 _OF_RESULTS = frozenset({"dtype", "memory_format", "layout", "device", "pin_memory"})
 COPY = "aten.copy_.default"
 READING = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
-# Tensors without values of their own.
+# Tensors that hold no values.
 FAKES = (FakeTensor, FunctionalTensor)
 
 
@@ -62,12 +62,13 @@ class Watch:
     """The record of one compilation.
 
     Attributes:
-        steps: as `recipes.Evaluation` takes them.
-        guards: `view`s whose values were read, the `digest` of these and `where` that was.
-        stored: by the digest of bytes that a serializer took, the steps that made them; None
-            stands for a storage that no constant went into.
+        steps: in the form that `recipes.Evaluation` expects.
+        guards: `view`s whose values were read, the `digest` of the values, and `where` they were
+            read.
+        stored: by the digest of bytes that a serializer took, the steps that made them; None stands
+            for a storage that no constant went into.
         described: by the digest of a tensor that the description of constants names, its views.
-        gaps: what could not be seen, and may rest on values, each once.
+        gaps: places that could not be seen and may depend on values, each once.
     """
 
     def __init__(self) -> None:
@@ -76,14 +77,14 @@ class Watch:
         self.stored: dict[Digest, list[int | None]] = {}
         self.described: dict[Digest, list[View | None]] = {}
         self.gaps: dict[str, None] = {}
-        # The step that made a storage; None where no constant went into it.
+        # The step that made a storage; None if no constant went into it.
         self._storages: dict[int, tuple[StorageWeakRef, int | None]] = {}
         self._literals: dict[tuple[bytes, int], int] = {}
 
     def add_source(
         self, tensor: torch.Tensor, method: str, kind: str, name: str
     ) -> None:
-        """Note that a tensor's storage holds a constant of a method's source."""
+        """Record that a tensor's storage holds a constant of a method's source."""
         if type(tensor) not in PLAIN or tensor.layout is not torch.strided:
             self.note_gap(f"{name} is not a plain tensor")
         elif self.find(tensor) is None:
@@ -92,11 +93,11 @@ class Watch:
             )
 
     def note_gap(self, what: str) -> None:
-        """Note what could not be seen."""
+        """Record something that could not be seen."""
         self.gaps[what] = None
 
     def find(self, tensor: torch.Tensor) -> View | None:
-        """Return the place of a tensor in a storage that is known; None where it is in none."""
+        """Return the place of a tensor in a known storage, or None."""
         if type(tensor) not in PLAIN or tensor.layout is not torch.strided:
             return None
         step = self._find_step(tensor.untyped_storage())
@@ -107,17 +108,18 @@ class Watch:
         return entry[1] if entry else None
 
     def is_accounted(self, tensor: torch.Tensor) -> bool:
-        """Return whether it is known of a plain tensor's storage what went into it."""
+        """Return whether the origin of a plain tensor's storage is known."""
         return tensor.untyped_storage()._cdata in self._storages
 
     def note_free(self, tensor: torch.Tensor) -> None:
-        """Note that no constant went into the storage of a plain tensor."""
+        """Record that no constant went into the storage of a plain tensor."""
         if not self.is_accounted(tensor):
             storage = tensor.untyped_storage()
             self._storages[storage._cdata] = StorageWeakRef(storage), None
 
     def _note(self, tensor: torch.Tensor, step: dict[str, Any]) -> None:
-        # The reference keeps the address from being given to another storage, and no memory.
+        # The reference keeps the address from being reused for another storage, but holds no
+        # memory.
         storage = tensor.untyped_storage()
         self.steps.append(step)
         self._storages[storage._cdata] = StorageWeakRef(storage), len(self.steps) - 1
@@ -125,7 +127,7 @@ class Watch:
     def describe_arguments(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> list[Any]:
-        """Return the arguments of a call as those of a step; a text stands for what none has."""
+        """Return a call's arguments in the form of a step, with text for unsupported ones."""
         more = {}
         for n, v in kwargs.items():
             if n not in _OF_RESULTS and v not in (None, False):
@@ -145,7 +147,7 @@ class Watch:
         return f"a {type(value).__name__}"
 
     def _add_literal(self, tensor: torch.Tensor) -> View | None:
-        """Make a step of a tensor that no constant went into; None for one that is too long."""
+        """Add a step for a tensor that no constant went into; return None if it is too long."""
         if not self.is_accounted(tensor) and not self._is_new_number(tensor):
             self.note_gap(f"a tensor of unknown origin in {name_place()}")
         with no_dispatch():
@@ -169,7 +171,7 @@ class Watch:
         return tensor.numel() == 1 and is_number_maker()
 
     def note_result(self, name: str, args: list[Any], out: Any) -> None:
-        """Note what an operator made of known storages, given the arguments of its step."""
+        """Record the results of an operator on known storages, given its step's arguments."""
         new_tensors = [
             tensor
             for tensor in find_tensors(out)
@@ -189,7 +191,7 @@ class Watch:
             )
 
     def note_change(self, name: str, tensor: torch.Tensor, args: list[Any]) -> None:
-        """Note that an operator changed the values of a storage."""
+        """Record that an operator changed the values of a storage."""
         views = views_of({"args": args})
         copied = name == COPY and len(args) == 2
         self._note(tensor, self._make_step(name, args[1:], tensor, views, copied))
@@ -218,14 +220,14 @@ class Watch:
         return {"op": UNKNOWN, "what": name, "where": name_place(), "of": of}
 
     def guard(self, view: View, storage: Array) -> None:
-        """Note that values of a view reach Python, which may decide by them."""
+        """Record that values of a view reach Python, which may base decisions on them."""
         values = hash_bytes(logical_bytes(look(storage, view)))
         self.guards.append(
             {"view": view.to_json(), "digest": values, "where": name_place()}
         )
 
     def note_stored(self, storage: torch.UntypedStorage) -> None:
-        """Note that a serializer takes the bytes of a storage."""
+        """Record that a serializer takes the bytes of a storage."""
         with no_dispatch():
             data = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
         makers = self.stored.setdefault(hash_bytes(data.data), [])
@@ -236,7 +238,7 @@ class Watch:
             makers.append(maker)
 
     def note_described(self, tensor: torch.Tensor, base: Digest) -> None:
-        """Note that a tensor is described, by the digest of its logical bytes."""
+        """Record that a tensor is described, by the digest of its logical bytes."""
         views = self.described.setdefault(base, [])
         if not self.is_accounted(tensor):
             self.note_gap(f"a tensor of unknown origin is described by {name_place()}")
@@ -244,13 +246,13 @@ class Watch:
             views.append(view)
 
     def note_readings(self, func: Any, tensors: Iterable[torch.Tensor]) -> None:
-        """Note what an operator that gives values to Python takes."""
+        """Record the arguments of an operator that passes values to Python as read."""
         if READING.intersection(func.tags):
             for tensor in tensors:
                 self.note_read(tensor)
 
     def note_read(self, read: Any) -> None:
-        """Note that Python takes the bytes of a tensor or a storage."""
+        """Record that Python takes the bytes of a tensor or a storage."""
         is_tensor = isinstance(read, torch.Tensor)
         storage = read.untyped_storage() if is_tensor else read
         step = self._find_step(storage)
@@ -258,7 +260,7 @@ class Watch:
             if storage._cdata not in self._storages:
                 self.note_gap(f"a tensor of unknown origin is read by {name_place()}")
             return
-        with no_dispatch():  # modes would make a fake tensor
+        with no_dispatch():  # a dispatch mode would make a fake tensor
             whole = torch.empty(0, dtype=torch.uint8).set_(storage)
             view = view_of(read if is_tensor else whole, step)
             self.guard(view, whole.numpy())

@@ -1,7 +1,7 @@
-"""Remedies: where a failed action failed, and what to do about errors of torch and ExecuTorch.
+"""Remedies: where a failed action failed, and how to fix errors of torch and ExecuTorch.
 
 explain_error   the line of the model and the operator at which an action ended
-remedies        adds to the text of an error what to do
+remedies        adds the remedy to the text of an error
 table           the known causes
 """
 

@@ -1,6 +1,6 @@
-"""What led to an error, and what of it has nothing to do with the model.
+"""Classifies the causes of an error, to rule out those that have nothing to do with the model.
 
-Errors are told by their types here: their texts may be those of anyone.
+Errors are recognized by type here, because anyone could have written their texts.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ from pipeline.store.reasons import iter_causes
 
 
 def is_of_an_operator(error: BaseException) -> bool:
-    """Tell whether a backend can have failed at an operator that it was given, and not for a file,
-    a tool or a module that it lacks."""
+    """Return whether a backend can have failed at an operator that it was given.
+
+    The other possibility is that it lacked a file, a tool or a module.
+    """
     elsewhere = (OSError, MemoryError, ImportError, subprocess.SubprocessError)
     return not any(isinstance(cause, elsewhere) for cause in iter_causes(error))
 
 
 def is_of_installed(error: BaseException) -> bool:
-    """Tell whether a module is missing in a package that is there itself."""
+    """Return whether a missing module belongs to a package that is present."""
     names = [
         c.name or "" for c in iter_causes(error) if isinstance(c, ModuleNotFoundError)
     ]
@@ -27,7 +29,9 @@ def is_of_installed(error: BaseException) -> bool:
 
 
 def is_of_this_package(error: BaseException) -> bool:
-    """Tell whether an import meant a workspace's own module `pipeline`: a note of the error says
-    what hides that."""
+    """Return whether an import was meant for a workspace's own module `pipeline`.
+
+    A note on the error says what hides that module.
+    """
     names = [c.name or "" for c in iter_causes(error) if isinstance(c, ImportError)]
     return any(name.partition(".")[0] == "pipeline" for name in names)

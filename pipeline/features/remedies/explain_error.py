@@ -1,8 +1,7 @@
-"""Explains what ended an action: the source line and the operator, the reason in the words of who
-raised it, and what mends it.
+"""Explains why an action ended: the source line, the operator, the error's message, and the remedy.
 
-The line is the innermost one of the workspace: in the message (torch quotes the model's stack), in
-the traceback, or of the node of a graph that the failing function was at.
+The line is the innermost line of the workspace: quoted in the message (torch quotes the model's
+stack), in the traceback, or recorded on the graph node that the failing function was handling.
 """
 
 from __future__ import annotations
@@ -31,20 +30,20 @@ if TYPE_CHECKING:
 
 _OWN = Path(pipeline.__file__).parent
 _INSTALLED = {"site-packages", "dist-packages"}
-# A line of a file of the workspace, and the operator there, "" where none is known.
+# A line of a file of the workspace, and the operator there, "" if it isn't known.
 _Location = tuple[SourceLine | None, str]
 _QUOTED = re.compile(r'File "(?P<file>[^"\n]+)", line (?P<line>\d{1,9}), in ')
 
 
 def explain_error(error: BaseException, root: Path) -> str:
-    """Describe what ended an action in a line: where, why, and what mends it as far as known.
+    """Describe in one line why an action ended: where, why, and the remedy if one is known.
 
     Args:
         root: the workspace.
     """
-    steps = getattr(error, "__notes__", ())  # of `compile.steps`
+    steps = getattr(error, "__notes__", ())  # added by `compile.steps`
     full_disk = find_full_disk(error)
-    if full_disk is not None:  # whatever else it led to
+    if full_disk is not None:  # it outranks any error that followed
         message = ": ".join([*map(one_line, steps), describe_error(full_disk)])
         return add_remedy(message, error=full_disk)
     message = describe_error(error)
@@ -62,7 +61,7 @@ def explain_error(error: BaseException, root: Path) -> str:
 
 
 def _describe_place(line: SourceLine | None, operator: str) -> str:
-    """Return a line of the workspace and the operator there as far as they are known, or ""."""
+    """Return a line of the workspace and the operator there, if known, or ""."""
     if line is None and not operator:
         return ""
     code = f"`{line.code}`" if line and line.code else ""
@@ -74,8 +73,11 @@ def _where(line: SourceLine | None) -> str:
 
 
 def _find_refused(error: BaseException, root: Path) -> list[_Location]:
-    """Find a line of each operator that a verifier of torch or ExecuTorch refuses, in the order of
-    the program: it raises at the first one. Empty for any other error."""
+    """Return a line for each operator that a verifier of torch or ExecuTorch rejects.
+
+    They are in the order of the program; the verifier itself raises at the first one. The list is
+    empty for any other error.
+    """
     verifiers = sys.modules.get("torch._export.verifier")
     lines: dict[str, SourceLine | None] = {}
     for frame, _ in traceback.walk_tb(error.__traceback__):
@@ -95,21 +97,23 @@ def _find_refused(error: BaseException, root: Path) -> list[_Location]:
 def _is_refused(verifier: Any, node: Node) -> bool:
     try:
         verifier.check_valid_op(node.target)
-    except Exception as error:  # any other is not what ended the action
+    except Exception as error:  # other errors didn't end the action
         return type(error).__name__ == "SpecViolationError"
     return False
 
 
 def _iter_calls(module: Any) -> Iterator[Node]:
-    """Yield the calls of a graph module and of those in it."""
+    """Yield the calls of a graph module and its submodules."""
     for submodule in module.modules():
         if (graph := getattr(submodule, "graph", None)) is not None:
             yield from (node for node in graph.nodes if node.op == "call_function")
 
 
 def _find_place(error: BaseException, root: Path) -> _Location:
-    """Find the line of the workspace at which an error was raised, from its first cause on, and its
-    operator where a node leads to it."""
+    """Return the line of the workspace at which an error was raised, starting from its first cause.
+
+    If the line was found through a node, its operator is returned as well.
+    """
     errors = [*iter_causes(error)][::-1]
     for cause in errors:
         if isinstance(cause, SyntaxError) and (
@@ -137,7 +141,7 @@ def _find_place(error: BaseException, root: Path) -> _Location:
 
 
 def _inside(path: str, root: Path) -> str:
-    """Return the name of a user's file in the workspace; "" for any other."""
+    """Return the path of a user's file in the workspace, or "" for any other file."""
     file = Path(path)
     if (
         not file.is_absolute()
@@ -152,8 +156,10 @@ def _inside(path: str, root: Path) -> str:
 
 
 def _iter_nodes(trace: TracebackType | None) -> Iterator[Node]:
-    """Yield the nodes that the functions of a traceback were at, from the innermost function on;
-    those first that their functions call `node` or `n`, and then their neighbours."""
+    """Yield the nodes that a traceback's functions were handling, the innermost function first.
+
+    Variables called `node` or `n` come before all other variables.
+    """
     if (fx := sys.modules.get("torch.fx")) is None:
         return
     frames = [frame.f_locals for frame, _ in traceback.walk_tb(trace)][::-1]

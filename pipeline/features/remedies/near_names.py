@@ -1,4 +1,4 @@
-"""Suggests the attribute or the variable that a name of a model was meant to be."""
+"""Suggests the attribute or variable that a misspelled name of a model was meant to be."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any
 
-_LEAST_LIKENESS = 0.7  # of a name, from 0 to 1: `haed` and `head` have 0.75
+_LEAST_LIKENESS = 0.7  # similarity of names, from 0 to 1: `haed` and `head` have 0.75
 
 
 def suggest_name(error: BaseException) -> str:
-    """Return what an error's wrong name was meant to be, as `; did you mean 'head'?`; "" where no
-    name is near, or it is another error. Python says so in tracebacks alone, and not of modules of
-    torch, which look up their attributes themselves."""
+    """Return a suggestion for the wrong name in an error: `; did you mean 'head'?`, or "".
+
+    Python makes such suggestions only in tracebacks, and not for torch modules, which look up their
+    attributes themselves.
+    """
     names: Iterable[str] = ()
     name = getattr(error, "name", None)
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
@@ -23,7 +25,7 @@ def suggest_name(error: BaseException) -> str:
         owner = error.obj
         if name is None:
             owner, name = _find_lookup(frames[-1])
-        with suppress(Exception):  # of an object's own `__dir__`
+        with suppress(Exception):  # an object's own `__dir__` may raise
             names = dir(owner)
     elif isinstance(error, NameError) and frames:
         scope = frames[-1]
@@ -35,8 +37,10 @@ def suggest_name(error: BaseException) -> str:
 
 
 def _find_lookup(frame: FrameType) -> tuple[Any, str | None]:
-    """Return the object and the name that an object's `__getattr__` was called with; None as the
-    name in any other frame."""
+    """Return the object and the name that a `__getattr__` frame was called with.
+
+    The name is None for any other frame.
+    """
     if frame.f_code.co_name != "__getattr__":
         return None, None
     names = frame.f_code.co_varnames[:2]

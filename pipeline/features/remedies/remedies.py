@@ -1,4 +1,4 @@
-"""Adds to the text of an error what to do about its cause, where `table` knows one."""
+"""Adds the remedy for an error's cause to its text, if `table` has one."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pipeline.store.reasons import is_full, iter_causes
 def add_remedy(
     text: str, operators: Sequence[str] = (), error: BaseException | None = None
 ) -> str:
-    """Return the text of an error with its remedy, where one is known.
+    """Return the text of an error with its remedy, if one is known.
 
     Args:
-        operators: those that it goes for too, beside the one that the text is about.
-        error: the error itself, where it is at hand.
+        operators: other operators that the error applies to, besides the one in the text.
+        error: the error itself, if available.
     """
     error = error or Exception()
     for remedy in REMEDIES:
@@ -35,8 +35,10 @@ def add_remedy(
 def _fill_in(
     remedy: Remedy, match: re.Match[str] | None, operators: Sequence[str]
 ) -> str:
-    """Return the text of a remedy with the parts of the error that it names, and the advice for
-    those of the further operators that need another."""
+    """Return the text of a remedy, filled in with the parts of the error that it names.
+
+    Advice for further operators that need another remedy is added.
+    """
     values = match.groupdict() if match else {}
     values["library"] = values.get("module") or values.get("package") or ""
     training = [name for name in operators if OF_TRAINING.search(name)]
@@ -59,9 +61,9 @@ def _by_name(name: str) -> Remedy:
 
 
 def _iter_machine(error: BaseException) -> Iterator[Remedy]:
-    """Yield the remedies of what the machine lacked, as the errors on the way say by their type.
+    """Yield the remedies for what the machine lacked, judged by the types of the causes.
 
-    Torch raises an error of its own where it can't write an archive, and a tool that found no room
+    Torch raises a different error if it can't write an archive, and a tool that ran out of space
     says so only in the log.
     """
     causes = list(iter_causes(error))
@@ -74,6 +76,6 @@ def _iter_machine(error: BaseException) -> Iterator[Remedy]:
             yield _by_name("disk")
         number = cause.errno if isinstance(cause, OSError) else None
         for remedy in MACHINE if number is not None else ():
-            # What else was handled on the way may have been expected.
+            # Other errors handled on the way may have been expected.
             if number in remedy.numbers and (cause in causes or remedy.name == "disk"):
                 yield remedy

@@ -1,9 +1,10 @@
-"""Known causes of failing exports, lowerings and loads, and how to fix each: with a config key
-where there is one, or with a change to the model.
+"""Known causes of failing exports, lowerings and loads, with a fix for each.
 
-A cause is known by the text of the error, and, where errors of other causes read alike, by its
-type. What the machine lacks, such as disk space, comes first: such a failure says nothing about
-the model. tests/features/remedies/test_remedies.py follows the advice of each remedy.
+The fix is a config key if there is one, or else a change to the model.
+
+A cause is recognized by the text of the error and, if errors with other causes read alike, by its
+type. Anything that the machine lacks, such as disk space, comes first: such a failure says nothing
+about the model. tests/features/remedies/test_remedies.py follows the advice of each remedy.
 """
 
 from __future__ import annotations
@@ -22,15 +23,16 @@ from pipeline.features.remedies.causes import (
 
 @dataclass(frozen=True)
 class Remedy:
-    """How to fix errors of one cause.
+    """The fix for errors with one cause.
 
     Attributes:
-        name: of the cause.
-        pattern: is found in the text of such errors. `text` may use its groups. It is compiled
-            when an error is looked up: the driver of a run with nothing to do loads this table.
-        text: goes on from the error.
-        numbers: the `errno` of errors that have this cause whatever their text.
-        fits: whether an error in whose text the pattern is found can have this cause.
+        name: the name of the cause.
+        pattern: searched for in the text of an error. `text` may use its groups. It is compiled
+            when an error is looked up, because the driver of a run with nothing to do loads this
+            table.
+        text: continues the sentence of the error.
+        numbers: the `errno` values of errors that have this cause whatever their text.
+        fits: whether an error whose text matches the pattern can have this cause.
     """
 
     name: str
@@ -44,7 +46,7 @@ def _remedy(name: str, pattern: str, text: str, *numbers: int) -> Remedy:
     return Remedy(name, pattern, text, numbers)
 
 
-# What the machine lacks, or does not allow.
+# Causes in the machine: something that it lacks or forbids.
 MACHINE = (
     _remedy(
         "disk",
@@ -88,14 +90,14 @@ MACHINE = (
         errno.EIO,
     ),
 )
-# What .eval() switches off: their ATen operators change buffers or draw random numbers.
+# Operators that .eval() switches off: in ATen they change buffers or draw random numbers.
 OF_TRAINING = re.compile(
     r"_?native_batch_norm_legit_functional|_?batch_norm_with_update\w*|rrelu_with_noise\w*"
     r"|native_dropout|_?fused_moving_avg_obs\w*|bernoulli(?:\.p)?"
 )
-# The first that fits is given, so the more special ones come first.
+# The first that fits is used, so the more specific ones come first.
 REMEDIES = (
-    # Such a kernel reports that it is out of memory.
+    # Ahead of MACHINE, since such a kernel reports that it is out of memory.
     _remedy(
         "unsupported dtype",
         r"Unhandled dtype (?P<dtype>\w+) for (?P<kernel>[\w:.]*\w)",

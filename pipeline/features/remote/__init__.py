@@ -1,4 +1,4 @@
-"""Remote: a store that a team and its CI share, wherever fsspec reaches."""
+"""Remote: a store shared by a team and its CI, at any address that fsspec reaches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files on whatever fsspec reaches, never waited for longer than a limit of time."""
+"""Files at any address that fsspec reaches, with a time limit on every step."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from pipeline.features.remote.remote_error import RemoteError, translate_error
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import TEMPORARY_PREFIX
 
-_CHUNK = 1 << 22  # bytes read in a step
-_PART = 1 << 23  # bytes of a part of an upload; S3 wants at least 5 MiB
+_CHUNK = 1 << 22  # bytes per read
+_PART = 1 << 23  # bytes per part of an upload; S3 requires at least 5 MiB
 
-# Where a server that does not know ranges answers with all that it likes, and a file is written by
-# PUT alone.
+# Over HTTP, a server may ignore ranges and send as much as it likes, and a file can only be written
+# by PUT.
 _HTTP = {"http", "https"}
 _WEBDAV = "webdav"
-_LEAST_RATE = 1 << 20  # bytes a second of an upload that is one step
+_LEAST_RATE = 1 << 20  # bytes per second expected of an upload in one step
 
-# What tells absent files from those that may not be read, by the address; S3 and Google's storage
-# answer 403 to both without it.
+# By protocol, the permission without which absent files can't be told from unreadable ones: S3 and
+# Google's storage answer 403 to both.
 _RIGHTS_TO_LIST = {
     "s3": "s3:ListBucket",
     "s3a": "s3:ListBucket",
     "gs": "storage.objects.list",
     "gcs": "storage.objects.list",
 }
-_PROBE = "readable"  # a file that shows whether anything can be read
+_PROBE = "readable"  # a file to test whether anything can be read
 
-# Where a file appears when its upload is complete, and a move is a copy.
+# Protocols for which a file appears only when its upload is complete, and a move is a copy.
 _ATOMIC = {"abfs", "abfss", "az", "gcs", "gs", "hf", "oss", "s3", "s3a", *_HTTP}
-# What pip installs for an address that fsspec knows.
+# The pip extras for protocols that fsspec knows.
 _EXTRAS = {
     **dict.fromkeys(("abfs", "abfss", "az"), "azure"),
     **dict.fromkeys(("gcs", "gs"), "gcs"),
@@ -50,20 +50,22 @@ _EXTRAS = {
 
 
 class RemoteFiles:
-    """Files below a URL, by their names there. Every step has a limit of time, so no method hangs;
-    all raise RemoteError for whatever goes wrong there.
+    """Files below a URL, by their names there.
+
+    Every step has a time limit, so no method hangs. All methods raise RemoteError for whatever goes
+    wrong at the remote.
 
     Args:
-        options: of the fsspec filesystem.
-        timeout: seconds that a step may take: a question, or one piece of a transfer.
+        options: options of the fsspec filesystem.
+        timeout: seconds that a step may take: a query, or one piece of a transfer.
     """
 
-    error = RemoteError  # for features that only know files by `moments`
+    error = RemoteError  # for features that get files only through `moments`
 
     def __init__(self, url: str, options: Mapping[str, Any], timeout: float) -> None:
         self.shown = re.sub(r"//[^/]*@", "//", url)  # without a password
         self._url = url
-        # `webdav+https://host/folder` says how the server is reached.
+        # The scheme of `webdav+https://host/folder` includes the transport.
         self._protocol, _, self._transport = url.partition("://")[0].partition("+")
         self._options = dict(options)
         self._timeout = timeout
@@ -71,7 +73,7 @@ class RemoteFiles:
         self._connection: tuple[Any, str] | None = None
 
     def check(self) -> None:
-        """Raise PipelineError for a URL that nothing here can read."""
+        """Raise PipelineError for a URL that nothing installed can read."""
         import fsspec
 
         if "://" not in self._url:
@@ -96,10 +98,12 @@ class RemoteFiles:
             raise PipelineError(f"{where} needs {needs}") from error
 
     def read(self, name: str, limit: int) -> Iterator[bytes]:
-        """Yield what the remote says the file holds, in pieces; refuse more than `limit` bytes.
+        """Yield the content of a file in pieces, exactly as the remote returns it.
 
-        Most files are one piece, so the first is asked for outright, and the size only if there may
-        be more.
+        Raises RemoteError if there are more than `limit` bytes.
+
+        Most files are one piece, so the first piece is requested right away, and the size only if
+        there may be more.
         """
         if self._protocol in _HTTP:
             yield from self._stream(name, limit)
@@ -121,15 +125,15 @@ class RemoteFiles:
             yield chunk
             if (
                 len(chunk) != _CHUNK
-            ):  # the last, or all of it from a server without ranges
+            ):  # the last piece, or the whole file from a server without ranges
                 return
             if size is None:
                 size = self.size(name)
 
     def _stream(self, name: str, limit: int) -> Iterator[bytes]:
-        """Yield a file in pieces as it comes, of which never more than one is in memory."""
+        """Yield a file in pieces as they arrive, with at most one of them in memory."""
         filesystem, root = self._connect()
-        # With any `size`, nobody asks for it first.
+        # Any `size` keeps fsspec from asking for it first.
         file = self._step(filesystem.open, f"{root}/{name}", "rb", block_size=0, size=1)
         position = 0
         try:
@@ -143,7 +147,7 @@ class RemoteFiles:
                 self._step(file.close)
 
     def size(self, name: str) -> int | None:
-        """Return the size of a file in bytes; None if there is no such file."""
+        """Return the size of a file in bytes, or None if there is no such file."""
         try:
             return int(self._ask("info", name)["size"])
         except RemoteError as error:
@@ -171,8 +175,10 @@ class RemoteFiles:
         return _RIGHTS_TO_LIST.get(self._protocol, "the permission to list")
 
     def probe(self, may_write: bool) -> bool:
-        """Tell whether a file can be read that is there, and was put there now where that may be
-        done."""
+        """Return whether the probe file can be read.
+
+        If it can't and `may_write` is set, it is written and read again.
+        """
         if self._probe():
             return True
         if may_write:
@@ -187,8 +193,10 @@ class RemoteFiles:
             return False
 
     def write(self, name: str, pieces: Iterable[bytes]) -> int:
-        """Write a file, so that its name has the old content or the whole new one. Return its size
-        in bytes."""
+        """Write a file and return its size in bytes.
+
+        Readers see either the old content or the whole new one.
+        """
         if self._protocol in _ATOMIC:
             return self._upload(name, pieces)
         temporary = f"tmp/{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(6)}"
@@ -200,7 +208,7 @@ class RemoteFiles:
             move = filesystem.mv
             if (
                 self._protocol == _WEBDAV
-            ):  # whose mv copies, which readers may see half of
+            ):  # its mv copies, so readers may see half of the file
                 move = partial(filesystem.client.move, overwrite=True)
             self._step(move, f"{root}/{temporary}", f"{root}/{name}")
         except BaseException:
@@ -210,10 +218,12 @@ class RemoteFiles:
         return size
 
     def sweep(self, older: timedelta = timedelta(days=1)) -> int:
-        """Remove the half-written files of killed processes that nobody can be writing any more;
-        return how many. Where a write is atomic there are none."""
+        """Remove half-written files that nobody can still be writing; return how many.
+
+        Killed processes leave them behind, but only if writes aren't atomic.
+        """
         removed = 0
-        with suppress(RemoteError, TypeError):  # TypeError: times without a zone
+        with suppress(RemoteError, TypeError):  # TypeError: timestamps without a zone
             for path in () if self._protocol in _ATOMIC else self._ask("find", "tmp"):
                 name = f"tmp/{path.rpartition('/')[2]}"
                 if datetime.now(UTC) - self._ask("modified", name) > older:
@@ -239,7 +249,7 @@ class RemoteFiles:
         return size
 
     def _put(self, name: str, pieces: Iterable[bytes]) -> int:
-        """Write a file by PUT, once all of it is known to be good."""
+        """Write a file by PUT, once all of it is known to be valid."""
         filesystem, root = self._connect()
         with tempfile.NamedTemporaryFile(prefix=TEMPORARY_PREFIX) as file:
             for piece in pieces:
@@ -251,7 +261,7 @@ class RemoteFiles:
         return size
 
     def _connect(self) -> tuple[Any, str]:
-        """Return the filesystem, made at the first use in a process, and the root's path in it."""
+        """Return the filesystem, made on first use in a process, and the root's path in it."""
         with self._connecting:
             if self._connection is None:
                 self._connection = self._step(self._make_filesystem)
@@ -278,13 +288,13 @@ class RemoteFiles:
         if self._protocol == "hf":
             from huggingface_hub.utils import disable_progress_bars
 
-            disable_progress_bars()  # a bar for each upload, with the name of a temporary file
+            disable_progress_bars()  # each upload's bar would show the name of a temporary file
         filesystem, root = url_to_fs(url, **options)
         return filesystem, root.rstrip("/")
 
     def _ask(self, method: str, name: str, **options: Any) -> Any:
         filesystem, root = self._connect()
-        if filesystem.async_impl:  # which can then stop what takes too long
+        if filesystem.async_impl:  # it can then stop a step that takes too long
             options["timeout"] = self._timeout
         return self._step(getattr(filesystem, method), f"{root}/{name}", **options)
 
@@ -295,11 +305,12 @@ class RemoteFiles:
         bytes_sent: int = 0,
         **options: Any,
     ) -> Any:
-        """Call a function in a thread that may be left hanging: no process waits for it at its
-        exit. Raises RemoteError, a miss for FileNotFoundError and an error for all else.
+        """Call a function in a thread that may be left hanging: no process waits for it at exit.
+
+        Raises RemoteError: a miss for FileNotFoundError, and an error for anything else.
 
         Args:
-            bytes_sent: in this one step, for which more time is given.
+            bytes_sent: bytes sent in this one step, which extend its time limit.
         """
         timeout = self._timeout + bytes_sent / _LEAST_RATE
         future: Future[Any] = Future()
@@ -326,7 +337,7 @@ class RemoteFiles:
 
 
 def _read_chunk(file: Any) -> bytes:
-    """Read a whole chunk, or what is left, so that a step that takes its time is one chunk."""
+    """Read a whole chunk, or the remainder, so that one step transfers at most one chunk."""
     chunk = bytearray()
     while len(chunk) < _CHUNK and (piece := file.read(_CHUNK - len(chunk))):
         chunk += piece
@@ -334,7 +345,7 @@ def _read_chunk(file: Any) -> bytes:
 
 
 def _discard(file: Any) -> None:
-    """End an upload without completing it, which closing or forgetting the file would do."""
+    """End an upload without completing it; closing or dropping the file would complete it."""
     try:
         file.closed = True
     except AttributeError:  # a plain file

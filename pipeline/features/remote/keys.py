@@ -1,6 +1,6 @@
-"""The keys of a remote, which another feature reads, signs with and checks signatures by.
+"""The keys of a remote, with which the feature "signing" signs and checks signatures.
 
-Without that feature no remote is opened, since nothing could tell whose results it has.
+Without that feature no remote is opened, because the signers of results couldn't be checked.
 """
 
 from __future__ import annotations
@@ -17,16 +17,20 @@ _LACK = 'a remote needs keys, and this installation has no feature "signing"; un
 
 
 def read_key_paths(reader: SettingsReader) -> tuple[Path | None, tuple[Path, ...]]:
-    """Return the paths of the signing key and of the trusted ones. Raises PipelineError, also
-    without the feature."""
+    """Return the paths of the signing key and the trusted keys.
+
+    Raises PipelineError, also if the feature is missing.
+    """
     for key_paths in call_all("read_key_paths", reader):
         return key_paths  # type: ignore[no-any-return]
     raise PipelineError(_LACK)
 
 
 def load_keys(signing_key: Path | None, trusted_keys: Sequence[Path]) -> Any:
-    """Return a `features.signing.keys.Keys`. Raises PipelineError for a key that can't be used, and
-    without the feature."""
+    """Return a `features.signing.keys.Keys`.
+
+    Raises PipelineError if a key can't be used, or if the feature is missing.
+    """
     for keys in call_all("load_keys", signing_key, trusted_keys):
         return keys
     raise PipelineError(_LACK)

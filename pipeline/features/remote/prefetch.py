@@ -1,8 +1,8 @@
-"""Prefetches from a remote: what a plan looks up one by one is fetched before, many at a time.
+"""Prefetches from a remote: fetches many entries at once before a plan looks them up one by one.
 
-Each wave is known only from the one before it: where exporters looked, the exports, the links and
-what they are linked from, the validations, and the blobs of all these. So a build waits for a few
-rounds, and not for each of its packages.
+Each wave is known only from the previous one: the records of what exporters read, the exports, the
+links and the entries they are linked from, the validations, and the blobs of all these. So a build
+waits for a few rounds, rather than for each of its packages.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from pipeline.store.pieces import blobs_of_files
 
 
 def prefetch_exports(plan: Plan, packages: Sequence[str]) -> None:
-    """Fetch the records by which the exports of packages are known."""
+    """Fetch the records that identify the exports of packages."""
     store = plan.workspace.store
     exports = dict.fromkeys(export for export in map(plan.exporter, packages) if export)
     store.ask(_find_reads(plan, exports))
     candidates: list[Digest] = []
     for export in exports:
-        with suppress(PipelineError):  # told when the turn of its packages comes
+        with suppress(PipelineError):  # reported when its packages' turn comes
             candidates += (action.digest for action in plan.models.candidates(export))
     store.ask(candidates)
     programs: dict[Digest, None] = {}
@@ -42,7 +42,7 @@ def prefetch_exports(plan: Plan, packages: Sequence[str]) -> None:
 
 
 def _find_reads(plan: Plan, exports: Iterable[str]) -> Iterator[Digest]:
-    """Yield the actions that record what exporters read, as far as their files can be read."""
+    """Yield the actions that record what exporters read, if the exporters' files can be read."""
     for export in exports:
         content = plan.workspace.file_digests.find(plan.models.source(export).path)
         if content:
@@ -52,12 +52,13 @@ def _find_reads(plan: Plan, exports: Iterable[str]) -> Iterator[Digest]:
 def prefetch_packages(
     plan: Plan, packages: Sequence[str], validates: bool, looks_up_methods: bool
 ) -> list[Digest]:
-    """Fetch the entries of all actions that a build of these packages would look up, and return the
-    blobs that it would take from the store.
+    """Fetch the entries of all actions that a build of these packages would look up.
+
+    Returns the blobs that the build would take from the store.
 
     Args:
         validates: whether packages are validated too.
-        looks_up_methods: whether those of a package that is linked already are looked up as well.
+        looks_up_methods: whether to look up the methods of a package that is already linked.
     """
     links = _find_links(plan, packages)
     linked = _ask_for_links(plan, links)
@@ -84,7 +85,7 @@ def _find_links(plan: Plan, packages: Sequence[str]) -> dict[str, Digest]:
 
 
 def _ask_for_links(plan: Plan, links: Mapping[str, Digest]) -> dict[str, ActionEntry]:
-    """Return the entries of link actions that are there, by package."""
+    """Return the available entries of link actions, by package."""
     store = plan.workspace.store
     store.ask(links.values())
     entries = {package: store.get(link) for package, link in links.items()}
@@ -92,7 +93,7 @@ def _ask_for_links(plan: Plan, links: Mapping[str, Digest]) -> dict[str, ActionE
 
 
 def _ask_for_units(plan: Plan, packages: Sequence[str]) -> list[Digest]:
-    """Fetch the entries of what packages are linked from; return their blobs."""
+    """Fetch the entries that packages are linked from; return their blobs."""
     store = plan.workspace.store
     compiles: list[Action[CompileInputs]] = []
     for package in packages:

@@ -1,5 +1,7 @@
-"""Names of public keys, read without the library that signs: a run with nothing to do asks which
-signers are trusted."""
+"""Names of public keys, read without the signing library.
+
+A run with nothing to do needs them, to know which signers are trusted.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,10 @@ _KEY_SIZE = 32  # bytes
 
 
 def name_public_key(path: Path) -> Digest | None:
-    """Return the name of an Ed25519 public key in PEM (RFC 8410), without importing cryptography;
-    None for a file that holds none."""
+    """Return the name of an Ed25519 public key in PEM (RFC 8410), without importing cryptography.
+
+    Returns None if the file holds no such key.
+    """
     with suppress(OSError, ValueError):
         if body := _PEM.search(path.read_bytes()):
             key = base64.b64decode(body[1])

@@ -5,10 +5,11 @@
 
 The remote is never trusted. A blob is hashed while it is fetched. A result must belong to its
 action and have the form of such results, and a trusted key must have signed it, unless the user
-said that unsigned ones are believed.
-Nor is it relied on: what it does wrong is counted and is a miss, every step that it takes has a
-limit of time, and after a few errors in a row it is given up. So it can make a build slower, but
-neither wrong nor fail.
+accepts unsigned results.
+
+Nor is the remote relied on. Its faults are counted, and treated as misses; each of its steps has a
+time limit; and after a few errors in a row it is abandoned. So a remote can slow a build down, but
+it can neither corrupt the build nor make it fail.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ from pipeline.store.errors import PipelineError
 from pipeline.store.places import action_name, blob_name
 from pipeline.store.remote_tier import RemoteCounts
 
-RESULT_LIMIT = 1 << 26  # bytes, as the one below
+RESULT_LIMIT = 1 << 26  # bytes, like the next one
 BLOB_LIMIT = 1 << 34
 MAX_ERRORS = 3  # in a row
-MAX_DENIED = 50  # in a row, where nothing shows that anything can be read
-REMEMBERED = 60.0  # seconds for which an answer holds: others push, and wipe, meanwhile
+MAX_DENIED = 50  # in a row, while nothing shows that anything can be read
+REMEMBERED = 60.0  # seconds for which an answer holds: others may push or delete
 _DOMAIN = b"pte-pipeline result\n"
 _EMPTY = digest.hash_bytes(b"")
 _T = TypeVar("_T")
@@ -51,7 +52,7 @@ def _name_public_keys(trusted_keys: tuple[Path, ...]) -> frozenset[str | None]:
 
 @cache
 def _name_signer(signing_key: Path) -> str | None:
-    """Return the name of the key that signs, for which cryptography is imported."""
+    """Return the name of the signing key; this imports cryptography."""
     with suppress(PipelineError):
         return next(iter(load_keys(signing_key, ()).trusted))
     return None
@@ -61,10 +62,10 @@ def _name_signer(signing_key: Path) -> str | None:
 class RemoteSettings:
     """The place of the remote, and the keys that are trusted.
 
-    With keys, results are pushed only with a `signing_key`, and only those are fetched that it or
-    one of `trusted_keys` signed. Without any, all are fetched if `unsigned`, and none if not.
-    `options` are those of the fsspec filesystem. `timeout` is in seconds, for one step: a question,
-    or one piece of a transfer.
+    With keys, results are pushed only with a `signing_key`, and fetched only if that key or one of
+    `trusted_keys` signed them. Without keys, all results are fetched if `unsigned`, and none
+    otherwise. `options` go to the fsspec filesystem. `timeout` is in seconds, for one step: a
+    query, or one piece of a transfer.
     """
 
     url: str
@@ -77,36 +78,43 @@ class RemoteSettings:
 
     @property
     def signed(self) -> bool:
-        """Tell whether signatures are asked for."""
+        """Return whether signatures are required."""
         return self.signing_key is not None or bool(self.trusted_keys)
 
     @property
     def believes_all(self) -> bool:
-        """Tell whether unsigned results are believed."""
+        """Return whether unsigned results are trusted."""
         return self.unsigned and not self.signed
 
     @property
     def pushes(self) -> bool:
-        """Tell whether to push. Unsigned results would take the place of signed ones and then be
-        ignored."""
+        """Return whether to push.
+
+        Nothing is pushed with `trusted_keys` but no `signing_key`: unsigned results would replace
+        signed ones, and then be ignored.
+        """
         return self.writable and (self.signing_key is not None or not self.trusted_keys)
 
     def fingerprint(self) -> str:
-        """Return a name that changes with whose results are believed: with the places of keys, of
-        which none is read."""
+        """Return a name that changes with the set of trusted signers.
+
+        It is made from the paths of keys, none of which is read.
+        """
         if self.believes_all:
             return ANYONE
         keys = [*self.trusted_keys, *filter(None, [self.signing_key])]
         return digest.hash_json(sorted(map(str, keys)))[:16]
 
     def open(self) -> Remote:
-        """Return the remote, which asks nothing yet."""
+        """Return the remote, without sending any request yet."""
         return Remote(self)
 
 
 class Remote:
-    """A remote, for all threads of one process. `problem` says in one line why it was given up, or
-    is empty."""
+    """A remote, shared by all threads of one process.
+
+    `problem` says in one line why it was abandoned, or is empty.
+    """
 
     def __init__(self, settings: RemoteSettings) -> None:
         self.settings = settings
@@ -116,7 +124,7 @@ class Remote:
         self._errors_in_a_row = 0
         self._can_read: bool | None = None  # known once something was denied
         self._denied_in_a_row = 0
-        # "there", or the count of the failed fetch, and when it was learnt, by name
+        # By name: "there", or the count of the failed fetch, and the time when that was learned.
         self._answers: dict[str, tuple[str, float]] = {}
         self._keys: Any = None
         self._files = RemoteFiles(settings.url, settings.options, settings.timeout)
@@ -124,16 +132,16 @@ class Remote:
         self._lock = threading.Lock()
 
     def check(self) -> None:
-        """Raise PipelineError for settings that cannot work, whatever the remote does."""
+        """Raise PipelineError for settings that can't work, whatever the remote does."""
         self._files.check()
         self._keys = load_keys(self.settings.signing_key, self.settings.trusted_keys)
 
     def trusts(self, voucher: str) -> bool:
-        """Tell whether results are believed that the key of this name vouched for."""
+        """Return whether results vouched for by the key of this name are trusted."""
         settings = self.settings
         if settings.believes_all:
             return True
-        if self._keys is not None:  # read before user code that is watched began
+        if self._keys is not None:  # read before the watched user code began
             return voucher in self._keys.trusted
         if voucher in _name_public_keys(settings.trusted_keys):
             return True
@@ -147,9 +155,11 @@ class Remote:
         action: Digest,
         parse: Callable[[Any, str], _T | None] = lambda record, voucher: record,
     ) -> _T | None:
-        """Return what `parse` makes of the record that someone trusted pushed, and of their key;
-        None if there is none, or for a record, perhaps of another action, of which `parse` makes
-        nothing."""
+        """Fetch a result, and return what `parse` makes of its record and its signer's key.
+
+        Returns None if there is no result from a trusted signer, or if `parse` returns None for its
+        record, which may belong to another action.
+        """
         name = action_name(action)
         if self._may_have(name):
             with self._transfer(name):
@@ -161,9 +171,11 @@ class Remote:
         return None
 
     def fetch_blob(self, blob: Digest, file: BinaryIO) -> bool:
-        """Write a blob to a file; tell whether all of it came. Otherwise anything may have been
-        written. Raises only what the file raises."""
-        if blob == _EMPTY:  # which has no range of bytes that could be asked for
+        """Write a blob to a file; return whether all of it arrived.
+
+        If not, anything may have been written. Raises only errors of the file.
+        """
+        if blob == _EMPTY:  # there is no range of bytes to request
             return True
         name = blob_name(blob)
         if self._may_have(name):
@@ -177,11 +189,11 @@ class Remote:
         return False
 
     def has_blob(self, blob: Digest) -> bool:
-        """Tell whether a blob is there, whatever its content, of which nothing is fetched."""
+        """Return whether a blob exists, without fetching or checking its content."""
         return blob == _EMPTY or self._has(blob_name(blob))
 
     def has_result(self, action: Digest) -> bool:
-        """Tell whether a result is there, whoever it is from."""
+        """Return whether a result exists, whoever made it."""
         return self._has(action_name(action))
 
     def _has(self, name: str) -> bool:
@@ -194,7 +206,7 @@ class Remote:
         return answer == "there"
 
     def forget_misses(self) -> None:
-        """Ask again for what was not there: somebody may have pushed it since."""
+        """Forget the answers for missing names: somebody may have pushed them since."""
         with self._lock:
             present = {
                 n: answer for n, answer in self._answers.items() if answer[0] == "there"
@@ -205,7 +217,7 @@ class Remote:
         return self._usable() and self._answer(name) in (None, "there")
 
     def _answer(self, name: str) -> str | None:
-        """Return what the remote said of a name, unless that was long ago."""
+        """Return the remote's answer for a name, unless it is out of date."""
         answer, when = self._answers.get(name, (None, 0.0))
         return answer if time.monotonic() - when < REMEMBERED else None
 
@@ -219,7 +231,7 @@ class Remote:
             yield piece
 
     def _read_record(self, content: bytes) -> tuple[Any, str]:
-        """Return a record, and who vouches for it."""
+        """Return a record, and the name of the key that vouches for it."""
         try:
             envelope = json.loads(content)
             record = envelope["record"]
@@ -239,7 +251,7 @@ class Remote:
     # Pushing
 
     def push_result(self, action: Digest, record: Mapping[str, Any]) -> None:
-        """Write a record in place of what is there, which may be what made this one necessary."""
+        """Write a record in place of any existing one, which may be why this one was made."""
         if not self._pushes():
             return
         assert self._keys is not None
@@ -257,7 +269,7 @@ class Remote:
         answer = self._answer(name) or "misses"
         if blob == _EMPTY or not self._pushes() or answer == "there":
             return
-        # What is wrong with the local file is no matter of the remote.
+        # A fault of the local file doesn't concern the remote.
         with (
             suppress(OSError, digest.WrongContentError),
             self._transfer(name, pushing=True),
@@ -267,7 +279,7 @@ class Remote:
                 self._write(name, digest.verified(digest.read_pieces(path), blob))
 
     def _size(self, name: str) -> int | None:
-        """Return the size of a file that is to be written; None where it may not be asked."""
+        """Return the size of a file to be written, or None if asking is forbidden."""
         try:
             return self._files.size(name)
         except RemoteError as error:
@@ -285,31 +297,30 @@ class Remote:
             self.counts.bytes_pushed += size
 
     def sweep(self) -> int:
-        """Remove half-written files that nobody can be writing any more; return how many."""
+        """Remove half-written files that nobody can still be writing; return how many."""
         return self._files.sweep() if self._pushes() else 0
 
-    # How it ended
+    # Outcome
 
     def outcome(self) -> list[Any]:
-        """Return the counts, the problem, and whether it was given up, as JSON."""
+        """Return the counts, the problem, and whether the remote was abandoned, as JSON."""
         return [vars(self.counts), self.problem, self._given_up]
 
     def join(self, counts: Mapping[str, int], problem: str, given_up: bool) -> None:
-        """Add the outcome of another process, so that what was given up there is so here."""
+        """Add the outcome of another process; if it abandoned the remote, so does this one."""
         self.counts += RemoteCounts(**counts)
         self.problem = self.problem or problem
         self._given_up = self._given_up or given_up
 
     def describe(self, use: Mapping[str, Any]) -> str:
-        """Describe the use of a remote in a run in a line, without what did not happen."""
+        """Describe a run's use of the remote in one line, leaving out what didn't happen."""
         return describe_use(use)
 
     @contextmanager
     def _transfer(
         self, name: str, pushing: bool = False, counts: bool = True
     ) -> Iterator[None]:
-        """Count how the block ends; a success only if it `counts`. A RemoteError in it is no error
-        to the caller."""
+        """Count how the block ends: as a hit only if `counts`. A RemoteError is not passed on."""
         try:
             yield
         except RemoteError as error:
@@ -331,8 +342,10 @@ class Remote:
                 self._learn(name, "there")
 
     def _may_be_absent(self) -> bool:
-        """Tell whether a file that may not be read may just not be there: it may where another one
-        can be read, and a while where nothing shows that."""
+        """Return whether a file that may not be read may simply be missing.
+
+        It may if another file can be read, and for a while if that is still unknown.
+        """
         if self._can_read is None:
             self._can_read = self._files.probe(self._pushes())
         with self._lock:
@@ -360,7 +373,7 @@ class Remote:
 
     def _count_error(self, error: RemoteError, pushing: bool) -> None:
         self.counts.errors += 1
-        if pushing and error.denied:  # it can still be read
+        if pushing and error.denied:  # the remote can still be read
             self._denied = True
             self.problem = (
                 self.problem or f"{self._files.shown}: cannot be written: {error}"

@@ -1,4 +1,4 @@
-"""Reads the settings of the remote tier: where it is, and whose results are believed."""
+"""Reads the settings of the remote tier: its address, and the signers that are trusted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pipeline.store.settings_reader import TABLE, SettingsReader, open_settings
 
 
 def read_remote(reader: SettingsReader) -> RemoteSettings | None:
-    """Return the settings of the remote of a workspace, None without one. Raises PipelineError."""
+    """Return the settings of a workspace's remote, or None without one. Raises PipelineError."""
     url = reader.get("remote")
     if url is None:
         return None
@@ -32,8 +32,10 @@ def read_remote(reader: SettingsReader) -> RemoteSettings | None:
 
 
 def open_files(url: str, root: Path) -> RemoteFiles:
-    """Return the files at an address, with the options of the workspace's remote where that is of
-    the same kind. Raises PipelineError."""
+    """Return the files at an address.
+
+    The options of the workspace's remote apply if it has the same protocol. Raises PipelineError.
+    """
     reader = open_settings(root)
     protocol = url.partition("://")[0]
     is_alike = str(reader.get("remote", "")).startswith(f"{protocol}://")
@@ -44,7 +46,7 @@ def open_files(url: str, root: Path) -> RemoteFiles:
 
 
 def _check_trust(remote: RemoteSettings) -> None:
-    """Raise PipelineError where it is not said, or said twice, whose results are believed."""
+    """Raise PipelineError if the trusted signers are not set, or are set twice."""
     both = "trusted_keys (Ed25519 public keys) or remote_trust = 'unsigned'"
     if remote.signed and remote.unsigned:
         raise PipelineError(f"{TABLE}: has both keys and remote_trust; keep {both}")

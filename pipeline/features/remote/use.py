@@ -1,4 +1,4 @@
-"""The line that a run ends with, of what it fetched from the remote and pushed there."""
+"""The last line of a run, on what it fetched from the remote and pushed there."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from pipeline.store.sizes import human_size
 from pipeline.store.visible import one_line
 
-# What is said of a count, if anything was counted.
+# Words for each count, used if it isn't zero.
 _TROUBLES = {
     "unsigned": "without a trusted signature, ignored",
     "corrupt": "corrupt, refused",
@@ -17,8 +17,11 @@ _TROUBLES = {
 
 
 def describe_use(use: Mapping[str, Any]) -> str:
-    """Describe the use of a remote in a line; "" where the remote was asked nothing, works, and
-    believes signatures alone."""
+    """Describe the use of a remote in one line, or return "".
+
+    It is "" if nothing was requested from the remote, it had no problem, and only signed results
+    are trusted.
+    """
     if not any(use.values()):
         return ""
     facts = []

@@ -1,6 +1,6 @@
-"""Rounding: the limits of outputs that follow from how far two right implementations can differ.
+"""Rounding: limits on outputs, derived from how far two correct implementations can differ.
 
-source  runs a program with every value rounded anew
+source  runs a program with every value rounded differently
 sums    how many values an operator sums for each of its results
 """
 

@@ -1,11 +1,14 @@
-"""Runs a program with every value rounded anew: how far may two right implementations be apart?
+"""Runs a program with random rounding errors: how far can two correct implementations differ?
 
-Every value that the program computes is changed at random by as much as its dtype rounds; values
-that are summed by more, the longer the sum; and a share of quantized values is moved by a step.
-Weights in floats, which no kernel makes of quantized ones, are left as they are: there may be many
-times more of them than of all other values, and how their sums round is in those of the inputs.
-What that does to the outputs holds for this program and these inputs: at any depth, with whatever
-grows or cancels on the way.
+Every value that the program computes is changed at random by as much as its dtype rounds. Values
+that are summed are changed by more, the longer the sum, and a share of quantized values is moved by
+a step. Float weights, which no kernel derives from quantized ones, are left unchanged: there may be
+many times more of them than of all other values, and the rounding of their sums is already covered
+by that of the inputs.
+
+The effect on the outputs holds for this program and these inputs: at any depth, with everything
+that grows or cancels on the way.
+
 Source: Monte Carlo arithmetic (D. S. Parker, 1997).
 """
 
@@ -30,18 +33,19 @@ from pipeline.program.graphs import iter_nodes
 from pipeline.program.operators import base_name
 from pipeline.program.quantized_values import dequantizes_constant
 
-# Kernels may sum in the dtype itself: ExecuTorch's portable linear, of 2048 float16 or bfloat16
-# inputs, is off by 0.14 sqrt(k) eps of what it gives. With this factor it is 0.17 sqrt(k) eps here.
+# Kernels may sum in the dtype itself: the result of ExecuTorch's portable linear, with 2048 float16
+# or bfloat16 inputs, is off by 0.14 sqrt(k) eps. With this factor it is off by 0.17 sqrt(k) eps
+# here.
 _OF_SUMS = 0.3
-# Where all terms have one sign, the last of the partial sums are all as large as the result, and so
-# is what each of them is rounded by.
+# If all terms have the same sign, the last partial sums are all as large as the result, and so are
+# their rounding errors.
 _OF_RESULTS = 0.2
-# The share of quantized values that is moved by a step. Two roundings of one value differ where it
-# lies near the middle between steps. Ranges that are found as values come move those middles.
+# The share of quantized values that is moved by a step. Two roundings of one value differ if it
+# lies near the middle between steps. Ranges found at run time move those middles.
 _MOVED, _MOVED_DYNAMIC = 0.01, 0.25
-_SAMPLE = 256  # values of a large tensor that are looked at before all of them
-_FEWEST = 2  # values of a tensor, however small, or what one step does would go unseen
-# Operators of several sums on the way, which are rounded one by one.
+_SAMPLE = 256  # values of a large tensor to check before checking all of them
+_FEWEST = 2  # values of a tensor, however small: otherwise the effect of a step could be missed
+# Operators made of several sums, which are rounded one by one.
 _COMPOSED = frozenset(
     {
         "bilinear",
@@ -58,14 +62,18 @@ _COMPOSED = frozenset(
 
 
 def round_sources(programs: Mapping[str, ExportedProgram]) -> dict[str, Source]:
-    """Return programs that round every value anew, by method, which share the buffers that any of
-    them changes."""
+    """Return programs that round every value differently, by method.
+
+    They share the buffers that any of them changes.
+    """
     return dict(RoundedSource.with_common_state(programs))
 
 
 class RoundedSource(Source):
-    """A source program that rounds every value anew, at random; runs after `reseed` are the same
-    for the same seed."""
+    """A source program that rounds every value differently, at random.
+
+    Runs after `reseed` with the same seed are the same.
+    """
 
     is_rounded = True
 
@@ -83,7 +91,7 @@ class RoundedSource(Source):
     def _call_node(
         self, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Call an operator, and round what it gives."""
+        """Call an operator, and round its result."""
         target: Any = node.target
         name = self._names.get(node)
         if name is None:
@@ -114,13 +122,13 @@ class RoundedSource(Source):
         )
 
     def _round_result(self, value: Tensor, arguments: Any, units: float) -> Any:
-        # What lies in the memory of an argument is a view of it, or was written in place.
+        # A value in the memory of an argument is a view of it, or was written in place.
         if _lies_in(arguments, _memory(value)):
             return value
         return self._round(value, units)
 
     def _round(self, value: Any, units: float) -> Any:
-        """Change a floating-point tensor by up to so many units in the last place.
+        """Change a floating-point tensor by up to this many units in the last place.
 
         Whole numbers, such as positions, are computed exactly.
         """
@@ -133,7 +141,7 @@ class RoundedSource(Source):
         return noise.mul_(value).to(value.dtype)
 
     def _move(self, values: Tensor, quantized: Tensor, share: float) -> Tensor:
-        """Move a share of quantized values by a step, but for what is zero or cut off."""
+        """Move a share of quantized values by a step, except values that are zero or clipped."""
         draw = torch.empty(quantized.shape).uniform_(-1, 1, generator=self._generator)
         if not quantized.numel():
             return quantized
@@ -149,10 +157,10 @@ class RoundedSource(Source):
 
 
 def _move_ends(values: Tensor, quantized: Tensor) -> Tensor | None:
-    """Move values that are all at the ends of the range by a step inwards; None for others.
+    """Move values that are all at the ends of the range a step inwards; return None for others.
 
-    So lie those of an input with one value throughout. A kernel that rounds the zero point of the
-    range in its own way moves all of them at once.
+    An input with one value throughout has such values. A kernel that rounds the zero point of the
+    range differently moves all of them at once.
     """
     if not quantized.numel() or quantized.dtype.is_floating_point:
         return None
@@ -182,8 +190,10 @@ def _decompose_sums(program: ExportedProgram) -> ExportedProgram:
 def _without_least_step(
     target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return arguments of an operator that finds a scale, without the least one that they allow:
-    XNNPACK knows none, and keeps what a program of small values rounds away."""
+    """Return the arguments of an operator that finds a scale, without the minimum scale they set.
+
+    XNNPACK has no such minimum, and keeps what a program of small values rounds away.
+    """
     names = [argument.name for argument in target._schema.arguments]
     if "eps" not in names:
         return args, kwargs
@@ -199,8 +209,11 @@ def _is_float(value: Any) -> bool:
 
 
 def _coarsening(summed: Any, result: Any) -> float:
-    """Return how much coarser the dtype of a sum is than that of what is summed. Under autocast an
-    operator casts what it is given itself, as from float32 to the bfloat16 that it sums in."""
+    """Return how much coarser the dtype of a sum is than the dtype of its terms.
+
+    Under autocast, an operator casts its arguments itself, such as from float32 to the bfloat16
+    that it sums in.
+    """
     if not _is_float(summed):
         return 1.0
     eps = torch.finfo(summed.dtype).eps
@@ -236,7 +249,7 @@ def _lies_in(value: Any, memory: int) -> bool:
 
 
 def _is_dynamic(node: Node) -> bool:
-    """Tell whether a node quantizes by a scale that is found as values come."""
+    """Return whether a node quantizes by a scale that is found at run time."""
     for argument in node.all_input_nodes:
         maker = argument.args[0] if argument.target is operator.getitem else argument
         if isinstance(maker, Node) and base_name(maker).startswith("choose_qparams"):

@@ -20,18 +20,20 @@ _DIMENSIONS = (
     "logsumexp",
 )
 _LAST = ("linear", "mm", "mv", "dot", "vdot", "matmul", "bmm", "softmax", "log_softmax")
-# Operators that weigh so many neighbouring values, and by the place of what is added to others.
+# Operators that weight this many neighbouring values; and, for operators that add values to others,
+# the place of the argument that is added.
 _WEIGHING = {"upsample_linear": 2, "upsample_bilinear": 4, "upsample_trilinear": 8}
 _WEIGHING |= {"upsample_bicubic": 16, "grid_sampler": 16}
 _ADDED = {"index_add": 3, "scatter_add": 3, "scatter_reduce": 3}
 
 
 def find_sum(name: str, args: Sequence[Any]) -> tuple[int, int]:
-    """Return which argument of an operator is summed, and how many values for each result; (0, 1)
-    where nothing is.
+    """Return which argument of an operator is summed, and how many values for each result.
+
+    It is (0, 1) if nothing is summed.
 
     Args:
-        name: of the operator, without library and overload (`operators.base_name`).
+        name: the operator's name, without library and overload (`operators.base_name`).
     """
     name = name.removeprefix("_").removeprefix("native_")
     if name in ("addmm", "addmv", "baddbmm"):
@@ -75,7 +77,7 @@ def _count_summed(name: str, first: Tensor, args: Sequence[Any]) -> int:
 
 
 def _count_window(name: str, args: Sequence[Any]) -> int:
-    """Return how many values a convolution sums."""
+    """Return how many values a convolution sums for each result."""
     weight: Tensor = args[1]
     if "transpose" in name or (name == "convolution" and args[6]):
         return weight[:, 0].numel()
@@ -83,16 +85,18 @@ def _count_window(name: str, args: Sequence[Any]) -> int:
 
 
 def _count_steps(value: Tensor) -> int:
-    """Return how many steps the weights of neighbours round by: they follow from places, which
-    float32 holds to a share of the size, and what one neighbour loses, the other gains. Coarser
-    values are weighed in float32 too."""
+    """Return how many rounding steps the weights of neighbours can be off by.
+
+    The weights follow from places, which float32 holds relative to the size, and what one neighbour
+    loses, the other gains. Values in coarser dtypes are weighted in float32 too.
+    """
     if value.dtype is not torch.float32:
         return 1
     return 2 * max(value.shape[2:], default=1)
 
 
 def _added_to_one(index: Tensor, most: int) -> int:
-    """Return how many values go to one place at most."""
+    """Return the greatest number of values that go to one place."""
     if not index.numel():
         return 1
     counts = torch.bincount(index.flatten())

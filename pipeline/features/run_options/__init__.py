@@ -1,7 +1,7 @@
-"""Options that people know from make and pytest, and patterns in place of any name of a package.
+"""Options that people know from make and pytest, and patterns in place of any package name.
 
-words.py        what a command line says, without these options
-selection.py    the packages and methods that `-k` and `--last-failed` leave
+words.py        rewrites a command line without these options
+selection.py    the packages and methods that `-k` and `--last-failed` select
 quiet.py        the console of `-q`
 """
 

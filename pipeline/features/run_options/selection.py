@@ -1,4 +1,4 @@
-"""The packages and methods that `-k` and `--last-failed` leave of those that are named."""
+"""The packages and methods that `-k` and `--last-failed` select from those named."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from pipeline.plan.plan import Plan
 from pipeline.report.events import RUN
 from pipeline.store.errors import PipelineError, listed
 
-Fits = Callable[[str, str], bool]  # of a package and a method, which may be ""
+Fits = Callable[[str, str], bool]  # takes a package and a method, which may be ""
 
 
 def parse_expression(text: str) -> Fits:
-    """Return the function that an expression of `-k` stands for: texts, or patterns, joined by
-    `or`, `and` and `not`, of which `not` binds most. Case does not matter. Raises PipelineError
-    where a text is missing."""
+    """Return the predicate for an expression of `-k`.
+
+    An expression is made of texts or patterns, joined by `or`, `and` and `not`; `not` binds
+    tightest. Case is ignored. Raises PipelineError if a text is missing.
+    """
     alternatives = []
     for alternative in f" {text.lower()} ".split(" or "):
         alternatives.append([_parse_term(term) for term in alternative.split(" and ")])
@@ -38,7 +40,7 @@ def parse_expression(text: str) -> Fits:
 
 
 def _parse_term(term: str) -> tuple[bool, str]:
-    """Return whether a term has to be there, and its text."""
+    """Return whether a term must match rather than must not, and its text."""
     stripped = term.strip()
     is_negated = stripped == "not" or stripped.startswith("not ")
     if is_negated:
@@ -47,8 +49,10 @@ def _parse_term(term: str) -> tuple[bool, str]:
 
 
 def _contains(package: str, method: str, term: str) -> bool:
-    """Tell whether `package/method` contains a text, or it, the package or the method fits a
-    pattern."""
+    """Return whether `package/method` contains a text, or matches a pattern.
+
+    A pattern may also match the package or the method alone.
+    """
     names = [name.lower() for name in (f"{package}/{method}", package, method)]
     if is_pattern(term):
         return any(fnmatchcase(name, term) for name in names)
@@ -56,11 +60,11 @@ def _contains(package: str, method: str, term: str) -> bool:
 
 
 class Selector:
-    """Chooses among packages and methods.
+    """Selects packages and methods.
 
     Args:
-        expressions: those of `-k`, all of which a method has to fit.
-        failed: the packages that are meant, or None for all.
+        expressions: the expressions of `-k`; a method has to match all of them.
+        failed: the packages to select from, or None for all.
     """
 
     def __init__(
@@ -74,13 +78,16 @@ class Selector:
     def select(
         self, words: Sequence[str], takes_methods: bool, group: str = ""
     ) -> list[str]:
-        """Return what is left of words of the form `package[/method]`, of all packages if there is
-        none. Raises PipelineError where nothing is left.
+        """Return the words that are selected, each in the form `package[/method]`.
+
+        Without words, the selection is made from all packages.
+
+        Raises PipelineError if nothing is selected.
 
         Args:
-            takes_methods: whether methods may be named; else a package is meant if one of its
+            takes_methods: whether methods may be named; if not, a package is selected if one of its
                 methods is.
-            group: `quantize` or `export`, which do nothing for some of them.
+            group: `quantize` or `export`, which do nothing for some packages and methods.
         """
         targets = find_targets(self._plan, words)
         selected: list[str] = []
@@ -103,7 +110,7 @@ class Selector:
         return f"nothing matches {' '.join(options)} in these packages: {known}"
 
     def _names_of(self, target: Target, takes_methods: bool) -> list[str]:
-        """Return the words for what is left of a target."""
+        """Return the words for the selected part of a target."""
         package = target.package
         methods = list(chain.from_iterable(self._plan.units(package)))
         asked = (
@@ -126,8 +133,11 @@ class Selector:
 
 
 def read_failed(plan: Plan) -> set[str]:
-    """Return the packages that failed in the last run of the workspace, or were not built since
-    something failed, or did not pass their validation."""
+    """Return the packages that failed in the last run of the workspace.
+
+    They include packages that were not built because something else failed, and packages that did
+    not pass their validation.
+    """
     failed: set[str] = set()
     for action in _read_actions(plan):
         package = action["package"]
@@ -141,7 +151,7 @@ def read_failed(plan: Plan) -> set[str]:
 
 
 def _read_actions(plan: Plan) -> list[dict[str, Any]]:
-    """Return the actions of the last run; none where its record can't be read."""
+    """Return the actions of the last run, or an empty list if its record can't be read."""
     try:
         text = (plan.workspace.build / RUN).read_text()
         actions: list[dict[str, Any]] = json.loads(text)["actions"]
@@ -151,7 +161,7 @@ def _read_actions(plan: Plan) -> list[dict[str, Any]]:
 
 
 def _packages_of(plan: Plan, package: str | None, export: str) -> list[str]:
-    """Return the package of an action, or of an export the packages that are made of it."""
+    """Return the package of an action or, for an export, the packages made from it."""
     if package:
         return [package]
     return [name for name in plan.packages if plan.exporter(name) == export]

@@ -1,4 +1,4 @@
-"""From a command line with these options to one that doit and the core read.
+"""Rewrites a command line with these options into one that doit and the core understand.
 
 lower 'vis*' -j 4 -k enc    becomes    -n 4 lower vision/encode
 """
@@ -21,8 +21,8 @@ from pipeline.plan.plan import Plan
 from pipeline.store.errors import PipelineError, did_you_mean
 from pipeline.store.workspace import open_workspace
 
-_DOIT_COMMANDS = ("list", "info", "clean", "forget")  # of which words name packages
-# What doit's options and ours have behind them, which is no name.
+_DOIT_COMMANDS = ("list", "info", "clean", "forget")  # their words name packages
+# Options of doit and of ours that are followed by a value, which is not a name.
 _WITH_VALUE = (
     *("-n", "--process", "-r", "--reporter", "-o", "--output-file", "-P", "-f"),
     *("--file", "-d", "--dir", "--parallel-type", "--allow", "--db-file", "--backend"),
@@ -44,19 +44,21 @@ _OF_RUNS = ("-j", "--jobs", "-x", "--fail-fast", "-q", "--quiet")
 
 
 class CommandLine:
-    """A command line whose options of this feature are taken out.
+    """A command line with the options of this feature taken out.
 
     Attributes:
-        words: what is left.
-        names: those of `words` that are no option, nor the value of one.
-        flags: `quiet`, `fail_fast` and `last_failed`, of those that it has.
+        words: the remaining words.
+        names: the `words` that are neither options nor values of options.
+        flags: the flags present, out of `quiet`, `fail_fast` and `last_failed`.
         jobs: the values of `-j`; the last one counts.
-        expressions: the values of `-k`; a method has to fit all of them.
+        expressions: the values of `-k`; a method has to match all of them.
     """
 
     def __init__(self, words: Sequence[str], kept: Sequence[str] = ()) -> None:
-        """Parse words, of which `kept` are not taken. Raises PipelineError for an option that
-        lacks its value."""
+        """Parse words, leaving the options in `kept` in place.
+
+        Raises PipelineError for an option without its value.
+        """
         self.words: list[str] = []
         self.names: list[str] = []
         self.flags: set[str] = set()
@@ -100,8 +102,10 @@ class CommandLine:
 
 
 def _check_spelling(option: str) -> None:
-    """Raise PipelineError for an option that is nearly one of this feature's, and is no command's:
-    `--failfast`."""
+    """Raise PipelineError for a misspelling of one of this feature's options: `--failfast`.
+
+    An option that a command has is accepted.
+    """
     near = difflib.get_close_matches(option, _SPELLED, n=1, cutoff=_LIKENESS)
     if not near or option in near or len(option) < len(_PREFIX) + 3:
         return
@@ -112,15 +116,15 @@ def _check_spelling(option: str) -> None:
 
 
 def rewrite(command: str, words: Sequence[str], root: Path) -> list[str]:
-    """Return the words of a command line without the options of this feature, with what they mean.
+    """Return the words of a command line, with this feature's options translated for doit.
 
     Args:
-        command: doit's, which is `run` also for our verbs and tasks.
-        words: what follows it.
+        command: the doit command, which is `run` for our verbs and tasks too.
+        words: the words after the command.
         root: the workspace's folder.
 
     Raises:
-        PipelineError: an option has no value or a wrong one, or nothing is left to do.
+        PipelineError: an option has no value or a wrong one, or nothing is selected.
     """
     if not any(map(_may_matter, words)):
         return list(words)
@@ -138,7 +142,7 @@ def _may_matter(word: str) -> bool:
 
 
 def _options_of(line: CommandLine) -> list[str]:
-    """Return the words that are no names."""
+    """Return the words that are not names."""
     names = iter(line.names)
     expected = next(names, None)
     options = []
@@ -151,7 +155,7 @@ def _options_of(line: CommandLine) -> list[str]:
 
 
 def _rewrite_run(words: Sequence[str], root: Path) -> list[str]:
-    """Rewrite the command line of a verb of ours, or of tasks."""
+    """Rewrite the command line of one of our verbs, or of tasks."""
     line = CommandLine(words)
     verb = VERBS.get(line.names[0]) if line.names else None
     if verb is not None:
@@ -166,22 +170,22 @@ def _rewrite_run(words: Sequence[str], root: Path) -> list[str]:
             names = _select_tasks(plan, names, _make_selector(plan, line))
     options = _run_options(line)
     if names and not _is_ours(names[0], root) and names == line.names:
-        return list(words)  # a task of others, whose options are its own
-    leading = line.words  # which doit takes before names alone
+        return list(words)  # a foreign task, which has its own options
+    leading = line.words  # doit takes these only before names
     if line.names:
         leading = line.words[: line.words.index(line.names[0])]
     return [*options, *leading, *names, *_options_of(line)[len(leading) :]]
 
 
 def _is_ours(name: str, root: Path) -> bool:
-    """Tell whether a word names tasks of ours, or packages."""
+    """Return whether a word names one of our tasks, or a package."""
     if name.partition(":")[0] in GROUPS:
         return True
     return name.partition("/")[0] in Plan(open_workspace(root)).packages
 
 
 def _run_options(line: CommandLine) -> list[str]:
-    """Return the options of `doit run` that a command line has by other names."""
+    """Return the options of `doit run` that a command line has under other names."""
     options = []
     if line.jobs:
         if not line.jobs[-1].isdecimal():
@@ -195,7 +199,7 @@ def _run_options(line: CommandLine) -> list[str]:
 
 
 def _rewrite_verb(verb: Command, words: Sequence[str], root: Path) -> list[str]:
-    """Rewrite the command line of a verb, which may name packages and things of its own."""
+    """Rewrite the command line of a verb, which may name packages and other things."""
     if "package" not in verb.words:
         return list(words)
     line = CommandLine(words, _OF_RUNS)
@@ -215,7 +219,7 @@ def _rewrite_verb(verb: Command, words: Sequence[str], root: Path) -> list[str]:
 
 
 def _make_selector(plan: Plan, line: CommandLine) -> Selector:
-    """Return what chooses packages and methods. It prints a line where none of them failed."""
+    """Return the selector of packages and methods; print a line if no package failed."""
     failed = None
     if "last_failed" in line.flags:
         failed = read_failed(plan)
@@ -225,8 +229,11 @@ def _make_selector(plan: Plan, line: CommandLine) -> Selector:
 
 
 def _expand(plan: Plan, names: Sequence[str]) -> list[str]:
-    """Return names with the packages that patterns stand for. A word behind one such as `lower` is
-    left as it is: there the core knows patterns, and says which name nothing."""
+    """Return names with patterns replaced by the packages that match them.
+
+    A word after a group such as `lower` stays as it is: there the core expands patterns, and
+    reports those that match nothing.
+    """
     expanded: list[str] = []
     in_group = False
     for name in names:
@@ -243,7 +250,7 @@ def _expand(plan: Plan, names: Sequence[str]) -> list[str]:
 
 
 def _select_tasks(plan: Plan, names: Sequence[str], selector: Selector) -> list[str]:
-    """Return the words of a run with the packages and methods that are left of them."""
+    """Return the words of a run, reduced to the selected packages and methods."""
     group_to_names: dict[str, list[str]] = {}
     group = ""
     for name in names:

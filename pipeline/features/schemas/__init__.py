@@ -1,7 +1,7 @@
-"""Schemas: the JSON Schemas of what people write and of what builds and commands write.
+"""Schemas: JSON Schemas of the files people write, and of what builds and commands write.
 
-`python -m pte_pipeline.schema` writes those of configs and their like for editors, and
-`python -m pte_pipeline.report.schema` prints those of records.
+`python -m pte_pipeline.schema` writes schemas of configs and similar files for editors, and
+`python -m pte_pipeline.report.schema` prints schemas of records.
 """
 
 from __future__ import annotations

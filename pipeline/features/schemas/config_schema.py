@@ -1,7 +1,7 @@
 """The JSON Schema of package configs, for editors.
 
-Made from the models that parse a config and from the backend catalogue, so it agrees with them. The
-parser and the plan check what no schema can know, such as the methods of the model.
+It is made from the models that parse a config and from the backend catalogue, so it agrees with
+them. The parser and the plan check what no schema can know, such as the methods of the model.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pipeline.config.reader import partitioner_options
 from pipeline.config.variables import AXIS_PATTERN
 from pipeline.features.schemas.schema_generator import DIALECT, MEMBERS, SchemaGenerator
 
-# What is no model's. The names of these definitions end in a point, which no model's holds.
+# Definitions that come from no model. Their names end in a dot, which no model's name contains.
 _DEFINITIONS = rf"""
 Root.:
   $schema: {DIALECT}
@@ -108,7 +108,7 @@ File.:
 
 
 class ConfigSchemaGenerator(SchemaGenerator):
-    """Describes a model as `pipeline.config.reader` reads it."""
+    """Describes a model in the form that `pipeline.config.reader` reads."""
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
         model = schema["cls"]
@@ -120,7 +120,7 @@ class ConfigSchemaGenerator(SchemaGenerator):
             }
         if model is PassSpec:
             name: JsonSchemaValue = {"type": "string", "pattern": REFERENCE_PATTERN}
-            # The pass knows its own.
+            # The pass knows its own options.
             options: Any = {REFERENCE_PATTERN: {"type": ["object"]}}
             generated = _name_or_mapping(name, "patternProperties", options)
             words = {"description": "Called for a pass, or a list of passes."}
@@ -147,7 +147,7 @@ class ConfigSchemaGenerator(SchemaGenerator):
                     generated,
                 ]
             }
-        if model is PackageConfig:  # its name is the file's
+        if model is PackageConfig:  # its name comes from the file
             del generated["properties"]["package"], generated["properties"]["omitted"]
             generated["required"].remove("package")
             methods = generated["properties"]["methods"]["patternProperties"]
@@ -167,7 +167,7 @@ class ConfigSchemaGenerator(SchemaGenerator):
 
 
 def _name_or_mapping(name: JsonSchemaValue, kind: str, options: Any) -> JsonSchemaValue:
-    """Return the schema of a name, or of one name as a key with its options."""
+    """Return the schema of a name, or of a mapping from one name to its options."""
     single = {"additionalProperties": False, "minProperties": 1, "maxProperties": 1}
     return {"anyOf": [name, {"type": "object", kind: options, **single}]}
 
@@ -175,13 +175,13 @@ def _name_or_mapping(name: JsonSchemaValue, kind: str, options: Any) -> JsonSche
 def json_schema() -> dict[str, Any]:
     """Return a schema of draft 2020-12; the order of its keys is fixed.
 
-    A file that names its model and has none of the keys by which files are put together must be
-    complete; any other file, such as one that others extend, is checked only for what is in it.
+    A file that names its model, and has none of the keys that combine files, must be complete. Any
+    other file, such as one that others extend, is checked only for what it contains.
     """
     models: list[type[Options]] = [PackageConfig, MethodConfig]
     models += (quantizer.options for quantizer in QUANTIZERS.values())
-    # Not by the models' own names: where two are called the same, a plugin's and one of ours,
-    # pydantic calls both by their modules too.
+    # Not keyed by the models' names: if a plugin's model and one of ours have the same name,
+    # pydantic adds their modules to both names.
     references_by_mode, schema = models_json_schema(
         [(model, "validation") for model in models],
         schema_generator=ConfigSchemaGenerator,
@@ -190,7 +190,7 @@ def json_schema() -> dict[str, Any]:
         model: reference for (model, _), reference in references_by_mode.items()
     }
     definitions = schema["$defs"]
-    # Of any partitioner: each has a definition of its own.
+    # The options of any partitioner: each partitioner has a separate definition.
     definitions.pop("Options", None)
     required: dict[Any, Any] = {}  # by model
     for model, reference in references.items():
@@ -217,8 +217,10 @@ def json_schema() -> dict[str, Any]:
 
 
 def _mergeable(schema: dict[str, Any], definitions: dict[str, Any]) -> Iterator[str]:
-    """Yield the definitions of mappings that files merge, but for what is in lists, which are
-    replaced as a whole."""
+    """Yield the definitions of mappings that files merge.
+
+    Definitions inside lists are left out, because lists are replaced as a whole.
+    """
     if "$ref" in schema:
         yield _name_in(schema)
         yield from _mergeable(definitions[_name_in(schema)], definitions)
@@ -230,11 +232,11 @@ def _mergeable(schema: dict[str, Any], definitions: dict[str, Any]) -> Iterator[
 
 
 def _relaxed(schema: dict[str, Any], partial: bool) -> dict[str, Any]:
-    """Return a schema that takes a variable in place of any value that not every text could be.
+    """Return a schema that accepts a variable in place of any value that can't be arbitrary text.
 
     Args:
-        partial: whether it is of a part of a mapping: nothing is required, and an empty value
-            takes away. Lists are written as a whole, and so is what is in them.
+        partial: whether the schema is for part of a mapping: nothing is required, and an empty
+            value removes a key. Lists, and everything in them, are written as a whole.
     """
     if "$ref" in schema or "const" in schema:
         return schema

@@ -1,7 +1,9 @@
 """`python -m pte_pipeline.schema [FILE]` writes the JSON Schema of package configs, for editors.
 
-By default to partition_configs/schema.json of the workspace that the current folder is, and those
-of other files where it has such, as of targets to targets/schema.json."""
+By default it goes to partition_configs/schema.json in the current folder, a workspace. The schemas
+of other files are written next to those files if their folder exists, such as targets/schema.json
+for targets.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ DEFAULT = Path("partition_configs", "schema.json")
 
 
 def main(words: list[str]) -> int:
-    """Write the schema, say where, and return the exit status."""
+    """Write the schemas, print their paths, and return the exit status."""
     if len(words) > 1 or any(word.startswith("-") for word in words):
         print(
             f"usage: python -m pte_pipeline.schema [FILE]; without FILE: {DEFAULT}",

@@ -1,7 +1,7 @@
-"""The form of each line of `build/events.jsonl`: a table of the events, and of their fields.
+"""The form of each line of `build/events.jsonl`: a table of the events and their fields.
 
-`python -m pte_pipeline.report.schema events` prints it as a JSON Schema. A reader should pass over
-events and fields that it does not know.
+`python -m pte_pipeline.report.schema events` prints it as a JSON Schema. A reader should ignore
+events and fields that it doesn't know.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from pipeline.store.forms import Count, Ordinal, Seconds
 from pipeline.store.remote_tier import RemoteCounts
 from pipeline.store.usage import USAGE_RECORD
 
-# Every line has the `run` that wrote it, since two can go on at once, and the `time` in seconds
+# Every line has the `run` that wrote it, since two runs can overlap, and the `time` in seconds
 # since the epoch.
 LINE: Mapping[str, Any] = {"run": str, "time": float}
-# An action by its names. `package` is null for an export; `method` is null where an action is of a
-# whole package, and has `+` between methods that are compiled together.
+# The names of an action. `package` is null for an export. `method` is null for an action on a whole
+# package, and has `+` between methods that are compiled together.
 _ACTION: Mapping[str, Any] = {
     "kind": Literal["export", "quantize", "compile", "link", "validate"],
     "package": (str, None),
     "method": (str, None),
     "model": (str, None),
 }
-# How questions to the remote of a run ended, what went there, whether results are believed that
-# nobody signed, and why it was given up, if it was.
+# The outcomes of a run's requests to the remote, what was pushed to it, whether unsigned results
+# are trusted, and why the remote was abandoned, if it was.
 _REMOTE_USE: Mapping[str, Any] = {
     **get_type_hints(RemoteCounts, include_extras=True),
     "believes_all": bool,
     "problem": str,
 }
-# What else a line of each event has, as an outline.
+# The other fields of each event's line, as an outline.
 EVENTS: Mapping[str, Mapping[str, Any]] = {
     "run-started": {
         "format": Literal[1],

@@ -1,5 +1,7 @@
-"""JSON Schemas of outlines, which are written as `store.forms.check_of` takes them: of reports, and
-of what verbs print with `--json`, as `moments.Command.record` says."""
+"""Makes JSON Schemas from outlines, which have the form that `store.forms.check_of` expects.
+
+Outlines describe reports, and what verbs print with `--json` (`moments.Command.record`).
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,10 @@ Schema = dict[str, Any]
 
 
 def outline_schema(outline: Any, schema_of_form: Callable[[Any], Schema]) -> Schema:
-    """Return the JSON Schema of an outline, with what its texts say as descriptions.
+    """Return the JSON Schema of an outline, with its texts as descriptions.
 
     Args:
-        schema_of_form: returns that of a form, as `store.forms.fits` takes it.
+        schema_of_form: returns the schema of a form, as `store.forms.fits` takes it.
     """
     if isinstance(outline, tuple):
         return _describe_alternatives(outline, schema_of_form)

@@ -1,5 +1,4 @@
-"""The JSON Schemas of `report.json`, of lines of `events.jsonl`, and of what verbs print with
-`--json`.
+"""The JSON Schemas of `report.json`, of lines of `events.jsonl`, and of verbs' `--json` output.
 
 `python -m pte_pipeline.report.schema [report | events | VERB]` prints one.
 """
@@ -54,8 +53,10 @@ def report_schema() -> dict[str, Any]:
 
 
 def events_schema() -> dict[str, Any]:
-    """Return the schema of a line of the event stream, whose forms are named after the events:
-    `RunEnded` for `run-ended`."""
+    """Return the schema of a line of the event stream.
+
+    Its forms are named after the events: `RunEnded` for `run-ended`.
+    """
     definitions: dict[str, Any] = {}
     places: dict[str, str] = {}
     for event, fields in EVENTS.items():
@@ -72,7 +73,7 @@ def events_schema() -> dict[str, Any]:
 
 
 def verb_schema(verb: Command) -> dict[str, Any]:
-    """Return the schema of what a verb with a record prints with `--json`."""
+    """Return the schema of the `--json` output of a verb that has a record."""
     title = f"doit {verb.name} --json"
     return _outline_schema(load(verb.record), title=title, description=verb.summary)
 
@@ -99,8 +100,11 @@ def _describe(outline: Any, definitions: dict[str, Any]) -> dict[str, Any]:
 
 @cache
 def _for_pydantic(form: Any) -> Any:
-    """Return a form whose records all are typed dicts of typing_extensions, which pydantic asks for
-    before Python 3.12. Those of the store are not: a no-op run imports them, and not that."""
+    """Return a form in which all records are TypedDicts of typing_extensions.
+
+    pydantic requires these before Python 3.12. The store's own records don't use them, because a
+    no-op run imports those records and must not import typing_extensions.
+    """
     if is_typeddict(form) or is_dataclass(form):
         hints = get_type_hints(form, include_extras=True)
         fields = {name: _for_pydantic(hint) for name, hint in hints.items()}
@@ -120,7 +124,7 @@ def _for_pydantic(form: Any) -> Any:
 
 
 def find_schemas() -> dict[str, Callable[[], dict[str, Any]]]:
-    """Return what makes each schema, by the name of its file without `.schema.json`."""
+    """Return the function that makes each schema, by its file name without `.schema.json`."""
     schemas = {"report": report_schema, "events": events_schema}
     for verb in VERBS.values():
         if verb.record:

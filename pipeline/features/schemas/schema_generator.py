@@ -12,8 +12,10 @@ MEMBERS = ("properties", "patternProperties")
 
 
 class SchemaGenerator(GenerateJsonSchema):
-    """Describes what people write, in YAML: a key is left out, never empty, and no title repeats a
-    key."""
+    """Describes what people write in YAML: keys are left out rather than empty.
+
+    Titles that repeat keys are left out.
+    """
 
     def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
         return self.generate_inner(schema["schema"])

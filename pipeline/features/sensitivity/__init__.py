@@ -1,20 +1,20 @@
-"""Sensitivity: what quantizing each module of a package costs, and which to keep in float.
+"""Sensitivity: the cost of quantizing each module of a package, and which modules to keep in float.
 
 verb       the command: builds, prints, writes
 proposal   measures, proposes, verifies
-metric_search    finds what to keep in float for the limits of a metric, in few builds
-measure    what each probe of a method gives, as JSON, in a process of its own
+metric_search    finds what to keep in float to meet a metric's limits, in few builds
+measure    the figures of a method's probes, as JSON, in a separate process
 switches   a quantized program whose operators can be switched back to float
-annotated_switches    those of PT2E's quantizers
-weight_switches    those of torchao's, and of OpenVINO's
+annotated_switches    switches for PT2E's quantizers
+weight_switches    switches for torchao's quantizers, and OpenVINO's
 calls      the examples that a method is measured on
 rows       the figures of modules and operators
 gradients  estimates the noise of every module at once
-search     finds by these estimates what to keep in float, in few probes
+search     uses these estimates to find what to keep in float, in few probes
 overrides  the `modules` of a config that keep these modules in float
-trial      builds a package with another config, in a folder of its own
-against    packages with groups of modules on another backend: what that costs and gains
-against_table    the lines that are printed of them
+trial      builds a package with another config, in a temporary folder
+against    packages with groups of modules on another backend, with their costs and gains
+against_table    the printed lines for `--against`
 groups     finds the groups that matter, in few builds
 operator_kinds    partitioners that leave a kind of operator to portable kernels
 package_figures    packages against the float program, and their times
@@ -22,10 +22,10 @@ edits      changes one method in the config files of a package
 variants   packages with one module in float: their bytes, times and metrics
 planning   the figures of a package, where its report shows them
 section    that part of the report
-kept       records in the store, so that the same question runs nothing again
-timing     times them in turns
-table      the lines that are printed
-form       the outline of what is printed as JSON
+kept       records in the store, so that repeating a question runs nothing
+timing     times packages in turns
+table      the printed lines
+form       the outline of the printed JSON
 """
 
 from __future__ import annotations

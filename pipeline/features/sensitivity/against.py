@@ -1,7 +1,7 @@
-"""`doit sensitivity --against`: what it costs and gains to leave modules to another backend.
+"""`doit sensitivity --against`: the costs and gains of leaving modules to another backend.
 
-Packages are built in which the other backend takes a group of modules first, or portable kernels
-have them. What that takes in bytes, milliseconds, SQNR and a metric is measured on each.
+In each build, the other backend takes a group of modules first, or the modules are left to portable
+kernels. The change in bytes, milliseconds, SQNR and a metric is measured on each build.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from pipeline.report.records import read_manifest
 from pipeline.report.verdicts import PASSED
 from pipeline.store.errors import PipelineError
 
-PORTABLE = "portable"  # kernels, which no delegate takes
+PORTABLE = "portable"  # operators that no delegate takes, run by portable kernels
 MOST_BUILDS = 8
-_LEAST_EFFECT = 0.05  # of the bytes or the milliseconds of the package
+_LEAST_EFFECT = 0.05  # share of the package's bytes or milliseconds
 _LEAST_DECIBELS = 1.0
-_SETTLED = 80.0  # dB, from which on two packages are as good as the float program
+_SETTLED = 80.0  # dB; from here on, packages count as equal to the float program
 
 
 class Backends:
     """Leaves groups of modules to another backend, in the settings of their method.
 
     Attributes:
-        name: of the other backend.
+        name: name of the other backend.
     """
 
     def __init__(self, written: str) -> None:
-        """Take `portable`, or an item of `partitioners`. Raises PipelineError for neither."""
+        """Parse `portable` or an item of `partitioners`. Raises PipelineError for others."""
         item = _parse_item(written)
         self.name, self._options = next(iter(item.items()))
 
@@ -60,15 +60,15 @@ class Backends:
         """Return the settings of a method that leave modules to the other backend.
 
         Args:
-            present: the method's settings as they are.
-            modules: as a config names them.
+            present: the method's current settings.
+            modules: names of modules, in the form that a config uses.
         """
         if self.name == PORTABLE:
             filters = list(present.get("modules") or ())
             return {"modules": [*filters, *(f"!{module}" for module in modules)]}
         options = {**self._options, "modules": list(modules)}
         partitioners = list(present.get("partitioners") or ())
-        # It comes first: partitioners take nodes in their order.
+        # It comes first, because partitioners take nodes in their order.
         return {"partitioners": [{self.name: options}, *partitioners]}
 
 
@@ -92,14 +92,16 @@ def _parse_item(written: str) -> dict[str, dict[str, Any]]:
 def compare_backends(
     plan: Plan, package: str, backends: Backends, most: int, metric: str
 ) -> dict[str, Any]:
-    """Return the record of a package with modules on another backend, as `form` has it, with what a
-    proposal gave where there is one.
+    """Return the record of a package with modules on another backend.
+
+    It has the form that `form` declares, and includes the results of the proposal, if there is one.
 
     Args:
-        most: builds of each method.
-        metric: of `validate.metrics`; "" for none.
+        most: maximum number of builds per method.
+        metric: a value of `validate.metrics`, or "" for none.
 
-    Raises PipelineError where a package can't be built, or has no method to compare.
+    Raises:
+        PipelineError: a package can't be built, or has no method to compare.
     """
     actions = {}
     for action in plan.compiles(package) or ():
@@ -158,11 +160,9 @@ class _Comparison:
         measure = partial(self._measure, [self._present])
         self._base = run_logged(plan, package, measure)
         self._rows: dict[Modules, dict[str, Any]] = {}
-        self._kinds: list[dict[str, Any]] = []  # rows of kinds of operators
+        self._kinds: list[dict[str, Any]] = []  # rows for kinds of operators
         self._untried: list[str] = []
-        self._undelegated: set[Modules] = (
-            set()
-        )  # groups without which no delegate is left
+        self._undelegated: set[Modules] = set()  # without these, no delegate is left
 
     def run(self, most: int) -> dict[str, Any]:
         """Return the record of the method."""
@@ -199,8 +199,11 @@ class _Comparison:
         }
 
     def _try(self, group: Modules) -> float:
-        """Build the package with a group on the other backend, and return its effect: the share of
-        bytes or of milliseconds, or 1 where outputs or the metric change."""
+        """Build the package with a group on the other backend, and return the effect.
+
+        The effect is the share of bytes or milliseconds that changes, or 1 if outputs or the metric
+        change.
+        """
         row, manifest = self._build(self._settings(group))
         if not manifest["methods"][self._method]["delegation"]["partitions"]:
             self._undelegated.add(group)
@@ -214,8 +217,10 @@ class _Comparison:
         return max(shares)
 
     def _compare_operators(self, most: int) -> None:
-        """Leave each kind of delegated operator to portable kernels, the most frequent kinds first,
-        in at most so many builds."""
+        """Leave each kind of delegated operator to portable kernels, the most frequent first.
+
+        At most `most` builds are made.
+        """
         manifest = read_manifest(self._plan.workspace, self._package) or {}
         present = self._plan.written(self._package)["methods"][self._method]
         partitioners = present.get("partitioners") or ()
@@ -262,7 +267,7 @@ class _Comparison:
         return row, manifest
 
     def _is_better(self, row: Mapping[str, Any]) -> bool:
-        """Tell whether a package is faster by more than a little, and no worse otherwise."""
+        """Return whether a package is notably faster, and not worse in other ways."""
         spread = row["ms"]
         if not spread or spread["high"] >= 0 or self._change_decibels(row) < 0:
             return False
@@ -271,8 +276,10 @@ class _Comparison:
         return bool(-spread["median"] >= _LEAST_EFFECT * self._base["base_ms"])
 
     def _change_decibels(self, row: Mapping[str, Any]) -> float:
-        """Return by how many dB the outputs are nearer to the float program's; 0 for less than one,
-        and where they can't be run here."""
+        """Return by how many dB the outputs come closer to the float program's.
+
+        It is 0 for less than 1 dB, or if the outputs can't be computed here.
+        """
         before, after = self._base["sqnr_db"][0], row["sqnr_db"]
         if before is None or after is None:
             return 0.0

@@ -9,12 +9,12 @@ from pipeline.cli.columns import columns
 from pipeline.features.sensitivity.table import format_spread, show
 from pipeline.store.errors import listed, plural
 
-_MOST_NAMED = 3  # modules of a group
-_MOST_KINDS = 5  # of operators without a build
+_MOST_NAMED = 3  # named modules of a group
+_MOST_KINDS = 5  # named kinds of operators without a build
 
 
 def describe_against(record: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what it takes to leave groups of modules to another backend, and what follows."""
+    """Yield the costs of leaving groups of modules to another backend, and the conclusion."""
     against = record["against"]
     backend, metric = against["backend"], against["metric"]
     for name, method in against["methods"].items():
@@ -48,7 +48,7 @@ def _make_row(group: Mapping[str, Any]) -> Sequence[str]:
 
 
 def name_group(group: Mapping[str, Any]) -> str:
-    """Name the modules of a group, the first ones of many, or a kind of operators."""
+    """Return the names of a group's modules, the first few of many, or of a kind of operators."""
     if "operator" in group:
         return f"{group['operator']} ({group['count']})"
     modules = group["modules"]

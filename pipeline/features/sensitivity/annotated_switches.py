@@ -1,9 +1,8 @@
-"""Switches of a program that PT2E's quantizers quantized.
+"""Switches of a program that was quantized by one of PT2E's quantizers.
 
 The quantizer says which values it rounds for which operator (its annotations). A value stays
-rounded as long as its reader or its maker is quantized, which is what a quantizer does where a
-config says `none` of one of them. Weights in float are those of the prepared program, into which
-batch norms are folded.
+rounded as long as its reader or its maker is quantized, just as a quantizer does if a config says
+`none` for one of them. Float weights are those of the prepared program, with batch norms folded in.
 """
 
 from __future__ import annotations
@@ -39,10 +38,10 @@ class AnnotatedSwitches(QuantizationSwitches):
         origins: Sequence[Mapping[str, int]],
         spec: Any,
     ) -> None:
-        """Take a float program and what it was quantized to.
+        """Find the switches between a float program and its quantized version.
 
         Args:
-            origins: the places of nodes of the quantized program in the float one, by name.
+            origins: places in the float program of the quantized program's nodes, by name.
             spec: the quantizer and its options.
         """
         super().__init__(quantized)
@@ -63,7 +62,7 @@ class AnnotatedSwitches(QuantizationSwitches):
         self.freeze()
 
     def _find_leader(self, name: str) -> str | None:
-        """Return the operator with which a node is quantized; None for one that isn't."""
+        """Return the operator that a node is quantized with, or None if it isn't quantized."""
         node = self._annotated.get(name)
         if node is None:
             return None
@@ -101,7 +100,7 @@ class AnnotatedSwitches(QuantizationSwitches):
     def _find_activation(
         self, node: Node, stored: Node, reader: Node, leader: str | None
     ) -> Iterator[Edge]:
-        """Yield the edge of an activation, which its reader rounds, its maker or both."""
+        """Yield the edge of an activation that its reader rounds, its maker, or both."""
         value = stored.args[0]
         assert isinstance(value, Node)
         operators = set() if leader is None else {leader}

@@ -1,4 +1,4 @@
-"""The calls that measure a quantized method: its examples, and what its float program gives."""
+"""The calls that measure a quantized method: its examples, and the float program's outputs."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ def prepare(
     workspace: Workspace,
     most: int | None = None,
 ) -> tuple[Any, Any, list[InputSet], list[list[Any]]]:
-    """Load a method as it was and as it was quantized, its examples, and what the float program
-    gives on each."""
+    """Load a method in float and quantized, its examples, and the float program's outputs."""
     method, source = str(action.method), action.inputs.source
     calls = load_calls(source, method, action.libraries, validation, workspace, most)
     program, examples, expected = calls
@@ -47,12 +46,14 @@ def load_calls(
     workspace: Workspace,
     most: int | None = None,
 ) -> tuple[Any, list[InputSet], list[list[Any]]]:
-    """Load a method, examples of it evenly taken from all, and the flat outputs of each. Raises
-    PipelineError where it has none.
+    """Load a method, a selection of its examples, and the flat outputs of each.
 
     Args:
-        libraries: those of its operators.
-        most: how many examples at most; None for all.
+        libraries: libraries of the method's operators.
+        most: maximum number of examples, evenly spaced among all; None for all.
+
+    Raises:
+        PipelineError: the method has no examples.
     """
     import_libraries(False)
     load_libraries(libraries, workspace.root)
@@ -77,13 +78,15 @@ def _load_inputs(
     workspace: Workspace,
     program: Any,
 ) -> list[InputSet]:
-    """Return the examples of a method, by which its quantization is judged too. Raises
-    PipelineError where it has none."""
+    """Return the examples of a method, which its quantization is also judged on.
+
+    Raises PipelineError if it has none.
+    """
     limits = validation.methods.get(method)
     if limits is not None and limits.examples:
         files = [(name, workspace.find_data(name)) for name in limits.examples]
         return read_examples(workspace.root, {method: files}, {method: program})[method]  # type: ignore[dict-item]
-    # Inputs that only served the export need have no more than the right shapes.
+    # Inputs that only served the export may have nothing right but their shapes.
     examples = (
         [] if source.examples_of_export else load_examples(source, workspace.store)
     )
@@ -102,7 +105,7 @@ def compare_calls(
     examples: Sequence[InputSet],
     expected: Sequence[Sequence[Any]],
 ) -> Noise:
-    """Return the share of noise in the signal of each output in floating point, call by call."""
+    """Return the noise-to-signal share of each floating-point output, call by call."""
     shares = []
     for inputs, values in zip(examples, expected, strict=True):
         for actual, value in zip(run(inputs), values, strict=True):

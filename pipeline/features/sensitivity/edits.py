@@ -1,4 +1,4 @@
-"""Edits the config files of a package: one method of it changes, and nothing else in any config."""
+"""Edits the config files of a package, changing one method and nothing else in any config."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from pipeline.moments import call_all
 from pipeline.plan.plan import Plan
 from pipeline.store.errors import PipelineError
 
-Data = dict[str, Any]  # of configs without mistakes, by package
+Data = dict[str, Any]  # configs without mistakes, by package
 
 
 def edit_configs(
     plan: Plan, package: str, overrides: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, str]:
-    """Return the texts of the config files that give a package these overrides, by their names.
+    """Return the texts of the config files that give a package these overrides, by file name.
 
     Args:
         overrides: by method, then by `modules` and `operators`, then by name.
 
-    Raises PipelineError where no insertion into a file gives that, and changes nothing else.
+    Raises:
+        PipelineError: no insertion into a file gives these overrides and changes nothing else.
     """
     texts: dict[str, str] = {}
     data = _read_sound(plan)
@@ -52,11 +53,16 @@ def edit_methods(
     by_method: Mapping[str, Mapping[str, Any]],
     alone: bool = True,
 ) -> dict[str, str]:
-    """Return the texts of the config files that give methods of a package these settings, in place
-    of those of their names. Raises PipelineError as `edit_configs` does.
+    """Return the texts of the config files that give methods of a package these settings.
+
+    Settings replace existing ones of the same name.
 
     Args:
-        alone: whether other packages must stay as they are; those of a matrix need not in a trial.
+        alone: whether other packages must stay unchanged; in a trial, the others of a matrix may
+            change.
+
+    Raises:
+        PipelineError: as in `edit_configs`.
     """
     texts: dict[str, str] = {}
     data = _read_sound(plan)
@@ -83,8 +89,10 @@ def _edit_place(
     texts: Mapping[str, str],
     data: Data,
 ) -> dict[str, str] | None:
-    """Return the texts with members at the first place where all configs then say what they should;
-    None without one."""
+    """Return the texts with `members` inserted at the first place that has the intended effect.
+
+    Afterwards, all configs must say what they should. Returns None if there is no such place.
+    """
     for file, path, keys in places:
         name = Path(file).name
         if name not in texts:
@@ -104,6 +112,6 @@ def _edit_place(
 
 
 def _read_sound(plan: Plan) -> Data:
-    """Return what the configs that have no mistakes say, by package."""
+    """Return the data of the configs that have no mistakes, by package."""
     names = [name for name in plan.packages if plan.configs.config(name)]
     return {name: plan.written(name) for name in names}

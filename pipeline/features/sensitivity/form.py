@@ -1,5 +1,7 @@
-"""The outline of what `doit sensitivity` prints with `--json` (`moments.Command.record`), of whose
-packages `sensitivity.json` has one."""
+"""The outline of the output of `doit sensitivity --json` (`moments.Command.record`).
+
+`sensitivity.json` holds the part for one package.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Estimates the noise of every module at once, to first order.
 
-The float program runs with a leaf next to each value that quantizing rounds, and so has the
-gradient of its outputs with respect to all of them. For a random vector v of independent normal
-values, v·J·e has the variance |J·e|²: the noise that a rounding error e leads to in an output
-whose derivative is J. So a few gradients of a few calls rank all modules. Whatever follows from the
-ranking is measured.
+The float program runs with a leaf next to each value that quantizing rounds, so the gradient of its
+outputs with respect to all of them is available. For a random vector v of independent normal
+values, v·J·e has the variance |J·e|²: the noise that a rounding error e causes in an output whose
+derivative is J. So a few gradients of a few calls rank all modules. Everything concluded from the
+ranking is then measured.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from pipeline.features.sensitivity.switches import (
 from pipeline.program.inputs import InputSet
 from pipeline.program.signature import flatten
 
-VECTORS = 4  # random ones for each output of a call
+VECTORS = 4  # random vectors for each output of a call
 CALLS = 4
 
 
 class NoGradientError(Exception):
-    """The program has no gradient: it keeps state, or an operator has none."""
+    """The program has no gradient: it keeps state, or an operator has no derivative."""
 
 
 def estimate_noise(
@@ -37,20 +37,22 @@ def estimate_noise(
     units: Mapping[str, str],
     examples: Sequence[InputSet],
 ) -> tuple[dict[str, float], int]:
-    """Return the share of noise in the signal that each unit leads to alone, in the worst output of
-    the worst call, and how many gradients were computed.
+    """Return the noise that each unit causes alone, and the number of gradients computed.
+
+    Noise is a share of the signal, in the worst output of the worst call.
 
     Args:
         units: the unit of each operator.
 
-    Raises NoGradientError.
+    Raises:
+        NoGradientError: the program has no gradient.
     """
     if switches.keeps_state:
         raise NoGradientError
     calls = [
         examples[len(examples) * n // CALLS] for n in range(min(CALLS, len(examples)))
     ]
-    # One seed, so that a program has one ranking.
+    # A fixed seed, so that a program always has the same ranking.
     generator = torch.Generator().manual_seed(0)
     worst = dict.fromkeys(units.values(), 0.0)
     count = 0
@@ -121,8 +123,8 @@ class _FloatRun(Interpreter):
     """Runs a quantized program in float.
 
     Attributes:
-        roundings: of each value that would be rounded a leaf that is added to it, zero; what
-            rounding would add; and the operators that it is rounded for.
+        roundings: for each value that would be rounded: a zero leaf that is added to it, the error
+            that rounding would add, and the operators that it is rounded for.
     """
 
     def __init__(self, switches: QuantizationSwitches) -> None:
@@ -137,7 +139,7 @@ class _FloatRun(Interpreter):
         self._values: dict[str, Any] = {}
 
     def run_node(self, n: Node) -> Any:
-        # The exact value plus a leaf replaces the rounded one below.
+        # Below, the exact value plus a leaf replaces the rounded value.
         with torch.set_grad_enabled(not is_rounding(n)):
             value = super().run_node(n)
         if n.name in self._sources:

@@ -1,6 +1,9 @@
-"""Finds the groups of modules whose move matters, in few trials: all of them, then each if they are
-few, else the halves of the group with the greatest effect, down to a module and to those inside of
-it. Knows no torch."""
+"""Finds, in few trials, the groups of modules that make a difference when moved.
+
+All modules are tried together first. Then each is tried if they are few; otherwise the group with
+the greatest effect is halved again and again, down to a module and the modules inside it. Doesn't
+use torch.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +18,15 @@ def find_groups(
     most: int,
     least_effect: float,
 ) -> tuple[dict[Modules, float], bool]:
-    """Return the effect of each group that was tried, and whether none was left out that is part of
-    one with an effect.
+    """Return the effect of each group that was tried, and whether the search is complete.
+
+    It is complete if no part of a group with an effect was left out.
 
     Args:
-        modules: those that compute something of their own, in the order of the program.
-        measure: gives the effect of a group; a larger one is split first.
-        most: how many trials at most.
-        least_effect: below it a group is not split.
+        modules: the modules with operators of their own, in the order of the program.
+        measure: returns the effect of a group; groups with larger effects are split first.
+        most: maximum number of trials.
+        least_effect: a group whose effect is below this is not split.
     """
     effects: dict[Modules, float] = {}
     waiting = [_find_inner("", modules)]
@@ -31,7 +35,7 @@ def find_groups(
             if len(effects) < most:
                 effects[group] = measure(group)
         is_first = len(effects) == 1
-        # If the whole has an effect and there are enough builds, try each module, not halves.
+        # If the whole has an effect and there are enough builds, try each module instead of halves.
         if is_first and len(modules) < most and max(effects.values()) >= least_effect:
             waiting = [(module,) for module in modules if (module,) not in effects]
             continue
@@ -45,7 +49,7 @@ def find_groups(
 
 
 def split(group: Modules, modules: Sequence[str]) -> list[Modules]:
-    """Return the halves of a group, or of the modules inside of its only one."""
+    """Return the halves of a group or, for a group of one module, of the modules inside it."""
     if len(group) == 1:
         (name,) = group
         group = _find_inner(name, modules)
@@ -56,8 +60,10 @@ def split(group: Modules, modules: Sequence[str]) -> list[Modules]:
 
 
 def _find_inner(name: str, modules: Sequence[str]) -> Modules:
-    """Return the modules right inside of another, "" for the method's own; those inside of a lone
-    one that computes nothing itself."""
+    """Return the modules directly inside another; "" stands for the method.
+
+    A lone inner module that computes nothing itself is replaced by the modules inside it.
+    """
     prefix = f"{name}." if name else ""
     inner: dict[str, None] = {}
     for module in modules:
@@ -74,7 +80,7 @@ def _find_inner(name: str, modules: Sequence[str]) -> Modules:
 def find_disjoint(
     gains: Mapping[Modules, float], modules: Sequence[str]
 ) -> list[Modules]:
-    """Return groups that have no module in common, those that gain most first."""
+    """Return groups that have no module in common, the greatest gains first."""
     chosen: list[Modules] = []
     taken: set[str] = set()
     for group in sorted(gains, key=lambda group: (-gains[group], group)):

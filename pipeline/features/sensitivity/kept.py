@@ -1,4 +1,4 @@
-"""Keeps what was measured of a package, so that the same question runs nothing the second time."""
+"""Keeps the measurements of a package, so that asking the same question again runs nothing."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def make_key(
     actions: Mapping[str, Action[Any]],
     settings: Mapping[str, Any],
 ) -> Key:
-    """Return the key of the record of a package that was built.
+    """Return the key of the record of a built package.
 
     Args:
         actions: the quantize actions of the methods that are measured.
-        settings: the options that the record depends on, but for the budget: only complete records
+        settings: the options that the record depends on, except the budget: only complete records
             are kept.
     """
-    # Files, programs, examples, settings, libraries, toolchain and machine. Not the whole key: that
-    # holds what this record leads to.
+    # Files, programs, examples, settings, libraries, toolchain and machine. The whole key would be
+    # too much: it includes the effects of this record.
     validation = plan.validate(package)
     return {
         "kind": "sensitivity",
@@ -44,7 +44,7 @@ def make_key(
 
 
 def read_kept(plan: Plan, key: Key) -> dict[str, Any] | None:
-    """Return the record of a key; None where it is not known, or not whole."""
+    """Return the record of a key, or None if it is unknown or incomplete."""
     store = plan.workspace.store
     entry = store.get_by_key(key)
     # An entry may outlive its blob, which may have been evicted or damaged.
@@ -55,7 +55,7 @@ def read_kept(plan: Plan, key: Key) -> dict[str, Any] | None:
 
 
 def keep(plan: Plan, key: Key, record: Mapping[str, Any]) -> None:
-    """Keep a record, unless the budget was spent before it was complete."""
+    """Keep a record, unless the budget ran out before it was complete."""
     searches = [*record["methods"].values()]
     if "metric" in record:
         searches.append(record["metric"])

@@ -1,4 +1,4 @@
-"""Measures a quantized method in probes, as JSON; runs in a process of its own.
+"""Measures a quantized method in probes, as JSON; runs in a separate process.
 
 The figure is the SQNR of the worst output on the worst example, which is what `min_sqnr` limits.
 """
@@ -39,12 +39,12 @@ from pipeline.store.errors import PipelineError
 from pipeline.store.workspace import Workspace
 from pipeline.validate.budget import Budget
 
-_MOST_CALLS = 32  # examples of a probe, evenly taken from all of them
+_MOST_CALLS = 32  # examples per probe, evenly spaced among all of them
 _MOST_ALONE = (
-    3  # kept modules that are measured alone too, which the proposal does not need
+    3  # kept modules that are also measured alone, beyond what the proposal needs
 )
-# dB that a program must have whose operators are all switched back to float: as much as the limits
-# of validation allow between two right implementations.
+# The SQNR in dB that a program must reach with all its operators switched back to float: what the
+# limits of validation allow between two correct implementations.
 _FAITHFUL = 60.0
 
 
@@ -55,25 +55,25 @@ def measure_method(
     floor: float | None,
     budget: Budget,
 ) -> dict[str, Any]:
-    """Return what quantizing each module of a method costs, and which to keep in float.
+    """Return the cost of quantizing each module of a method, and which modules to keep in float.
 
     Args:
-        action: the one that quantized it.
-        floor: the SQNR in dB to reach; None where none is asked for.
+        action: the action that quantized the method.
+        floor: the SQNR in dB to reach, or None if none is required.
 
     Raises:
-        PipelineError: there are no examples, or its operators can't be switched one by one.
+        PipelineError: there are no examples, or the operators can't be switched one by one.
     """
     prepared = prepare(action, validation, workspace, _MOST_CALLS)
     program, quantized, examples, expected = prepared
     spec = located(action.inputs.spec, workspace.root)
     switches = _make_switches(program, quantized, spec)
-    # A module and a kind of operator may be the same operators, which then run once.
+    # A module and a kind of operator may stand for the same operators, which then run once.
     runs: dict[Group, Noise] = {}
 
     def probe(operators: Group) -> Noise:
         if operators not in runs:
-            # The first one always runs, or there would be no figure to report.
+            # The first probe always runs, or there would be no figure to report.
             if runs and budget.spent:
                 raise OutOfBudgetError
             switches.switch(operators)
@@ -137,8 +137,10 @@ def _estimate(
     examples: Sequence[InputSet],
     probe: Callable[[Group], Noise],
 ) -> tuple[dict[str, float], int]:
-    """Return the share of noise of each unit alone, and from how many gradients it was estimated;
-    where there are none, from none: it is measured one by one."""
+    """Return the share of noise of each unit alone, and the number of gradients computed.
+
+    If there are no gradients, each unit is measured instead, and the number is 0.
+    """
     try:
         return estimate_noise(switches, units, examples)
     except NoGradientError:
@@ -149,8 +151,10 @@ def _estimate(
 def measure_sqnr(
     action: Action[Any], validation: ValidateConfig, workspace: Workspace
 ) -> dict[str, Any]:
-    """Return the SQNR in dB of a quantized program on all examples: that of the worst output on
-    the worst of them."""
+    """Return the SQNR of a quantized program in dB: the worst output on the worst example.
+
+    All examples are run.
+    """
     _, quantized, examples, expected = prepare(action, validation, workspace)
     source = Source(quantized.program)
 
@@ -163,7 +167,7 @@ def measure_sqnr(
 
 
 def _group(names: Mapping[str, str]) -> dict[str, Group]:
-    """Return the operators by their module or kind, in the order of the graph."""
+    """Return the operators by module or kind, in the order of the graph."""
     groups: dict[str, set[str]] = {}
     for operator, name in names.items():
         groups.setdefault(name, set()).add(operator)
@@ -173,8 +177,10 @@ def _group(names: Mapping[str, str]) -> dict[str, Group]:
 def _name_units(
     switches: QuantizationSwitches, keepable: frozenset[str] | None
 ) -> dict[str, str]:
-    """Return what each operator is kept in float with: its module, or its kind where it is in none
-    and all of its kind are; "" where it can't be kept.
+    """Return the unit that each operator is kept in float with.
+
+    A unit is a module or, for a kind of operator that never occurs in a module, the kind. It is ""
+    for an operator that can't be kept in float.
 
     Args:
         keepable: the kinds that can be kept, or None for any.
@@ -194,7 +200,7 @@ def _name_units(
 def _measure_alone(
     kept: Sequence[str], probe: Callable[[Group], Noise]
 ) -> dict[str, float]:
-    """Measure the noise of the first of the kept modules alone, as far as the budget goes."""
+    """Measure the noise of the first few kept modules alone, as far as the budget allows."""
     measured: dict[str, float] = {}
     for name in kept[:_MOST_ALONE]:
         try:

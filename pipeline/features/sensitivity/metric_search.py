@@ -1,7 +1,7 @@
-"""Finds which modules to keep in float for the limits of a metric, in few builds.
+"""Finds which modules to keep in float to meet a metric's limits, in few builds.
 
-Each build keeps the noisiest modules in float, as the probes rank them, and counts where `doit
-validate` passes its metric. So what is proposed holds as measured, not as estimated.
+Each build keeps the noisiest modules in float, as the probes rank them, and succeeds if `doit
+validate` passes its metric. So a proposal is backed by measurements, not estimates.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from pipeline.report.verdicts import PASSED, worst_verdict
 from pipeline.store.errors import PipelineError, did_you_mean
 from pipeline.validate.budget import Budget
 
-Unit = tuple[str, str]  # a method and one of its modules, or of its kinds of operators
+Unit = tuple[str, str]  # a method and one of its modules or kinds of operators
 Score = dict[str, Any]
-_MOST_GROUPS = 4  # of kept modules, each of which is tried to quantize again
+_MOST_GROUPS = 4  # groups of kept modules that are quantized again as a trial
 
 
 def search_by_metric(
@@ -37,15 +37,17 @@ def search_by_metric(
     metric: str,
     budget: Budget,
 ) -> dict[str, Any]:
-    """Return the scores of the packages that were built, and which modules to keep, as `form` has
-    it.
+    """Return the scores of the packages that were built, and which modules to keep.
+
+    The record has the form that `form` declares.
 
     Args:
-        actions: by method, the one that quantized it.
+        actions: by method, the action that quantized it.
         methods: the records of methods, whose modules are ranked.
         metric: a value of `validate.metrics`.
 
-    Raises PipelineError where a package can't be built, or has no such metric.
+    Raises:
+        PipelineError: a package can't be built, or has no such metric.
     """
     present = read_score(plan, package, metric)
     ranked = _rank(plan, package, methods, present["entry"])
@@ -54,7 +56,7 @@ def search_by_metric(
     def build(kept: Sequence[Unit]) -> bool:
         key = frozenset(kept)
         if key not in scores:
-            # The first one always runs, or a small budget would find nothing at all.
+            # The first build always runs, or a small budget would find nothing at all.
             if scores and budget.spent:
                 raise OutOfBudgetError
             scores[key] = _build(plan, package, actions, methods, metric, kept)
@@ -67,7 +69,7 @@ def search_by_metric(
         except OutOfBudgetError:
             complete = False
     passing = [key for key, score in scores.items() if score["verdict"] == PASSED]
-    # The smallest of those that pass, since each module in float costs bytes.
+    # The smallest package that passes, since each module in float costs bytes.
     kept = min(passing, key=lambda k: (scores[k]["bytes"], len(k)), default=frozenset())
     tried = []
     for key, score in scores.items():
@@ -93,8 +95,11 @@ _SHOWN = ("kept", "bytes", "value", "verdict")
 def find_smallest(
     ranked: Sequence[Unit], passes: Callable[[Sequence[Unit]], bool]
 ) -> list[Unit] | None:
-    """Return the fewest first units of a ranking with which a package passes, without those that it
-    passes without as well; None where it doesn't pass with all of them."""
+    """Return the fewest first units of a ranking with which a package passes.
+
+    Units without which it also passes are then dropped. Returns None if the package doesn't pass
+    with all units.
+    """
     too_few, enough = 0, 1
     while not passes(ranked[:enough]):
         if enough == len(ranked):
@@ -108,7 +113,7 @@ def find_smallest(
         else:
             too_few = middle
     kept = list(ranked[:enough])
-    *others, _ = kept  # without the last one they were too few
+    *others, _ = kept  # without the last unit they were too few
     # Rounded up and at least 1, since `range` has no step of 0.
     size = -(-len(others) // _MOST_GROUPS) or 1
     for end in range(len(others), 0, -size):  # the quietest first
@@ -120,9 +125,11 @@ def find_smallest(
 
 
 def read_score(plan: Plan, package: str, metric: str) -> Score:
-    """Return what a package scores on a metric of `validate.metrics`, of which what is stale is
-    run: its `value`, the `verdict` on it with its `sentence`, the `bytes` of the package, and the
-    `entry` of the config. Raises PipelineError where it is none of the package's, or was not run.
+    """Return a package's score on a metric of `validate.metrics`, running whatever is stale.
+
+    The score has the metric's `value`, the `verdict` on it with its `sentence`, the `bytes` of the
+    package, and the `entry` of the config. Raises PipelineError if the package has no such metric,
+    or the metric was not run.
     """
     report = validate_package(plan, package)
     rows = [row for row in report.get("metrics") or () if row["metric"] == metric]
@@ -146,7 +153,7 @@ def read_score(plan: Plan, package: str, metric: str) -> Score:
 def _rank(
     plan: Plan, package: str, methods: Mapping[str, Any], entry: str
 ) -> list[Unit]:
-    """Return what can be kept in float of the methods that a metric runs, the noisiest first."""
+    """Return the units to keep in float, of the methods a metric runs, the noisiest first."""
     settings = getattr(plan.config(package).validation, "metrics", {})
     only = settings[entry].method if entry in settings else None
     rows = []
@@ -187,7 +194,7 @@ def override(
 def _group(
     ranked: Sequence[Unit], kept: Sequence[Unit] | frozenset[Unit]
 ) -> dict[str, list[str]]:
-    """Return modules by their method, in the order of the ranking."""
+    """Return modules by method, in the order of the ranking."""
     by_method: dict[str, list[str]] = {}
     for method, module in ranked:
         if (method, module) in kept:

@@ -1,5 +1,7 @@
-"""Leaves one kind of operator to portable kernels, by the options in which partitioners name
-operators. Most have none."""
+"""Leaves one kind of operator to portable kernels, through partitioner options that name operators.
+
+Most partitioners have no such option.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +9,23 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-# Lists of operators that stay outside of the delegate.
+# Options that list operators to keep outside of the delegate.
 _SKIPPING = {
     "coreml": "skip_ops_for_coreml_delegation",
     "openvino": "op_types_to_skip",
     "vulkan": "operator_blocklist",
 }
-XNNPACK = "xnnpack"  # lists what it takes, by the names of its partitioner configs
+XNNPACK = "xnnpack"  # lists the operators it takes, by partitioner config
 _CONFIGS = "configs"
-# What a linear becomes that no config keeps whole.
+# The operators that a linear decomposes into, if no config keeps it whole.
 _DECOMPOSED = {"aten.linear.default": ("aten.addmm.default", "aten.mm.default")}
 
 
 def count_delegated(manifest: Mapping[str, Any], method: str) -> dict[str, int]:
-    """Return how many operators of each kind a package delegates, such as `aten.add.Tensor`, the
-    most frequent kinds first; without those that only quantize values."""
+    """Return how many operators of each kind a package delegates, the most frequent first.
+
+    A kind is a name such as `aten.add.Tensor`. Operators that only quantize values are left out.
+    """
     counts: Counter[str] = Counter()
     for segment in manifest["methods"][method]["delegation"]["segments"]:
         if segment["backend"]:
@@ -37,8 +41,11 @@ def _name_overload(kind: str) -> str:
 
 
 def is_left(kind: str, before: Mapping[str, int], after: Mapping[str, int]) -> bool:
-    """Tell whether a package delegates fewer operators of a kind than another; as many where they
-    are fused into others, as a relu is. The counts are those of `count_delegated`."""
+    """Return whether a package delegates fewer operators of a kind after a change than before.
+
+    Operators that are fused into others, such as a relu, don't change the count. The counts come
+    from `count_delegated`.
+    """
     sums = [
         sum(counts.get(form, 0) for form in _list_forms(kind))
         for counts in (before, after)
@@ -53,11 +60,12 @@ def _list_forms(kind: str) -> tuple[str, ...]:
 def leave_operator(
     partitioners: Sequence[Any], kind: str, targets: Mapping[str, str]
 ) -> list[Any] | None:
-    """Return the partitioners of a method with options that leave a kind of operator to portable
-    kernels; None where one of them has no such option.
+    """Return a method's partitioners, changed to leave a kind of operator to portable kernels.
+
+    Returns None if one of them has no such option.
 
     Args:
-        partitioners: as a config has them.
+        partitioners: in the form that a config uses.
         targets: the operator of each partitioner config of XNNPACK, such as `add.Tensor`.
     """
     items = []

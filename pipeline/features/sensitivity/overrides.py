@@ -1,4 +1,4 @@
-"""The overrides of a config that keep modules in float, and where in its files they belong."""
+"""The config overrides that keep modules in float, and where in the config's files they belong."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pipeline.config.compose import Document
 
 FLOAT = "none"
-OPERATOR = "operator "  # before a kind of operator, in names of what is kept
+OPERATOR = "operator "  # precedes a kind of operator in the names of kept units
 _DEFAULTS = "defaults.quantize"
 Place = tuple[str, str, list[str]]
 
@@ -19,12 +19,14 @@ Place = tuple[str, str, list[str]]
 def keep_in_float(
     kept: Sequence[str], units: Sequence[str], spec: Any
 ) -> dict[str, dict[str, Any]]:
-    """Return the overrides that keep modules and operators in float, and quantize modules inside of
-    them as before; by `modules` and `operators`, and then by name.
+    """Return the overrides that keep modules and operators in float.
+
+    Modules inside them are quantized as before. Overrides are keyed by `modules` and `operators`,
+    and then by name.
 
     Args:
-        units: the modules that have quantized operators of their own, and the kinds of operators
-            outside of all modules, as `operator add`.
+        units: the modules with quantized operators of their own, and the kinds of operators outside
+            of all modules, such as `operator add`.
         spec: the quantizer with its options, a `backends.quantize_options.MixedQuantize`.
     """
     modules: dict[str, Any] = {}
@@ -34,9 +36,9 @@ def keep_in_float(
             operators[name.removeprefix(OPERATOR)] = FLOAT
         else:
             modules[name] = FLOAT
-    if not _takes_options(spec):  # what is inside of a module stays in float with it
+    if not _takes_options(spec):  # inner modules stay in float with the outer one
         units = ()
-    for name in sorted(units):  # each behind those around it
+    for name in sorted(units):  # each after the modules around it
         if name in modules or name in spec.modules:
             continue
         outer = _find_outer(name, {**spec.modules, **modules})
@@ -47,14 +49,16 @@ def keep_in_float(
 
 
 def _takes_options(spec: Any) -> bool:
-    """Tell whether `modules` of a quantizer takes options, and not only `none`."""
+    """Return whether `modules` of a quantizer accepts options, and not just `none`."""
     fields = getattr(getattr(type(spec), "scheme", None), "model_fields", None)
     return bool(fields)
 
 
 def find_operator_kinds(spec: Any) -> frozenset[str] | None:
-    """Return the kinds of operators that `operators` of a quantizer takes, such as `conv2d`; None
-    where it takes any."""
+    """Return the kinds of operators that `operators` of a quantizer accepts, such as `conv2d`.
+
+    Returns None if it accepts any kind.
+    """
     field = type(spec).model_fields.get("operators")
     if field is None:
         return frozenset()
@@ -66,7 +70,7 @@ def find_operator_kinds(spec: Any) -> frozenset[str] | None:
 
 
 def _find_outer(name: str, overrides: Mapping[str, Any]) -> str:
-    """Return the innermost module around another that has an override; "" without one."""
+    """Return the innermost module around another that has an override, or ""."""
     while name:
         name = name.rpartition(".")[0]
         if name in overrides:
@@ -75,8 +79,11 @@ def _find_outer(name: str, overrides: Mapping[str, Any]) -> str:
 
 
 def _repeat_options(name: str, spec: Any) -> dict[str, Any]:
-    """Return the options by which a module was quantized: those of a module around it, else one of
-    the method's, since an override names at least one."""
+    """Return the options that a module was quantized with.
+
+    They come from a module around it, if that has options. Otherwise one of the method's options is
+    repeated, since an override names at least one.
+    """
     outer = _find_outer(name, spec.modules)
     if outer and spec.modules[outer] != FLOAT:
         options: dict[str, Any] = spec.modules[outer].model_dump(exclude_unset=True)
@@ -88,7 +95,7 @@ def _repeat_options(name: str, spec: Any) -> dict[str, Any]:
 
 def add_overrides(data: Any, method: str, overrides: Mapping[str, Any]) -> Any:
     """Return the data of a config with these overrides of a method."""
-    # Methods share what their defaults say, as one object.
+    # Methods share the settings from `defaults` as one object.
     settings = data["methods"][method]
     quantize = dict(settings.get("quantize") or {})
     for kind, members in overrides.items():
@@ -98,8 +105,10 @@ def add_overrides(data: Any, method: str, overrides: Mapping[str, Any]) -> Any:
 
 
 def find_places(document: Document, method: str, kind: str) -> Iterator[Place]:
-    """Yield where the overrides of a method may belong, the best first: the name of a file, the
-    path of a mapping in it, and the keys from there to the overrides.
+    """Yield the places where the overrides of a method may belong, the best first.
+
+    A place is the name of a file, the path of a mapping in it, and the keys from there to the
+    overrides.
 
     Args:
         kind: `modules` or `operators`.
@@ -119,7 +128,7 @@ def find_places(document: Document, method: str, kind: str) -> Iterator[Place]:
 
 
 def find_method_places(document: Document, method: str) -> Iterator[Place]:
-    """Yield where settings of a method may belong, the best first, as `find_places` does."""
+    """Yield the places where a method's settings may belong, the best first, as `find_places`."""
     written = document.written(f"methods.{method}")
     if written is not None:
         yield written.file, written.path, []

@@ -1,4 +1,4 @@
-"""Runs packages of a method against its float program, and times them; in a process of its own."""
+"""Runs packages of a method against its float program, and times them; in a separate process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pipeline.program.sources import MethodSource
 from pipeline.store.errors import DeviceError
 from pipeline.store.workspace import Workspace
 
-_MOST_CALLS = 8  # examples, evenly taken from all of them
+_MOST_CALLS = 8  # examples, evenly spaced among all of them
 
 
 def measure_packages(
@@ -31,11 +31,13 @@ def measure_packages(
     """Return the figures of packages of a method.
 
     Returns:
-        `base_ms`, `slower`: as of `timing.time_variants`, on the first example. `sqnr_db`: of each
-        package against the float program, of the worst output on the worst example; None where
-        this machine can't run it. `calls`: how many examples. `modules`: those of the method that
-        compute something of their own, in the order of the program. `names`: by module that is
-        called, the names by which a config means all calls of it, and all that share its weights.
+        `base_ms`, `slower`: as in `timing.time_variants`, on the first example.
+        `sqnr_db`: of each package against the float program, for the worst output on the worst
+            example; None if this machine can't run it.
+        `calls`: the number of examples.
+        `modules`: the method's modules with operators of their own, in the order of the program.
+        `names`: by called module, the names with which a config covers all its calls, and all
+            modules that share its weights.
     """
     program, examples, expected = load_calls(
         source, method, libraries, validation, workspace, _MOST_CALLS

@@ -1,5 +1,7 @@
-"""Adds the figures of `doit sensitivity` to a package's report, as long as its files are those that
-were measured."""
+"""Adds the figures of `doit sensitivity` to a package's report.
+
+They are added as long as the package's files are the ones that were measured.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
 
 FILE = "sensitivity.json"
 AGAINST_FILE = "sensitivity-against.json"
-FIELD = "sensitivity"  # of a report, and of the key of a validation
+FIELD = "sensitivity"  # in a report, and in the key of a validation
 _SHOWN = ("methods", "bytes", "verified")
 
 
@@ -27,7 +29,7 @@ def summarize(config: PackageConfig, has_variables: bool) -> Json:
 
 
 class SensitivityPlanning(Planning):
-    """Makes a report again when there are other figures for it."""
+    """Makes a report again when the figures for it have changed."""
 
     def validate_facts(self, package: str, files: Files) -> Any:
         return [self._hash_file(package, name) for name in (FILE, AGAINST_FILE)]
@@ -48,17 +50,17 @@ class SensitivityPlanning(Planning):
         return {FIELD: figures} if figures else {}
 
     def _read(self, package: str, name: str, files: Files) -> Json:
-        """Return the figures in a file next to a package, if they are those of its files."""
+        """Return the figures in a file next to a package, if they belong to the package's files."""
         record = read_record(self.plan.workspace.package(package) / name)
         if not isinstance(record, Mapping) or record.get("files") != dict(files):
             return {}
         return record
 
     def _hash_file(self, package: str, name: str) -> Digest | None:
-        """Return the digest of such a file; None where there is none."""
+        """Return the digest of a file of figures, or None if there is none."""
         workspace = self.plan.workspace
         path = workspace.package(package) / name
-        if not os.path.lexists(path):  # as of most packages
+        if not os.path.lexists(path):  # true of most packages
             return None
         try:
             digest: Digest = workspace.file_digests.hash(path)
@@ -68,7 +70,7 @@ class SensitivityPlanning(Planning):
 
 
 def describe_key(difference: Difference) -> str | None:
-    """Describe that other figures are to be shown; None for any other difference."""
+    """Describe a key difference that comes from new figures; return None for any other."""
     if difference.path[:2] == ("held_to", FIELD):
         return "`doit sensitivity` measured the package"
     return None

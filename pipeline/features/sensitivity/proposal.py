@@ -1,5 +1,8 @@
-"""Measures the methods of a package, and proposes which modules to keep in float: to reach a floor
-in dB, or the limits of a metric. A proposal is built and measured before it counts."""
+"""Measures the methods of a package, and proposes which modules to keep in float.
+
+The aim is a floor in dB, or the limits of a metric. A proposal is built and measured before it
+counts.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,8 @@ from pipeline.plan.plan import Plan
 from pipeline.store.errors import PipelineError
 from pipeline.validate.budget import Budget
 
-_ATTEMPTS = (
-    3  # real quantizations of a proposal, each with a stricter floor for the probes
-)
-_MARGIN = 0.3  # dB by which a stricter floor exceeds what the last attempt lacked
+_ATTEMPTS = 3  # builds of a proposal, each with a stricter floor for the probes
+_MARGIN = 0.3  # dB added to what the last attempt lacked, for the next floor
 
 
 def examine(
@@ -34,14 +35,15 @@ def examine(
     seconds: float,
     metric: str = "",
 ) -> dict[str, Any]:
-    """Return the record of a package, with what its proposal gave where that was built.
+    """Return the record of a package, with the results of its proposal if that was built.
 
     Args:
-        least: the SQNR in dB to reach; None for the config's.
-        seconds: for the runs, and as many for the builds that a metric takes.
-        metric: whose limits are to be met in place of an SQNR; "" for none.
+        least: the SQNR in dB to reach, or None for the config's.
+        seconds: time for the runs, and the same again for the builds of a metric search.
+        metric: the metric whose limits are to be met instead of an SQNR, or "" for none.
 
-    Raises PipelineError where a package can't be built or measured.
+    Raises:
+        PipelineError: a package can't be built or measured.
     """
     floors: dict[str, float | None] = dict.fromkeys(actions)
     if not metric:
@@ -84,7 +86,7 @@ def _choose(
     methods: Mapping[str, Any],
     kept: Mapping[str, list[str]],
 ) -> None:
-    """Make what a metric needs the proposal of each method."""
+    """Set each method's proposal to the modules that a metric needs in float."""
     overrides = override(actions, methods, kept)
     for name, method in methods.items():
         method["kept"] = kept.get(name, [])
@@ -94,8 +96,10 @@ def _choose(
 
 
 def find_measurable(plan: Plan, package: str) -> dict[str, Action]:
-    """Return the quantize actions of the methods whose quantizer takes `modules`. Raises
-    PipelineError where there is none."""
+    """Return the quantize actions of the methods whose quantizer accepts `modules`.
+
+    Raises PipelineError if there are none.
+    """
     actions = {
         name: action
         for name, action in (plan.quantizes(package) or {}).items()
@@ -117,7 +121,7 @@ def find_measurable(plan: Plan, package: str) -> dict[str, Action]:
 def _find_floor(
     plan: Plan, package: str, method: str, least: float | None
 ) -> float | None:
-    """Return the SQNR in dB that a method is to have; None where nobody says."""
+    """Return the SQNR in dB that a method must have, or None if none is set."""
     if least is not None:
         return least
     limits = plan.config(package).validation.select_limits(method)
@@ -163,7 +167,7 @@ def _verify(
     actions: Mapping[str, Action],
     methods: Mapping[str, Any],
 ) -> dict[str, Any] | None:
-    """Build a package with the proposal, and return its figures; None without a proposal."""
+    """Build a package with the proposal and return its figures, or None without a proposal."""
     overrides = find_overrides(methods)
     if not overrides:
         return None
@@ -186,7 +190,7 @@ def _verify(
 
 
 def find_overrides(methods: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the overrides of the methods that have some."""
+    """Return the overrides of the methods that have any."""
     return {
         name: method["overrides"]
         for name, method in methods.items()
@@ -199,7 +203,7 @@ def find_lacking(
     methods: Mapping[str, Any],
     floors: Mapping[str, float | None],
 ) -> dict[str, float]:
-    """Return by how many dB each method that was quantized anew lacks its floor."""
+    """Return by how many dB each method that was quantized again misses its floor."""
     lacking = {}
     for name, figures in (verified or {"methods": {}})["methods"].items():
         floor = floors[name]

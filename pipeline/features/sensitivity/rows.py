@@ -24,7 +24,7 @@ def describe_modules(
     members: Mapping[str, Group],
     saved: Mapping[str, int],
 ) -> list[dict[str, Any]]:
-    """Return a row for each unit, the noisiest first, as it was measured or else estimated."""
+    """Return a row for each unit, the noisiest first, with measured figures or else estimates."""
     noise = {**estimates, **measured}
     together = math.fsum(noise.values())
     rows = []
@@ -50,7 +50,7 @@ def describe_kinds(
     probe: Callable[[Group], Noise],
     saved: Mapping[str, int],
 ) -> list[dict[str, Any]]:
-    """Return a row for each kind of operator, as far as the budget goes."""
+    """Return a row for each kind of operator, as far as the budget allows."""
     rows: list[dict[str, Any]] = []
     for kind, operators in kinds.items():
         try:
@@ -74,5 +74,5 @@ def _count_saved(operators: Group, saved: Mapping[str, int]) -> int:
 
 
 def round_decibels(share: float) -> float:
-    """Return a share of noise as dB, to a tenth."""
+    """Return a share of noise in dB, rounded to a tenth."""
     return round(max(-GREATEST, min(to_decibels(share), GREATEST)), 1)

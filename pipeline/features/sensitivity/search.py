@@ -1,9 +1,9 @@
 """Finds the modules to keep in float, in few probes.
 
-A probe quantizes some modules and leaves the others in float; it gives the share of noise in the
-signal of each output in each call. An estimate ranks the modules, so the fewest that have to be
-kept are about the first ones, and bisecting finds how many. What is kept for nothing, since the
-estimate was wrong, is given back. Knows no torch.
+A probe quantizes some modules and leaves the others in float; it gives the noise-to-signal share of
+each output in each call. Estimates rank the modules, so the smallest set to keep consists roughly
+of the first ones, and bisection finds how many. Modules that turn out not to be needed, because the
+estimates were wrong, are quantized again. Doesn't use torch.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 Group = frozenset[str]
 Noise = tuple[float, ...]
 Probe = Callable[[Group], Noise]
-_HALF = 0.5  # the share of the noise that is looked for where nothing has to be reached
-# By which factor the noise of a module may have been estimated too high: it is tried to quantize
-# again what would fit then.
+_HALF = 0.5  # the share of the noise to find if there is no limit to reach
+# The factor by which a module's noise may have been overestimated: kept modules that would fit if
+# they were this much quieter are quantized again as a trial.
 _TOO_HIGH = 4.0
-_FEW = 4  # kept modules, of which each is tried whatever was estimated
+_FEW = 4  # with at most this many kept modules, each is tried whatever its estimate
 
 
 class OutOfBudgetError(Exception):
-    """A probe was not made, since the time was spent."""
+    """A probe was not made, because the time was up."""
 
 
 class NoiseSearch:
@@ -30,22 +30,23 @@ class NoiseSearch:
 
     Attributes:
         ranked: the modules that can be kept, the noisiest by their estimates first.
-        kept: those to keep in float; where nothing is needed, those that carry half of the noise.
-        total, rest: the noise with all modules quantized, and with all but those kept.
+        kept: the modules to keep in float; if none need to be, the modules that carry half of the
+            noise.
+        total, rest: the noise with all modules quantized, and with all but the kept ones.
         is_needed: whether the noise exceeds the limit with all modules quantized.
-        reached: whether the rest is within the limit, or half of the noise where nothing is needed.
+        reached: whether the rest is within the limit, or half of the noise if nothing is needed.
         complete: whether the time sufficed.
     """
 
     def __init__(
         self, estimates: Mapping[str, float], probe: Probe, fixed: Iterable[str] = ()
     ) -> None:
-        """Take the share of noise of each module alone, as it is estimated.
+        """Take the estimated share of noise of each module alone.
 
         Args:
-            probe: gives the noise of each coordinate, with these modules quantized alone. Raises
+            probe: returns the noise of each coordinate, with only these modules quantized. Raises
                 OutOfBudgetError.
-            fixed: those that can't be kept in float.
+            fixed: the modules that can't be kept in float.
         """
         self._estimates = estimates
         self._probe = probe
@@ -59,8 +60,11 @@ class NoiseSearch:
         self.complete = True
 
     def run(self, limit: float | None) -> None:
-        """Keep the noisiest modules in float until no share of noise exceeds the limit. Where all
-        are within it already, or there is none, find those that carry half of the noise."""
+        """Keep the noisiest modules in float until no share of noise exceeds the limit.
+
+        If all shares are within the limit already, or there is none, find the modules that carry
+        half of the noise.
+        """
         worst = max(self.total)
         self.is_needed = limit is not None and worst > limit
         if limit is None or not self.is_needed:
@@ -73,7 +77,7 @@ class NoiseSearch:
             self.complete = self.reached = False
 
     def _keep_until(self, limit: float) -> None:
-        """Find the least number of modules, noisiest first, whose keeping reaches a limit."""
+        """Find the least number of modules, noisiest first, that reach a limit if kept in float."""
         too_few, enough = 0, len(self.ranked)
         self.kept = list(self.ranked)
         self.rest = self._measure(self.kept)
@@ -107,8 +111,10 @@ class NoiseSearch:
         return len(self.ranked)
 
     def _give_back(self, limit: float) -> None:
-        """Quantize kept modules again without which the limit holds too: several at a time, the
-        least noisy first."""
+        """Quantize kept modules again if the limit holds without them.
+
+        Several are tried at a time, the least noisy first.
+        """
         waiting: list[Sequence[str]] = [self.kept[::-1]]
         while waiting:
             names = waiting.pop(0)
@@ -124,7 +130,7 @@ class NoiseSearch:
                 waiting = [*_halve(names), *waiting]
 
     def _may_be_spare(self, names: Sequence[str], limit: float) -> bool:
-        """Tell whether it is worth a probe to quantize some of the kept modules again."""
+        """Return whether quantizing some of the kept modules again is worth a probe."""
         if len(names) == len(self.kept):
             return False
         estimate = math.fsum(self._estimates[name] for name in names)
@@ -136,7 +142,7 @@ class NoiseSearch:
 
 
 def _halve(names: Sequence[str]) -> list[Sequence[str]]:
-    """Return both halves of some names; none of one name."""
+    """Return both halves of a list of names, or an empty list for a single name."""
     if len(names) == 1:
         return []
     middle = len(names) // 2
@@ -144,17 +150,17 @@ def _halve(names: Sequence[str]) -> list[Sequence[str]]:
 
 
 def to_decibels(share: float) -> float:
-    """Return the signal to noise ratio in dB of a share of noise; infinite without noise."""
+    """Return a share of noise as a signal-to-noise ratio in dB, infinite without noise."""
     if not share:
         return math.inf
     return -10 * math.log10(share) if math.isfinite(share) else -math.inf
 
 
 def to_share(decibels: float) -> float:
-    """Return the share of noise in a signal that a ratio in dB leaves."""
+    """Return the share of noise for a signal-to-noise ratio in dB."""
     return float(10 ** (-decibels / 10))
 
 
 def count_one_by_one(modules: Iterable[str], kinds: Mapping[str, Group]) -> int:
-    """Return the probes that it takes to measure all modules and kinds alone, and all together."""
+    """Return the number of probes to measure all modules and kinds alone, and all together."""
     return 1 + len(list(modules)) + (len(kinds) if len(kinds) > 1 else 0)

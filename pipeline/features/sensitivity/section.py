@@ -1,5 +1,4 @@
-"""The section of a report on what quantizing each module costs, and what another backend would
-change."""
+"""The report section on the cost of quantizing each module, and on moving to another backend."""
 
 from __future__ import annotations
 
@@ -24,11 +23,11 @@ _AGAINST_LEAD = (
     "has the named modules or operators of a method. Bytes, times and metrics are differences from "
     "this package; the SQNR is the build's own."
 )
-_MOST_ROWS = 20  # of a method, the noisiest first
+_MOST_ROWS = 20  # per method, the noisiest first
 
 
 def section(report: Json) -> ReportSection:
-    """Return the tables of the modules of a package; empty where none were measured."""
+    """Return the tables of a package's modules, empty if none were measured."""
     record = report.get(FIELD) or {}
     rows: list[Row] = []
     for method, facts in (record.get("methods") or {}).items():
@@ -72,7 +71,7 @@ def _add_sign(value: float) -> str:
 
 
 def _compare_groups(against: Json) -> list[Row]:
-    """Return a row for each build of a method, and one for the package as it is."""
+    """Return a row for each build of a method, and one for the unchanged package."""
     rows: list[Row] = []
     for method, facts in against["methods"].items():
         for group in [*facts["groups"], *facts["operators"]]:

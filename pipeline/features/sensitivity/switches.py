@@ -1,7 +1,7 @@
-"""A quantized program whose operators can be switched back to float, without calibrating again.
+"""A quantized program whose operators can be switched back to float without calibrating again.
 
-Which values are rounded for which operator is found out by subclasses, each for a kind of
-quantizer. What follows is a close imitation of quantizing again; proposals are verified by that.
+Subclasses, one for each kind of quantizer, find out which values are rounded for which operator.
+Switching closely imitates quantizing again; proposals are verified by quantizing again.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pipeline.program.eager import Source
 from pipeline.program.inputs import InputSet
 from pipeline.program.operators import base_name
 
-# A dequantized value by the name of its node, the name of its reader, and what the reader gets in
-# float: the name of a node, or (True) of an attribute that holds a weight; then the operators that
-# ask for the rounding.
+# A dequantized value by the name of its node; the name of its reader; the name of the value that
+# the reader gets in float, a node or (True) an attribute that holds a weight; and the operators
+# that require the rounding.
 Edge = tuple[str, str, str, bool, frozenset[str]]
 FLOAT_WEIGHT = "_float_weight_"
 
@@ -29,17 +29,18 @@ class QuantizationSwitches:
     """A quantized program, and which of its operators are quantized.
 
     Attributes:
-        operators: the name of each operator that the quantizer quantizes on its own, in the order
-            of the graph, with its module; what is fused into one or shares its ranges goes with it.
-        kinds: the operators by their kind, such as `conv2d`.
+        operators: the module of each operator that the quantizer quantizes separately, by the
+            operator's name, in the order of the graph; operators that are fused into it or share
+            its ranges go with it.
+        kinds: the kind of each operator, such as `conv2d`, by the operator's name.
         module, program: the quantized program; keeps_state: whether it changes buffers.
         edges: the values that it rounds.
-        saved: bytes that the weights of each operator take less than in float; a weight that
-            several read counts once.
+        saved: bytes that the weights of each operator save over float; a weight with several
+            readers counts once.
     """
 
     def __init__(self, quantized: ExportedProgram) -> None:
-        """Take a quantized program. A subclass fills the other attributes, then calls `freeze`."""
+        """Take a quantized program; subclasses fill in other attributes, then call `freeze`."""
         self._source = Source(quantized)
         self.module: GraphModule = self._source.module
         self.program = quantized
@@ -50,7 +51,7 @@ class QuantizationSwitches:
         self.edges: list[Edge] = []
 
     def freeze(self) -> None:
-        """Begin each switch with the graph as it is now."""
+        """Start each later switch from the current graph."""
         self._graph = copy.deepcopy(self.module.graph)
 
     def switch(self, quantized: frozenset[str]) -> None:
@@ -78,18 +79,18 @@ class QuantizationSwitches:
 
 
 def is_rounding(node: Node) -> bool:
-    """Tell whether a node rounds a value, or chooses how."""
+    """Return whether a node rounds a value, or chooses how it is rounded."""
     prefixes = ("quantize", "dequantize", "choose_qparams")
     return any(is_call(node, prefix) for prefix in prefixes)
 
 
 def is_call(node: Node, prefix: str) -> bool:
-    """Tell whether a node calls an operator whose name begins so."""
+    """Return whether a node calls an operator whose name begins with a prefix."""
     return node.op == "call_function" and base_name(node).startswith(prefix)
 
 
 def _erase_unread(node: Node) -> None:
-    """Erase a node that nothing reads, and what was computed for it by quantizing operators."""
+    """Erase an unread rounding node, and the rounding nodes that only served it."""
     if node.users or not is_rounding(node):
         return
     sources = node.all_input_nodes
@@ -99,8 +100,10 @@ def _erase_unread(node: Node) -> None:
 
 
 def measure_noise(actual: Any, expected: Any) -> float:
-    """Return the sum of squares of a difference over that of the expected tensor; infinite where
-    they can't be compared."""
+    """Return the noise of a value as a share of the signal, or infinity if it can't be compared.
+
+    It is the sum of squares of the difference over that of the expected tensor.
+    """
     if not isinstance(actual, torch.Tensor) or actual.shape != expected.shape:
         return float("inf")
     a = actual.detach().double()

@@ -9,16 +9,16 @@ from pipeline.cli.columns import columns
 from pipeline.store.errors import listed, plural
 from pipeline.store.sizes import human_size
 
-_MOST_NAMED = 3  # modules of a build
-_MOST_QUIET = 8  # rows of modules that stay quantized
+_MOST_NAMED = 3  # named modules of a build
+_MOST_QUIET = 8  # maximum rows for modules that stay quantized
 _ITSELF = "(its own operators)"
 
 
 def describe_method(title: str, method: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what quantizing each module and kind of operator of a method costs.
+    """Yield the cost of quantizing each module and kind of operator of a method.
 
     Args:
-        title: package/method.
+        title: the package and the method, as `package/method`.
     """
     calls = plural(method["calls"], "example")
     yield f"{title}: SQNR {method['sqnr_db']:.1f} dB quantized, the worst output of {calls}"
@@ -73,7 +73,7 @@ def _indent(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def _describe_variants(method: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what the package takes and wins with each module alone in float."""
+    """Yield the costs and gains of the package with each module alone in float."""
     tried = [row for row in method["modules"] if "in_float" in row]
     if not tried:
         return
@@ -91,8 +91,7 @@ def _describe_variants(method: Mapping[str, Any]) -> Iterator[str]:
 
 
 def format_spread(spread: Mapping[str, float] | None) -> str:
-    """Write a difference of times, and "even" with it where its quartiles are on both sides of
-    zero."""
+    """Format a difference of times, with "even" if its quartiles are on both sides of zero."""
     if spread is None:
         return "-"
     even = " (even)" if spread["low"] <= 0 <= spread["high"] else ""
@@ -100,7 +99,7 @@ def format_spread(spread: Mapping[str, float] | None) -> str:
 
 
 def describe_metric(record: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what the packages score that were built for a metric, and what follows."""
+    """Yield the scores of the packages that were built for a metric, and the conclusion."""
     search = record["metric"]
     name, before = search["name"], f"{search['value']:.3g}"
     state = search["verdict"] or "without a limit"
@@ -117,7 +116,7 @@ def describe_metric(record: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _name_kept(kept: Mapping[str, Sequence[str]]) -> str:
-    """Name modules, the first of many, with their methods where these are several."""
+    """Return the names of modules, the first few of many, with their methods if several."""
     names = []
     for method, modules in kept.items():
         prefix = f"{method}/" if len(kept) > 1 else ""
@@ -147,7 +146,7 @@ def _conclude_metric(search: Mapping[str, Any]) -> str:
 
 
 def _conclude(method: Mapping[str, Any]) -> str:
-    """Say what follows from the probes, which is no more than an expectation."""
+    """Return the conclusion from the probes, which is only a prediction."""
     floor = method["floor_db"]
     if not method["complete"]:
         return "the budget was exhausted: no proposal; raise it with --budget SECONDS"
@@ -167,7 +166,7 @@ def _conclude(method: Mapping[str, Any]) -> str:
 
 
 def describe_verification(record: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what the package gives that was built with the proposal."""
+    """Yield the results of the package that was built with the proposal."""
     verified = record["verified"]
     if verified is None:
         return
@@ -193,12 +192,12 @@ def _compare_floor(sqnr: float, floor: float | None) -> str:
 
 
 def show(value: Any) -> str:
-    """Write a setting as a config has it."""
+    """Format a setting as in a config."""
     if isinstance(value, Mapping):
         pairs = ", ".join(f"{key}: {show(inner)}" for key, inner in value.items())
         return f"{{{pairs}}}"
     if isinstance(value, list):
         return f"[{', '.join(map(show, value))}]"
     if isinstance(value, str) and value.startswith("!"):
-        return f"'{value}'"  # else YAML takes it for a tag
+        return f"'{value}'"  # otherwise YAML takes it for a tag
     return str(value).lower() if isinstance(value, bool) else str(value)

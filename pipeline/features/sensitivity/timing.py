@@ -1,5 +1,7 @@
-"""Times packages that differ in one module, in turns, so that whatever else the machine does slows
-all of them; runs in a process of its own."""
+"""Times packages that differ in one module; runs in a separate process.
+
+The packages take turns, so that other load on the machine slows all of them alike.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from pipeline.devices.session import EXECUTORCH, Session
 from pipeline.store.errors import DeviceError
 
 _LEAST_ROUNDS, _MOST_ROUNDS = 11, 301
-_SECONDS = 1.0  # for each package
+_SECONDS = 1.0  # per package
 Content = tuple[bytes, tuple[bytes, ...]]  # the .pte and the .ptd files of a package
 
 
@@ -28,8 +30,9 @@ def time_variants(
         values: the flat inputs of the method that is called.
 
     Returns:
-        `slower`: for each package but the first the median over rounds, with both quartiles; None
-        where this machine's runtime doesn't run it. `base_ms`: the median of the first, or None.
+        `slower`: for each package but the first, the median over rounds with both quartiles; None
+            if this machine's runtime can't run it.
+        `base_ms`: the median of the first package, or None.
     """
     calls = [_load(content, method, values) for content in contents]
     first, *variants = calls
@@ -51,7 +54,7 @@ def time_variants(
 def _load(
     content: Content, method: str, values: Sequence[Any]
 ) -> Callable[[], Any] | None:
-    """Return what calls a method, which was called once; None where it can't be."""
+    """Return a function that calls a method, after a first call; None if it can't be called."""
     run = open_method(content, method)
     if run is None:
         return None
@@ -65,8 +68,10 @@ def _load(
 def open_method(
     content: Content, method: str
 ) -> Callable[[Sequence[Any]], list[Any]] | None:
-    """Return what runs a method of a package on flat inputs, in its initial state; None where this
-    machine's runtime can't."""
+    """Return a function that runs a package's method on flat inputs, from its initial state.
+
+    Returns None if this machine's runtime can't run it.
+    """
     pte, ptds = content
     session = Session(PackageFiles(f"{method}.pte", pte, ptds))
     try:
@@ -81,7 +86,7 @@ def open_method(
 def _time_rounds(
     calls: Sequence[Callable[[], Any]], seconds: float
 ) -> list[tuple[float, ...]]:
-    """Return the milliseconds of each call in rounds that begin with another one each."""
+    """Return the milliseconds of each call in each round; each round begins with another call."""
     rounds: list[tuple[float, ...]] = []
     until = time.perf_counter() + seconds
     while len(rounds) < _LEAST_ROUNDS or (
@@ -98,7 +103,7 @@ def _time_rounds(
 
 
 def _describe(base: Sequence[float], durations: Sequence[float]) -> dict[str, float]:
-    """Return median and quartiles of the differences of rounds, in milliseconds."""
+    """Return the median and quartiles of the differences in each round, in milliseconds."""
     differences = []
     for before, after in zip(base, durations, strict=True):
         differences.append(after - before)

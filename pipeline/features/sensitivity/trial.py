@@ -1,7 +1,7 @@
-"""Builds packages, and one with another config in a folder of its own.
+"""Builds packages, and trials with another config in a temporary folder.
 
-The trial shares the workspace's sources and store, so it costs what differs, and what it made is a
-hit once the config says the same.
+A trial shares the workspace's sources and store, so it costs only what differs, and its results are
+hits once the config says the same.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _PREFIX = ".sensitivity-"
 
 @contextmanager
 def open_trial(plan: Plan, texts: Mapping[str, str]) -> Iterator[Plan]:
-    """Yield the plan of a workspace with other configs, which goes at the end of the block.
+    """Yield the plan of a workspace with other configs, which exists until the end of the block.
 
     Args:
-        texts: those of configs by the names of their files.
+        texts: the texts of configs, by file name.
     """
     with scratch_folder(_PREFIX, plan.workspace.build) as folder:
         configs = folder / "partition_configs"
@@ -46,7 +46,7 @@ def open_trial(plan: Plan, texts: Mapping[str, str]) -> Iterator[Plan]:
             (configs / name).write_text(text, encoding="utf-8")
         (folder / "build").mkdir()
         workspace = replace(plan.workspace, build_folder=folder / "build")
-        # A cached property, which only this process asks for: workers get configs in requests.
+        # A cached property that only this process reads: workers get configs in requests.
         vars(workspace)["configs"] = configs
         trial_plan = Plan(workspace)
         trial_plan.trust_last_exports()
@@ -54,7 +54,7 @@ def open_trial(plan: Plan, texts: Mapping[str, str]) -> Iterator[Plan]:
 
 
 def build_package(plan: Plan, package: str) -> None:
-    """Build what is stale of a package. Raises PipelineError where it can't be built."""
+    """Build the stale parts of a package. Raises PipelineError if it can't be built."""
     plan.check(package)
     with _open_batch(plan) as batch:
         for kind in ("export", "quantize", "compile", "link"):
@@ -68,8 +68,10 @@ def build_package(plan: Plan, package: str) -> None:
 
 
 def validate_package(plan: Plan, package: str) -> Mapping[str, Any]:
-    """Validate a package that was built, unless that is current, and return its report, whether or
-    not it passes. Raises PipelineError where there is none."""
+    """Return the report of a built package, validating it first if necessary.
+
+    The package need not pass. Raises PipelineError if there is no report.
+    """
     error: str | None = None
     if find_status(plan, "validate", package).state != "up-to-date":
         action = find_action(plan, "validate", package)
@@ -91,7 +93,7 @@ def _open_batch(plan: Plan) -> Iterator[Batch]:
 
 
 def _find_stale(plan: Plan, kind: str, package: str) -> Iterator[Action]:
-    """Yield the actions of a kind whose results are not there."""
+    """Yield the actions of a kind whose results are missing."""
     names: list[tuple[str, Sequence[str]]] = []
     if kind == "export":
         names += [(export, ()) for export in filter(None, [plan.exporter(package)])]
@@ -114,7 +116,7 @@ def _find_stale(plan: Plan, kind: str, package: str) -> Iterator[Action]:
 def run_logged(
     plan: Plan, package: str, function: Callable[[], dict[str, Any]]
 ) -> dict[str, Any]:
-    """Return what a function returns in a process of its own, whose output goes to a log."""
+    """Return the result of a function run in a separate process, whose output goes to a log."""
     folder = plan.workspace.logs / package
     make_folder(folder, plan.workspace.build)
     with logging_to(folder / LOG):
@@ -123,7 +125,7 @@ def run_logged(
 
 
 def count_bytes(plan: Plan, package: str) -> int:
-    """Return the bytes of the files of a built package that a device loads."""
+    """Return the total bytes of the files of a built package that a device loads."""
     return sum(path.stat().st_size for path in list_files(plan, package))
 
 

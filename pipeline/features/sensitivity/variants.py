@@ -1,7 +1,7 @@
-"""Builds a package with one module in float at a time, and says what that costs and gains.
+"""Builds a package with one module in float at a time, and measures the costs and gains.
 
-Probes say what quantizing a module costs in SQNR. Bytes of files, milliseconds and a metric of the
-team's need the package itself: one build for each of the first modules.
+Probes give the SQNR cost of quantizing a module. File sizes, milliseconds and the team's metrics
+need the package itself: one build for each of the noisiest modules.
 """
 
 from __future__ import annotations
@@ -35,16 +35,18 @@ def add_variants(
     most: int,
     metric: str,
 ) -> None:
-    """Add to the rows of the noisiest modules of each method what the package gains or loses with
-    that module alone in float, as `form` has it.
+    """Build the package with each of the noisiest modules in float, and add the effects to rows.
+
+    The figures have the form that `form` declares.
 
     Args:
-        actions: by method, the one that quantized it.
-        methods: the records of methods.
-        most: how many modules of each method.
-        metric: of `validate.metrics`; "" for none.
+        actions: by method, the action that quantized it.
+        methods: the records of methods, whose rows are extended.
+        most: number of modules per method.
+        metric: a value of `validate.metrics`, or "" for none.
 
-    Raises PipelineError where a package can't be built, or has no such metric.
+    Raises:
+        PipelineError: a package can't be built, or has no such metric.
     """
     bytes_before = count_bytes(plan, package)
     value_before = read_score(plan, package, metric)["value"] if metric else None
@@ -77,12 +79,12 @@ def _edit(
     method: Mapping[str, Any],
     action: Action[Any],
 ) -> dict[str, str] | None:
-    """Return the texts of the configs that keep one module in float; None where none do."""
+    """Return the texts of the configs that keep one module in float, or None if none can."""
     units = [row["module"] for row in method["modules"]]
     overrides = keep_in_float([module], units, action.inputs.spec)
     try:
         return edit_configs(plan, package, {name: overrides})
-    except PipelineError:  # it has no place of its own
+    except PipelineError:  # no place in the files is this method's alone
         return None
 
 
@@ -101,8 +103,10 @@ def _add_times(
     package: str,
     action: Action[Any],
 ) -> float | None:
-    """Add to rows what keeping the module in float takes, in milliseconds of a call here. Return
-    those of a call with all modules quantized; None where it can't run here."""
+    """Add to rows the extra milliseconds of a call here with the module in float.
+
+    Returns the milliseconds with all modules quantized, or None if a call can't run here.
+    """
     validation = plan.config(package).validation
 
     def measure() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`doit sensitivity`: what quantizing each module costs, and which of them to keep in float."""
+"""`doit sensitivity`: the cost of quantizing each module, and which modules to keep in float."""
 
 from __future__ import annotations
 
@@ -51,14 +51,15 @@ def run(
     write: bool = False,
     json: bool = False,
 ) -> Iterator[Any]:
-    """Yield what quantizing each module of packages costs, and a proposal that was verified; with
-    `json` one record of all.
+    """Yield the cost of quantizing each module of packages, and a verified proposal.
+
+    With `json`, one record of all packages is yielded instead.
 
     Raises:
-        PipelineError: a package can't be built or has nothing to measure, an option is no number,
-            the proposal can't be written, or no feature edits configs.
+        PipelineError: a package can't be built or has nothing to measure, an option is not a
+            number, the proposal can't be written, or no feature edits configs.
     """
-    # Without it no proposal can be built, which would be found out after all measurements.
+    # Without it no proposal can be built, which would only be found out after all measurements.
     if not has_feature("config_edits"):
         raise PipelineError(_LACK)
     if not words:
@@ -125,7 +126,7 @@ def _parse_number(name: str, text: str) -> float | None:
 
 
 def _parse_count(text: str) -> int:
-    """Return how many modules of a method are tried in float alone."""
+    """Return how many modules per method to try in float alone."""
     if not text:
         return 0
     if not text.isdecimal() or not int(text):
@@ -150,8 +151,10 @@ def _describe(record: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _write(plan: Plan, record: Mapping[str, Any]) -> Iterator[str]:
-    """Write the configs of a proposal that was verified, and yield their names. Raises
-    PipelineError for any other."""
+    """Write the configs of a verified proposal, and yield their names.
+
+    Raises PipelineError if the proposal misses its floor.
+    """
     package = record["package"]
     floors = {name: method["floor_db"] for name, method in record["methods"].items()}
     lacking = find_lacking(record["verified"], record["methods"], floors)

@@ -1,8 +1,7 @@
-"""Switches of a program that torchao's `quantize_` quantized, or another quantizer that annotates
-nothing.
+"""Switches of a program quantized by torchao's `quantize_`, or a quantizer that annotates nothing.
 
-Every operator that reads a dequantized value is quantized on its own, and so is the lookup of an
-embedding. Weights in float are those of the float program.
+Every operator that reads a dequantized value is quantized separately, and so is the lookup of an
+embedding. Float weights are those of the float program.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from pipeline.program.module_paths import innermost_module
 from pipeline.program.operators import base_name
 
 _LOOKUPS = ("embedding_byte", "embedding_4bit")
-_INDICES = 5  # the argument of a lookup
+_INDICES = 5  # the place of a lookup's indices among its arguments
 
 
 class WeightSwitches(QuantizationSwitches):
@@ -40,13 +39,14 @@ class WeightSwitches(QuantizationSwitches):
         bits: int = 8,
         kinds: frozenset[str] | None = None,
     ) -> None:
-        """Take a float program and what it was quantized to.
+        """Find the switches between a float program and its quantized version.
 
         Args:
-            origins: the places of nodes of the quantized program in the float one, by name.
-            bits: of a weight, of which a package stores two in a byte where they are 4.
-            kinds: the operators that the quantizer rounds values for, such as `conv2d`; what
-                passes a value on to them, such as `flatten`, is theirs. None or empty for any.
+            origins: places in the float program of the quantized program's nodes, by name.
+            bits: bits of a weight; a package stores two 4-bit weights in a byte.
+            kinds: the operators that the quantizer rounds values for, such as `conv2d`; operators
+                that pass a value on to them, such as `flatten`, count with them. None or empty for
+                any.
         """
         super().__init__(quantized)
         self._float = program.module(check_guards=False)
@@ -75,7 +75,7 @@ class WeightSwitches(QuantizationSwitches):
             if is_call(stored, "quantize"):
                 value = stored.args[0]
                 assert isinstance(value, Node)
-                if weight is not None:  # NNCF's, which is rounded as the backend lowers
+                if weight is not None:  # NNCF's, rounded when the backend lowers
                     self._keep(reader.name, value.name, weight, weight.numel())
                 yield (node.name, reader.name, value.name, False, operators)
             elif weight is not None and stored.op == "get_attr":
@@ -84,8 +84,10 @@ class WeightSwitches(QuantizationSwitches):
                 yield (node.name, reader.name, attribute, True, operators)
 
     def _find_operators(self, reader: Node) -> frozenset[str]:
-        """Note the operators for which the value that a node reads is rounded, and return their
-        names: the node itself, or those that it passes the value on to."""
+        """Record the operators for which a node's input is rounded, and return their names.
+
+        They are the node itself, or the operators that it passes the value on to.
+        """
         names: set[str] = set()
         waiting = [reader]
         while waiting:
@@ -104,9 +106,11 @@ class WeightSwitches(QuantizationSwitches):
         return frozenset(names)
 
     def _find_changed_constants(self) -> Iterator[Edge]:
-        """Yield the edges of constants that the quantizer changed without a dequantizing operator:
-        a bias that makes up for the mean error of rounding, and a weight that arithmetic unpacks,
-        as in NNCF's weight-only modes."""
+        """Yield the edges of constants that the quantizer changed without a dequantizing operator.
+
+        These are a bias that makes up for the mean error of rounding, and a weight that arithmetic
+        unpacks, as in NNCF's weight-only modes.
+        """
         rounded = {edge[:2] for edge in self.edges}
         for node in list(self.module.graph.nodes):
             origin = self._find_origin(node)
@@ -128,8 +132,11 @@ class WeightSwitches(QuantizationSwitches):
                 yield (value.name, node.name, attribute, True, operators)
 
     def _find_lookup(self, node: Node) -> Iterator[Edge]:
-        """Yield the edge of an embedding, next to which its float table is looked up. All readers
-        get an alias of it, so that they get the float rows where they are in float too."""
+        """Yield the edge of an embedding, and add a lookup of its float table next to it.
+
+        All readers get an alias of the embedding, so that they also get the float rows when they
+        are in float.
+        """
         origin = self._add_operator(node)
         table = None if origin is None else self._find_weight(origin, 0)
         if table is None:
@@ -149,8 +156,10 @@ class WeightSwitches(QuantizationSwitches):
         yield (node.name, alias.name, lookup.name, False, frozenset([node.name]))
 
     def _add_operator(self, node: Node) -> Node | None:
-        """Note a quantized operator, and return it as it is in the float program; None for what is
-        in none."""
+        """Record a quantized operator, and return its node in the float program.
+
+        Returns None if the float program has no such operator.
+        """
         origin = self._find_origin(node)
         if origin is not None:
             self.operators[node.name] = innermost_module(origin)
@@ -158,7 +167,7 @@ class WeightSwitches(QuantizationSwitches):
         return origin
 
     def _find_origin(self, node: Node) -> Node | None:
-        """Return the operator of the float program from which a node comes."""
+        """Return the operator of the float program that a node comes from, or None."""
         origin = self._nodes.get(self._origins.get(node.name, ""))
         return None if origin is None or origin.op != "call_function" else origin
 
@@ -170,7 +179,7 @@ class WeightSwitches(QuantizationSwitches):
         return weight.detach()  # type: ignore[no-any-return]
 
     def _read(self, attribute: Node) -> torch.Tensor:
-        """Return the constant of the quantized program that a node gets."""
+        """Return the constant of the quantized program that a node reads."""
         constant: Any = attrgetter(str(attribute.target))(self.module)
         return constant.detach()  # type: ignore[no-any-return]
 
@@ -178,8 +187,8 @@ class WeightSwitches(QuantizationSwitches):
         """Return the attribute of the module that holds a weight in float.
 
         Args:
-            name: of what the quantized program has in place of it.
-            size: bytes of that in a package.
+            name: name of the quantized program's value that stands in for the weight.
+            size: bytes of that value in a package.
         """
         if name not in self._weights:
             self.saved[operator] = self.saved.get(operator, 0) + weight.nbytes - size
@@ -189,7 +198,7 @@ class WeightSwitches(QuantizationSwitches):
 
 
 def _find_stored(node: Node) -> list[Node]:
-    """Return the constants from which a value is computed; none where an input is part of it."""
+    """Return the constants that a value is computed from, or an empty list if inputs take part."""
     stored: dict[Node, None] = {}
     waiting = [node]
     while waiting:

@@ -1,6 +1,6 @@
-"""Sections of a report, a module for each or for a few.
+"""Sections of a report: a module for each, or for a few.
 
-`section(report)` makes tables, charts and paragraphs from the record; an empty one is left out.
+`section(report)` makes tables, charts and paragraphs from the record; an empty section is left out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pipeline.features.pages.sections import (
 from pipeline.moments import find_sections, load
 from pipeline.report.elements import Json, ReportSection
 
-# By rank, between which features place theirs (`moments.Feature.sections`).
+# By rank; features place theirs between these (`moments.Feature.sections`).
 SECTIONS: dict[int, Callable[[Json], ReportSection]] = {
     0: failures.section,
     20: warnings.section,
@@ -38,7 +38,7 @@ SECTIONS: dict[int, Callable[[Json], ReportSection]] = {
 
 
 def report_sections(report: Json) -> list[ReportSection]:
-    """Return the sections of a package's report, in their order, without empty ones."""
+    """Return the sections of a package's report in their order, without empty ones."""
     makers = list(SECTIONS.items())
     makers += [(rank, load(function)) for rank, function in find_sections()]
     makers.sort(key=lambda maker: maker[0])

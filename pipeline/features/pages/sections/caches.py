@@ -1,4 +1,4 @@
-"""The use of the caches: what was found instead of computed, and what that saved."""
+"""The section on caches: what was reused instead of computed, and the time saved."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TABLES = {"run": "The last run", "store": "All runs with this store"}
 
 
 def section(timeline: Json | None) -> ReportSection:
-    """Return the section of what a `timeline.json` says of caches; empty where it says nothing."""
+    """Return the section on the caches in a `timeline.json`, empty if it doesn't mention them."""
     caches = (timeline or {}).get("otherData", {}).get("caches")
     if not is_caches(caches):
         return ReportSection("caches", "Reused instead of rebuilt")

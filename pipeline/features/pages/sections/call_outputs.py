@@ -1,4 +1,4 @@
-"""The outputs of every call in a report, each with its errors and whether a failure is about it."""
+"""The outputs of every call in a report, each with its errors and whether it failed."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from pipeline.report.elements import Json
 
 
 class Output(NamedTuple):
-    """An output of a call. `suffix` names it where the call has several, `where` is its input set,
-    and `ok` whether no failure of the method on this machine is about it."""
+    """An output of a call.
+
+    `suffix` names the output if the call has several, `where` is the call's input set, and `ok` is
+    whether no failure of the method on this machine concerns the output.
+    """
 
     method: Json
     run: Json
@@ -43,8 +46,7 @@ def _outputs_of_run(method: Json, run: Json) -> Iterator[Output]:
 
 
 def _has_failed(method: Json, input_sets: Sequence[str], output: str) -> bool:
-    """Tell whether a failure of a method on this machine is about an output on one of these input
-    sets."""
+    """Return whether a method failed here, at this output and on one of these input sets."""
     for failure in method["failures"]:
         if is_elsewhere(method, failure):
             continue

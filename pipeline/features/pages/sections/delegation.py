@@ -1,4 +1,4 @@
-"""The nodes of each method that each backend runs, and those left to portable kernels."""
+"""The section on delegation: nodes that backends run, and nodes left to portable kernels."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pipeline.report.records import delegated_share, in_order, name_kernels
 from pipeline.store.errors import listed, plural
 from pipeline.store.sizes import human_size
 
-_MOST_BARS = 12  # of a chart; the list of methods has a bar for each
-Piece = tuple[int, str, str]  # of a bar: nodes, colour and description
+_MOST_BARS = 12  # per chart; the list of methods has a bar for each
+Piece = tuple[int, str, str]  # of a bar: nodes, colour, description
 
 
 def section(report: Json) -> ReportSection:
@@ -68,7 +68,7 @@ def _float_rows(report: Json) -> Iterator[Row]:
 
 
 def _ranked(calls: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Return operators with their calls, the most frequent first."""
+    """Return operators with their numbers of calls, the most frequent first."""
     return sorted(
         calls.items(),
         key=lambda entry: (-entry[1], entry[0]),
@@ -118,13 +118,11 @@ def _share_words(amount: int, nodes: int) -> str:
 
 
 def _parts(counts: Json) -> Iterator[tuple[str, str, int]]:
-    """Yield what runs a method's nodes: its name, its colour, and how many nodes it runs."""
+    """Yield each runner of a method's nodes: its name, its colour, and its number of nodes."""
     backends: dict[str, int] = {}
     for backend, share in (counts.get("backends") or {}).items():
         backends[backend] = share["nodes"]
-    if (
-        not backends and counts["delegated_nodes"]
-    ):  # an older record has their sum alone
+    if not backends and counts["delegated_nodes"]:  # an older record only has their sum
         backends[" + ".join(sorted(counts["partitions"]))] = counts["delegated_nodes"]
     kernels: dict[str, int] = {}
     for backend, calls in counts.get("kernels", {}).items():
@@ -189,7 +187,7 @@ def _counts(method: str, counts: Json) -> Row:
     boundary = counts.get("boundary") or {}
     delegated = counts["delegated_operators"]
     operators = counts["operators"]
-    # Of nodes, which backends' own kernels count among.
+    # The share counts nodes run by backends' own kernels.
     share = delegated_share([counts])
     return {
         "method": name(method),
@@ -206,7 +204,7 @@ def _counts(method: str, counts: Json) -> Row:
 
 
 def _describe_backends(counts: Json) -> Iterator[str]:
-    """Yield what each backend runs of a method; of an older record, the number of delegates."""
+    """Yield the nodes and partitions of each backend; an older record only has partitions."""
     backends = counts.get("backends")
     if not backends:
         for backend, number in counts["partitions"].items():
@@ -241,7 +239,7 @@ def _crossing(crossing: Json | None) -> Cell:
 
 
 def _undelegated_rows(methods: Mapping[str, Json]) -> Iterator[Row]:
-    """Yield calls left to portable kernels, equal ones in one row, the most frequent first."""
+    """Yield the calls left to portable kernels, the most frequent first, equal ones in one row."""
     modules_by_call: dict[tuple[str, str, str, str], list[str]] = {}
     for method, counts in methods.items():
         for call in _list_undelegated(counts):
@@ -268,7 +266,7 @@ def _undelegated_rows(methods: Mapping[str, Json]) -> Iterator[Row]:
 
 
 def _list_undelegated(counts: Json) -> Sequence[Json]:
-    """Return the calls that no delegate took; an older record has their numbers alone."""
+    """Return the calls that no delegate took; an older record only counts them by operator."""
     calls: Sequence[Json] | None = counts.get("left")
     if calls is not None:
         return calls

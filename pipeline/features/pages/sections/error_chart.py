@@ -1,4 +1,4 @@
-"""A chart of errors by their limits: a dot for each output and input set."""
+"""The chart of errors relative to their limits: a dot for each output and input set."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pipeline.report.elements import Chart, Json
 from pipeline.report.formatting import error
 from pipeline.store.errors import plural
 
-_MOST_ROWS = 12  # of the chart: the outputs that come nearest to their limits
-_MOST_SETS = 16  # of one output in the chart of errors; the worst
+_MOST_ROWS = 12  # in the chart: the outputs nearest to their limits
+_MOST_SETS = 16  # per output in the chart of errors: the worst
 
 
 def errors_by_limit(report: Json) -> Chart | None:
-    """Draw a dot for each output and input set: its error by its limit.
+    """Draw a dot for each output and input set: its error divided by its limit.
 
-    Of several calls on one set, in a method with state, the worst is drawn. None where every
-    output is exact, or none has a limit.
+    If a method with state is called several times on one input set, the worst call is drawn.
+    Returns None if every output is exact or none has a limit.
     """
     worst: dict[tuple[str, str], tuple[float, Output]] = {}
     lacking = 0
@@ -56,7 +56,7 @@ def errors_by_limit(report: Json) -> Chart | None:
 
 
 def _rank_rows(dots: Sequence[Json]) -> list[str]:
-    """Return the rows of dots, the one with the greatest ratio first."""
+    """Return the rows of the dots, the row with the greatest ratio first."""
     greatest: dict[str, float] = {}
     for dot in dots:
         greatest[dot["row"]] = max(dot["ratio"], greatest.get(dot["row"], 0.0))
@@ -64,11 +64,11 @@ def _rank_rows(dots: Sequence[Json]) -> list[str]:
 
 
 def _of_limit(output: Output, report: Json) -> float | str | None:
-    """Return the greatest ratio of an error of an output to its limit."""
+    """Return the greatest ratio of an output's errors to their limits."""
     if "of_limit" in output.errors:
         recorded: float | str | None = output.errors["of_limit"]
         return recorded
-    # Of an older record.
+    # An older record has no ratio.
     limit = (output.method["limits"] or report["settings"]).get("atol")
     largest = output.errors["max_abs"]
     if not limit or not isinstance(largest, int | float):
@@ -92,7 +92,7 @@ def _dot(row: str, ratio: float, output: Output) -> Json:
 
 
 def _most_sets(dots: Sequence[Json]) -> list[Json]:
-    """Keep the input sets with the greatest errors of each output, in their order."""
+    """Keep the dots with the greatest errors of each row, in order."""
     dots_by_row: dict[str, list[Json]] = {}
     for dot in dots:
         dots_by_row.setdefault(dot["row"], []).append(dot)

@@ -1,4 +1,4 @@
-"""The section on estimates: cycles and memory that the compiler of an NPU expects of a method."""
+"""The section on estimates: cycles and memory of a method, as an NPU's compiler predicts them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def section(report: Json) -> ReportSection:
 
 
 def _rows(method: str, estimates: Sequence[Json]) -> Iterator[Row]:
-    """Yield a row for each backend of a method that has estimates."""
+    """Yield a row for each backend that has estimates for a method."""
     by_backend: dict[str, list[Json]] = {}
     for estimate in estimates:
         by_backend.setdefault(estimate["backend"], []).append(estimate)

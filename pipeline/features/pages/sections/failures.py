@@ -1,4 +1,4 @@
-"""Failures, and the operators of the model that cause them."""
+"""The section on failures, and the operators of the model that cause them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pipeline.store.errors import listed
 
 _MOST_NAMED = 4  # methods in a row
 _NO_FIX = Cell(NOTHING, kind="soft")
-# What a failure says of a figure, and the key of its limit.
+# Words in a failure's sentence, and the key of the limit that it exceeds.
 _LIMITS = {
     "mean absolute error": "max_mean_abs",
     "99.9th percentile": "max_p999_abs",
@@ -69,8 +69,10 @@ def _row(group: FailureGroup, places: Mapping[str, str], report: Json) -> Row:
 
 
 def _find_place(group: FailureGroup, places: Mapping[str, str]) -> str | None:
-    """Return the line of the config that sets the limit that methods exceed; else that of the
-    method, where it is one."""
+    """Return the config line that sets the exceeded limit, or the line of the method.
+
+    The line of the method needs a failure of a single method. Returns None if neither is recorded.
+    """
     keys = []
     for words, key in _LIMITS.items():
         if words in group.description:
@@ -97,7 +99,7 @@ def _without_fix(row: Row) -> Row:
 
 
 def _culprits(methods: Sequence[Json]) -> Iterator[Row]:
-    """Yield the culprits of methods, those that several methods have in one row."""
+    """Yield a row for each culprit, shared by all methods that have it."""
     names: dict[str, list[str]] = {}
     culprits: dict[str, Json] = {}
     for method in methods:
@@ -121,7 +123,7 @@ def _culprit(methods: Sequence[str], culprit: Json) -> Row:
 
 
 def _describe_place(culprit: Json) -> str:
-    """Say what runs a culprit: a delegate or a kernel; "" where that is not known."""
+    """Return the delegate or kernel that runs a culprit, or "" if it isn't known."""
     if culprit["backend"]:
         if culprit["partition"] is None:
             number = ""

@@ -1,4 +1,4 @@
-"""The files of a package, its bundled program for a device, and the settings of its validation."""
+"""The sections on a package's files, its bundled program for a device, and validation settings."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def section(report: Json) -> ReportSection:
 
 
 def device_section(report: Json) -> ReportSection:
-    """Return the section of the bundled program, with the tolerances to give the runtime."""
+    """Return the section on the bundled program, with the tolerances to give the runtime."""
     bundle = report.get("bundle")
     if bundle:
         suites = bundle["methods"].items()

@@ -1,4 +1,4 @@
-"""The rows of a method: its comparison with its source, the float program and a reference."""
+"""Rows that compare a method with its source, its float program and a reference."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LIMITS: dict[str, tuple[str, Callable[[Any], str]]] = {
         percent,
     ),
 }
-# Titles of columns, the figures in them, and how these are formatted.
+# Titles of columns, the figure in each, and the function that formats it.
 _FIGURES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "max error": ("max_abs", error),
     "99.9 %": ("p999_abs", error),
@@ -42,7 +42,7 @@ _OF_CALLS = (
     "99.9 %",
     "relative",
 )
-_FEW_ROWS = 100  # from which on a share says more than it hides
+_FEW_ROWS = 100  # from here, a percentage is shown with the counts
 
 
 def _limit_words(limits: Json) -> Iterator[str]:
@@ -56,9 +56,12 @@ def _limit_words(limits: Json) -> Iterator[str]:
 
 
 def method_rows(method: Json, places: Mapping[str, str]) -> Iterator[Row]:
-    """Yield a row for each comparison of a method: with what it was lowered from, and, where it was
-    quantized on the way, with the float program; of what it was exported to with its reference; on
-    examples and on generated inputs apart."""
+    """Yield a row for each comparison of a method.
+
+    The package is compared with the program that it was lowered from and, if that is quantized,
+    with the float program; the exported program is compared with its reference. Examples and
+    generated inputs have separate rows.
+    """
     if method["state"]:
         note = "with state"
     else:
@@ -88,7 +91,7 @@ def _compare_method(method: Json, places: Mapping[str, str]) -> Iterator[Row]:
 
 
 def _source_row(method: Json) -> Row:
-    """Return the cells of a package against the program that it was lowered from."""
+    """Return the cells that compare a package with the program that it was lowered from."""
     if method.get("examples"):
         inputs = _EXAMPLES
     else:
@@ -103,7 +106,7 @@ def _source_row(method: Json) -> Row:
 
 
 def _quantized_row(method: Json) -> Row:
-    """Return the cells of a package against the quantized program that it was lowered from."""
+    """Return the cells that compare a package with the quantized program it was lowered from."""
     comparison = method.get("quantized")
     if not comparison:
         return _row({"limits": {}}, "quantized program", "", verdict_here(method))
@@ -112,7 +115,7 @@ def _quantized_row(method: Json) -> Row:
 
 
 def _count_calls(method: Json, inputs: str) -> str:
-    """Return what inputs a method was called on, with the number of calls."""
+    """Return the number of calls of a method on a kind of input, such as `3 calls on examples`."""
     generated = inputs == _GENERATED
     count = sum(bool(run.get("generated")) == generated for run in method["runs"])
     if count:
@@ -121,7 +124,7 @@ def _count_calls(method: Json, inputs: str) -> str:
 
 
 def _row(comparison: Json, program: str, calls: str, verdict: str) -> Row:
-    """Return the cells of a comparison with a program, with its figures and limits."""
+    """Return the cells of a comparison with a program: its figures and its limits."""
     row: dict[str, Cell | str] = {
         "against": Cell(program, note=calls),
         "verdict": verdict_cell(verdict) if verdict else text(""),
@@ -135,8 +138,10 @@ def _row(comparison: Json, program: str, calls: str, verdict: str) -> Row:
 
 
 def _quantization_row(method: Json, quantization: Json) -> Row:
-    """Return the cells of the quantized program against the float one, on examples if there are
-    any."""
+    """Return the cells that compare the quantized program with the float one.
+
+    The figures are those on examples; without examples, only the calls and limits are shown.
+    """
     examples = quantization["examples"]
     if examples:
         inputs = _EXAMPLES
@@ -162,7 +167,7 @@ def _quantization_row(method: Json, quantization: Json) -> Row:
 
 
 def _reference_row(reference: Json | None, places: Mapping[str, str]) -> Row:
-    """Return the cells of what was exported against its reference, or that there is none."""
+    """Return the cells that compare an export with its reference, or say that it has none."""
     about = _describe_comparison(reference)
     if reference is None:
         return _row({"limits": {}}, "no reference", about, "")
@@ -175,8 +180,7 @@ def _reference_row(reference: Json | None, places: Mapping[str, str]) -> Row:
 
 
 def _describe_comparison(reference: Json | None) -> str:
-    """Return what a method's export is compared with, for a table; without a reference, that
-    nothing is."""
+    """Return what a method's export is compared with, or the words for a missing reference."""
     if reference is None:
         return UNREFERENCED
     return f"{plural(reference['calls'], 'call')} of the export, by {name_references(reference)}"
@@ -192,8 +196,11 @@ def figure_cells(record: Json) -> Row:
 
 
 def _agreement(method: Json) -> Cell:
-    """Return how many rows of the output that is worst by it agree, over all examples, or without
-    any over all calls; of a record without their numbers, the worst share."""
+    """Return how many rows agree, for the output with the lowest agreement.
+
+    All examples count; if there are none, all calls do. A record without these counts gives its
+    worst share.
+    """
     runs = [run for run in method["runs"] if not run.get("generated")] or method["runs"]
     agreeing: Counter[int] = Counter()
     rows: Counter[int] = Counter()

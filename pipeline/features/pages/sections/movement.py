@@ -1,6 +1,6 @@
-"""How far the outputs of methods move over the calls, and where their sources give no numbers.
+"""How much outputs change across calls, and where their sources give NaN or infinity.
 
-An output that does not move has shown nothing, however exactly it agrees.
+An output that never changes proves nothing, however exactly it agrees.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _REDRAWN = "moves only on other inputs of the source"
 
 
 def movement_table(methods: Sequence[Json]) -> DataTable:
-    """Return a row for each output that was compared."""
+    """Return the table with a row for each output that was compared."""
     rows: list[Row] = []
     for method in methods:
         for record in method.get("movement", ()):

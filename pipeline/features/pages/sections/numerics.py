@@ -1,4 +1,4 @@
-"""Errors of outputs, compared with those of the source: limits, figures, and a chart."""
+"""The section on numerics: errors of outputs against the source, their limits, and a chart."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def section(report: Json) -> ReportSection:
 
 
 def calls_section(report: Json) -> ReportSection:
-    """Return the section of every call's outputs, those that failed first."""
+    """Return the section of every call's outputs, failed ones first."""
     rows: list[Row] = []
     for output in sorted(outputs(report), key=lambda output: output.ok):
         row: Row = {
@@ -52,7 +52,7 @@ def calls_section(report: Json) -> ReportSection:
 
 
 def _limits(report: Json) -> Iterator[str]:
-    """Yield a sentence on how the package was run, and what limits follow where none are set."""
+    """Yield sentences on the inputs that were run, and on limits that were derived."""
     settings = report["settings"]
     methods = report["methods"]
     ran = any(method["runs"] for method in methods if method["kind"] == "program")
@@ -86,7 +86,7 @@ def _output_verdict(output: Output) -> Cell:
 
 
 def _skipped(methods: Sequence[Json]) -> Iterator[Row]:
-    """Yield what was not run: methods, then input sets, what was left out, and references."""
+    """Yield rows for what was not run: methods, input sets, omitted parts, and references."""
     for method in methods:
         if method["not_run"]:
             yield _skip_row(method, "all", method["not_run"])

@@ -1,4 +1,4 @@
-"""Libraries of operators beside ATen's that a package needs."""
+"""The section on the operator libraries, other than ATen, that a package needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What quantization did to each method: its inputs, its shares, and what it left in float."""
+"""The section on quantization: verdicts, calibration, shares, and tensors left in float."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pipeline.report.records import in_order
 from pipeline.store.errors import plural
 from pipeline.store.sizes import human_size
 
-_BRIEF = 10  # rows in Markdown of what is sorted by size
+_BRIEF = 10  # Markdown rows of tables sorted by size
 _SOURCES = {
     "files": "of files",
     "calibration_inputs": "of calibration_inputs",
@@ -57,8 +57,7 @@ def section(report: Json) -> ReportSection:
 
 
 def _verdicts(report: Json) -> Iterator[Row]:
-    """Yield the verdict on each quantization, with its figures on examples and on generated
-    inputs."""
+    """Yield the verdict on each quantization, with its SQNR on examples and generated inputs."""
     for method in report["methods"]:
         quantization = method.get("quantization")
         if quantization:
@@ -72,7 +71,7 @@ def _verdicts(report: Json) -> Iterator[Row]:
 
 
 def _least_sqnr(pools: Sequence[Json]) -> Cell:
-    """Return the least SQNR of outputs, each over all calls."""
+    """Return the lowest SQNR among the outputs, each taken over all calls."""
     ratios = [pool["sqnr_db"] for pool in pools if pool["sqnr_db"] is not None]
     return figure(min(ratios, key=sort_key) if ratios else None, decibel)
 

@@ -1,4 +1,4 @@
-"""The last run: its actions by worker and time."""
+"""The section on the last run: its actions by worker and time."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from pipeline.report.events import STAGE, Event, outcome_word
 from pipeline.store.errors import plural
 from pipeline.store.sizes import human_size
 
-# Pixels: of the axis on a phone and on large screens, and of a letter.
+# In pixels: the width of the axis on a phone and on a large screen, and of a letter.
 _NARROWEST, _WIDE, _LETTER = 280, 900, 8
-_LAST_TICK = 0.95  # of the axis: the text of a later one would leave the page
+_LAST_TICK = 0.95  # of the axis: the label of a later tick would leave the page
 
 
 def section(timeline: Json | None, pages: Mapping[str, str]) -> ReportSection:
-    """Return the section of a run; empty without a timeline.
+    """Return the section on a run, empty without a timeline.
 
     Args:
-        timeline: the content of `timeline.json`, or None.
-        pages: links to the pages of packages, to which actions lead.
+        timeline: content of `timeline.json`, or None.
+        pages: links to the pages of packages, which the packages' actions point to.
     """
     if timeline:
         events = _read_events(timeline["traceEvents"])
@@ -62,7 +62,7 @@ def section(timeline: Json | None, pages: Mapping[str, str]) -> ReportSection:
 
 
 def _read_events(trace: Iterable[Json]) -> list[Event]:
-    """Read what workers did from a trace, in which stages follow their action.
+    """Return the workers' actions from a trace, in which stages follow their action.
 
     The worker of an event is the number of its lane.
     """
@@ -132,12 +132,12 @@ def _bar(event: Event, first: float, whole: float, page: str, framed: bool) -> J
 
 
 def _fits(name: str, share: float, width: int) -> bool:
-    """Return whether a name fits in a bar of that share of an axis of so many pixels."""
+    """Return whether a name fits in a bar that takes this share of an axis of `width` pixels."""
     return share * width > _LETTER * len(name) + _LETTER
 
 
 def _ticks(seconds: float) -> Iterator[tuple[float, str]]:
-    """Yield at most five round times within a run, as shares of it."""
+    """Yield at most five round times within a run, each as a share of the run and a label."""
     if seconds <= 0:
         return
     step = 10.0 ** floor(log10(seconds / 4))

@@ -1,4 +1,4 @@
-"""State that several methods use: shared, or a copy for each."""
+"""The section on state that several methods use: shared, or copied for each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Warnings from lowering."""
+"""The section on warnings from lowering."""
 
 from __future__ import annotations
 
