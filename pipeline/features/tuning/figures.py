@@ -45,7 +45,7 @@ CHOSEN, HELD_OUT = 0, 1  # the halves of the input sets
 
 
 def split_limit(name: str) -> tuple[str, str]:
-    """Return the side of a limit, `min` or `max`, and its figure; for other names, "" and the name."""
+    """Return the side of a limit, `min` or `max`, and its figure; "" and the name for others."""
     side, _, figure = name.partition("_")
     if side in ("min", "max"):
         return side, figure
