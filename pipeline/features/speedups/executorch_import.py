@@ -19,7 +19,7 @@ _BETWEEN = re.compile(r"(?:#.*\n|\n)*")
 
 
 def import_executorch() -> None:
-    """Import ExecuTorch without torch's compiler, which takes a fifth of the time of both.
+    """Import ExecuTorch without torch's compiler, which takes a fifth of the import time of both.
 
     `torch.export._remove_auto_functionalized_pass` (torch 2.13) imports the compiler for one
     function, which changes only graphs with higher-order operators; the compiler is imported when

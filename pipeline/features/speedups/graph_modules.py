@@ -1,4 +1,4 @@
-"""Generate the code of a graph module when it is first used, not whenever a module is made."""
+"""Generates the code of a graph module when it is first used, not whenever a module is made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Choose the range of an observer's histogram without comparing tensors element by element.
+"""Chooses the range of an observer's histogram without comparing tensors element by element.
 
 torchao moves the ends of a range inwards by a hundred-thousandth of the values at a time, and
 compares two sums, each a tensor, at every step: up to a second for a histogram with one high peak.

@@ -180,10 +180,10 @@ class _Merged:
         return {node for node in nodes if not holding[node] & self._groups}
 
     def find_forbidden(self, gaps: Mapping[int, list[int]]) -> int:
-        """Return the groups that can't join these.
+        """Return the groups that must not be merged with these.
 
-        A path leads from one to the other through a node of neither. If another group holds that
-        node, every group but that one may be ruled out.
+        A path between such a group and these leads through a node outside both. A node never rules
+        out the group that holds it.
         """
         reach = self._reach
         forbidden = 0
@@ -200,9 +200,10 @@ class _Merged:
 
 
 def _find_gaps(groups: list[list[Node]], reach: _Reach) -> dict[int, list[int]]:
-    """Return the first nodes' groups of the paths that leave a group and come back, by that group.
+    """Return, by group, where its paths that leave and come back go first.
 
-    0 stands for a first node that is in no group.
+    That is the group of the first node outside, or 0 for a node in no group. Groups without such a
+    path are left out.
     """
     gaps: dict[int, list[int]] = {}
     for place, nodes in enumerate(groups):

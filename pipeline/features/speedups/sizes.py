@@ -50,7 +50,7 @@ def make_expression(original: property) -> property:
 def make_whole(original: _Function) -> _Function:
     """Return a function that remembers which expressions are numbers.
 
-    torch asks for each size that it makes.
+    torch asks this about every size that it makes.
     """
     numbers: dict[Any, int | None] = {}
 

@@ -24,9 +24,7 @@ _MOST_UNREFERENCED = 4
 
 
 def describe_linked(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
-    """Yield a warning for each way in which a linked package may differ from what its config
-    intends.
-    """
+    """Yield a warning for each way in which a linked package may fall short of its config."""
     linked = {str(e.package) for e in events if e.kind == "link" and e.outcome in DONE}
     for package in sorted(linked):
         if manifest := read_manifest(plan.workspace, package):

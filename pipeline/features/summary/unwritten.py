@@ -1,5 +1,7 @@
-"""Finds requests of a config that its package lacks: files for constants, and names in options of
-partitioners.
+"""Finds config entries that have no effect on a package.
+
+They are files for constants that were not written, and names in options of partitioners that match
+nothing.
 """
 
 from __future__ import annotations

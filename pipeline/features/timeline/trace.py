@@ -35,7 +35,7 @@ def write_timeline(
     """Write `timeline.json`, with one trace event per line, and the use of the caches.
 
     Args:
-        events: of a run that did something.
+        events: the events of a run that did something.
         caches: a record that passes `usage.is_caches`; it goes to the format's field for other
             data.
 

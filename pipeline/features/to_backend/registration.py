@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class RegisteredTwiceError(PipelineError, ValueError):
-    """A preprocess function is registered for a backend that has one."""
+    """A preprocess function is registered for a backend that already has one."""
 
 
 def register_preprocess(backend_id: str, function: Preprocess) -> Preprocess:
@@ -35,7 +35,10 @@ def register_preprocess(backend_id: str, function: Preprocess) -> Preprocess:
     Args:
         backend_id: the name by which a program calls the delegate.
         function: takes a program in edge dialect and its compile specs, and returns a
-            `PreprocessResult`. This function is returned.
+            `PreprocessResult`.
+
+    Returns:
+        The function.
 
     Raises:
         TypeError: the name is not a string, or the function can't be called.

@@ -84,7 +84,7 @@ def find_changes(package: str, old: Json, new: Json) -> PackageChanges:
 
 
 def _compare_outcomes(old: Json, new: Json) -> Iterator[tuple[int, str]]:
-    """Yield whether a package no longer builds or passes, or does so only now."""
+    """Yield a change if a package no longer builds or passes, or if it now does."""
     if old["build"] is None and new["build"] is None:
         yield TOLD, f"builds with neither: {_describe_errors(new)}"
     elif new["build"] is None:
@@ -142,7 +142,7 @@ def _compare_methods(
 def _compare_delegation(
     before: Json, after: Json, delegation: Json
 ) -> Iterator[tuple[int, str]]:
-    """Yield the operators that are no longer delegated, or only now."""
+    """Yield the operators that delegates no longer take, or that they now take."""
     for operator in sorted({*before["left"], *after["left"]}):
         old = before["left"].get(operator, 0)
         new = after["left"].get(operator, 0)

@@ -37,7 +37,7 @@ class ToolchainPlanning(Planning):
 
     @cached_property
     def _runtimes(self) -> dict[str, list[str]]:
-        """The values and ExecuTorch distributions of the other toolchains, by toolchain."""
+        """The setting and the ExecuTorch distributions of each other toolchain, by name."""
         runtimes = {}
         for name, texts in self._toolchains.items():
             if name != present_toolchain():
@@ -65,7 +65,7 @@ class ToolchainPlanning(Planning):
 
 
 def find_installed(root: Path, texts: tuple[str, ...]) -> list[str]:
-    """Return the value of a toolchain, and the ExecuTorch distributions in its folder.
+    """Return a toolchain's setting, and the ExecuTorch distributions in its folder.
 
     If these change, the toolchain's runtime is asked again.
     """

@@ -93,7 +93,7 @@ def _heading(name: str, versions: Versions) -> str:
 def _sort(
     changes: Sequence[PackageChanges],
 ) -> tuple[list[PackageChanges], list[PackageChanges], list[PackageChanges]]:
-    """Return the packages that got worse, the worst first; with other changes; and unchanged."""
+    """Return the packages that got worse (the worst first), changed otherwise, and stayed equal."""
     ranked = sorted(changes, key=lambda change: change.rank)
     worse = [change for change in ranked if change.rank < TOLD]
     better = [
@@ -113,7 +113,7 @@ def _describe_equal(changes: Sequence[PackageChanges]) -> str:
 
 
 def _describe_runs(runs: Runs) -> Iterator[str]:
-    """Yield a line for each package that not all runtimes run alike, and one for all the others."""
+    """Yield a line per package that doesn't run alike everywhere, and one for all the others."""
     everywhere = []
     runtimes: dict[str, None] = {}
     for package, outcomes in runs.items():

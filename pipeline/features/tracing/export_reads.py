@@ -256,10 +256,10 @@ class TracedReads(DeclaredReads):
         return super()._distributions(modules) | (touched - {OWN})
 
     def _look_beside(self, observed: Seen) -> Iterator[str]:
-        """Take, with each file outside the workspace, all files next to it.
+        """Take all files next to each file outside the workspace as inputs.
 
-        Native code reads files without an event in Python. Yield a line for each folder that is too
-        large.
+        Native code reads files without an event in Python. Yields a line for each folder that is
+        too large to be taken.
         """
         outside = {
             os.path.dirname(self._places.locate(name))

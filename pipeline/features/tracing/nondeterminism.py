@@ -126,8 +126,9 @@ _NATIVE = {
 
 
 def find_nondeterminism(path: Path, where: str, native: bool = False) -> Iterator[str]:
-    """Yield a line such as `x.py:12 reads the clock (time.time)` per nondeterministic name in a
-    module.
+    """Yield a line for each nondeterministic name in a module.
+
+    For example, `x.py:12 reads the clock (time.time)`.
 
     Args:
         where: the name of the module in these lines.

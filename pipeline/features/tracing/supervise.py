@@ -90,7 +90,7 @@ _NAME_SERVICES = (
 
 
 class Supervisor:
-    """Records in a watch what calls touch.
+    """Tells a watch which files and sockets system calls touch.
 
     A process may die at any moment, so nothing here relies on its files in /proc.
     """
@@ -248,7 +248,7 @@ def _socket_path(address: bytes) -> str:
 
 
 def _describe_address(address: bytes) -> str:
-    """Describe a network address; return "" if it is not one."""
+    """Return a description of a network address, or "" for a local one."""
     family = int.from_bytes(address[:2], "little")
     port = int.from_bytes(address[2:4], "big")
     if family == socket.AF_INET:

@@ -204,8 +204,8 @@ class FileAccessLog(ForkWatch):
     ) -> set[str]:
         """Return the variables that code in some files read, directly or through a library.
 
-        A library's reads count only for variables whose names are among `strings`, which are those
-        in the code: libraries also read variables of their own.
+        Libraries also read variables of their own, so a library's reads count only for variables
+        that the code names: those among its `strings`.
         """
         direct = {
             name

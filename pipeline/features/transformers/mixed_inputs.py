@@ -35,7 +35,7 @@ def make_mixed_inputs(model: Any, generator: torch.Generator) -> Inputs | None:
     channels, height, width] or with an axis of images in front of the channels, or
     `input_features`, [1, bins, frames].
 
-    Returns None if the model takes further kinds of input, or its encoder takes more than that.
+    Returns None if the model takes further kinds of input, or its encoder needs more than that.
     """
     config = model.config
     sees, hears = hasattr(config, "vision_config"), hasattr(config, "audio_config")

@@ -73,7 +73,7 @@ def read_options(file: Path) -> Mapping[str, Any]:
 def merge_parameters(
     file: Path, written: Mapping[str, Any], parameters: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return a source's options, with a package config's in their place. Raises SourceError."""
+    """Return a source's options, overridden by a package config's. Raises SourceError."""
     _check(parameters, f"{file.parent.name}/{file.name}: export")
     return {**written, **parameters}
 

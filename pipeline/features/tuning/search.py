@@ -1,4 +1,4 @@
-"""Searches the best variants of one package, batch by batch, with the cheap figures first."""
+"""Searches for the best variants of one package, batch by batch, with cheap figures first."""
 
 from __future__ import annotations
 

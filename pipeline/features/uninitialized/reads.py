@@ -1,7 +1,8 @@
-"""Finds whether a source reads memory that nothing has written, so that its runs differ by chance.
+"""Finds out whether a source reads memory that nothing has written.
 
-Two runs in one process often get the same memory back, with the same content. So the memory is
-filled here: with other numbers in each run, or by torch with a value that shows in outputs.
+Its runs then depend on what the memory held before. Two runs in one process often get the same
+memory back, with the same content. So the memory is filled here: with other numbers in each run, or
+by torch with a value that shows in outputs.
 """
 
 from __future__ import annotations

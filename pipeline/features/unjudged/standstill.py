@@ -104,9 +104,8 @@ class StandstillJudge:
         return records
 
     def find_indifferent_outputs(self) -> list[str]:
-        """Return the outputs that would stay within the config's limits in place of each other.
-
-        Only outputs that depend on the inputs count.
+        """Return the outputs whose values on different inputs are within the config's limits of
+        each other, although the outputs depend on the inputs.
         """
         still = []
         for place, output in self.movement.items():
@@ -257,7 +256,7 @@ def _leave_unjudged(record: dict[str, Any], reason: str) -> None:
 
 
 def _widen(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return integers just outside the range of the examples'."""
+    """Return integers just outside the range of the integers in the examples."""
     ends: list[int] = []
     for tensor in tensors:
         if (

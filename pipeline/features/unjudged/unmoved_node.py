@@ -1,7 +1,8 @@
 """Finds the operator at which an output stops depending on the inputs.
 
-The source runs node by node on two input sets. Among the nodes that the output is computed from, it
-is the first operator whose inputs move by more than the output does, and whose own value does not.
+The source runs node by node on two input sets. The operator is the first one, among the nodes that
+the output is computed from, whose inputs move by more than the output does, and whose own value
+does not.
 """
 
 from __future__ import annotations
