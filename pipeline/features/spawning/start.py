@@ -1,7 +1,8 @@
 """Starts a function in a fresh Python process.
 
 The function is pickled; its open files and sockets are passed by descriptor. Nothing that was
-loaded from files of the workspace is sent: only functions of this package, and what they hold.
+loaded from files of the workspace is sent: only functions of this package, and the values that they
+hold.
 """
 
 from __future__ import annotations

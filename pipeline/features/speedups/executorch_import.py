@@ -100,8 +100,8 @@ class Operator(dict[str, Any]):
 def split_table(table: str) -> list[tuple[str, str]] | None:
     """Return the name and text of each operator of a table, or None if it can't be split.
 
-    That is the case if the table's form isn't that of ExecuTorch 1.4, or if one operator may refer
-    to another.
+    It can't if it isn't in the form of ExecuTorch 1.4's table, or if one operator may refer to
+    another.
     """
     if re.search("[&*]", table):
         return None

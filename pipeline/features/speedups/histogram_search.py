@@ -73,7 +73,7 @@ def _search(observer: Any) -> _Range:
 
 
 def _round(value: float) -> float:
-    """Round a number to single precision, as torch does to compare it with such a value."""
+    """Round a number to single precision, as torch does to compare it with a float32 value."""
     return struct.unpack("f", struct.pack("f", value))[0]  # type: ignore[no-any-return]
 
 

@@ -200,10 +200,9 @@ class _Merged:
 
 
 def _find_gaps(groups: list[list[Node]], reach: _Reach) -> dict[int, list[int]]:
-    """Return, by group, where its paths that leave and come back go first.
+    """For each group that paths leave and re-enter, return the groups of their first outside nodes.
 
-    That is the group of the first node outside, or 0 for a node in no group. Groups without such a
-    path are left out.
+    0 stands for a node in no group.
     """
     gaps: dict[int, list[int]] = {}
     for place, nodes in enumerate(groups):

@@ -2,7 +2,7 @@
 
 This is seccomp's user notification (Linux 5.6, x86_64 and aarch64; `man 2 seccomp_unotify`) through
 ctypes. Calls are never changed, only seen: a process that changes its own memory between the look
-and the call would deceive the supervisor, so this follows honest code and is no sandbox.
+and the call would deceive the supervisor. So this follows honest code, and is not a sandbox.
 """
 
 from __future__ import annotations

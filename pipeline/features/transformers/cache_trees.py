@@ -1,9 +1,9 @@
 """transformers' caches among the arguments and results of a program, without their classes.
 
 transformers flattens a cache into its tensors and a description of the rest, which names classes.
-Here the description is data: nothing that an archive names is imported. Lowering flattens arguments
-again that are not tensors any more, and transformers then counts them as part of the description,
-which the package holds; so does this module. Source: `_flatten_to_context` and
+Here the description is data: nothing that an archive names is imported. When lowering flattens
+arguments again, some are not tensors; transformers counts those as part of the description, which
+the package holds, and so does this module. Source: `_flatten_to_context` and
 `_unflatten_from_context` of `transformers/exporters/exporter_dynamo.py` of 5.24.
 """
 

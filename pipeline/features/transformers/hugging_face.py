@@ -239,7 +239,7 @@ class Seq2SeqLM(HuggingFaceModel):
         )
 
     def constant_methods(self) -> dict[str, Any]:
-        """Return the constants that ExecuTorch's runners read from such a model."""
+        """Return the constants that ExecuTorch's runners read from an encoder-decoder model."""
         return _constants(
             self.model,
             get_max_seq_len=self._max_seq_len,

@@ -3,7 +3,7 @@
 These are the counters of a static cache, and the token with which the decoder begins. The example
 of the export has one value of each, from which random inputs draw theirs. So results that depend on
 them alone, such as the counter that a method returns, were the same in each call, and a package
-that holds them as constants could not be told from a correct one.
+that holds them as constants could not be distinguished from a correct one.
 """
 
 from __future__ import annotations

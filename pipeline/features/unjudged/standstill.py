@@ -104,8 +104,11 @@ class StandstillJudge:
         return records
 
     def find_indifferent_outputs(self) -> list[str]:
-        """Return the outputs whose values on different inputs are within the config's limits of
-        each other, although the outputs depend on the inputs.
+        """Return the outputs that never exceeded the limits of the config, even on different
+        inputs.
+
+        Only outputs that depend on the inputs count. Each value of such an output was within the
+        limits of the first value of its shape.
         """
         still = []
         for place, output in self.movement.items():
