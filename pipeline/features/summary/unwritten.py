@@ -66,7 +66,7 @@ def _is_apart(tensor: Mapping[str, Any]) -> bool:
 
 
 def find_unknown_names(methods: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Yield a sentence for each option of partitioners whose names match nothing in any method.
+    """Yield a sentence for each option of partitioners with names that match nothing.
 
     Only methods whose configs list a name are considered for it.
 

@@ -104,8 +104,7 @@ class StandstillJudge:
         return records
 
     def find_indifferent_outputs(self) -> list[str]:
-        """Return the outputs that never exceeded the limits of the config, even on different
-        inputs.
+        """Return the outputs that stayed within the config's limits, even on different inputs.
 
         Only outputs that depend on the inputs count. Each value of such an output was within the
         limits of the first value of its shape.
