@@ -106,8 +106,8 @@ class StandstillJudge:
     def find_indifferent_outputs(self) -> list[str]:
         """Return the outputs that stayed within the config's limits, even on different inputs.
 
-        Only outputs that depend on the inputs count. Each value of such an output was within the
-        limits of the first value of its shape.
+        Only outputs that depend on the inputs count. The first value of such an output, in place of
+        any later one of its shape, was within the limits.
         """
         still = []
         for place, output in self.movement.items():
