@@ -1,4 +1,4 @@
-"""Signing: the Ed25519 keys of a workspace, for the features that sign or believe signatures.
+"""Signing: the Ed25519 keys of a workspace, for the features that sign or verify signatures.
 
 The core signs nothing; deleting this folder leaves builds without a remote and attestations.
 """

@@ -1,4 +1,4 @@
-"""Signatures: the keys of a workspace, signing with them, and checking that someone trusted did.
+"""The keys of a workspace: loading them, signing, and checking that a trusted key signed.
 
 Other features sign results that they push, and attestations; the core signs nothing.
 """
@@ -23,25 +23,25 @@ _INSTALL = "pip install 'pte-pipeline[remote]'"
 
 @dataclass(frozen=True)
 class Keys:
-    """Ed25519 keys; the trusted ones by the digest of their bytes."""
+    """Ed25519 keys; the trusted ones are keyed by the digest of their bytes."""
 
     signing: Any | None
     trusted: Mapping[Digest, Any]
 
     def sign(self, message: bytes) -> tuple[Digest | None, str | None]:
-        """Return the name of the signing key and the signature in base64; None without a key."""
+        """Return the signing key's digest and the base64 signature, or two Nones without a key."""
         if self.signing is None:
             return None, None
         signature = base64.b64encode(self.signing.sign(message)).decode("ascii")
         return _key_name(self.signing.public_key()), signature
 
     def accept(self, signer: Any, signature: Any, message: bytes) -> bool:
-        """Tell whether a trusted key signed the message."""
+        """Return whether a trusted key signed the message."""
         if not self.trusted:
             return False
         from cryptography.exceptions import InvalidSignature
 
-        # Both come from strangers: anything wrong with them means no trusted signature.
+        # Both values come from strangers: any error in them means that no trusted key signed.
         try:
             self.trusted[signer].verify(
                 base64.b64decode(signature, validate=True), message
@@ -56,8 +56,10 @@ def _key_name(public_key: Any) -> Digest:
 
 
 def load_keys(signing_key: Path | None, trusted_keys: Sequence[Path]) -> Keys:
-    """Read the keys. The signing key is trusted too. Raises PipelineError for a key that cannot be
-    used."""
+    """Load the signing key, which is trusted too, and the trusted keys.
+
+    Raises PipelineError if a key can't be used, or if `cryptography` isn't installed.
+    """
     if signing_key is None and not trusted_keys:
         return Keys(None, {})
     try:
@@ -93,7 +95,7 @@ def _load(path: Path, parse: Callable[[bytes], Any], kind: type, expected: str) 
         raise PipelineError(
             f"{path}: cannot be read ({error.strerror}); must be an Ed25519 {expected}"
         ) from error
-    except Exception:  # cryptography's, of many kinds
+    except Exception:  # cryptography raises many kinds
         key = None
     if not isinstance(key, kind):
         raise PipelineError(f"{path}: is not an Ed25519 {expected}")
@@ -101,8 +103,11 @@ def _load(path: Path, parse: Callable[[bytes], Any], kind: type, expected: str) 
 
 
 def read_key_paths(reader: SettingsReader) -> tuple[Path | None, tuple[Path, ...]]:
-    """Return the paths of the signing key and of the trusted ones. Raises PipelineError, also for a
-    key in the workspace of an untrusted build, where a stranger could put another."""
+    """Return the paths of the signing key and of the trusted keys.
+
+    Raises PipelineError if a setting is invalid, or if the key of an untrusted build is in the
+    workspace, where a stranger could replace it.
+    """
     signing_key, trusted_keys = (
         reader.get("signing_key"),
         reader.get("trusted_keys", ()),
@@ -116,8 +121,8 @@ def read_key_paths(reader: SettingsReader) -> tuple[Path | None, tuple[Path, ...
 
 
 def _check_outside(name: str, key: Path, root: Path) -> None:
-    """Raise PipelineError for a key in the workspace."""
-    # A link in the workspace may lead out of it, and one outside may lead into it.
+    """Raise PipelineError if a key is in the workspace."""
+    # Check both: a link in the workspace may lead out of it, and one outside may lead into it.
     for place in map(Path, (os.path.normpath(key), os.path.realpath(key))):
         if place.is_relative_to(root):
             raise PipelineError(

@@ -1,4 +1,4 @@
-"""Source calls: what the programs that packages are compared with give, kept for later runs."""
+"""Source calls: the outputs of the programs that packages are compared with, kept for reuse."""
 
 from __future__ import annotations
 

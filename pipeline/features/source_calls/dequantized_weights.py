@@ -1,7 +1,7 @@
-"""Weights of quantized programs in floats, which are computed once for all calls of a validation.
+"""Float weights of quantized programs, computed once for all calls of a validation.
 
-A quantized program dequantizes its weights in every call. Of a decoder of 0.42 B parameters in 4
-bits that takes longer than all else that a call computes.
+A quantized program dequantizes its weights in every call. For a decoder of 0.42 B parameters in 4
+bits, that takes longer than everything else that a call computes.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from pipeline.program.graph_runner import CallNode, GraphRunner
 from pipeline.program.operators import base_name
 from pipeline.program.quantized_values import dequantizes_constant
 
-# Bytes of weights in floats that are held, those of the method that runs before those of others;
-# what there is no room for is computed in every call.
+# Bytes of float weights to hold. The running method's weights displace those of other methods;
+# weights that don't fit are computed in every call.
 MOST_BYTES = 2 << 30
 
 
 class DequantizedWeights:
-    """The weights of the programs of one package, which its lanes have in common."""
+    """The float weights of one package's programs, shared by its lanes."""
 
     def __init__(self) -> None:
-        # Of each graph, with the version of each weight, which a change in place raises.
+        # For each graph, its weights with their versions; a change in place raises the version.
         self._weights: dict[Graph, dict[Node, tuple[Tensor, int]]] = {}
         self._bytes = 0
 
     def serve(self, source: Source) -> None:
-        """Let a source take its weights from here. Its outputs stay the same."""
+        """Make a source take its weights from here. Its outputs stay the same."""
         nodes = _find_dequantizing(source)
         if not nodes:
             return
@@ -63,7 +63,7 @@ class DequantizedWeights:
             self._bytes += weight.nbytes
 
     def _keep_only(self, graph: Graph) -> None:
-        """Let go of the weights of other graphs: those of methods whose turn is over."""
+        """Drop the weights of other graphs, which belong to methods whose turn is over."""
         weights = self._weights[graph]
         for other in self._weights:
             if other is not graph:
@@ -77,7 +77,7 @@ def _call(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _find_dequantizing(source: Source) -> set[Node]:
-    """Return the nodes that dequantize weights, but for those that the program changes."""
+    """Return the nodes that dequantize weights, except weights that the program changes."""
     nodes = set()
     for node in source.module.graph.nodes:
         if not dequantizes_constant(node, base_name(node)):

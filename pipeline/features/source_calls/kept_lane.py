@@ -1,7 +1,7 @@
-"""A lane of calls that are not made where the store has what they give.
+"""A lane that skips calls whose outputs are in the store.
 
-What a call gives follows from the calls before it, since the state was the initial one. If a call
-is not known, those before it that were known are made first.
+The outputs of a call depend on all calls since the initial state. If a call's outputs aren't
+stored, the earlier calls that were skipped are made first.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from pipeline.store.errors import PipelineError
 from pipeline.store.store import Store
 from pipeline.validate.references import Lane
 
-# Seconds of a call, below which keeping what it gives takes longer.
+# Seconds; storing the outputs of a shorter call takes longer than repeating the call.
 _LEAST_SECONDS = 0.02
 Call = tuple[str, InputSet, bool, int]  # the arguments of `Lane.run`
 
 
 class CallResults:
-    """Results of calls of source programs, in a store."""
+    """Stored outputs of calls of source programs."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -42,20 +42,20 @@ class CallResults:
         return self._digests[inputs]
 
     def find(self, key: Mapping[str, Any]) -> list[Any] | None:
-        """Return what a call gave; None where that is not known, or not whole."""
+        """Return the outputs of a call, or None if they aren't stored or are incomplete."""
         action = hash_json(key)
-        # Not from a remote, which would be asked for each call.
+        # Read only the local store: a remote would be asked for each call.
         entry = self._store.read_entry(self._store.action_path(action), action)
         if entry is None or not self._store.trusts(entry.vouchers):
             return None
         try:
             values, _ = decode_constant(entry.result["outputs"], self._store.read)
-        except PipelineError:  # a blob is lost, or does not fit
+        except PipelineError:  # a blob is missing or malformed
             return None
         return list(values)
 
     def add(self, key: Mapping[str, Any], outputs: Sequence[Any]) -> None:
-        """Keep what a call gave, unless it is of a form that would not come back the same."""
+        """Store the outputs of a call, unless their form would change when they are read back."""
         for value in outputs:
             if isinstance(value, torch.Tensor) and not value.is_contiguous():
                 return
@@ -67,7 +67,7 @@ class CallResults:
 
 
 class KeptLane(Lane):
-    """A lane whose calls are kept."""
+    """A lane that stores the outputs of its calls."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class KeptLane(Lane):
         return outputs
 
     def _make_key(self) -> dict[str, Any] | None:
-        """Return the key of the last call; None where inputs are taken as they lie in memory."""
+        """Return the key of the last call, or None if a call takes inputs as they lie in memory."""
         calls = []
         for method, inputs, as_it_lies, seed in self._calls:
             if as_it_lies:
@@ -118,9 +118,9 @@ class KeptLane(Lane):
         return source_call_key(self.name, self._identities, calls)
 
     def _catch_up(self) -> None:
-        """Make the calls before the last one, so that the state is what it was after them."""
+        """Make all calls before the last one, which restores the state that they leave."""
         self._is_behind = False
         super().reset()
         for call in self._calls[:-1]:
-            with suppress(Exception):  # as it failed before: its state counts
+            with suppress(Exception):  # it failed before, too; only its state counts
                 super().run(*call)

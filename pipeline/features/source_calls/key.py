@@ -1,4 +1,4 @@
-"""The keys of what source programs give, and the form of these results."""
+"""The keys of source calls, and the form of their stored results."""
 
 from __future__ import annotations
 
@@ -25,12 +25,14 @@ def source_call_key(
     programs: Mapping[str, Sequence[Digest | None]],
     calls: Sequence[Sequence[Any]],
 ) -> Key:
-    """Return the key of what the last of some calls gives.
+    """Return the key of the outputs of the last of some calls.
 
     Args:
-        lane: of the calls (`validate.references.Lane`).
-        programs: by method, in the order in which they share state, what identifies its program.
-        calls: method, digest of the inputs and seed of each call since the initial state.
+        lane: the name of the lane that makes the calls (`validate.references.Lane`).
+        programs: the digests that identify each method's program, keyed by method in the order in
+            which the methods share state.
+        calls: the method, the digest of the inputs and the seed of each call since the initial
+            state.
     """
     return {
         **_environment(),
@@ -43,12 +45,12 @@ def source_call_key(
 
 @cache
 def _environment() -> Key:
-    """Return what else counts, looked up once."""
+    """Return the key fields for the toolchain and the host, looked up once."""
     return {**common_fields("measure"), "host": host()}
 
 
 def hash_inputs(inputs: InputSet) -> Digest:
-    """Hash the values of an input set, and how they nest; not how tensors lie in memory."""
+    """Hash the values of an input set and their nesting, but not how tensors lie in memory."""
     leaves, structure = pytree.tree_flatten((inputs.args, inputs.kwargs))
     return hash_json([str(structure), *map(_describe_leaf, leaves)])
 

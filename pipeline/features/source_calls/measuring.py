@@ -1,7 +1,8 @@
-"""Keeps what source programs give, and takes it from the store where that is known.
+"""Stores the outputs of source programs, and reuses those that are stored.
 
-A validation whose time was spent goes on where it ended, and the packages of one model, as with
-another target or in other numbers, run its programs once. Packages themselves always run.
+A validation that ran out of time resumes where it stopped. The packages of one model, say for
+another target or in another number format, run its source programs once. Packages themselves always
+run.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Identity = tuple[Digest | None, ...]
 
 
 class SourceCallMeasuring(Measuring):
-    """Runs the programs of one package through lanes that keep what they give."""
+    """Runs the source programs of one package through lanes that store their outputs."""
 
     def __init__(self, subject: Subject, stages: Stages) -> None:
         super().__init__(subject, stages)
@@ -35,7 +36,7 @@ class SourceCallMeasuring(Measuring):
 
     @property
     def open_lane(self) -> OpenLane | None:
-        # A library of operators can do what no key of ours knows.
+        # A library of operators can do things that no key covers.
         if self.subject.anew or self.subject.action.inputs.libraries:
             return None
         return self._open
@@ -55,8 +56,11 @@ class SourceCallMeasuring(Measuring):
         return KeptLane(name, sources, identities, self._results)
 
     def _identify(self, lane: str, method: str) -> Identity:
-        """Return what identifies the program of a method: its content, the names of its values and
-        so of its state, and what quantized it, where that is the one that runs."""
+        """Return the digests that identify the program of a method.
+
+        They cover its content, the names of its values (and so of its state) and, if the lane runs
+        the quantized program, its quantization.
+        """
         source = self.subject.action.inputs.sources[method]
         quantized = None
         if lane != "source":

@@ -1,7 +1,7 @@
-"""Spawning: isolated code in a fresh Python, where a fork of this process is not safe.
+"""Spawning: isolated code in a fresh Python, for when forking this process is not safe.
 
-start  sends a call to a new process, with the files and sockets that it names
-child  what that process does first
+start  sends a call to a new process, with the files and sockets in it
+child  receives the call in that process, and makes it
 """
 
 from __future__ import annotations

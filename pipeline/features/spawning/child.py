@@ -1,4 +1,4 @@
-"""Runs a call in the fresh process that it was sent to, once that is as warm as a worker."""
+"""Makes a call in the fresh process that received it, after importing what a worker imports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pipeline.run.worker_process import import_libraries
 
 
 def run_sent(descriptor: int) -> None:
-    """Read the call from an open file, and make it; it ends this process."""
+    """Read the call from an open file and make it; the call ends this process."""
     os.set_inheritable(descriptor, False)
     with keeping_all():
         import_libraries(fast_lowering=False)

@@ -1,8 +1,8 @@
-"""Starts a function in a fresh Python, which gets it pickled, and its open files and sockets by
-their descriptors.
+"""Starts a function in a fresh Python process.
 
-What was loaded from files of the workspace doesn't go along: only functions of this package, and
-what they hold, are sent.
+The function is pickled; its open files and sockets are passed by descriptor. Nothing that was
+loaded from files of the workspace is sent: only functions of this package, and the values that they
+hold.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cloudpickle import Pickler
 
 from pipeline.run.isolated import ForkWatch
 
-# It looks for modules where this process does, and imports nothing before.
+# Look for modules where this process does, and import nothing before that.
 _CODE = """\
 import sys
 sys.path[:] = sys.argv[2:]
@@ -38,10 +38,10 @@ def start_process(
     run: Callable[[], NoReturn],
     surroundings: Callable[[], AbstractContextManager[object]],
 ) -> int:
-    """Start a process that calls a function within a context, and return its number.
+    """Start a process that calls a function within a context, and return its ID.
 
-    The process has this one's environment, working folder, standard streams and `sys.path`, and
-    ends as the function ends it. Raises TypeError where something can't be pickled.
+    The process inherits the environment, working folder, standard streams and `sys.path` of this
+    one, and lives until the function ends it. Raises TypeError if something can't be pickled.
     """
     with TemporaryFile() as file:
         pickler = _CallPickler(file)
@@ -55,7 +55,7 @@ def start_process(
 
 
 class _CallPickler(Pickler):  # type: ignore[misc]
-    """Pickles a call; `descriptors` are those of the files and sockets in it."""
+    """Pickles a call, and collects the `descriptors` of the files and sockets in it."""
 
     def __init__(self, file: BinaryIO) -> None:
         super().__init__(file)
@@ -72,7 +72,7 @@ class _CallPickler(Pickler):  # type: ignore[misc]
         return super().reducer_override(value)
 
     def _pass(self, value: Any) -> int:
-        """Return the descriptor of a file or socket, which the process gets too."""
+        """Return the descriptor of a file or socket, and mark it to be passed to the process."""
         descriptor = int(value.fileno())
         self.descriptors.add(descriptor)
         return descriptor

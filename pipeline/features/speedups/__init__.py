@@ -1,5 +1,4 @@
-"""Speedups: functions of torch and ExecuTorch that waste time, replaced while they are imported or
-compile."""
+"""Speedups: replacements for slow functions of torch and ExecuTorch in imports and compiles."""
 
 from __future__ import annotations
 

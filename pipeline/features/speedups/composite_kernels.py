@@ -1,8 +1,8 @@
-"""Composite operators: which there are, and the kernels in Python that torch gives them for a
-decomposition and takes away after.
+"""Caches the list of composite operators, and the Python kernels that decompositions give them.
 
-It gives some 550 operators 20 kernels each, three times for a lowered method, the same each
-time (torch 2.13, `torch.export.exported_program._override_composite_implicit_decomp`).
+For every lowered method, torch gives some 550 operators 20 kernels each, three times, and takes
+them away again; the kernels are the same each time (torch 2.13,
+`torch.export.exported_program._override_composite_implicit_decomp`).
 """
 
 from __future__ import annotations
@@ -20,18 +20,21 @@ from torch._subclasses.fake_impls import op_implementations_dict
 
 from pipeline.program.patching import replaced
 
-# The functions that collect them.
+# The functions that collect composite operators.
 COLLECTING = (
     export_utils._collect_all_valid_cia_ops,
     export_utils._collect_all_valid_cia_ops_for_namespace,
     export_utils._materialize_cpp_cia_ops,
 )
-_collected: dict[Any, Any] = {}  # the last ones, by what was registered then
+_collected: dict[Any, Any] = {}  # the last collection, keyed by the registrations
 
 
 def make_collect(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Collect the composite operators again only where others may have been registered since: each
-    decomposition asks twice, and looks at all operators of all libraries."""
+    """Return a function that collects composite operators only if more may have been registered.
+
+    Each decomposition asks for them twice; the original goes through all operators of all
+    libraries.
+    """
 
     @wraps(original)
     def collect() -> Any:
@@ -46,7 +49,7 @@ def make_collect(original: Callable[..., Any]) -> Callable[..., Any]:
         registered = frozenset(native), in_python
         if registered not in _collected:
             _collected.clear()
-            # Each library of operators asks anew for those of all that C++ has registered.
+            # The original asks for all operators registered by C++ once per library of operators.
             with replaced(export_utils, "_materialize_cpp_cia_ops", cache):
                 _collected[registered] = original()
         return _collected[registered]
@@ -54,8 +57,8 @@ def make_collect(original: Callable[..., Any]) -> Callable[..., Any]:
     return collect
 
 
-# The kernels of an operator in Python without a decomposition, and with it; its rule for fake
-# tensors; and the decomposition, which is held since others are told from it by identity.
+# The Python kernels of an operator without and with a decomposition, its rule for fake tensors, and
+# the decomposition, which is held because it is recognized by identity.
 _Kernels = tuple[dict[Any, Any], dict[Any, Any], Any, Any]
 
 
@@ -67,8 +70,9 @@ def make_override(
 ) -> Callable[..., Any]:
     """Return a context manager that gives operators the kernels that they were given before.
 
-    What is known of an operator counts as long as its kernels are those that it had then, it has no
-    rule for fake tensors of its own, and its decomposition is the same; the original does the rest.
+    The kernels remembered for an operator are reused if its kernels are the same as then, it has no
+    rule for fake tensors, and its decomposition is the same. The original handles the other
+    operators.
     """
 
     @wraps(original)
@@ -113,8 +117,11 @@ def _replace_kernels(operator: Any, kernels: Mapping[Any, Any]) -> None:
 
 
 def _identify(decomposition: Any) -> Hashable:
-    """Return what tells a decomposition from others. torch makes those of operators that are kept
-    anew each time: a function of the same code, with the operator as its keyword."""
+    """Return a key that distinguishes a decomposition from others.
+
+    torch makes the decompositions of preserved operators anew each time: a function with the same
+    code, and the operator as its keyword argument.
+    """
     if isinstance(decomposition, partial) and isinstance(
         decomposition.func, FunctionType
     ):

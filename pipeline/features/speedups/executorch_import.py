@@ -1,5 +1,4 @@
-"""Imports ExecuTorch without the part of torch that it hardly ever needs, and without reading the
-whole of its table of operators."""
+"""Imports ExecuTorch without torch's compiler, and without parsing the whole operator table."""
 
 from __future__ import annotations
 
@@ -20,16 +19,17 @@ _BETWEEN = re.compile(r"(?:#.*\n|\n)*")
 
 
 def import_executorch() -> None:
-    """Import ExecuTorch, but not torch's compiler, which is a fifth of the time of both.
+    """Import ExecuTorch without torch's compiler, which takes a fifth of the import time of both.
 
-    `torch.export._remove_auto_functionalized_pass` (torch 2.13) imports it for one function, which
-    changes only graphs that hold higher-order operators. For these it is imported then. Nobody else
-    sees the stand-in: it goes when ExecuTorch is there. Of the dtypes that operators take
-    (exir/dialects/edge/edge.yaml, 0.1 of 2.1 s), those are parsed that are asked for.
+    `torch.export._remove_auto_functionalized_pass` (torch 2.13) imports the compiler for one
+    function, which changes only graphs with higher-order operators; the compiler is imported when
+    such a graph comes up. No other code sees the stand-in, which is removed once ExecuTorch is
+    imported. The dtypes that operators take (exir/dialects/edge/edge.yaml, 0.1 of 2.1 s) are parsed
+    only for operators that are looked up.
     """
     if _COMPILER in sys.modules:
         return
-    import ruamel.yaml  # a no-op run, and new weights, do without
+    import ruamel.yaml  # not needed for a no-op run or new weights
 
     stand_in: Any = ModuleType(_COMPILER)
     stand_in.decompose_auto_functionalized = _decompose_auto_functionalized
@@ -44,8 +44,11 @@ def import_executorch() -> None:
 
 
 def _find_elsewhere(name: str) -> Any:
-    """Find what another release of torch takes of the compiler; modules are asked for `__file__`
-    and the like by whoever goes through all of them."""
+    """Return an attribute that another release of torch takes from the compiler.
+
+    Special names raise AttributeError: code that goes through all modules asks each for `__file__`
+    and the like.
+    """
     if name.startswith("__"):
         raise AttributeError(name)
     return getattr(_import_compiler(), name)
@@ -67,7 +70,7 @@ def _import_compiler() -> Any:
 
 
 def _parsing_late(reader: Any) -> Any:
-    """Return YAML's reader as one that parses an operator of a table when it is asked for."""
+    """Return a YAML reader that parses each operator of a table when the operator is first used."""
 
     def load(self: Any, stream: Any) -> Any:
         operators = split_table(stream) if isinstance(stream, str) else None
@@ -81,7 +84,7 @@ def _parsing_late(reader: Any) -> Any:
 
 
 class Operator(dict[str, Any]):
-    """An operator of the table, which is parsed when more than its name is asked for."""
+    """An operator of the table, parsed when more than its name is read."""
 
     def __init__(self, name: str, text: str, parse: Callable[[str], Any]) -> None:
         super().__init__(inherits=name)
@@ -95,8 +98,11 @@ class Operator(dict[str, Any]):
 
 
 def split_table(table: str) -> list[tuple[str, str]] | None:
-    """Return the operators of a table by name with their texts, or None where it has another form
-    than that of ExecuTorch 1.4, or one may refer to another."""
+    """Return the name and text of each operator of a table, or None if it can't be split.
+
+    It can't if it isn't in the form of ExecuTorch 1.4's table, or if one operator may refer to
+    another.
+    """
     if re.search("[&*]", table):
         return None
     operators, end = [], 0

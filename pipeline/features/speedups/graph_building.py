@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-# The operators that torch moves ahead, as assertions on sizes are made of them.
+# The operators that torch moves ahead, since assertions on sizes are built from them.
 _FIRST = frozenset(
     [
         *(
@@ -39,17 +39,19 @@ _FIRST = frozenset(
 
 
 def make_legalize(original: Callable[[GraphModule], GraphModule]) -> Any:
-    """Sort a graph in place: ExecuTorch does so for each partition that it cuts out, and copied all
-    nodes each time, a tenth of the compile of a Whisper-tiny decoder.
+    """Return a `legalize_graph` that sorts a graph in place.
 
-    All that a copy has in another order or under another name, this graph has afterwards: its
-    nodes, the users of each, names that are taken, and the table by which nodes are found.
+    ExecuTorch sorts each partition that it cuts out, and the original copies all nodes each time: a
+    tenth of the compile of a Whisper-tiny decoder.
+
+    Afterwards the graph matches such a copy in everything that depends on order or names: its
+    nodes, the users of each node, the names that are taken, and the table by which nodes are found.
     """
 
     def legalize(module: GraphModule) -> GraphModule:
         graph = module.graph
         order = _sort(graph)
-        # A graph with a cycle, and one that shows its copy to somebody.
+        # Leave a graph with a cycle to the original, and one whose copy other code could observe.
         if (
             len(order) < len(graph.nodes)
             or type(graph) is not Graph
@@ -79,8 +81,10 @@ def make_legalize(original: Callable[[GraphModule], GraphModule]) -> Any:
 
 
 def _sort(graph: Graph) -> list[Node]:
-    """Return the nodes in the order of `torch.fx.passes.tools_common.legalize_graph`; those of a
-    cycle are left out."""
+    """Return the nodes in the order of torch's `legalize_graph`, without the nodes of cycles.
+
+    The original is `torch.fx.passes.tools_common.legalize_graph`.
+    """
     waits_for = dict.fromkeys(graph.nodes, 0)
     for node in waits_for:
         for user in node.users:

@@ -1,4 +1,4 @@
-"""Generate the code of a graph module when somebody looks at it, not whenever one is made."""
+"""Generates the code of a graph module when it is first used, not whenever a module is made."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ _Function = Callable[..., Any]
 
 
 class _Late:
-    """An attribute of a graph module that `recompile` sets, made when it is first looked at.
+    """An attribute of a graph module that `recompile` sets, generated when it is first read.
 
-    It stands in the class, which each graph module has for itself, and not in the instance's way.
+    It is set on the class, since each graph module has a class of its own, and an attribute of the
+    instance takes precedence over it.
     """
 
     def __init__(self, name: str, recompile: _Function) -> None:
@@ -31,7 +32,7 @@ class _Late:
 
 
 class _LateCode:
-    """The `PythonCode` of a graph module, made when it is first looked at."""
+    """The `PythonCode` of a graph module, generated when it is first read."""
 
     def __init__(self, module: GraphModule, recompile: _Function) -> None:
         self._make = cache(lambda: recompile(module))
@@ -41,8 +42,10 @@ class _LateCode:
 
 
 def make_recompile(original: _Function) -> _Function:
-    """Generate the code of a graph module when it is run or read: of 7,200 modules in a compile of
-    Whisper-tiny, a handful are."""
+    """Return a `recompile` that defers the code of a graph module until it is run or read.
+
+    Of 7,200 modules in a compile of Whisper-tiny, only a handful are.
+    """
     late = {
         name: _Late(name, original)
         for name in ("_code", "_lineno_map", "_prologue_start")
@@ -68,7 +71,10 @@ def make_recompile(original: _Function) -> _Function:
 
 
 def make_reduce(original: _Function) -> _Function:
-    """Make the code before the attributes are copied, for pickles hold it."""
+    """Return a `__reduce__` that generates the code before it copies the attributes.
+
+    Pickles hold the code.
+    """
 
     def reduce(self: GraphModule, *exporter: Any) -> Any:
         return self.code and original(self, *exporter)
@@ -77,8 +83,10 @@ def make_reduce(original: _Function) -> _Function:
 
 
 def make_text(original: _Function) -> _Function:
-    """Name a graph module instead of printing its code: `backend_api` formats whole graphs for a
-    debug log, at every partition, whether or not that log is on."""
+    """Return a `__str__` that names a graph module instead of printing its code.
+
+    `backend_api` formats whole graphs for a debug log at every partition, even if the log is off.
+    """
 
     def text(self: GraphModule) -> str:
         on = logging.getLogger().isEnabledFor(logging.DEBUG)

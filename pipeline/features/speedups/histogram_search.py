@@ -1,9 +1,9 @@
-"""Choose the range of an observer's histogram without comparing tensors element by element.
+"""Chooses the range of an observer's histogram without comparing tensors element by element.
 
 torchao moves the ends of a range inwards by a hundred-thousandth of the values at a time, and
 compares two sums, each a tensor, at every step: up to a second for a histogram with one high peak.
-Here the sums are numbers. A worker also searches once for the record of what was observed and for
-converting, which asks for the same range.
+Here the sums are numbers. A worker also searches only once, for both the record of what was
+observed and the conversion, which need the same range.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ranges: WeakKeyDictionary[HistogramObserver, tuple[bytes, _Range]] = (
 
 
 def make_search(original: Callable[..., _Range]) -> Callable[..., _Range]:
-    """Return what stands in place of `HistogramObserver._non_linear_param_search`."""
+    """Return a replacement for `HistogramObserver._non_linear_param_search`."""
 
     def search(self: Any) -> _Range:
         if self.histogram.dtype != torch.float32 or self.histogram.requires_grad:
@@ -41,8 +41,10 @@ def make_search(original: Callable[..., _Range]) -> Callable[..., _Range]:
 
 
 def _search(observer: Any) -> _Range:
-    """Return the least and the greatest value of the range with the least error, as torchao's
-    search, which is greedy, finds it."""
+    """Return the minimum and maximum of the range with the least error.
+
+    The search is greedy, as torchao's is, and finds the same range.
+    """
     assert observer.histogram.size()[0] == observer.bins, "bins mismatch"
     total = torch.sum(observer.histogram).item()
     sums = torch.cumsum(observer.histogram, dim=0).tolist()
@@ -71,7 +73,7 @@ def _search(observer: Any) -> _Range:
 
 
 def _round(value: float) -> float:
-    """Round a number as torch does to compare it with a value of single precision."""
+    """Round a number to single precision, as torch does to compare it with a float32 value."""
     return struct.unpack("f", struct.pack("f", value))[0]  # type: ignore[no-any-return]
 
 

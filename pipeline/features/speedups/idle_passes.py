@@ -1,8 +1,8 @@
-"""Passes on the way to the edge dialect, without tracing graphs that they leave as they are.
+"""Skips tracing for passes on the way to the edge dialect that don't change the graph.
 
 Each of some nine passes ends by tracing the graph again, which copies it node by node and computes
-every value on fake tensors; most change nothing. Whether one would change something is found by
-running its own code over the nodes with the values that they have, so that nothing is computed.
+every value on fake tensors; most passes change nothing. To see whether a pass would change a graph,
+its code is run over the nodes with the values that they already have, which computes nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch.fx.passes.infra.pass_base import PassResult
 from pipeline.program.patching import replaced
 from pipeline.program.traced import Traced, find_attribute
 
-# The texts that this was written for.
+# The functions and classes whose source code this module was written for.
 SOURCES = (
     _program._generate_edge_program,
     _program._get_aten_to_edge_passes,
@@ -39,7 +39,7 @@ SOURCES = (
 
 
 def make_edge_program(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what stands in place of `_generate_edge_program`."""
+    """Return a replacement for `_generate_edge_program`."""
 
     def generate(*args: Any, **kwargs: Any) -> Any:
         traced = Traced()
@@ -65,7 +65,7 @@ def make_edge_program(original: Callable[..., Any]) -> Callable[..., Any]:
 def is_idle(graph_pass: ExportPass, module: GraphModule) -> bool:
     """Return whether a pass calls, for each node of a graph, what the node calls, and no more.
 
-    The graph must be one that `Traced.holds`.
+    The graph must be one for which `Traced.holds` returns true.
     """
     if any(
         getattr(type(graph_pass), hook) is not getattr(ExportPass, hook)
@@ -103,20 +103,18 @@ def is_idle(graph_pass: ExportPass, module: GraphModule) -> bool:
                 values[node] = ProxyValue(node.meta["val"], node)
             elif node.op == "get_attr":
                 values[node] = find_attribute(node, module)
-    except (
-        Exception
-    ):  # what it needs of a real trace; the trace itself says what is wrong
+    except Exception:  # the pass needs a real trace, which reports any error
         return False
     finally:
         del vars(graph_pass)["_fx"]
     return True
 
 
-_HOOKS = ("placeholder", "output", "on_attr")  # which are not called here
+_HOOKS = ("placeholder", "output", "on_attr")  # hooks that are not called here
 
 
 class _ChangesError(Exception):
-    """A pass calls something else than a node does."""
+    """A pass calls something other than what the node calls."""
 
 
 def _is_same(nest: Any, other_nest: Any) -> bool:

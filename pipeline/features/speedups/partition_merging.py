@@ -1,9 +1,10 @@
-"""Choose partitions without looking at all nodes for each, or trying every pair (`patches.py`).
+"""Chooses partitions without scanning all nodes for each or trying every pair (`patches.py`).
 
-ExecuTorch asks of each pair whether a path leaves the two groups and comes back, by searching the
-graph: 8 of 54 s at 123 partitions, and four times as much at twice as many. Here the groups that a
-node reaches, and those that reach it, are bits of an integer that is computed once; so what a group
-must not be merged with is one integer, and the others are merged in ExecuTorch's order.
+For each pair of groups, ExecuTorch searches the graph for a path that leaves the two groups and
+comes back: 8 of 54 s at 123 partitions, and four times as much at twice as many. Here the groups
+that a node reaches, and the groups that reach it, are the bits of an integer that is computed once.
+The groups that a group must not be merged with are then one integer, too, and the others are merged
+in ExecuTorch's order.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from torch.fx.passes.utils.source_matcher_utils import get_source_partitions
 
 from pipeline.program.patching import replaced
 
-# The texts that this was written for.
+# The functions whose source code this module was written for.
 SOURCES = (
     GroupBasedPartitioner.propose_partitions,
     GroupBasedPartitioner._merge_partitions,
@@ -43,8 +44,11 @@ _Function = Callable[..., Any]
 
 
 def make_matching(original: _Function) -> _Function:
-    """Find the linear layers of a graph once while its nodes are matched: `AddmmConfig` looks at
-    all nodes for each `mm` and `addmm`, twice. A partitioner changes no graph."""
+    """Return a matcher that finds the linear layers of a graph only once.
+
+    `AddmmConfig` scans all nodes twice per `mm` and `addmm`. A partitioner doesn't change the
+    graph.
+    """
 
     def match(self: Any, program: ExportedProgram) -> Any:
         gemm_configs = sys.modules.get(_GEMM_CONFIGS)
@@ -69,13 +73,13 @@ def _keep_sources(original: _Function) -> _Function:
 
 
 def make_merge(original: _Function) -> _Function:
-    """Return what stands in place of `GroupBasedPartitioner._merge_partitions`."""
+    """Return a replacement for `GroupBasedPartitioner._merge_partitions`."""
 
     def merge(
         self: Any,
         partitions_by_id: dict[int, Any],
         assignment: dict[Node, int],
-        *tables: Any,  # of the merging alone: nobody looks at them afterwards
+        *tables: Any,  # only the merging reads these
     ) -> None:
         ids = list(partitions_by_id)
         groups = [list(partitions_by_id[number].nodes) for number in ids]
@@ -93,7 +97,7 @@ def make_merge(original: _Function) -> _Function:
 
 
 def _is_plain(partitioner: Any, groups: list[list[Node]]) -> bool:
-    """Tell whether ExecuTorch's own rule decides, of groups that have no node in common."""
+    """Return whether ExecuTorch's own rule decides about merges, and no two groups share a node."""
     if type(partitioner)._can_merge_partitions is not _OWN_RULE:
         return False
     nodes = [node for group in groups for node in group]
@@ -101,12 +105,12 @@ def _is_plain(partitioner: Any, groups: list[list[Node]]) -> bool:
 
 
 class _Reach:
-    """Sets of groups by node, each a bit of an integer in the groups' order.
+    """Sets of groups by node, each set an integer with a bit per group in the groups' order.
 
     Attributes:
         holding: the group that holds the node itself.
-        below: those that hold the node or what depends on it.
-        above: those that hold the node or what it depends on.
+        below: the groups that hold the node or a node that depends on it.
+        above: the groups that hold the node or a node that it depends on.
     """
 
     def __init__(self, nodes: list[Node], groups: list[list[Node]]) -> None:
@@ -130,8 +134,11 @@ def _unite(first: int, sets: Iterable[int]) -> int:
 
 
 def _choose_merges(groups: list[list[Node]], reach: _Reach) -> dict[int, list[int]]:
-    """Return which later groups each group takes in, in ExecuTorch's order: a group is tried with
-    each later one that no other has taken, and is as large as it has become by then."""
+    """Return the later groups that each group absorbs, in ExecuTorch's order.
+
+    A group is tried with each later group that no other has absorbed, and includes by then the
+    groups that it has absorbed so far.
+    """
     gaps = _find_gaps(groups, reach)
     untaken = (1 << len(groups)) - 1
     merges: dict[int, list[int]] = {}
@@ -152,7 +159,7 @@ def _choose_merges(groups: list[list[Node]], reach: _Reach) -> dict[int, list[in
 
 
 class _Merged:
-    """Groups that are merged, and the nodes outside that use them or that they use."""
+    """Merged groups, with the outside nodes that use their nodes or that their nodes use."""
 
     def __init__(self, reach: _Reach) -> None:
         self._reach = reach
@@ -173,9 +180,10 @@ class _Merged:
         return {node for node in nodes if not holding[node] & self._groups}
 
     def find_forbidden(self, gaps: Mapping[int, list[int]]) -> int:
-        """Return the groups between which and these a path leads through a node of neither.
+        """Return the groups that must not be merged with these.
 
-        A node that another group holds is in the way of all but this group.
+        A path between such a group and these leads through a node outside both. A node never rules
+        out the group that holds it.
         """
         reach = self._reach
         forbidden = 0
@@ -192,8 +200,10 @@ class _Merged:
 
 
 def _find_gaps(groups: list[list[Node]], reach: _Reach) -> dict[int, list[int]]:
-    """Return, by group that a path leaves and comes back to, the groups of the first nodes of such
-    paths; 0 stands for a node in none."""
+    """For each group that paths leave and re-enter, return the groups of their first outside nodes.
+
+    0 stands for a node in no group.
+    """
     gaps: dict[int, list[int]] = {}
     for place, nodes in enumerate(groups):
         group = 1 << place

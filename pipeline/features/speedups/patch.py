@@ -1,4 +1,4 @@
-"""A function or other global of a library that is replaced, where it has the text that is known."""
+"""A patch: the replacement of a library's function or other global whose source code is known."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ class Patch:
 
     Attributes:
         target: `module:name`, or `module:class.name`.
-        source: the digest of its text in the first release; `store.releases` has those of others.
-        make: returns what stands in its place, from the original.
-        texts: what has that text, where that isn't the target alone.
+        source: the digest of the target's source code in the first release; `store.releases` has
+            the digests for other releases.
+        make: returns the replacement, given the original.
+        texts: the functions whose source code is hashed, if that isn't the target alone.
     """
 
     target: str
@@ -42,7 +43,7 @@ class Patch:
 
     @property
     def is_known(self) -> bool:
-        """Tell whether the installed text is the one that the patch was written for."""
+        """Return whether the installed source code is the one that the patch was written for."""
         found = self.texts or (getattr(self.original, "fget", self.original),)
         source = installed_release().digest_of(self.target, self.source)
         return digest_source(*found) == source

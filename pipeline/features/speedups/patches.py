@@ -1,8 +1,9 @@
-"""Functions of torch and ExecuTorch that waste time in a compile, replaced while a worker lowers.
+"""Replacements for slow functions of torch and ExecuTorch, in place while a worker lowers.
 
-What they return, and so every byte that is built, stays as it was. Each patch was written for one
-text of its function, by digest; where another release has another text, the function stays as it
-is, and the log says so once. The setting `fast_lowering` switches them off.
+The replacements return what the originals return, so every byte that is built stays the same. Each
+patch was written for one version of its function's source code, identified by digest. If a release
+has other source code, the function isn't replaced, and the log says so once. The setting
+`fast_lowering` switches the patches off.
 """
 
 from __future__ import annotations
@@ -44,10 +45,11 @@ _Function = Callable[..., Any]
 
 @contextmanager
 def fast_lowering(patches: bool = True, kind: str = "compile") -> Iterator[None]:
-    """Lower fast within the context: backends by their own means, and with `patches` by those here.
+    """Lower fast within the context.
 
-    User code would see the patches, so they stay away from processes that run any. `kind` is that
-    of the action: `quantize` has patches of its own, in torchao.
+    Backends use fast ways of their own and, with `patches`, the patches of this module apply. User
+    code would see the patches, so processes that run user code must not apply them. `kind` is the
+    kind of the action: `quantize` has patches of its own, in torchao.
     """
     token = lowers_fast.set(True)
     try:
@@ -63,10 +65,10 @@ def fast_lowering(patches: bool = True, kind: str = "compile") -> Iterator[None]
 
 @cache
 def _find_usable(kind: str) -> tuple[Patch, ...]:
-    """Return the patches whose functions have the text that they were written for."""
+    """Return the patches whose targets have the source code that the patches were written for."""
     patches = PATCHES
     if kind == "quantize":
-        # A compile imports no torchao.
+        # Imported here: a compile doesn't import torchao.
         from pipeline.features.speedups.quantizing_patches import (
             QUANTIZING_PATCHES,
         )
@@ -85,8 +87,11 @@ def _find_usable(kind: str) -> tuple[Patch, ...]:
 
 
 def _make_node_source(original: _Function) -> _Function:
-    """Share the records of where a node comes from, which nothing changes, between its copies: the
-    chain grows with each pass, and is copied for each node of each."""
+    """Return an `__init__` that shares a node's provenance records with its copies.
+
+    Nothing changes the records. Their chain grows with each pass, and the original copies it for
+    each node in each pass.
+    """
 
     def initialize(
         self: NodeSource,
@@ -106,8 +111,11 @@ def _make_node_source(original: _Function) -> _Function:
 
 
 def _make_call_name_check(original: _Function) -> _Function:
-    """Match only names that begin alike: unlifting a program compares the module of each weight
-    with all modules beside it, by a regular expression."""
+    """Return a check that matches only names that begin alike.
+
+    To unlift a program, torch compares the module of each weight with all of its sibling modules,
+    by a regular expression.
+    """
 
     def is_call_name(call_name: str, base: str) -> bool:
         return call_name.startswith(base) and original(call_name, base)
@@ -127,22 +135,28 @@ class _Plain(type):
 
 
 class _Callable(metaclass=_Plain):
-    """Stands in for `Callable`, without an object for each annotation: `py_impl` defines an
-    annotated function for each of the thousands of kernels that a decomposition registers."""
+    """A stand-in for `Callable` that makes no object per annotation.
+
+    `py_impl` defines an annotated function for each of the thousands of kernels that a
+    decomposition registers.
+    """
 
 
 # Copies of partitions
 
 
 def _make_lowering(original: _Function) -> _Function:
-    """Let the copies of partitions that a backend may change have the constants of the originals,
-    where the backend writes to none: they would double the weights."""
-    # The catalogue, and its plugins.
+    """Return a lowering that shares constants with the copies of partitions, if the backend allows.
+
+    ExecuTorch copies partitions because a backend may change them. A backend that doesn't write to
+    the constants doesn't need copies of those, which would double the weights.
+    """
+    # Imported here: it loads the catalogue and its plugins.
     from pipeline.compile.preprocess.registry import (
         find_entry,
     )
 
-    # A backend's class makes the copies since ExecuTorch 1.5.
+    # Since ExecuTorch 1.5, the class of a backend makes the copies.
     copying = backend_details if hasattr(backend_details, "copy") else backend_api
 
     def lower_all(backend_id: str, *args: Any, **given: Any) -> Any:
@@ -155,7 +169,7 @@ def _make_lowering(original: _Function) -> _Function:
 
 
 class _Sharing:
-    """Stands in for the module `copy`."""
+    """A stand-in for the module `copy` that shares the constants of a program."""
 
     @staticmethod
     def deepcopy(program: ExportedProgram) -> ExportedProgram:
@@ -170,7 +184,7 @@ class _Sharing:
 
 
 class _Values(Interpreter):
-    """Takes the values of nodes from their metadata, and computes none."""
+    """An interpreter that takes the values of nodes from their metadata and computes none."""
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         meta = self.node.meta  # type: ignore[attr-defined]
@@ -182,19 +196,22 @@ class _Values(Interpreter):
 
 
 class _DtypeValidator(EdgeOpArgValidator, _Values):
-    """ExecuTorch's validator, which would compute each operator on fake tensors."""
+    """ExecuTorch's validator, except that it doesn't compute each operator on fake tensors."""
 
 
 def _make_dtype_check(original: _Function) -> _Function:
-    """Check dtypes by the values that nodes have already; what seems wrong is checked by ExecuTorch
-    itself, which computes them again, some 60 times for two methods."""
+    """Return a check of dtypes that uses the values that nodes already have.
+
+    If something seems wrong, ExecuTorch's own check decides. It computes the values again, some 60
+    times for two methods.
+    """
 
     def check(module: GraphModule) -> None:
         validator = _DtypeValidator(module)
         try:
             validator.run(*verifier._get_inputs(module))
         except RunHigherOrderOperatorError:
-            return  # as in the original: a graph is looked at up to its first delegate
+            return  # as in the original: it checks a graph up to its first delegate
         except Exception:
             original(module)
         else:

@@ -1,8 +1,8 @@
-"""Patterns of quantizers: none is exported that a graph can't hold, and none twice by one process.
+"""Avoids exporting quantizer patterns that a graph can't contain, or that were exported before.
 
-torchao and ExecuTorch's quantizers search graphs for small programs, which they export anew for
-each method: 18 for one method of convolutions, each as slowly as a small model. `patches.py` puts
-these functions in place while a worker quantizes, for the texts that they were written for.
+torchao and ExecuTorch's quantizers search graphs for small programs, which they export again for
+each method: 18 for one convolutional method, each as slowly as a small model. `patches.py` installs
+these functions while a worker quantizes, if the source code is the one that they were written for.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _PLAIN = (
     torch._ops.OpOverloadPacket,
     BuiltinFunctionType,
 )
-_MOST_KEPT = 500  # programs; QAT and Core ML know 100 and 400
+_MOST_KEPT = 500  # programs; QAT has 100 patterns, Core ML 400
 
 
 # Patterns that can't match
 
 
-# Operators that all patterns of a function have. `prepare_pt2e` has folded the batch norms behind
-# convolutions by then, and only quantization-aware training divides what a convolution gives.
+# Operators that all patterns of a function contain. By then, `prepare_pt2e` has folded the batch
+# norms behind convolutions, and only quantization-aware training divides a convolution's output.
 NEEDED = {
     "_replace_dropout": {"dropout"},
     "_replace_batchnorm": {"batch_norm"},
@@ -50,11 +50,12 @@ NEEDED = {
 
 
 def make_search(owner: ModuleType) -> Callable[[_Function], _Function]:
-    """Return what makes a function search for blank patterns in a graph that lacks an operator
-    which all of its patterns have.
+    """Return a patch that makes a function search for blank patterns in graphs without a match.
+
+    A graph can't match if it lacks an operator that all patterns of the function contain.
 
     Args:
-        owner: the module by whose global the function exports patterns.
+        owner: the module through whose global the function exports patterns.
     """
 
     def make(original: _Function) -> _Function:
@@ -73,7 +74,7 @@ def make_search(owner: ModuleType) -> Callable[[_Function], _Function]:
 
 
 def _make_blank(original: _Function) -> _Function:
-    """Return a pattern that is in no graph, whatever is asked for."""
+    """Return an exporter that ignores its arguments and gives a pattern that no graph contains."""
     return lambda *args, **options: _export_blank().module()
 
 
@@ -84,7 +85,7 @@ class _Blank(torch.nn.Module):
 
 
 def _call_nothing(value: torch.Tensor) -> torch.Tensor:
-    """Stand in a blank pattern for an operator: no graph calls this."""
+    """Take the place of an operator in a blank pattern; no graph calls this function."""
     return value
 
 
@@ -102,7 +103,7 @@ def _export_blank() -> ExportedProgram:
 
 
 class _Standin:
-    """Has the attributes of a module of torch's, but for those that are replaced."""
+    """A stand-in for a module of torch that replaces some of its attributes."""
 
     def __init__(self, module: ModuleType, **attributes: Any) -> None:
         self._module = module
@@ -113,15 +114,18 @@ class _Standin:
 
 
 def make_torch(original: ModuleType) -> Any:
-    """Return what stands in place of `torch` in torchao's function that exports patterns, which
-    others import by value: each call makes a module of its own from a program that is kept."""
+    """Return a replacement for `torch` in torchao's function that exports patterns.
+
+    The function itself can't be replaced, since other modules import it by value. Each of its calls
+    still makes a new module, from a program that is kept.
+    """
     return _Standin(original, export=_Standin(original.export, export=export_once))
 
 
 def export_once(
     pattern: Any, inputs: tuple[Any, ...], options: dict[str, Any], **settings: Any
 ) -> ExportedProgram:
-    """Export a pattern, or return the program of an equal one with inputs of the same form."""
+    """Export a pattern, or return the kept program of an equal one with inputs of the same form."""
     program: ExportedProgram
     try:
         values = (*inputs, *options.items(), *settings.items())
@@ -141,13 +145,13 @@ _kept: dict[Hashable, ExportedProgram] = {}
 
 
 class _UnknownError(Exception):
-    """Of a value of which it isn't known what a program takes from it."""
+    """Raised for a value whose effect on a program isn't known."""
 
 
 def _describe(value: Any) -> Hashable:
-    """Return all that a program can depend on of its pattern: the code, and what it closes over.
+    """Return all that a program can depend on in its pattern: the code, and what it closes over.
 
-    Raises _UnknownError.
+    Raises _UnknownError if the effect of a value isn't known.
     """
     match value:
         case float():
@@ -168,7 +172,10 @@ def _describe(value: Any) -> Hashable:
 
 
 def _describe_class(kind: Any) -> Hashable:
-    """Return what a class is but for its name: each call of a function makes its own anew."""
+    """Return what defines a class apart from its name, or the class itself if that isn't known.
+
+    Each call of a function that defines a class makes a new one.
+    """
     functions = []
     for value in vars(kind).values():
         if isinstance(value, FunctionType):
@@ -181,7 +188,7 @@ def _describe_class(kind: Any) -> Hashable:
 def _describe_function(function: FunctionType) -> Hashable:
     try:
         cells = [cell.cell_contents for cell in function.__closure__ or ()]
-    except ValueError:  # one that is not filled yet
+    except ValueError:  # a cell that is still empty
         raise _UnknownError from None
     context = cells, function.__defaults__, function.__kwdefaults__, vars(function)
     code = function.__code__
@@ -189,7 +196,7 @@ def _describe_function(function: FunctionType) -> Hashable:
 
 
 def _describe_input(value: Any) -> Hashable:
-    """Return what export sees of an input: a tensor has no values there."""
+    """Return what export sees of an input; it doesn't see the values of a tensor."""
     if not isinstance(value, torch.Tensor):
         return _describe(value)
     if type(value) is not torch.Tensor:

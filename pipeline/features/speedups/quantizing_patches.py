@@ -1,5 +1,7 @@
-"""The functions of torchao and XNNPACK's quantizer that are replaced while a worker quantizes, for
-the texts that the replacements were written for."""
+"""Replacements for functions of torchao and XNNPACK's quantizer, in place while a worker quantizes.
+
+Each applies only to the source code that it was written for.
+"""
 
 from __future__ import annotations
 

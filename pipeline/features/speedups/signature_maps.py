@@ -1,10 +1,11 @@
-"""The maps of an `ExportGraphSignature`, kept as long as its specs are the same.
+"""The maps of an `ExportGraphSignature`, kept until a spec changes.
 
-torch makes a map of all specs anew each time that one is asked for, and memory planning, emission
-and `is_param_node` ask for every node: a method with 2,000 constants spends most of its time there.
+torch makes a map from all specs each time that one is asked for, and memory planning, emission and
+`is_param_node` ask for every node: a method with 2,000 constants spends most of its time there.
 
-Specs can be changed in place, and are, by `replace_all_uses`. So whatever sets an attribute of a
-spec, an argument or a signature ends what was kept of all signatures, as making a new one does.
+Specs can be changed in place, and `replace_all_uses` does that. Setting an attribute of any spec,
+argument or signature therefore discards what is kept for all signatures, and so does making a new
+one.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from weakref import ref
 from torch.export import graph_signature
 from torch.export.graph_signature import ExportGraphSignature
 
-# The maps by the list of specs that they are made of, each with the digest of its text.
+# The maps by the list of specs that they are made from, each with the digest of its source code.
 SOURCES = {
     "input_specs": {
         "inputs_to_parameters": "906fbe23f39d131e4a264a03dee309beddb683836816c6cce070c7953bdf795f",
@@ -35,7 +36,7 @@ SOURCES = {
         "user_inputs_to_mutate": "1de5e2a96f804d9fce09c728392a05944b04fd7bc6943508cb2ac2d9e3440265",
     },
 }
-# All whose attributes the maps are made of.
+# The classes whose attributes the maps are made from.
 _MUTABLE = (
     ExportGraphSignature,
     graph_signature.InputSpec,
@@ -46,13 +47,13 @@ _MUTABLE = (
 
 
 _Owner = Callable[[], ExportGraphSignature | None]
-# A reference to a signature, the specs that a map was made of, the number of changes by then, and
-# the map.
+# A reference to a signature, the specs that a map was made from, the number of changes at that
+# time, and the map.
 _KeptMap = tuple[_Owner, list[Any], int, Mapping[str, str]]
 
 
 class _Maps:
-    """Keep the maps of signatures within a context, in which changes of their specs are counted."""
+    """The kept maps of signatures, and the number of changes to specs within a context."""
 
     def __init__(self) -> None:
         self.is_open = False
@@ -65,7 +66,7 @@ _maps = _Maps()
 
 @contextmanager
 def counted_changes() -> Iterator[None]:
-    """Keep maps within the context, in which all changes of specs are counted."""
+    """Keep maps within the context, and count all changes to specs."""
 
     def set_attribute(self: Any, name: str, value: Any) -> None:
         _maps.changes += 1
@@ -84,7 +85,7 @@ def counted_changes() -> Iterator[None]:
 
 
 def make_kept(list_name: str) -> Callable[[property], property]:
-    """Return what makes a property that keeps its map, from one that is made of a list of specs."""
+    """Return a patch that makes a property keep its map, which is made from a list of specs."""
 
     def make(original: property) -> property:
         get = original.fget
@@ -98,7 +99,7 @@ def make_kept(list_name: str) -> Callable[[property], property]:
             place = id(self), map_name
             if place in _maps.kept:
                 owner, kept_specs, changes, names = _maps.kept[place]
-                # Comparing specs is quick where they are the same objects.
+                # Comparing specs is quick if they are the same objects.
                 is_same = changes == _maps.changes and kept_specs == specs
                 if is_same and owner() is self:
                     return names

@@ -1,7 +1,7 @@
-"""Arithmetic of dynamic sizes that is done once: functions in place of those of torch's `SymNode`.
+"""Does the arithmetic of dynamic sizes only once, in place of functions of torch's `SymNode`.
 
-Expressions are kept, and never sizes. What is kept ends with the lowering. `patches.py` puts these
-in place, for the texts of torch that they were written for.
+Expressions are kept, but never sizes, and only until the lowering ends. `patches.py` installs these
+functions if torch's source code is the one that they were written for.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from torch.fx.experimental.sym_node import (
 )
 
 _Function = Callable[..., Any]
-ARITHMETIC = _make_node_magic  # whose text that of all operations is
+ARITHMETIC = _make_node_magic  # makes all operations; its source code is checked
 METHODS = ("add", "sub", "mul", "int_floordiv", "eq", "ne", "lt", "le", "gt", "ge")
-# Of hints; those of nested tensors are sizes themselves.
+# The types of hints; the hints of nested tensors are sizes themselves.
 _PLAIN = (
     int,
     float,
@@ -31,8 +31,10 @@ _PLAIN = (
 
 
 def make_expression(original: property) -> property:
-    """Keep the expression of a size for as long as no symbol is replaced: it is asked for some
-    hundred thousand times, and each time looks whether it is a number."""
+    """Return a property that keeps the expression of a size until a symbol is replaced.
+
+    torch asks for it some hundred thousand times, and checks each time whether it is a number.
+    """
 
     def expression(self: Any) -> Any:
         version = self.shape_env and self.shape_env._replacements_version_counter
@@ -46,7 +48,10 @@ def make_expression(original: property) -> property:
 
 
 def make_whole(original: _Function) -> _Function:
-    """Keep which expressions are numbers: torch asks it of each size that it makes."""
+    """Return a function that remembers which expressions are numbers.
+
+    torch asks this about every size that it makes.
+    """
     numbers: dict[Any, int | None] = {}
 
     def maybe_as_int(self: SymNode) -> int | None:
@@ -60,11 +65,13 @@ def make_whole(original: _Function) -> _Function:
 
 
 def make_arithmetic(method: str) -> Callable[[_Function], _Function]:
-    """Keep what an operation makes of two expressions: each fake tensor of a dynamic shape computes
-    its strides, its length and whether it is contiguous.
+    """Return a patch that keeps the result of an operation on two expressions.
 
-    Every result is a size of its own, as in the original, since tracing tells sizes apart by
-    identity; expressions have none.
+    Each fake tensor of a dynamic shape computes its strides, its length and whether it is
+    contiguous.
+
+    Every result is a new size, as in the original: tracing distinguishes sizes by identity, but not
+    expressions.
     """
     operator = METHOD_TO_OPERATOR[method]
 

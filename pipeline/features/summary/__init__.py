@@ -1,9 +1,10 @@
-"""Summary: a table of the packages of a run, and what to know of each.
+"""Summary: a table of the packages of a run, and remarks about each.
 
-table      a row for each package or method
-notes      warnings of lowerings, and what a validation left out
+table       a row for each package or method
+notes       warnings of lowerings, and what a validation left out
 full_store  packages whose results were evicted at once
-unwritten  files and names that a config asks for and a package lacks
+unjudged    the reasons why methods are not judged
+unwritten   files and names that a config asks for and a package lacks
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Packages of which a full store no longer holds what their next run needs."""
+"""Packages whose next run needs results that a full store has evicted."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from pipeline.store.sizes import human_size
 
 
 def describe_full_store(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
-    """Yield a line where results of this run's packages were evicted at its end, so that the next
-    run works again. A remote tier would have them."""
+    """Yield a line if results of this run's packages were evicted: the next run will rebuild them.
+
+    With a remote, no line is needed: it would have the results.
+    """
     store = plan.workspace.store
     if store.cap is None or store.remote is not None:
         return
@@ -28,8 +30,10 @@ def describe_full_store(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
 
 
 def _is_evicted(plan: Plan, package: str) -> bool:
-    """Tell whether a package that is linked lacks the result of an export or a compile. That of
-    its link is not asked for while its files are in `build/`."""
+    """Return whether a linked package lacks the result of an export or a compile.
+
+    The result of its link isn't needed while the package's files are in `build/`.
+    """
     store, state = plan.workspace.store, plan.workspace.state(package)
     files = [store.action_path(action) for action in state.get("compile", {}).values()]
     if not files:

@@ -1,4 +1,4 @@
-"""What to know of the packages that a run made, in a line each."""
+"""Remarks on the packages that a run made, one line each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST_UNREFERENCED = 4
 
 
 def describe_linked(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
-    """Yield what the packages of this run are not, though their configs may mean it."""
+    """Yield a warning for each way in which a linked package may fall short of its config."""
     linked = {str(e.package) for e in events if e.kind == "link" and e.outcome in DONE}
     for package in sorted(linked):
         if manifest := read_manifest(plan.workspace, package):
@@ -46,7 +46,7 @@ def _with_code(warning: str) -> str:
 
 
 def _dropped(plan: Plan, package: str) -> Iterator[str]:
-    """Yield a line for each method of which less is delegated than in the last build."""
+    """Yield a line for each method that delegates less than in the last build."""
     for method, (was, now) in sorted(read_drops(plan.workspace, package).items()):
         yield _with_code(
             f"{package}/{method}: warning: {percent(now)} of nodes delegated, {percent(was)} in "
@@ -55,7 +55,7 @@ def _dropped(plan: Plan, package: str) -> Iterator[str]:
 
 
 def _warnings(package: str, methods: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line for each warning of a lowering, with the methods that it is about."""
+    """Yield a line for each warning of a lowering, with the methods that it concerns."""
     about: dict[str, list[str]] = {}
     for method, facts in sorted(methods.items()):
         for warning in facts.get("warnings", ()):
@@ -67,7 +67,7 @@ def _warnings(package: str, methods: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _narrowed(package: str, methods: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line for each size that a package is lowered for less of than its source takes."""
+    """Yield a line for each size whose range is narrower in the package than in its source."""
     for method, facts in sorted(methods.items()):
         keeps = facts["lowering"].get("edge", {}).get("keep_ranges", False)
         for size in facts.get("narrowed", ()):
@@ -88,9 +88,12 @@ def warn_of_quantization(package: str, methods: Mapping[str, Any]) -> Iterator[s
 
 
 def describe_validated(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
-    """Yield a line for each package whose validation was cut short, one for each reason for which
-    methods are not judged, unless that is allowed, and one for all methods that were compared with
-    nothing but their exported programs."""
+    """Yield a line for each remark on the validations of this run.
+
+    Each validation that was cut short, each method that is held to limits of its reference, and
+    each reason why methods are not judged (unless that is allowed) has a line. All methods that
+    were compared only with their exported programs share one.
+    """
     unreferenced: list[str] = []
     reports: dict[str, Mapping[str, Any]] = {}
     for package in sorted(
@@ -120,7 +123,7 @@ def describe_validated(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
 
 
 def _is_allowed(plan: Plan, package: str) -> bool:
-    """Tell whether a package is good enough where nothing judges it."""
+    """Return whether a package is accepted if nothing judges it."""
     facts = plan.workspace.state(package).get("validate", {})
     allowed = (*facts.get("allow", ()), *plan.workspace.allow)
     return is_accepted("not judged", allowed)

@@ -1,4 +1,4 @@
-"""What is printed at the end of a run that did something."""
+"""The text printed at the end of a run that did something."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ def describe_run(
     methods: Iterable[str] | None,
     width: int | None,
 ) -> Iterator[str]:
-    """Yield the table of a run, and what to know of the packages in it; the arguments are those of
-    `make_table`."""
+    """Yield the table of a run, then the remarks on its packages.
+
+    Takes the arguments of `make_table`.
+    """
     yield from make_table(plan, events, methods, width)
     yield from describe_linked(plan, events)
     yield from describe_validated(plan, events)

@@ -16,7 +16,8 @@ from pipeline.store.sizes import human_size
 HEADINGS = (
     "package", "build", "verdict", "delegated", "size", "figure", "limit", "seconds",
 )  # fmt: skip
-# What a narrow terminal does without, the first one first; and how short names may get before that.
+# The columns that a narrow terminal drops, in this order, and the width of names that they make
+# room for.
 _DISPENSABLE = ("limit", "delegated", "seconds", "figure", "size")
 _LEAST_NAME = 18
 _RIGHT = ("delegated", "size", "figure", "limit", "seconds")
@@ -35,10 +36,10 @@ def make_table(
 
     Args:
         methods: the packages whose methods have rows; None means all of them.
-        width: the columns of the terminal; None is any number of them.
+        width: the terminal's width in columns; None means any width.
     """
     rows = list(_rows(plan, events, methods))
-    if not rows:  # it ended in an export
+    if not rows:  # the run ended during an export
         return
     headings = ["package"]
     for heading in HEADINGS[1:]:
@@ -58,7 +59,7 @@ def make_table(
 def _fit_headings(
     rows: Sequence[Row], headings: Sequence[str], width: int
 ) -> list[str]:
-    """Return the headings that leave names the columns that they need at least."""
+    """Return the headings to show, so that names get the columns that they need at least."""
     longest = max(len(row["package"]) for row in rows)
     needed = min(longest, _LEAST_NAME)
     fitting = list(headings)
@@ -71,7 +72,7 @@ def _fit_headings(
 
 
 def _width_of_figures(rows: Sequence[Row], headings: Sequence[str]) -> int:
-    """Return the columns that all but the names take, with the space between."""
+    """Return the width of all columns except the names, with the space between columns."""
     width = 0
     for heading in headings[1:]:
         widest = max(len(row[heading]) for row in rows)
@@ -82,7 +83,7 @@ def _width_of_figures(rows: Sequence[Row], headings: Sequence[str]) -> int:
 def _rows(
     plan: Plan, events: Sequence[Event], methods: Iterable[str] | None
 ) -> Iterator[dict[str, str]]:
-    # This imports typing_extensions, which a no-op run does without.
+    # Imported here: it imports typing_extensions, which a no-op run does without.
     from pipeline.report.records import read_fitting, read_manifest
 
     if methods is None:
@@ -100,7 +101,7 @@ def _rows(
         if report.get("files") != {
             name: file["digest"] for name, file in files.items()
         }:
-            report = {}  # of another build of it
+            report = {}  # it describes another build
         yield _package_row(package, package_events, manifest, report)
         if shown is None or package in shown:
             yield from _method_rows(package_events, manifest, report)
@@ -117,9 +118,7 @@ def _package_row(
         "verdict": "" if validated in (*DONE, "not-run") else outcome_word(validated),
         "seconds": f"{sum(event.seconds for event in events):.1f}",
     }
-    if (
-        validated == "not-run"
-    ):  # which is no verdict: nothing was there to be run, or no time
+    if validated == "not-run":  # not a verdict: there was nothing to run, or no time
         row["verdict"] = "not validated" if outcomes.get("link") in DONE else NOT_BUILT
     if outcomes.get("link") in DONE:
         files = manifest.get("files", {}).values()
@@ -134,15 +133,17 @@ def _package_row(
 
 
 def _build_word(outcome: str) -> str:
-    """Return what came of building a package or a method, in the words of the summary."""
+    """Return the outcome of building a package or a method, in the words of the summary."""
     if outcome == "not-run":
         return NOT_BUILT
     return outcome_word(outcome)
 
 
 def _outcome_of_methods(events: Sequence[Event]) -> str:
-    """Return what came of the methods that were asked for without their package. Where a run was
-    interrupted before it linked them, the package was not built."""
+    """Return the outcome of methods that were asked for without their package.
+
+    If the run was interrupted before it linked them, the package was not built.
+    """
     if any(event.reason == INTERRUPTED for event in events):
         return "not-run"
     outcomes = {
@@ -190,7 +191,7 @@ def _verdict_cells(method: Json) -> dict[str, str]:
 
 
 def _find_figure(methods: Sequence[Json]) -> dict[str, str]:
-    """Return the figure and the limit by which the worst of some methods stands or falls."""
+    """Return the figure and the limit that decide the verdict on the worst of some methods."""
     for _, figure, limit, _ in call_all("find_headline", methods):
         return {"figure": figure, "limit": limit}
     return {}

@@ -1,4 +1,4 @@
-"""Why methods are not judged, which a verdict in the table does not say."""
+"""The reasons why methods are not judged, which a verdict in the table does not give."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pipeline.store.errors import listed, plural
 from pipeline.store.visible import one_line
 
 _MOST_REASONS = 3
-_MOST_METHODS = 4  # in a line
+_MOST_METHODS = 4  # per line
 _UNJUDGED = "not judged"
 
 
 def describe_unjudged(reports: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Yield a line for each reason for which methods are not judged, and how many more there are.
+    """Yield a line for each reason why methods are not judged, and the number of reasons left out.
 
     Args:
         reports: `report.json` by package.
@@ -34,7 +34,7 @@ def describe_unjudged(reports: Mapping[str, Mapping[str, Any]]) -> Iterator[str]
 
 
 def _find_reasons(method: Mapping[str, Any]) -> Iterator[str]:
-    """Yield why the lowering, the quantization or the export of a method is not judged."""
+    """Yield the reasons why the lowering, quantization or export of a method is not judged."""
     if method["verdict"] == _UNJUDGED:
         yield method["verdict_reason"]
     for part in ("quantization", "reference"):

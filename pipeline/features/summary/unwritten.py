@@ -1,4 +1,8 @@
-"""What a package lacks of its config: files for constants, and names in options of partitioners."""
+"""Finds config entries that have no effect on a package.
+
+They are files for constants that were not written, and names in options of partitioners that match
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +23,9 @@ def find_unwritten(
     """Yield a sentence for each file for constants that a package lacks, with the reason.
 
     Args:
-        emit: as a config resolves it, or an older manifest has it.
+        emit: the options as a config resolves them, or as an older manifest has them.
         files: the names of the package's files.
-        tensors: those of the package, as `contents.json` lists them; None where they
-            are not known.
+        tensors: the package's tensors, as `contents.json` lists them; None if they aren't known.
     """
     for option in WEIGHT_PATTERNS:
         for file, patterns in dict(emit.get(option, {})).items():
@@ -34,7 +37,7 @@ def find_unwritten(
 def _explain_unwritten(
     option: str, patterns: Sequence[str], tensors: Collection[Mapping[str, Any]] | None
 ) -> str:
-    """Return why nothing went to the file of some patterns; "" where that is not known."""
+    """Return why no constant went to the file for some patterns, or "" if that isn't known."""
     if tensors is None:
         return ""
     constants = [tensor for tensor in tensors if tensor["where"] != "mutable"]
@@ -63,11 +66,12 @@ def _is_apart(tensor: Mapping[str, Any]) -> bool:
 
 
 def find_unknown_names(methods: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Yield a sentence for each option of partitioners that names what no method of a package has
-    whose config lists it.
+    """Yield a sentence for each option of partitioners with names that match nothing.
+
+    Only methods whose configs list a name are considered for it.
 
     Args:
-        methods: as a manifest has them; `listed` of each is what `features/reasons` found.
+        methods: as a manifest has them; `listed` in each holds the findings of `features/reasons`.
     """
     listings = [
         listing

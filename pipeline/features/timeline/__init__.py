@@ -1,7 +1,7 @@
-"""The timeline of a run: `build/timeline.json`, for Perfetto, and what bounded the run.
+"""The timeline of a run: `build/timeline.json`, for Perfetto, and the limits on the run's speed.
 
 trace     what each worker did when, in the Trace Event format
-words     the same in sentences
+words     the schedule, in sentences
 schedule  the longest chain of actions, and the time in which workers were idle
 """
 

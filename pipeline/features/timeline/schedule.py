@@ -1,8 +1,9 @@
-"""Find what bounded a run: the longest chain of actions, and the time in which workers were idle.
+"""Finds what bounded a run: the longest chain of actions, and the time in which workers were idle.
 
-Events name no inputs, but their kinds and names imply them: a package is linked from its methods,
-and a method is compiled from the export of its model. What packages share through the store
-bears the name of one of them, so a chain may be longer than what is found here, never shorter.
+Events don't name their inputs, but kinds and names imply them: a package is linked from its
+methods, and a method is compiled from the export of its model. A result that packages share through
+the store bears the name of one of them, so a real chain may be longer than the one found here, but
+never shorter.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 from pipeline.report.events import Event
 
-# By kind, the kinds of the actions whose results it takes.
+# For each kind of action, the kinds of the actions whose results it takes.
 _INPUTS = {
     "quantize": ("export",),
     "compile": ("export", "quantize"),
@@ -27,13 +28,14 @@ def describe_schedule(
 ) -> tuple[dict[str, Any], list[Event]]:
     """Return what bounded a run, as JSON, and the events of its longest chain.
 
-    The record has wall seconds of the run (`seconds`), `workers`, worker-seconds that were idle
-    (`idle`), those of them in which an action was ready (`idle_while_ready`), and the longest
-    chain: by action its seconds, and how long it was ready before it began (`waited`).
+    The record has the run's wall time in seconds (`seconds`), the number of `workers`, their idle
+    time in worker-seconds (`idle`), the part of it in which an action was ready
+    (`idle_while_ready`), and the longest chain: for each action its `seconds`, and how long it was
+    ready before it began (`waited`).
 
     Args:
-        events: what workers did, each with a start.
-        lanes: the number of workers at a time.
+        events: the actions of workers, each with a start.
+        lanes: the greatest number of workers at a time.
     """
     events = sorted(events, key=lambda event: (event.start, event.title))
     inputs = list(_find_inputs(events))
@@ -66,7 +68,7 @@ def describe_schedule(
 
 
 def _find_inputs(events: Sequence[Event]) -> Iterator[list[int]]:
-    """Yield, for each event, the numbers of the events whose results it took."""
+    """Yield, for each event, the indices of the events whose results it took."""
     numbers: dict[tuple[str, str], list[int]] = {}
     for number, event in enumerate(events):
         place = event.package or event.model
@@ -83,14 +85,19 @@ def _find_inputs(events: Sequence[Event]) -> Iterator[list[int]]:
 
 
 def _shares_method(event: Event, source: Event) -> bool:
-    """Tell whether a method was quantized for an action; those that are compiled together are
-    joined by plus signs."""
+    """Return whether a method was quantized for an action.
+
+    The names of methods that are compiled together are joined by plus signs.
+    """
     return str(source.method) in str(event.method).split("+")
 
 
 def _ready_without_inputs(event: Event, begin: float) -> float:
-    """Return when an action could have begun whose inputs no worker made in this run: at the
-    beginning. A package may be made of what bears another one's name, so it did not wait."""
+    """Return when an action could have begun if no worker made its inputs in this run.
+
+    That is the beginning of the run. But a package may be made from results that bear another
+    package's name, so it is taken not to have waited.
+    """
     if event.kind in ("link", "validate"):
         return event.start
     return begin
@@ -99,7 +106,7 @@ def _ready_without_inputs(event: Event, begin: float) -> float:
 def _find_longest_chain(
     events: Sequence[Event], inputs: Sequence[Sequence[int]]
 ) -> list[int]:
-    """Return the numbers of the events of the chain that took longest, in their order."""
+    """Return the indices of the events of the longest chain, in order."""
     totals: list[float] = []
     sources: list[int | None] = []
     for event, numbers in zip(events, inputs, strict=True):
@@ -120,8 +127,10 @@ def _find_longest_chain(
 def _count_idle_while_ready(
     events: Sequence[Event], ready: Sequence[float], lanes: int
 ) -> float:
-    """Return the worker-seconds in which an action was ready, and a worker did nothing."""
-    waiting: Counter[float] = Counter()  # changes of how many wait, by time
+    """Return the worker-seconds in which an action was ready while a worker was idle."""
+    waiting: Counter[float] = (
+        Counter()
+    )  # changes in the number of waiting actions, by time
     running: Counter[float] = Counter()
     for event, since in zip(events, ready, strict=True):
         waiting[since] += 1

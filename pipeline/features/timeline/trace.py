@@ -1,5 +1,7 @@
-"""The trace of a run: spans of workers in the Trace Event format, which Perfetto
-(https://ui.perfetto.dev) and chrome://tracing open."""
+"""The trace of a run: the spans of its workers in the Trace Event format.
+
+Perfetto (https://ui.perfetto.dev) and chrome://tracing open it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from pipeline.report.events import STAGE, TIMELINE, Event
 from pipeline.store.files import write_atomically
 from pipeline.store.workspace import Workspace
 
-_PROCESS = 1  # Trace events belong to processes and their threads: here the run, and its lanes.
+_PROCESS = 1  # trace events need a process and a thread: here the run and a lane
 _STORE = 0  # the lane of results found in the store; workers have lanes from 1
 _ARGUMENTS = (
     "kind",
@@ -30,11 +32,12 @@ _ARGUMENTS = (
 def write_timeline(
     workspace: Workspace, events: Iterable[Event], caches: Mapping[str, Any]
 ) -> None:
-    """Write `timeline.json`, with a trace event a line, and what the caches gave.
+    """Write `timeline.json`, with one trace event per line, and the use of the caches.
 
     Args:
-        events: of a run that did something.
-        caches: a `usage.is_caches`, which stands where the format has room for other data.
+        events: the events of a run that did something.
+        caches: a record that passes `usage.is_caches`; it goes to the format's field for other
+            data.
 
     Raises:
         OSError: the file can't be written.
@@ -56,9 +59,9 @@ def write_timeline(
 def make_trace(events: Iterable[Event]) -> dict[str, Any]:
     """Return the trace of the events that have a start; its time begins with the first of them.
 
-    An action of a worker is a span with its stages inside; a result found in the store is an
-    instant on a lane of its own. Arrows lead along the longest chain of actions, and what bounded
-    the run is in `otherData`, as `schedule.describe_schedule` gives it.
+    An action of a worker is a span that contains its stages; a result found in the store is an
+    instant on a lane of its own. Arrows connect the longest chain of actions, and `otherData` holds
+    what bounded the run, in the form that `schedule.describe_schedule` returns.
     """
     timed = sorted(
         (event for event in events if event.start),
@@ -87,7 +90,7 @@ def make_trace(events: Iterable[Event]) -> dict[str, Any]:
 def _name_lanes(
     events: Iterable[Event], lanes: Mapping[int, int]
 ) -> list[dict[str, Any]]:
-    """Return the trace events that name the lanes after workers, with the machine of each."""
+    """Return the trace events that name each lane after its worker and the worker's machine."""
     hosts = {lanes[event.worker]: event.host for event in events}
     trace_events: list[dict[str, Any]] = []
     for lane, host in sorted(hosts.items()):
@@ -128,7 +131,7 @@ def _draw_event(event: Event, lane: int, begin: float) -> Iterator[dict[str, Any
 def _draw_arrow(
     number: int, source: Event, event: Event, lanes: Mapping[int, int], begin: float
 ) -> Iterator[dict[str, Any]]:
-    """Yield the two ends of an arrow from one action to the next, each within its span."""
+    """Yield the two ends of an arrow from one action to the next, each within its action's span."""
     head = {"id": number, "name": "longest chain", "cat": "chain", "pid": _PROCESS}
     end = round((source.end - begin) * 1e6) - 1
     yield {**head, "ph": "s", "tid": lanes[source.worker], "ts": max(end, 0)}
@@ -146,8 +149,11 @@ def _span(start: float, end: float) -> dict[str, Any]:
 
 
 def _assign_lanes(events: Iterable[Event]) -> dict[int, int]:
-    """Assign workers to lanes. A worker that began when another had ended takes its lane, as
-    one that died is replaced; on another machine it has one of its own."""
+    """Assign workers to lanes.
+
+    A worker that began after another had ended, such as the replacement of one that died, takes
+    over its lane if both ran on the same machine.
+    """
     lives: dict[int, tuple[float, float, str]] = {}
     for event in events:
         start, end, _ = lives.get(

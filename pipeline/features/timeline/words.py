@@ -1,5 +1,7 @@
-"""Say in words what bounded a run: its longest chain of actions, and the time in which workers were
-idle, as `timeline.json` has them."""
+"""Describes what bounded a run: the longest chain of actions and the idle time of workers.
+
+Both come from `timeline.json`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from pipeline.report.formatting import duration, percent
 from pipeline.store.errors import plural
 from pipeline.store.forms import check_of
 
-_MENTIONED = 1.0  # seconds that an action waits, from which on it is said
+_MENTIONED = 1.0  # seconds; shorter waits are not mentioned
 _is_schedule = check_of(
     {
         "seconds": float,
@@ -26,8 +28,7 @@ _is_schedule = check_of(
 def find_schedule(
     timeline: Mapping[str, Any] | None,
 ) -> tuple[dict[str, Any], list[str]] | None:
-    """Return what a timeline says of its run's schedule, and in sentences; None where it says
-    nothing."""
+    """Return the schedule in a timeline, and sentences about it, or None if it has none."""
     schedule = read_schedule(timeline)
     if schedule is None:
         return None
@@ -35,7 +36,7 @@ def find_schedule(
 
 
 def read_schedule(timeline: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return what a timeline says of its run's schedule; None where it says nothing."""
+    """Return the schedule in a timeline, or None if it has none."""
     schedule: Any = (timeline or {}).get("otherData", {}).get("schedule")
     if _is_schedule(schedule):
         return schedule
@@ -43,7 +44,7 @@ def read_schedule(timeline: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 
 def describe_schedule(schedule: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a sentence on the longest chain of a run, and one on the time of its workers."""
+    """Yield a sentence on the longest chain of a run, and one on the idle time of its workers."""
     chain = schedule["chain"]
     whole = schedule["seconds"]
     links: list[str] = []

@@ -1,5 +1,8 @@
-"""Lowering from Python: ExecuTorch's `to_backend` on the compile path of this package, and
-`to_backend_multiple` for the methods of a model, each with partitioners of its own."""
+"""Lowering from Python, on the compile path of this package.
+
+`to_backend` takes the place of ExecuTorch's function, and `to_backend_multiple` lowers the methods
+of a model, each with its own partitioners.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Preprocess functions that this process registers, and asks for by their backend."""
+"""Registers preprocess functions in this process, and finds the one for a backend."""
 
 from __future__ import annotations
 
@@ -23,23 +23,26 @@ if TYPE_CHECKING:
 
 
 class RegisteredTwiceError(PipelineError, ValueError):
-    """A backend that has a preprocess function is given another."""
+    """A preprocess function is registered for a backend that already has one."""
 
 
 def register_preprocess(backend_id: str, function: Preprocess) -> Preprocess:
-    """Give a backend its preprocess function, in this process.
+    """Register the preprocess function of a backend in this process.
 
-    It goes before a `BackendDetails` class of the backend. What it makes is not cached, since
-    nothing is known of what it depends on; for that, a backend has an entry in the catalogue.
+    It takes precedence over the backend's `BackendDetails` class. Its results are not cached, since
+    their dependencies are unknown; to be cached, a backend needs an entry in the catalogue.
 
     Args:
-        backend_id: by what name a program calls the delegate.
-        function: of a program in edge dialect and its compile specs, to a `PreprocessResult`; it is
-            returned.
+        backend_id: the name by which a program calls the delegate.
+        function: takes a program in edge dialect and its compile specs, and returns a
+            `PreprocessResult`.
+
+    Returns:
+        The function.
 
     Raises:
-        TypeError: the name is not a text, or the function can't be called.
-        RegisteredTwiceError: the backend has a function.
+        TypeError: the name is not a string, or the function can't be called.
+        RegisteredTwiceError: the backend has a function already.
     """
     if not isinstance(backend_id, str) or not backend_id:
         raise TypeError(
@@ -70,14 +73,14 @@ def unregister_preprocess(backend_id: str) -> None:
 
 
 def is_registered(backend_id: str) -> bool:
-    """Tell whether a backend can be preprocessed."""
+    """Return whether a backend can be preprocessed."""
     return backend_id in registered()
 
 
 def preprocess_function(backend_id: str) -> Preprocess:
     """Import and return the function that preprocesses for a backend.
 
-    Raises UnknownBackendError, or PipelineError for one that can't be imported.
+    Raises UnknownBackendError if there is none, or PipelineError if it can't be imported.
     """
     function = find_function(backend_id)
     if function is not None:

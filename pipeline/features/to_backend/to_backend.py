@@ -1,6 +1,6 @@
-"""`to_backend`: from an edge program to delegates, through the store.
+"""`to_backend`: lowers an edge program to delegates, through the store.
 
-It lowers with ExecuTorch's function of this name (exir/backend/backend_api.py).
+It calls ExecuTorch's function of this name (exir/backend/backend_api.py).
 """
 
 from __future__ import annotations
@@ -35,30 +35,31 @@ Specs: TypeAlias = Sequence[CompileSpec]
 
 @singledispatch
 def to_backend(first: Any, *args: Any, **kwargs: Any) -> Any:
-    """Lower to a backend on this system's own compile path, with its registry and its cache.
+    """Lower to a backend on this package's own compile path, with its registry and cache.
 
-    The registry holds preprocess functions, the cache is a store of what they returned. The type of
-    the first argument chooses one of these:
+    The registry holds preprocess functions; the cache is a store of their results. The type of the
+    first argument selects one of these forms:
 
     - `to_backend(backend_id, edge_program, compile_specs)` hands a whole program to one backend and
-      returns a `LoweredBackendModule`. With `modules_to_lower` it is those sub-modules, each a
-      delegate of its own, and what it returns is the program around them.
-    - `to_backend(backend_id, edge_programs, compile_specs)`, with a mapping of method names to
-      programs and one of method names to compile specs, lowers the methods that the latter names,
-      each with its own, and returns a `LoweredBackendModule` by method. A backend that sees all
-      methods at once is called once.
-    - `to_backend(edge_program, partitioner)` returns the program, with what the partitioner chose
-      delegated.
+      returns a `LoweredBackendModule`. With `modules_to_lower`, it lowers only those sub-modules,
+      each to its own delegate, and returns the program around them.
+    - `to_backend(backend_id, edge_programs, compile_specs)` takes a mapping of method names to
+      programs and one of method names to compile specs. It lowers the methods in `compile_specs`,
+      each with its own specs, and returns a `LoweredBackendModule` by method. A backend that sees
+      all methods at once is called once.
+    - `to_backend(edge_program, partitioner)` returns the program with the nodes that the
+      partitioner chose delegated.
     - `to_backend(MethodProgramsPartitionerSpec(edge_programs, partitioners))` is
       `to_backend_multiple`.
 
-    All of them take `store`, where results of preprocessing are looked up and kept. Programs are in
+    Every form takes `store`, where results of preprocessing are looked up and kept. Programs are in
     edge dialect, and are not modified.
 
     Raises:
         TypeError: an argument is of another type.
-        UnknownBackendError: nothing preprocesses for the backend; a `NotImplementedError`.
-        KeyError: compile specs are given for a method that is not there.
+        UnknownBackendError: there is no preprocess function for the backend; a
+            `NotImplementedError`.
+        KeyError: compile specs are given for a method that doesn't exist.
         PipelineError: `modules_to_lower` names an unknown module, or an ambiguous call.
         AssertionError: a partitioner changed the graph.
     """
@@ -133,7 +134,7 @@ def _lower_one(
     modules: Modules | None,
     store: Store | None,
 ) -> ExportedProgram:
-    """Lower with one partitioner, as ExecuTorch's call does: partition by partition."""
+    """Lower with one partitioner, partition by partition, as ExecuTorch's function does."""
     if modules is not None:
         filtered = filter_partitioners({"": program}, {"": (partitioner,)}, modules)
         ((partitioner,),) = filtered.values()
@@ -162,7 +163,7 @@ def _whole_methods(
         if name in compile_specs
     }
     preprocess_function(backend_id)
-    # deep copies: backends may change what they are given
+    # Deep copies: backends may change what they are given.
     copies = {name: [copy.deepcopy(programs[name])] for name in specs}
     by_partition = {name: [method_specs] for name, method_specs in specs.items()}
     results = preprocess_programs(backend_id, copies, by_partition, store)

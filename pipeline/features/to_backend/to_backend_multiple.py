@@ -1,4 +1,4 @@
-"""`to_backend_multiple`: the methods of a model to delegates, each with partitioners of its own."""
+"""`to_backend_multiple`: lowers the methods of a model, each with its own partitioners."""
 
 from __future__ import annotations
 
@@ -40,22 +40,23 @@ def to_backend_multiple(
     Keeps the contract of ExecuTorch's function of this name (exir/backend/backend_api.py before
     `MethodProgramsPartitionerSpec`): a method that the mapping lacks, or maps to an empty sequence,
     passes through untouched; control-flow sub-graphs are lowered too; parameters and buffers that a
-    delegate consumed leave the program. Partitioners of a sequence are tried in order. Methods
+    delegate consumed leave the program. Partitioners in a sequence are tried in order. Methods
     whose backend sees all methods at once (`preprocess_multimethod`) are lowered together.
 
-    A lowered program crosses no process, and torch.export, which XNNPACK's passes use, is not safe
-    on threads. So with `n_jobs` the methods are first lowered in forked processes of joblib, which
-    fill the store (or a temporary one); lowering them here then finds every partition preprocessed.
-    Where multiprocessing does not fork, as on macOS, they are lowered here one after another.
+    A lowered program can't be passed between processes, and torch.export, which XNNPACK's passes
+    use, is not thread-safe. So with `n_jobs` the methods are first lowered in forked processes of
+    joblib, which fill the store (or a temporary one); lowering them in this process then finds
+    every partition preprocessed. If multiprocessing does not fork, as on macOS, methods are lowered
+    in this process one after another.
 
     Args:
         method_to_edge_program: programs in edge dialect, by method name. Not modified.
-        method_to_partitioners: one partitioner for all methods, or a mapping of method names. Its
-            compile specs are those of its methods.
-        modules_to_lower: qualified names of sub-modules, of all methods or by method, outside of
-            which nothing is delegated. `shared@1` is the second call of a module that is called
-            several times, `shared@*` all of them.
-        n_jobs: how many processes preprocess at a time.
+        method_to_partitioners: one partitioner for all methods, or a mapping of method names to
+            partitioners. A partitioner's compile specs apply to its methods.
+        modules_to_lower: qualified names of sub-modules, for all methods or by method; nothing
+            outside them is delegated. `shared@1` is the second call of a module that is called
+            several times, `shared@*` all of its calls.
+        n_jobs: the number of processes that preprocess at a time.
         store: where results of preprocessing are looked up and kept.
 
     Returns:
@@ -63,7 +64,7 @@ def to_backend_multiple(
 
     Raises:
         TypeError: a partitioner is not a `Partitioner`.
-        KeyError: a partitioner is given for a method that is not there.
+        KeyError: a partitioner is given for a method that doesn't exist.
         PipelineError: `modules_to_lower` names an unknown module, or an ambiguous call.
         AssertionError: a partitioner changed the graph.
     """
@@ -86,7 +87,7 @@ def filter_partitioners(
     partitioners: _ByMethod,
     modules: Modules | Mapping[str, Modules],
 ) -> dict[str, tuple[Partitioner, ...]]:
-    """Limit partitioners to sub-modules, as `to_backend_multiple` does. Raises the same."""
+    """Limit partitioners to sub-modules, as `to_backend_multiple` does. Raises the same errors."""
     if isinstance(modules, Mapping):
         refuse_unknown_methods(modules, programs, "modules_to_lower")
     if isinstance(modules, Mapping):
@@ -123,7 +124,7 @@ def filter_partitioners(
 def refuse_unknown_methods(
     names: Iterable[str], methods: Mapping[str, Any], subject: str
 ) -> None:
-    """Raises KeyError where something is given for methods that are not there."""
+    """Raise KeyError if a name is not among the methods; `subject` says what was given for it."""
     unknown = []
     for n in names:
         if n not in methods:
@@ -170,7 +171,7 @@ def _lower_by_unit(
 
 _inherited: tuple[
     Any, ...
-] = ()  # for forked processes to read; edge programs do not pickle
+] = ()  # read by forked processes; edge programs can't be pickled
 
 
 def _lower_ahead(
@@ -180,10 +181,10 @@ def _lower_ahead(
     n_jobs: int,
     store: Store,
 ) -> None:
-    from joblib import Parallel, delayed  # which workers do without
+    from joblib import Parallel, delayed  # workers don't need it
 
     global _inherited
-    # A forked process ends without cleaning up, as coremltools' packages would need.
+    # A forked process ends without cleaning up, which coremltools' packages would need.
     with TemporaryDirectory(prefix="pte-pipeline-lower-") as scratch:
         _inherited = (programs, partitioners, units, store, scratch)
         try:
@@ -195,7 +196,7 @@ def _lower_ahead(
 
 
 def _lower_inherited(number: int) -> None:
-    """Fill the store, in a forked process. What fails here fails again in the parent process."""
+    """Fill the store, in a forked process. An error here occurs again in the parent process."""
     programs, partitioners, units, store, scratch = _inherited
     os.environ["TMPDIR"] = tempfile.tempdir = scratch
     torch.set_num_threads(1)  # OpenMP's threads do not survive a fork

@@ -1,4 +1,4 @@
-"""A partitioner that takes sub-modules whole, whatever they hold."""
+"""A partitioner that delegates sub-modules as a whole, whatever they contain."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from pipeline.program.operators import TAG, control_flow_name
 
 
 class WholeModulePartitioner(Partitioner):
-    """Delegates the whole of some sub-modules to one backend, whatever they hold.
+    """Delegates the whole of some sub-modules to one backend, whatever they contain.
 
-    Each module is a delegate, or several where one would depend on itself through other calls.
+    Each module becomes one delegate, or several if one would depend on itself through other calls.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Toolchains: other environments of torch and ExecuTorch, by name, that a workspace builds with."""
+"""Toolchains: named environments with other releases of torch and ExecuTorch to build with."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RUNTIMES = Command(
 
 
 def _parse_toolchains(value: Any, _: Path) -> dict[str, tuple[str, ...]]:
-    """Return the folder of an environment, or the requirements of one, by the toolchain's name."""
+    """Return the folder of each toolchain's environment, or its requirements, by toolchain name."""
     toolchains = {}
     for name, texts in checked(value, isinstance(value, dict)).items():
         listed_texts = texts if isinstance(texts, list) else [texts]

@@ -1,6 +1,6 @@
-"""Rank what changes in a package that another toolchain builds, the worst first.
+"""Ranks the changes in a package that another toolchain builds, the worst first.
 
-It knows the records of both builds, and no plan; nothing is built here.
+It knows the records of both builds, but no plan; nothing is built here.
 """
 
 from __future__ import annotations
@@ -13,14 +13,10 @@ from pipeline.report.verdicts import VERDICTS, package_verdict
 from pipeline.store.errors import listed, plural
 
 Json = Mapping[str, Any]
-# The ranks of changes, the worst first; what gets better, or is only told, comes last.
+# The ranks of changes, the worst first; improvements and mere information come last.
 BROKEN, DELEGATION, MEMORY, SIZE, NUMERICS, LATENCY, WARNINGS, TOLD = range(8)
-_SQNR_STEP = (
-    1.0  # dB that one build may differ by from another before it is worth a line
-)
-_SLOWER = (
-    1.25  # times the median, and its ratio to the source's, where quartiles are apart
-)
+_SQNR_STEP = 1.0  # dB; smaller differences between builds get no line
+_SLOWER = 1.25  # times the median, and its ratio to the source's, if the quartiles don't overlap
 _MORE_PEAK = 1.2  # times the peak of lowering, which varies from run to run
 _MOST_ERRORS = 3
 
@@ -30,8 +26,8 @@ class PackageChanges:
 
     Attributes:
         lines: sentences with their ranks, the worst first.
-        bytes: "equal", which sections differ, or "" where one side was not built.
-        peaks: the peak memory of lowering, before and after, in bytes; 0 where it is not known.
+        bytes: "equal", the sections that differ, or "" if one side was not built.
+        peaks: the peak memory of lowering, before and after, in bytes; 0 if unknown.
         details: lines of Markdown with the whole comparison.
     """
 
@@ -60,12 +56,12 @@ class PackageChanges:
 
     @property
     def is_equal(self) -> bool:
-        """Tell whether nothing changed that is worth a line."""
+        """Return whether there is no change worth a line."""
         return self.bytes == "equal" and not self.lines
 
 
 def find_changes(package: str, old: Json, new: Json) -> PackageChanges:
-    """Compare two sides of a package: records as `upgrade.read_side` returns them."""
+    """Compare the two sides of a package: records as `upgrade.read_side` returns them."""
     lines = list(_compare_outcomes(old, new))
     if old["build"] is None or new["build"] is None:
         return PackageChanges(package, lines, "")
@@ -88,7 +84,7 @@ def find_changes(package: str, old: Json, new: Json) -> PackageChanges:
 
 
 def _compare_outcomes(old: Json, new: Json) -> Iterator[tuple[int, str]]:
-    """Yield what no longer builds or passes, and what does so now."""
+    """Yield a change if a package no longer builds or passes, or if it now does."""
     if old["build"] is None and new["build"] is None:
         yield TOLD, f"builds with neither: {_describe_errors(new)}"
     elif new["build"] is None:
@@ -100,7 +96,7 @@ def _compare_outcomes(old: Json, new: Json) -> Iterator[tuple[int, str]]:
 
 
 def _describe_errors(side: Json) -> str:
-    """Say why a package was not built."""
+    """Return the reasons why a package was not built."""
     errors = []
     for action in side["errors"]:
         place = action["package"] or action["model"]
@@ -124,7 +120,7 @@ def _compare_verdicts(old: Json, new: Json) -> Iterator[tuple[int, str]]:
 
 
 def _verdict(side: Json) -> str:
-    """Return the verdict on a package, or that there is none."""
+    """Return the verdict on a package; "failed" or "not validated" if its validation gave none."""
     report = side["report"]
     if report is None or any(action["kind"] == "validate" for action in side["errors"]):
         return "failed" if report else "not validated"
@@ -146,7 +142,7 @@ def _compare_methods(
 def _compare_delegation(
     before: Json, after: Json, delegation: Json
 ) -> Iterator[tuple[int, str]]:
-    """Yield the operators that delegates no longer take, or take now."""
+    """Yield the operators that delegates no longer take, or that they now take."""
     for operator in sorted({*before["left"], *after["left"]}):
         old = before["left"].get(operator, 0)
         new = after["left"].get(operator, 0)
@@ -169,7 +165,7 @@ def _compare_delegation(
 
 
 def _count_nodes(figures: Json) -> tuple[int, int]:
-    """Return how many nodes of a method are delegated, and how many it has."""
+    """Return the number of delegated nodes of a method, and of all its nodes."""
     return figures["delegated_nodes"], figures["nodes"]
 
 
@@ -195,7 +191,7 @@ def _compare_memory(before: Json, after: Json) -> Iterator[tuple[int, str]]:
 
 
 def _compare_numerics(before: Json, after: Json) -> Iterator[tuple[int, str]]:
-    """Yield the outputs that are further from their source, or nearer."""
+    """Yield the outputs that moved away from their source, or closer to it."""
     pairs = zip(before["sqnr_db"] or (), after["sqnr_db"] or (), strict=False)
     for place, (old, new) in enumerate(pairs):
         if old is None or new is None or abs(new - old) < _SQNR_STEP:
@@ -205,12 +201,12 @@ def _compare_numerics(before: Json, after: Json) -> Iterator[tuple[int, str]]:
 
 
 def _compare_latency(before: Json, after: Json) -> Iterator[tuple[int, str]]:
-    """Yield a latency that is another one, not only another measurement."""
+    """Yield a change of latency that is more than noise."""
     old, new = before["latency"], after["latency"]
     if old is None or new is None:
         return
     texts = f"{new['median']:.3g} ms, was {old['median']:.3g} ms"
-    # The source's time, of the same minute, tells a slow method from a busy machine.
+    # The source's time, measured in the same minute, tells a slow method from a busy machine.
     is_slower = new["ratio"] > _SLOWER * old["ratio"]
     is_faster = old["ratio"] > _SLOWER * new["ratio"]
     if (
@@ -235,10 +231,10 @@ def _compare_sizes(old: Json, new: Json) -> Iterator[tuple[int, str]]:
 
 
 def compare_peaks(changes: Sequence[PackageChanges]) -> str:
-    """Compare the peak memory of lowering of both toolchains.
+    """Compare the peak memory of lowering under both toolchains.
 
-    Where it grows in most packages, it is the toolchain that takes more, to import for instance,
-    and one sentence says so. Otherwise the packages in which it changes get a line each, and the
+    If it grows in most packages, the toolchain itself takes more, to import for instance, and the
+    returned sentence says so. Otherwise each package in which it changes gets a line, and the
     sentence is empty.
     """
     growing, shrinking = [], []
@@ -282,7 +278,7 @@ def describe_growth(before: int, after: int) -> str:
 
 
 def _compare_warnings(old: Json, new: Json) -> Iterator[tuple[int, str]]:
-    """Yield the warnings of lowering that are new, and those that are gone."""
+    """Yield the warnings of lowering that are new, and those that have gone."""
     before, after = _find_warnings(old), _find_warnings(new)
     for sentence in after:
         if sentence not in before:
@@ -301,7 +297,7 @@ def _find_warnings(report: Json) -> dict[str, None]:
 
 
 def _compare_bytes(old: Json, new: Json) -> str:
-    """Return "equal", or which sections of the package differ."""
+    """Return "equal", or the sections of the package that differ."""
     files = []
     for side in (old, new):
         manifest = side["build"]["manifest"]["files"]

@@ -11,7 +11,7 @@ from pipeline.features.toolchains.routing import HERE
 
 
 def add_fields() -> dict[str, tuple[Any, Any]]:
-    """Return the field of packages."""
+    """Return the field that this feature adds to package configs."""
     text = (
         "The name of the toolchain, from the setting `toolchains`, that builds the package; "
         f"`{HERE}` is the environment that runs doit."

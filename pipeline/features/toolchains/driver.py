@@ -1,8 +1,9 @@
 """Runs command lines in the Python of another toolchain, with this installation's code.
 
-That Python plans, keys and builds with what its own environment has, so keys hold its
-distributions, catalogues are those of its ExecuTorch, and workers are its own. Our code is not
-installed there: a folder of links to it, and to nothing else of this environment, is on its path.
+That Python plans, keys and builds with the contents of its own environment: keys hold its
+distributions, catalogues belong to its ExecuTorch, and workers are its own. Our code is not
+installed there; a folder with links to our code, and to nothing else of this environment, is on its
+path.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ _PACKAGE = Path(__file__).resolve().parents[2]
 
 
 def run_elsewhere(name: str, words: Sequence[str], root: Path) -> None:
-    """Become a process of another toolchain that runs these words of a command line.
+    """Replace this process with one of another toolchain that runs these words of a command line.
 
-    Returns where this process is one of that toolchain already.
+    Returns only if this process already belongs to that toolchain.
 
     Raises:
         PipelineError: there is no such toolchain, or it can't build.
@@ -42,13 +43,16 @@ def run_elsewhere(name: str, words: Sequence[str], root: Path) -> None:
 
 
 def make_command(python: Path, words: Sequence[str]) -> list[str]:
-    """Return the command that runs words of a command line by another Python."""
+    """Return the command that runs the words of a command line with another Python."""
     return [str(python), "-P", "-m", "doit", *words]
 
 
 def make_environment(name: str, python: Path) -> dict[str, str]:
-    """Return the variables of a process of a toolchain: programs are looked for in its environment
-    first, and modules in the folder of our code."""
+    """Return the environment variables for a process of a toolchain.
+
+    Programs are looked up first in the toolchain's environment, and modules in the folder of our
+    code.
+    """
     prefix = python.parent.parent
     environment = dict(os.environ)
     environment[VARIABLE] = name
@@ -66,8 +70,10 @@ def _put_first(environment: dict[str, str], name: str, folder: str) -> None:
 
 
 def link_code() -> Path:
-    """Return a folder with links to our packages and to the record of our distribution, by which
-    doit finds its commands; it is made where it is missing."""
+    """Return a folder with links to our packages and to the metadata of our distribution.
+
+    doit finds its commands by the metadata. The folder is made if it doesn't exist.
+    """
     targets = _find_code()
     recipe = hash_json({name: str(path) for name, path in targets.items()})
     folder = default_root() / TOOLCHAINS / f"code-{recipe[:16]}"
@@ -79,7 +85,7 @@ def link_code() -> Path:
         (draft / name).symlink_to(path)
     try:
         draft.rename(folder)
-    except OSError:  # another process was first
+    except OSError:  # another process made the folder first
         for name in targets:
             (draft / name).unlink()
         draft.rmdir()
@@ -87,7 +93,7 @@ def link_code() -> Path:
 
 
 def _find_code() -> Mapping[str, Path]:
-    """Return what another Python needs of this installation, by the names of the links."""
+    """Return the paths of this installation that another Python needs, by link name."""
     targets = {
         _PACKAGE.name: _PACKAGE,
         "pte_pipeline": _PACKAGE.with_name("pte_pipeline"),

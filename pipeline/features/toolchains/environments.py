@@ -1,6 +1,6 @@
-"""Environments of toolchains: where each is, what is installed in it, and whether it can build.
+"""The environments of toolchains: where each is, what is installed in it, and whether it can build.
 
-Nothing of another environment is imported. Its own Python says in one call what it has.
+Nothing from another environment is imported. Its own Python reports its contents in one call.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pipeline.store.errors import PipelineError, did_you_mean
 from pipeline.store.settings_reader import TABLE
 
 DISTRIBUTION = "pte-pipeline"
-# Each environment has its own.
+# Each environment has its own release of these.
 _OF_TOOLCHAINS = ("executorch", "torch")
 _PATH_STARTS = (".", "/", "~")
 _SECONDS = 60
@@ -39,7 +39,7 @@ print(json.dumps({"python": sys.version.split()[0], "distributions": names}))
 
 
 def find_python(root: Path, name: str) -> Path:
-    """Return the Python of a toolchain, after its environment was installed and checked.
+    """Return the Python of a toolchain, after installing and checking its environment.
 
     Raises:
         PipelineError: there is no such toolchain, or it can't build; a line for each reason.
@@ -63,7 +63,7 @@ def _describe_unknown(name: str, toolchains: Mapping[str, Any]) -> str:
 
 
 def locate(root: Path, name: str, texts: tuple[str, ...]) -> Path:
-    """Return the Python of an environment. Raises PipelineError where there is none."""
+    """Return the Python of an environment. Raises PipelineError if there is none."""
     if not is_folder(texts):
         return install_environment(name, texts, list_requirements())
     folder = root / Path(texts[0]).expanduser()
@@ -77,7 +77,7 @@ def locate(root: Path, name: str, texts: tuple[str, ...]) -> Path:
 
 
 def is_folder(texts: tuple[str, ...]) -> bool:
-    """Tell whether the value of a toolchain is a folder, and not a list of requirements."""
+    """Return whether the value of a toolchain is a folder, rather than a list of requirements."""
     text = texts[0]
     return len(texts) == 1 and (
         text.startswith(_PATH_STARTS) or "/" in text or not re.search(r"[=<>~!@]", text)
@@ -85,8 +85,10 @@ def is_folder(texts: tuple[str, ...]) -> bool:
 
 
 def probe(python: Path, name: str) -> dict[str, Any]:
-    """Return what an environment has: the version of its Python, and its distributions by name.
-    Raises PipelineError where its Python does not run."""
+    """Return an environment's Python version, and the versions of its distributions by name.
+
+    Raises PipelineError if its Python does not run.
+    """
     try:
         answer = subprocess.run(
             [python, "-I", "-c", _PROBE],
@@ -108,7 +110,7 @@ def probe(python: Path, name: str) -> dict[str, Any]:
 
 
 def find_problems(name: str, python: Path, facts: Mapping[str, Any]) -> Iterator[str]:
-    """Yield why an environment can't build, with the remedy in each line."""
+    """Yield the reasons why an environment can't build, each with its remedy."""
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     if not facts["python"].startswith(f"{version}."):
         yield (
@@ -135,14 +137,14 @@ def find_problems(name: str, python: Path, facts: Mapping[str, Any]) -> Iterator
 
 
 def list_requirements() -> list[str]:
-    """Return what pte-pipeline needs in each environment, without torch and ExecuTorch."""
+    """Return pte-pipeline's requirements for each environment, without torch and ExecuTorch."""
     return [str(requirement) for requirement in _read_requirements()]
 
 
 def _read_requirements() -> list[Requirement]:
     try:
         texts = requires(DISTRIBUTION) or []
-    except PackageNotFoundError:  # a copy of the package that was not installed
+    except PackageNotFoundError:  # a copy of the code that is not installed
         texts = []
     requirements = []
     for text in texts:
@@ -160,7 +162,7 @@ def _find_unmet(installed: Mapping[str, str]) -> list[str]:
     unmet = []
     for requirement in _read_requirements():
         version = installed.get(canonicalize_name(requirement.name))
-        # Nightlies and release candidates count: who installs one means it.
+        # Accept nightlies and release candidates: they are installed on purpose.
         if version is None or not requirement.specifier.contains(
             version, prereleases=True
         ):

@@ -1,6 +1,7 @@
-"""Installs the environment of a toolchain that settings name by requirements.
+"""Installs the environment of a toolchain whose setting lists requirements.
 
-It is kept in the user's cache folder, by what it was made of, and is complete once it has its name.
+The environment is kept in the user's cache folder, under a digest of the Python version and all
+requirements; the file `complete` in it marks a finished installation.
 """
 
 from __future__ import annotations
@@ -22,12 +23,11 @@ from pipeline.store.releases import RELEASES
 def install_environment(
     name: str, texts: Sequence[str], requirements: Sequence[str]
 ) -> Path:
-    """Return the Python of an environment with these distributions, which is installed at the
-    first call.
+    """Return the Python of an environment with these distributions; the first call installs it.
 
     Args:
-        texts: the requirements of the toolchain; a torch that goes with them is added.
-        requirements: what pte-pipeline needs besides.
+        texts: the requirements of the toolchain; a matching torch is added.
+        requirements: the further requirements of pte-pipeline.
 
     Raises:
         PipelineError: pip, or uv, can't install it.
@@ -39,7 +39,7 @@ def install_environment(
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(
         folder.with_name(f"{folder.name}.lock")
-    ):  # of several builds, one installs
+    ):  # only one of several builds installs
         if not (folder / "complete").exists():
             print(
                 f"toolchain {name}: installing {' '.join(texts)} into {folder}",
@@ -51,7 +51,7 @@ def install_environment(
 
 def _install(name: str, folder: Path, all_requirements: Sequence[str]) -> None:
     """Make an environment in a folder, and install requirements there. Raises PipelineError."""
-    shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed
+    shutil.rmtree(folder, ignore_errors=True)  # left by a run that was killed
     python = folder / "bin" / "python"
     uv = shutil.which("uv")
     if uv:
@@ -66,8 +66,10 @@ def _install(name: str, folder: Path, all_requirements: Sequence[str]) -> None:
 
 
 def _find_torch(texts: Sequence[str]) -> list[str]:
-    """Return the torch that goes with a toolchain's ExecuTorch, unless it names one itself: newer
-    releases of ExecuTorch no longer ask for any."""
+    """Return the torch that matches a toolchain's ExecuTorch, unless the toolchain names one.
+
+    Newer releases of ExecuTorch don't require torch any more.
+    """
     if any(text.startswith("torch=") for text in texts):
         return []
     for release in RELEASES:
@@ -77,7 +79,7 @@ def _find_torch(texts: Sequence[str]) -> list[str]:
 
 
 def _run(name: str, command: Sequence[str]) -> None:
-    """Run a command of an installer. Raises PipelineError with its last line."""
+    """Run an installer's command. Raises PipelineError with its last line if it fails."""
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     if answer.returncode:
         output = (answer.stderr or answer.stdout).strip()

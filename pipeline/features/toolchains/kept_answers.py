@@ -1,5 +1,7 @@
-"""Keep what runtimes say of packages in the store, by the package's files and by all distributions
-of the runtime's environment."""
+"""Stores the answers of runtimes about packages.
+
+The key holds the package's files and all distributions of the runtime's environment.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,14 @@ from typing import Any
 from pipeline.store.digest import Digest, hash_file
 from pipeline.store.store import Store
 
-# What a runtime is asked for: packages, with their files and methods.
+# A query to a runtime: packages, with their files and methods.
 Packages = Sequence[Mapping[str, Any]]
-# By package and method, what a runtime said of it.
+# The answers of a runtime, by package and method.
 Answers = dict[tuple[str, str], dict[str, Any]]
 SCRIPT = Path(__file__).with_name("run_packages.py")
 KIND = "runtime"
 OUTLINE = {"answers": {str: dict[str, Any]}}
-# In what is said of a method whose process ended, or that was not asked: the next time it may be.
+# Marks the answer on a method whose process ended, or that was not run: it may run the next time.
 CRASH = "crash"
 
 
@@ -29,7 +31,7 @@ class KeptAnswers:
         self._script = hash_file(SCRIPT)
 
     def find(self, packages: Packages) -> tuple[Answers, Packages]:
-        """Return the answers that are kept, and the packages without any."""
+        """Return the stored answers, and the packages without any."""
         answers: Answers = {}
         unknown = []
         for package in packages:
@@ -43,7 +45,7 @@ class KeptAnswers:
         return answers, unknown
 
     def keep(self, packages: Packages, answers: Answers) -> None:
-        """Keep the answers on packages that were run to their end."""
+        """Store the answers on packages that ran to their end."""
         for package in packages:
             by_method = {}
             for name, method in methods_of(package):
@@ -53,7 +55,7 @@ class KeptAnswers:
                 self._store.put_result(key, {"answers": by_method})
 
     def _make_key(self, package: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return the key of the answers on a package; None where a file can't be read."""
+        """Return the key of the answers on a package, or None if a file can't be read."""
         files: list[Digest] = []
         for path in (package["pte"], *package["ptds"]):
             try:

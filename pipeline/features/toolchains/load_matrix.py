@@ -1,7 +1,7 @@
-"""Say in the report of a package which runtimes load and run it, in a field and a section.
+"""Reports which runtimes load and run a package, in a field and a section of its report.
 
-A package that is validated is run on the runtime of each toolchain that is set up. What one refuses
-fails nothing by itself: the gate `runs_on` with a target's `runtime` does.
+A package that is validated is run on the runtime of each toolchain that is set up. A runtime's
+refusal fails nothing by itself: the gate `runs_on` with a target's `runtime` does.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LEAD = (
 def prepare_judging(
     action: Action[ValidateInputs], workspace: Workspace
 ) -> Callable[[Json | None, Json], Judgement]:
-    """Return what runs a package on all runtimes, where other toolchains are set up."""
+    """Return a function that runs a package on all runtimes, if other toolchains are set up."""
     package = str(action.package)
 
     def judge(manifest: Json | None, measured: Json) -> Judgement:
@@ -40,9 +40,7 @@ def prepare_judging(
             return Judgement({}, (), {})
         try:
             described = describe_package(workspace.build, package)
-        except (
-            PipelineError
-        ):  # the manifest is not that of a package, which fails by itself
+        except PipelineError:  # an invalid manifest fails elsewhere
             return Judgement({}, (), {})
         table = run_everywhere(workspace, [described])
         return Judgement({FIELD: table[package]}, (), {})
@@ -51,7 +49,7 @@ def prepare_judging(
 
 
 def section(report: Json) -> ReportSection:
-    """Return the table of runtimes; empty where no other toolchain is set up."""
+    """Return the table of runtimes; it is empty if no other toolchain is set up."""
     outcomes = report.get(FIELD)
     if not outcomes:
         return ReportSection("runs-in", _TITLE)

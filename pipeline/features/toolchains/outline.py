@@ -1,4 +1,4 @@
-"""The shape of what this feature adds to reports."""
+"""The form of the field that this feature adds to reports."""
 
 from __future__ import annotations
 

@@ -16,21 +16,20 @@ from pipeline.plan.planning import Files, Json, Planning
 from pipeline.store.errors import Problem, did_you_mean
 from pipeline.store.json_diff import Difference
 
-if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
+if TYPE_CHECKING:  # a no-op run parses no config and doesn't import pydantic
     from pipeline.config.compose import Document
     from pipeline.config.models import PackageConfig
 
-RUNTIMES = "runtimes"  # of the key of a validation
+RUNTIMES = "runtimes"  # a field of the key of a validate action
 
 
 def summarize(config: PackageConfig, has_variables: bool) -> Mapping[str, Any]:
-    """Return the toolchain that a config names, None where it names none."""
+    """Return the toolchain that a config names, or None."""
     return {"name": getattr(config, "toolchain")}  # noqa: B009 - mypy knows no such field
 
 
 class ToolchainPlanning(Planning):
-    """Refuses toolchains that the settings don't have, and holds packages to the runtimes of those
-    that they have."""
+    """Refuses unknown toolchains, and holds packages to the runtimes of the known ones."""
 
     @cached_property
     def _toolchains(self) -> Mapping[str, tuple[str, ...]]:
@@ -38,8 +37,7 @@ class ToolchainPlanning(Planning):
 
     @cached_property
     def _runtimes(self) -> dict[str, list[str]]:
-        """Distributions in the environments of the other toolchains, as far as their folders say
-        it."""
+        """The setting and the ExecuTorch distributions of each other toolchain, by name."""
         runtimes = {}
         for name, texts in self._toolchains.items():
             if name != present_toolchain():
@@ -67,8 +65,10 @@ class ToolchainPlanning(Planning):
 
 
 def find_installed(root: Path, texts: tuple[str, ...]) -> list[str]:
-    """Return the value of a toolchain, and the distributions of ExecuTorch in its folder: with
-    others its runtime is asked again."""
+    """Return a toolchain's setting, and the ExecuTorch distributions in its folder.
+
+    If these change, the toolchain's runtime is asked again.
+    """
     installed = list(texts)
     for text in texts:
         folder = root.joinpath(Path(text).expanduser())
@@ -78,7 +78,7 @@ def find_installed(root: Path, texts: tuple[str, ...]) -> list[str]:
 
 
 def describe_key(difference: Difference) -> str | None:
-    """Describe a difference of the runtimes that packages are loaded on; None for any other."""
+    """Describe a difference in the runtimes that load packages; return None for any other."""
     match difference.path:
         case ("held_to", "runtimes", name, *_):
             return f"the runtime of toolchain {name} {difference.change()}"

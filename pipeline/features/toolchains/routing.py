@@ -1,8 +1,8 @@
-"""Divide a command line among the toolchains that build its packages.
+"""Divides a command line among the toolchains that build its packages.
 
 A command line has a part for each toolchain that the configs of its packages name. The part of the
-environment that doit was started in runs in this process, each other one in a process of its own,
-one after another. A process sees the packages of its part alone.
+environment in which doit was started runs in this process; the others run one after another, each
+in its own process. A process sees only the packages of its part.
 """
 
 from __future__ import annotations
@@ -19,20 +19,19 @@ from pipeline.plan.config_cache import ConfigCache
 from pipeline.store.settings_reader import open_settings
 from pipeline.store.workspace import open_workspace
 
-VARIABLE = "PTE_PIPELINE_TOOLCHAIN"  # the name of the toolchain that this process is of
-ROUTED = "PTE_PIPELINE_TOOLCHAIN_ROUTED"  # set where it builds the packages that name it alone
+VARIABLE = "PTE_PIPELINE_TOOLCHAIN"  # the name of this process's toolchain
+ROUTED = "PTE_PIPELINE_TOOLCHAIN_ROUTED"  # set if it builds only its own packages
 HERE = "default"  # the environment that doit was started in
-DEFAULT_PYTHON = (
-    "PTE_PIPELINE_DEFAULT_PYTHON"  # that of `default`, for processes of others
-)
-# Commands that are about no packages, or run others for each toolchain themselves.
+DEFAULT_PYTHON = "PTE_PIPELINE_DEFAULT_PYTHON"  # `default`'s Python, for the others
+# Commands that concern no packages, or that run other commands for each toolchain themselves.
 _WHOLE = ("auto", "cache", "completion", "help", "init", "tabcompletion", "upgrade")
-# The words for this process, or None, and what runs the other parts and returns the exit status.
+# The words for this process, or None; and a function that runs the other parts and returns the exit
+# status.
 Split = tuple[list[str] | None, Callable[[], int]]
 
 
 def read_toolchains(root: Path) -> Mapping[str, tuple[str, ...]]:
-    """Return the toolchains of the workspace at `root`, as its settings have them."""
+    """Return the toolchains in the settings of the workspace at `root`."""
     try:
         text = (root / "pyproject.toml").read_bytes()
     except OSError:
@@ -46,7 +45,7 @@ def read_toolchains(root: Path) -> Mapping[str, tuple[str, ...]]:
 
 
 def present_toolchain() -> str:
-    """Return the name of the toolchain that this process is of."""
+    """Return the name of the toolchain that this process belongs to."""
     return os.environ.get(VARIABLE, HERE)
 
 
@@ -55,7 +54,7 @@ def find_elsewhere(configs: ConfigCache) -> set[str]:
     here = present_toolchain()
     if (
         here != HERE and ROUTED not in os.environ
-    ):  # of `--toolchain`, which means all packages
+    ):  # started by `--toolchain`, which builds all packages
         return set()
     toolchains = read_toolchains(configs.workspace.root)
     if not toolchains:
@@ -70,12 +69,14 @@ def find_elsewhere(configs: ConfigCache) -> set[str]:
 def _choose(
     configs: ConfigCache, package: str, toolchains: Mapping[str, object]
 ) -> str:
-    """Return the toolchain of a package; a name that the settings don't have is a mistake, which
-    this process reports."""
+    """Return the toolchain that builds a package.
+
+    A name that the settings don't have is a mistake, which this process reports.
+    """
     summary = configs.summary(package)
     if summary is not None:
         name = summary.features.get("toolchains", {}).get("name")
-    else:  # with mistakes, which may be none by the catalogue of another ExecuTorch
+    else:  # an invalid config, which another ExecuTorch's catalogue may accept
         document = configs.document(package)
         data = document.data if document else None
         name = data.get("toolchain") if isinstance(data, dict) else None
@@ -85,7 +86,7 @@ def _choose(
 
 
 def split_command(words: Sequence[str], root: Path) -> Split | None:
-    """Split a command line by the toolchains of its packages; None where this process runs all."""
+    """Split a command line by the toolchains of its packages, or return None if it isn't split."""
     if VARIABLE in os.environ or (words and words[0] in _WHOLE):
         return None
     toolchains = read_toolchains(root)
@@ -105,12 +106,12 @@ def split_command(words: Sequence[str], root: Path) -> Split | None:
 def divide(
     words: Sequence[str], packages: Mapping[str, Sequence[str]]
 ) -> dict[str, list[str]]:
-    """Return the words of each toolchain that has a part in a command line.
+    """Return the words for each toolchain that has a part in a command line.
 
-    A word that names packages goes to their toolchains, any other one to all that take part.
+    A word that names packages goes to their toolchains, any other word to all that take part.
 
     Args:
-        packages: those of each toolchain.
+        packages: the packages of each toolchain.
     """
     naming: dict[str, set[str]] = {}
     for word in words:
@@ -133,13 +134,13 @@ def divide(
 
 
 def _names(word: str, package: str) -> bool:
-    """Tell whether a word such as `lower:vis*` or `vision/encode` names a package."""
+    """Return whether a word such as `lower:vis*` or `vision/encode` names a package."""
     pattern = word.rpartition(":")[2].split("/")[0]
     return bool(pattern) and fnmatchcase(package, pattern)
 
 
 def _run_parts(parts: Mapping[str, Sequence[str]], root: Path) -> int:
-    """Run the parts of other toolchains; return the worst exit status."""
+    """Run the parts of other toolchains, and return the worst exit status."""
     from pipeline.features.toolchains.driver import make_command, make_environment
     from pipeline.features.toolchains.environments import find_python
 

@@ -1,8 +1,8 @@
-"""Runs packages on the runtime of the Python that executes this file; imports nothing of ours.
+"""Runs packages on the runtime of the Python that executes this file; imports none of our code.
 
-It reads a list of packages from its input: their names, `.pte` and `.ptd` files. For each method it
-writes a line of JSON: whether it ran on inputs of the declared shapes, and a digest and the values
-of its outputs, or what the runtime said.
+It reads a list of packages from standard input: their names, `.pte` and `.ptd` files. For each
+method it writes a line of JSON: either a digest and the values of its outputs on inputs of the
+declared shapes, or the error of the runtime.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 _MOST_VALUES = 256  # of an output that are compared
-_SEVENTEEN = 17  # values of inputs repeat with it
-# ExecuTorch's dtypes in the order of their numbers, as far as packages have them.
+_SEVENTEEN = 17  # the period of the input values
+# ExecuTorch's dtypes in the order of their numbers, up to the last one that packages have.
 SCALAR_TYPES = (
     *("uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"),
     *("complex32", "complex64", "complex128", "bool", "qint8", "quint8", "qint32"),
@@ -31,7 +31,7 @@ SCALAR_TYPES = (
 
 
 class TorchRuntime:
-    """The runtime of ExecuTorch's wheel, whose bindings take torch's tensors."""
+    """The runtime in ExecuTorch's wheel, whose bindings take torch tensors."""
 
     def __init__(self) -> None:
         self.torch = import_module("torch")  # the bindings need its libraries
@@ -41,11 +41,11 @@ class TorchRuntime:
         except ImportError:
             self.bindings = import_module(f"{package}._portable_lib")
         with contextlib.suppress(ImportError):
-            # The operators between quantized methods and their callers.
+            # Registers the operators between quantized methods and their callers.
             import_module("executorch.kernels.quantized")
 
     def run(self, files: list[str], method: str) -> list[Any]:
-        """Load a package and run a method once; return its outputs as arrays or numbers."""
+        """Load a package, run a method once, and return its outputs as arrays or numbers."""
         module = self.bindings._load_for_executorch(*files)
         meta = module.method_meta(method)
         inputs = []
@@ -62,19 +62,19 @@ class TorchRuntime:
     def _to_array(self, value: Any) -> Any:
         if not isinstance(value, self.torch.Tensor):
             return value
-        if value.dtype == self.torch.bfloat16:  # which numpy lacks
+        if value.dtype == self.torch.bfloat16:  # numpy lacks it
             value = value.float()
         return value.detach().contiguous().numpy()
 
 
 class NumpyRuntime:
-    """The runtime of `executorch-numpy-runtime`, which needs no torch and reads no `.ptd` file."""
+    """The runtime of `executorch-numpy-runtime`, which needs no torch and reads no `.ptd` files."""
 
     def __init__(self) -> None:
         self.runtime = import_module("executorch_numpy_runtime").Runtime.get()
 
     def run(self, files: list[str], method: str) -> list[Any]:
-        """Load a package and run a method once; return its outputs as arrays or numbers."""
+        """Load a package, run a method once, and return its outputs as arrays or numbers."""
         pte, *ptds = files
         if ptds:
             raise ValueError("executorch-numpy-runtime reads no .ptd file")
@@ -104,7 +104,7 @@ def make_values(shape: tuple[int, ...], is_floating: bool) -> np.ndarray:
 
 
 def describe(outputs: list[Any]) -> dict[str, Any]:
-    """Return outputs as a digest and values."""
+    """Return the digest and the values of outputs."""
     digest = hashlib.sha256()
     values: list[float] = []
     for output in outputs:
@@ -118,7 +118,7 @@ def describe(outputs: list[Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def capture_log() -> Iterator[list[str]]:
-    """Yield a list that has what the runtime wrote to standard error, once the block has ended."""
+    """Yield a list that receives what the runtime wrote to standard error, once the block ends."""
     lines: list[str] = []
     kept = os.dup(2)
     with tempfile.TemporaryFile() as file:

@@ -1,7 +1,7 @@
 """Loads and runs built packages on the runtime of every toolchain that is set up.
 
-The runtime of each is that of its environment's Python. The present environment is one of them, and
-the outputs of the others are compared with its own on the same inputs.
+A toolchain's runtime belongs to its environment's Python. The present environment is one of the
+toolchains, and the outputs of the others are compared with its outputs on the same inputs.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ from pipeline.store.files import MANIFEST
 from pipeline.store.workspace import Workspace
 
 _SECONDS = 600
-_TIMED_OUT = 124  # as coreutils' `timeout` has it
+_TIMED_OUT = 124  # the exit status of coreutils' `timeout`
 YES = "yes"
 _NUMPY_RUNTIME = "executorch-numpy-runtime"
-_TOLERANCE = (
-    1e-3  # relative to the greatest value, above which numbers are worth a word
-)
+_TOLERANCE = 1e-3  # relative to the greatest value; greater differences are reported
 _MISSING = re.compile(
     r"Missing operator: \[\d+\] (?P<operator>[\w:.]+)|Backend (?P<backend>\w+) is not registered"
 )
-# By package and runtime, whether it runs there.
+# For each package and runtime, whether the package runs there.
 Table = dict[str, dict[str, str]]
 
 
 def describe_package(folder: Path, package: str, title: str = "") -> dict[str, Any]:
-    """Return the files and methods of a package that is built in a folder, and what the table calls
-    it. Raises PipelineError."""
+    """Return the files and methods of a package built in a folder, and its title in the table.
+
+    Raises PipelineError if it isn't built or has no `.pte` file.
+    """
     manifest = read_fitting(folder / package / MANIFEST)
     if manifest is None:
         raise PipelineError(f"{package}: is not built; run `doit lower:{package}`")
@@ -70,7 +70,7 @@ def describe_package(folder: Path, package: str, title: str = "") -> dict[str, A
 
 
 def run_everywhere(workspace: Workspace, packages: Packages) -> Table:
-    """Return by package and runtime, such as `1.5.1 (et15)`, whether it runs there, or why not."""
+    """Return whether each package runs on each runtime, such as `1.5.1 (et15)`, or why not."""
     table: Table = {package["package"]: {} for package in packages}
     present: Answers = {}
     for name in dict.fromkeys((present_toolchain(), *_others(workspace.root))):
@@ -82,13 +82,13 @@ def run_everywhere(workspace: Workspace, packages: Packages) -> Table:
 
 
 def _others(root: Path) -> list[str]:
-    """Return the toolchains that this process can ask beside its own."""
+    """Return the other toolchains that this process can ask."""
     default = [HERE] if DEFAULT_PYTHON in os.environ else []
     return [*default, *read_toolchains(root)]
 
 
 def _find_python(root: Path, name: str) -> Path:
-    """Return the Python of a toolchain. Raises PipelineError where there is none."""
+    """Return the Python of a toolchain. Raises PipelineError if there is none."""
     if name == present_toolchain():
         return Path(sys.executable)
     if name == HERE:
@@ -99,8 +99,11 @@ def _find_python(root: Path, name: str) -> Path:
 def _ask_toolchain(
     workspace: Workspace, name: str, packages: Packages
 ) -> tuple[str, Answers]:
-    """Return what the table calls a toolchain's runtime, and what it says of packages: what the
-    store has of the same files on the same distributions, it is not asked again."""
+    """Return the title of a toolchain's runtime in the table, and its answers on packages.
+
+    The runtime isn't asked again about files for which the store has answers of the same
+    distributions.
+    """
     try:
         python = _find_python(workspace.root, name)
         environment = probe(python, name)
@@ -125,8 +128,10 @@ def _describe_version(versions: Mapping[str, str]) -> str:
 
 
 def find_refusals(workspace: Workspace, toolchain: str, package: str) -> dict[str, str]:
-    """Return what the runtime of a toolchain refuses of a built package, by method; with "" for the
-    method, why that toolchain can't be asked."""
+    """Return why the runtime of a toolchain refuses methods of a built package, by method.
+
+    If the toolchain can't be asked, "" stands for the method.
+    """
     if toolchain not in read_toolchains(workspace.root):
         return {"": f"no toolchain '{toolchain}' in the settings"}
     described = describe_package(workspace.build, package)
@@ -140,8 +145,11 @@ def find_refusals(workspace: Workspace, toolchain: str, package: str) -> dict[st
 
 
 def ask(python: Path, packages: Packages) -> Answers:
-    """Return what the runtime of a Python says of packages. One that ends its process is told of,
-    and the others are run again in a new one."""
+    """Return the answers of a Python's runtime on packages.
+
+    If a package ends the process, its answers say so, and the packages after it run in a new
+    process.
+    """
     answers: Answers = {}
     remaining = list(packages)
     while remaining:
@@ -168,7 +176,7 @@ def ask(python: Path, packages: Packages) -> Answers:
 
 
 def _run_script(python: Path, packages: Packages) -> subprocess.CompletedProcess[str]:
-    """Run packages in a process of another Python; one that does not end is ended."""
+    """Run packages in a process of another Python, which is ended after a time limit."""
     try:
         return subprocess.run(
             [python, "-I", SCRIPT],
@@ -179,21 +187,21 @@ def _run_script(python: Path, packages: Packages) -> subprocess.CompletedProcess
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        output = error.stdout or b""  # bytes, though the pipe is of text
+        output = error.stdout or b""  # bytes, even from a text pipe
         text = output if isinstance(output, str) else output.decode(errors="replace")
         return subprocess.CompletedProcess(error.cmd, _TIMED_OUT, text, "")
 
 
 def _fail(package: Mapping[str, Any], error: str) -> Answers:
-    """Return the same error as the answer for each method of a package."""
+    """Return answers with the same error for each method of a package."""
     return {key: {"error": error, CRASH: True} for key in methods_of(package)}
 
 
 def _read_answers(output: str, answers: Answers) -> tuple[str, str] | None:
-    """Add the answers of a process; return the package and method that it began last."""
+    """Add the answers of a process, and return the package and method that it began last."""
     begun = None
     for line in output.splitlines():
-        if not line.startswith("{"):  # what a library prints
+        if not line.startswith("{"):  # the output of a library
             continue
         facts = json.loads(line)
         begun = (facts.pop("package"), facts.pop("method"))
@@ -203,8 +211,10 @@ def _read_answers(output: str, answers: Answers) -> tuple[str, str] | None:
 
 
 def judge(package: Mapping[str, Any], answers: Answers, present: Answers) -> str:
-    """Return "yes" where all methods of a package run and give what the present runtime gives; or
-    what is missing, or how far numbers are from it."""
+    """Return "yes" if all methods of a package run and match the outputs of the present runtime.
+
+    Otherwise return what is missing, or how far outputs are from the present runtime's.
+    """
     outcomes = []
     for key in methods_of(package):
         facts = answers.get(key, {"error": "was not run"})
@@ -230,7 +240,7 @@ def _explain(facts: Mapping[str, Any]) -> str:
 
 
 def _find_distance(values: Sequence[float], expected: Sequence[float]) -> float:
-    """Return the greatest difference of two outputs, relative to the greatest value."""
+    """Return the greatest difference between outputs, relative to the greatest expected value."""
     if len(values) != len(expected):
         return float("inf")
     scale = max(map(abs, expected), default=0.0) or 1.0

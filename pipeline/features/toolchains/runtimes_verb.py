@@ -1,4 +1,4 @@
-"""`doit runtimes`: which runtimes load and run the packages that are built."""
+"""`doit runtimes`: reports which runtimes load and run the built packages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RUNTIMES = "runtimes.json"
 
 
 def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
-    """Run packages, by default all, on all runtimes; yield a table, a line for each package.
+    """Run packages, by default all, on all runtimes; yield a table with a line for each package.
 
     Raises:
         PipelineError: a package is not built, or its toolchain's environment can't be asked.
@@ -34,7 +34,7 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
 
 
 def write_table(workspace: Workspace, table: Mapping[str, Mapping[str, str]]) -> None:
-    """Keep the table in `build/`, with the rows of packages that were not run this time."""
+    """Write the table to `build/`, keeping the rows of packages that were not run this time."""
     path = workspace.build / RUNTIMES
     rows = {**read_table(workspace), **table}
     text = json.dumps(rows, indent=1) + "\n"
@@ -42,7 +42,7 @@ def write_table(workspace: Workspace, table: Mapping[str, Mapping[str, str]]) ->
 
 
 def read_table(workspace: Workspace) -> dict[str, dict[str, str]]:
-    """Return the table that was kept, {} where there is none."""
+    """Return the table that was kept, or {} if there is none."""
     try:
         rows: dict[str, dict[str, str]] = json.loads(
             (workspace.build / RUNTIMES).read_text()

@@ -9,7 +9,7 @@ from pipeline.features.toolchains.changes import TOLD, PackageChanges
 from pipeline.store.errors import plural
 
 Versions = Mapping[str, tuple[str, str]]
-# By build of a package and runtime, whether it runs there.
+# For each build of a package and each runtime, whether the build runs there.
 Runs = Mapping[str, Mapping[str, str]]
 _NONE: Runs = MappingProxyType({})
 _MARKS = "\\|*_`<"
@@ -22,8 +22,10 @@ def write_text(
     runs: Runs = _NONE,
     everywhere: str = "",
 ) -> Iterator[str]:
-    """Yield the lines of the report for a terminal. `everywhere` is what changes in most packages
-    alike."""
+    """Yield the lines of the report for a terminal.
+
+    `everywhere` is a sentence on a change that most packages share.
+    """
     yield ""
     yield _heading(name, versions)
     if everywhere:
@@ -48,8 +50,10 @@ def write_markdown(
     runs: Runs = _NONE,
     everywhere: str = "",
 ) -> Iterator[str]:
-    """Yield the lines of the report for a pull request: what gets worse, the rest, and what is
-    equal. `everywhere` is what changes in most packages alike."""
+    """Yield the lines of the report for a pull request: regressions, other changes, equal packages.
+
+    `everywhere` is a sentence on a change that most packages share.
+    """
     worse, better, equal = _sort(changes)
     yield f"## {_escape(_heading(name, versions))}"
     counts = [
@@ -81,7 +85,7 @@ def write_markdown(
 
 
 def _heading(name: str, versions: Versions) -> str:
-    """Return what is compared, by the versions that differ."""
+    """Return the headline of the comparison, with the versions that differ."""
     pairs = [f"{library} {old} to {new}" for library, (old, new) in versions.items()]
     return f"upgrade to {name}: {', '.join(pairs) or 'the same versions'}"
 
@@ -89,8 +93,7 @@ def _heading(name: str, versions: Versions) -> str:
 def _sort(
     changes: Sequence[PackageChanges],
 ) -> tuple[list[PackageChanges], list[PackageChanges], list[PackageChanges]]:
-    """Return the packages of which something gets worse, the worst first; those that change
-    otherwise; and those that are equal."""
+    """Return the packages that got worse (the worst first), changed otherwise, and stayed equal."""
     ranked = sorted(changes, key=lambda change: change.rank)
     worse = [change for change in ranked if change.rank < TOLD]
     better = [
@@ -110,7 +113,7 @@ def _describe_equal(changes: Sequence[PackageChanges]) -> str:
 
 
 def _describe_runs(runs: Runs) -> Iterator[str]:
-    """Yield what runs where: what runs everywhere in one line, the rest in a line each."""
+    """Yield a line per package that doesn't run alike everywhere, and one for all the others."""
     everywhere = []
     runtimes: dict[str, None] = {}
     for package, outcomes in runs.items():

@@ -1,7 +1,7 @@
-"""`doit upgrade`: builds packages with another toolchain beside the present one, and compares them.
+"""`doit upgrade`: builds packages with another toolchain, and compares them with the current ones.
 
 Both builds are command lines of doit, each in the Python of its toolchain and with the same store.
-The present packages are in `build/` as ever; the others have a folder of their own in it.
+The current packages stay in `build/`; the others have their own folder in it.
 """
 
 from __future__ import annotations
@@ -99,8 +99,10 @@ def _build_both(
 def _run_doit(
     command: Sequence[str], environment: Mapping[str, str] | None, root: Path
 ) -> None:
-    """Run a command line of doit. Raises PipelineError where it ends without building; failures of
-    packages are found in its records."""
+    """Run a command line of doit. Raises PipelineError if it ends without building.
+
+    Failures of packages are found in the records of the build.
+    """
     sys.stdout.flush()
     status = subprocess.run(command, env=environment, cwd=root, check=False).returncode
     if status > 1 or status < 0:
@@ -110,7 +112,7 @@ def _run_doit(
 def _find_builds(
     build: Path, folder: Path, changes: Sequence[PackageChanges], name: str
 ) -> list[dict[str, Any]]:
-    """Return the builds of packages that runtimes are asked about: one where both are the same."""
+    """Return the builds of packages to ask runtimes about: one per package if both are equal."""
     builds = []
     for change in changes:
         if (build / change.package / MANIFEST).exists():
@@ -122,7 +124,7 @@ def _find_builds(
 
 
 def _compare_versions(name: str, python: Path) -> dict[str, tuple[str, str]]:
-    """Return the versions of both toolchains that differ, by distribution."""
+    """Return the versions that differ between both toolchains, by distribution."""
     present = probe(Path(sys.executable), HERE)["distributions"]
     others = probe(python, name)["distributions"]
     versions = {}
@@ -137,7 +139,7 @@ def _compare_versions(name: str, python: Path) -> dict[str, tuple[str, str]]:
 
 
 def read_side(plan: Plan, folder: Path, package: str) -> dict[str, Any]:
-    """Return the records of a package in a folder of builds, and what its run says of failures."""
+    """Return the records of a package in a folder of builds, and the errors of its run."""
     records = {
         name: read_fitting(folder / package / name)
         for name in (MANIFEST, CONTENTS, REPORT)
@@ -172,7 +174,7 @@ def _read_build(manifest: Path) -> Any:
 
 
 def _add_costs(workspace: Workspace, manifest: Mapping[str, Any]) -> tuple[float, int]:
-    """Return the seconds that all units of a package took to compile, and the most memory."""
+    """Return the seconds that a package's units took to compile, and their greatest memory peak."""
     seconds, peak = 0.0, 0
     for unit in manifest["objects"].values():
         entry = workspace.store.get(unit["action"])
@@ -193,5 +195,5 @@ def _compare(
             lines = list(comparison.markdown())
             changes.details = lines[
                 1:
-            ]  # below its headline, which names the package once more
+            ]  # without the headline, which repeats the package
     return changes

@@ -1,4 +1,4 @@
-"""torchao: quantization of the weights of language models."""
+"""torchao: quantizes the weights of language models."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""torchao's weight-only and dynamic schemes for language models, which have no delegate of their
-own: torchao/quantization/quant_api.py."""
+"""torchao's weight-only and dynamic schemes for language models, which have no delegate.
+
+Source: torchao/quantization/quant_api.py.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ GroupSize = Annotated[int, Field(ge=0), AfterValidator(_check_group)]
 
 
 class EmbeddingOptions(Options):
-    """Quantization of the tables of embeddings, which portable operators look up."""
+    """Quantization of the embedding tables, which portable operators look up."""
 
     bits: Literal[4, 8] = 8
     """Bits of a quantized value."""
@@ -41,8 +43,8 @@ class EmbeddingOptions(Options):
 class TorchaoQuantize(QuantizeConfig):
     """Options of torchao's `quantize_` for the linears of a method, and of its embeddings.
 
-    Weights are symmetric and have a scale for each channel or group of it; activations of a
-    dynamic scheme are quantized as they come, each token with a scale of its own.
+    Weights are symmetric, with a scale for each channel or group of a channel. Activations of a
+    dynamic scheme are quantized at run time, with a scale for each token.
     """
 
     quantizer: Literal["torchao"]
@@ -88,7 +90,7 @@ class TorchaoQuantize(QuantizeConfig):
 
     @property
     def depends_on_host(self) -> bool:
-        return self.algorithm != "affine"  # an iteration through float kernels
+        return self.algorithm != "affine"  # it iterates through float kernels
 
 
 QUANTIZERS = {

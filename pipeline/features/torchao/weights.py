@@ -1,6 +1,7 @@
-"""Apply torchao's schemes to an exported program, which has no `nn.Linear` any more.
+"""Applies torchao's schemes to an exported program, which no longer has `nn.Linear` modules.
 
-`quantize_` quantizes the weights of its linears in modules of their own, which are then put back.
+The weights of its linears are put into new modules, which `quantize_` quantizes and which then
+replace the linears.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def quantize_weights(
 
 
 class _Linear(torch.nn.Linear):
-    """A linear with its quantized weight, and with the bias that it had in the graph."""
+    """A linear with its quantized weight, and the bias that it had in the graph."""
 
     def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         return torch.nn.functional.linear(x, self.weight, bias)
@@ -65,8 +66,10 @@ class _Linear(torch.nn.Linear):
 def _weights(
     module: GraphModule, operator: Any, place: int, left_alone: Mapping[str, Any]
 ) -> dict[str, list[Node]]:
-    """Return the calls of an operator outside of some modules, by the attribute that is their
-    argument at `place`."""
+    """Return the calls of an operator outside some modules, by attribute.
+
+    The attribute is the argument of the call at `place`.
+    """
     calls: dict[str, list[Node]] = {}
     for node in module.graph.nodes:
         if node.op == "call_function" and node.target is operator:
@@ -101,7 +104,7 @@ def _replace(
 
 
 def _quantize_linears(module: GraphModule, config: TorchaoQuantize) -> int:
-    """Quantize linears and return how many.
+    """Quantize linears, and return their number.
 
     Each weight gets a module of its own, since embeddings may share the attribute.
     """
@@ -113,7 +116,7 @@ def _quantize_linears(module: GraphModule, config: TorchaoQuantize) -> int:
         weight = attrgetter(target)(module)
         if config.group_size and weight.shape[1] % config.group_size:
             continue
-        # On the meta device, since its weight is replaced right away.
+        # On the meta device, since the weight is replaced right away.
         holder = _Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
         holder.weight = torch.nn.Parameter(weight.detach(), requires_grad=False)
         quantize_(torch.nn.Sequential(holder), recipe)
@@ -137,10 +140,10 @@ def _free_name(module: GraphModule, target: str) -> str:
 def _quantize_embeddings(
     module: GraphModule, config: EmbeddingOptions, left_alone: Mapping[str, Any]
 ) -> int:
-    """Quantize embeddings and return how many.
+    """Quantize embeddings, and return their number.
 
-    Each lookup becomes a call of ExecuTorch's quantized kernels, which take a row's values and
-    scales and return floats; a byte holds two values of 4 bits.
+    Each lookup becomes a call of one of ExecuTorch's quantized kernels, which take a row's values
+    and scales and return floats; a byte holds two values of 4 bits.
     """
     least, greatest = -(2 ** (config.bits - 1)), 2 ** (config.bits - 1) - 1
     operators = torch.ops.quantized_decomposed

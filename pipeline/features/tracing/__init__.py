@@ -1,5 +1,4 @@
-"""Tracing: what code of users touches in its process, which decides whether its result may be used
-again."""
+"""Tracing: records what user code touches, which decides whether its result may be reused."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Python's view: audit events, and the few questions about files that raise none.
+"""Python's view: audit events, and wrappers of the few file functions that raise none.
 
-It serves where the kernel can't be asked. Native code and other processes are not followed.
+It is used if the kernel can't be asked. Native code and other processes are not followed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _STARTS = (
 
 
 def hear_audit_events(watch: FileAccessLog) -> None:
-    """Tell a watch what this process touches from now on; an audit hook can't be removed."""
+    """Record in `watch` what this process touches from now on. An audit hook can't be removed."""
     watch.view = "audit"
     hearer = _Hearer(watch)
     for name in ("stat", "lstat", "access", "readlink", "open"):
@@ -36,9 +36,7 @@ def hear_audit_events(watch: FileAccessLog) -> None:
     handlers, hear = hearer.handlers, hearer.hear
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
-        if (
-            event in handlers
-        ):  # most are not, and an export raises hundreds of thousands
+        if event in handlers:  # few are, and an export raises hundreds of thousands
             hear(event, args)
 
     sys.addaudithook(hook)
@@ -48,7 +46,7 @@ class _Hearer:
     def __init__(self, watch: FileAccessLog) -> None:
         self._watch = watch
         self._folders = OpenedFolders()
-        self._busy = threading.local()  # what a watch reads itself is no event
+        self._busy = threading.local()  # the watch's own reads don't count
         names = [
             name.removeprefix("_on_") for name in dir(self) if name.startswith("_on_")
         ]
@@ -66,7 +64,7 @@ class _Hearer:
         return hasattr(self._busy, "now")
 
     def wrap(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap a function of `os` that takes a path."""
+        """Wrap a function of `os` that takes a path, so that its calls are recorded."""
 
         def wrapped(path: Any, *args: Any, **options: Any) -> Any:
             if not self._is_busy and not isinstance(path, int):
@@ -84,7 +82,7 @@ class _Hearer:
             if name == "readlink":
                 self._watch.read_link(place)
             elif name == "open":
-                if folder is not None:  # of which the event says nothing
+                if folder is not None:  # the event lacks it
                     self._on_open(place, None, args[0] if args else options["flags"])
             else:
                 follow = name != "lstat" and options.get("follow_symlinks", True)
@@ -94,15 +92,13 @@ class _Hearer:
     def _watching(self) -> Iterator[None]:
         self._busy.now = True
         try:
-            with suppress(
-                OSError
-            ):  # no working folder, say: then the call fails as well
+            with suppress(OSError):  # no working folder, say: then the call fails, too
                 yield
         finally:
             del self._busy.now
 
     def _absolute(self, path: Any, folder: Any = None) -> list[str]:
-        """Return the absolute paths of what a function took, which may be an open folder."""
+        """Return the absolute paths of a function's argument, which may be an open folder."""
         if isinstance(path, int):
             return self._folders.find(path, _path_of(path))
         name = os.fsdecode(path)
@@ -112,7 +108,7 @@ class _Hearer:
             return join(self._folders.find(folder, _path_of(folder)), name)
         return join(self._folders.find(".", os.getcwd()), name)
 
-    # Handlers; `__` in a name stands for "." in that of the event
+    # Handlers; `__` in a handler's name stands for "." in the event's name
 
     def _on_open(self, path: Any, mode: Any, flags: Any) -> None:
         for place in [] if isinstance(path, int) else self._absolute(path):
@@ -198,7 +194,7 @@ class _Hearer:
         self._watch.unfollow(f"a process ({name})")
 
     def _on_socket__connect(self, socket: Any, address: Any) -> None:
-        if address is None:  # of a socket that is connected
+        if address is None:  # the socket is connected already
             return
         if isinstance(address, str | bytes):
             self._watch.unfollow(f"another process ({os.fsdecode(address)})")

@@ -1,4 +1,4 @@
-"""Environment variables that are read."""
+"""Records which environment variables are read."""
 
 from __future__ import annotations
 
@@ -10,21 +10,28 @@ from typing import Any
 
 from pipeline.plan.reads import WHOLE_ENVIRONMENT
 
-_PASSING = ("os", "_collections_abc", "collections.abc", __name__)  # read for others
-# Modules of libraries that go through all variables to take those of their own, by the prefix of
-# these. Such a module is shown no others, so that this holds whatever its release does.
+_PASSING = (
+    "os",
+    "_collections_abc",
+    "collections.abc",
+    __name__,
+)  # they read on behalf of others
+# Library modules that iterate over all variables to take those with the library's prefix. Such a
+# module is shown only these, so that this holds for every release of the library.
 _PREFIXES = {"numba.core.config": "NUMBA_", "dask.config": "DASK_"}
 
 
 def record_environment(
     variables: dict[str, str | None], readers: dict[str, list[str]]
 ) -> None:
-    """Record, from now on, which environment variables this process reads through `os`, what they
-    were, and the files of the code that asks for each by its name; those that it set itself don't
-    count.
+    """Record, from now on, which environment variables this process reads through `os`.
 
-    A library that takes the variables of a prefix is recorded as such, `NUMBA_*`, and with each of
-    these. The mappings stay the same objects, since modules hold them. Native code is not heard.
+    `variables` receives their original values, and `readers` the files of the code that asks for
+    each by name. Variables that the process set itself don't count.
+
+    A library that takes the variables with a prefix is recorded as such, `NUMBA_*`, and with each
+    of these variables. The mappings stay the same objects, since modules hold them. Reads of native
+    code are not recorded.
     """
     _Recording.data = os.environ._data  # type: ignore[attr-defined]
     _Recording.found, _Recording.readers, _Recording.own = variables, readers, set()
@@ -37,7 +44,7 @@ class _Recording(os._Environ):  # type: ignore[type-arg]
     found: dict[str, str | None]
     readers: dict[str, list[str]]
     own: set[str]
-    copied = False  # as for a subprocess: each of them is read by its name then
+    copied = False  # for a subprocess, say, which then reads each by name
 
     def __getitem__(self, key: Any) -> Any:
         _note(os.fsdecode(key))
@@ -79,7 +86,7 @@ class _Recording(os._Environ):  # type: ignore[type-arg]
 
 
 def _note(name: str) -> None:
-    """Record that a variable is read, and by whom."""
+    """Record that a variable is read, and the file that reads it."""
     recording = _Recording
     if name in recording.own:
         return
@@ -90,8 +97,8 @@ def _note(name: str) -> None:
         readers += [] if reader in readers else [reader]
 
 
-# Dynamo, which follows the code of a model, calls it then instead of following it
-# (`torch._dynamo.assume_constant_result`): so what a traced model reads is recorded.
+# Dynamo, which follows the code of a model, calls this function instead of following it
+# (`torch._dynamo.assume_constant_result`), so the variables that a traced model reads are recorded.
 _note._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
@@ -101,7 +108,7 @@ def _find_reader() -> str:
 
 
 def _find_frame(frame: FrameType) -> FrameType:
-    """Return the frame of the code that reads, from one of its own or one that reads for it."""
+    """Return the frame of the code that reads, skipping modules that read on its behalf."""
     while frame.f_back is not None and frame.f_globals.get("__name__") in _PASSING:
         frame = frame.f_back
     return frame

@@ -1,7 +1,7 @@
-"""From what was seen of an exporter's process to its inputs.
+"""Turns the record of an exporter's process into the exporter's inputs.
 
-Everything that it looked at counts: what an exporter declares (`INPUTS`) says which of it is meant,
-and anything else is an error.
+Everything that the process looked at counts. If the exporter declares `INPUTS`, the declaration
+says which of it is meant, and anything else is an error.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from pipeline.store.errors import SourceError
 from pipeline.store.workspace import Workspace
 
 _MOST_BESIDE = (
-    1000  # entries beside a file outside the workspace, where only Python can be asked
+    1000  # entries next to a file outside the workspace, if only Python can be asked
 )
 
 
 class TracedReads(DeclaredReads):
-    """Finds the inputs of an exporter in all that its process touches."""
+    """Finds the inputs of an exporter among everything that its process touches."""
 
     watch: Tracer
 
@@ -48,7 +48,7 @@ class TracedReads(DeclaredReads):
         self._search = {
             os.path.normpath(os.path.join(self._places.root, p)) for p in relative
         }
-        # Names at the top of the folders of installed packages.
+        # Top-level names in the folders of installed packages.
         self._touched: set[str] = set()
         self.watch = Tracer(self._is_wanted, self._observe)
         if not self.watch.is_kernel and inputs.declared is None:
@@ -56,7 +56,8 @@ class TracedReads(DeclaredReads):
 
     def _is_wanted(self, path: str) -> bool:
         if path in self._search:
-            # Tried as an archive of modules, as hooks of editable installs are.
+            # Python tries it as an archive of modules, as it does with the hooks of editable
+            # installs.
             return os.path.isfile(path)
         if is_no_file(path):
             return False
@@ -73,8 +74,10 @@ class TracedReads(DeclaredReads):
         return self.finder.observe(kind, self._places.spell(path))
 
     def _look_around(self, folder: str, most: int) -> bool:
-        """Take all that is in a folder for an input, unless it is more than `most`; return whether
-        it was taken."""
+        """Take everything in a folder as an input, unless it has more than `most` entries.
+
+        Returns whether the folder was taken.
+        """
         entries = [*islice(self._places.walk(folder), most + 1)]
         if len(entries) > most:
             return False
@@ -141,8 +144,11 @@ class TracedReads(DeclaredReads):
         return looked_at._replace(files=tuple(files), listings=tuple(listings))
 
     def _seen(self) -> Seen:
-        """Return what was seen, as records spell it. Folders above the workspace are looked at
-        whenever a path is resolved, those of modules for each import."""
+        """Return everything that was seen, spelled as in records.
+
+        Folders above the workspace don't count, since resolving any path looks at them, nor do
+        module folders, which every import looks at.
+        """
         searched = [*self._inputs.surroundings.search, *self._places.installed]
         running = running_files()
         observed: Seen = {}
@@ -177,8 +183,10 @@ class TracedReads(DeclaredReads):
         return {*self._places.installed, *filter(os.path.isdir, search)}
 
     def _sources(self) -> list[Path]:
-        """Return the files of the modules that the exporter imported and that are not installed,
-        its own first."""
+        """Return the files of the exporter and of the modules that it imported, the exporter first.
+
+        Installed modules are left out.
+        """
         exporter = self._workspace.root / self._inputs.path
         files = {path for path in self.watch.modules.values() if path.endswith(".py")}
         modules = sorted(
@@ -189,8 +197,11 @@ class TracedReads(DeclaredReads):
     def _changed(
         self, observed: Seen, created: list[str]
     ) -> Iterator[tuple[tuple[Kind, str], str]]:
-        """Yield the places where there is something else by now, each with a line, or "" where the
-        exporter made a folder. Raises SourceError for a file of the workspace that was read."""
+        """Yield the places that have changed by now, each with a line.
+
+        The line is "" if the exporter made a folder. Raises SourceError if a file of the workspace
+        that was read has changed.
+        """
         after = Finder(self._workspace, self._inputs.surroundings, self._places)
         created_paths = {*created, *map(self._places.spell, self.watch.written)}
         for kind, name in {**self._before, **observed}:
@@ -218,7 +229,7 @@ class TracedReads(DeclaredReads):
                 yield (kind, name), f"{name} changed while {self._inputs.path} ran"
 
     def _environment(self) -> set[str]:
-        """Return the variables that count. A program that was started can have read all."""
+        """Return the variables that count; if a program was started, it may have read them all."""
         around, declared = self._inputs.surroundings, self._inputs.declared
         read = {*self.watch.environment} - self._uncounted()
         if declared is not None:
@@ -228,9 +239,11 @@ class TracedReads(DeclaredReads):
         return read
 
     def _uncounted(self) -> set[str]:
-        """Return the variables that don't count: those that are alike everywhere, and the home
-        folder, in which paths count by what is there, unless code of the workspace asks for its
-        name."""
+        """Return the variables that don't count.
+
+        These are the variables that are alike everywhere, and the home folder, unless code of the
+        workspace reads `HOME` by name: paths in the home folder count by their contents.
+        """
         for reader in self.watch.readers.get("HOME", ()):
             if self._places.wanted(reader) and not is_no_file(reader):
                 return {*NEUTRAL}
@@ -243,8 +256,11 @@ class TracedReads(DeclaredReads):
         return super()._distributions(modules) | (touched - {OWN})
 
     def _look_beside(self, observed: Seen) -> Iterator[str]:
-        """Take, with each file outside the workspace, all that stands beside it: native code reads
-        files that Python says nothing of. Yield a line for each folder that holds too much."""
+        """Take all files next to each file outside the workspace as inputs.
+
+        Native code reads files without an event in Python. Yields a line for each folder that is
+        too large to be taken.
+        """
         outside = {
             os.path.dirname(self._places.locate(name))
             for (kind, name), value in observed.items()
@@ -256,10 +272,10 @@ class TracedReads(DeclaredReads):
             if not system and not self._look_around(folder, _MOST_BESIDE):
                 yield f"{self._inputs.path} reads in {self._places.spell(folder)}, a large folder"
 
-    # What it declares
+    # Reads that the exporter does not declare
 
     def _check_declared(self, observed: Seen, sources: list[Path]) -> None:
-        """Raise SourceError where the exporter reads what it does not declare."""
+        """Raise SourceError if the exporter reads what it does not declare."""
         if self._inputs.declared is None:
             return
         undeclared = [
@@ -281,7 +297,7 @@ class TracedReads(DeclaredReads):
         declared, path = self._inputs.declared, self._places.locate(name)
         assert declared is not None
         if (kind == "file" and value == FOLDER) or (kind == "link" and value is None):
-            return False  # looked at on the way to something
+            return False  # only looked at on the way to a file
         if not is_inside(name):
             allowed = (
                 *SYSTEM,
@@ -291,7 +307,7 @@ class TracedReads(DeclaredReads):
             if value is None or any(within(path, folder) for folder in allowed):
                 return False
         files = set(self.watch.modules.values())
-        # Python lists the folder of a package.
+        # Python lists a package's folder when it imports the package.
         parents = {*map(os.path.dirname, files)} - {
             self._places.root,
             str(self._workspace.models),
@@ -306,7 +322,7 @@ def _is_text(name: str) -> bool:
 
 
 def _owners(top: str) -> set[str]:
-    """Return the distributions that an entry at the top of an installation belongs to."""
+    """Return the distributions that own a top-level entry of an installation folder."""
     stem, _, suffix = top.rpartition(".")
     if suffix in ("dist-info", "egg-info", "data", "libs"):
         return {stem.partition("-")[0].replace("_", "-")}
@@ -315,7 +331,7 @@ def _owners(top: str) -> set[str]:
 
 
 def _folders_of(distributions: Iterable[str]) -> Iterator[str]:
-    """Yield the folders from which distributions are installed as editable."""
+    """Yield the source folders of distributions that are installed as editable."""
     for name in distributions:
         text = importlib.metadata.distribution(name).read_text("direct_url.json")
         address = str(json.loads(text).get("url", "")) if text else ""

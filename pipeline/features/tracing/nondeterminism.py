@@ -1,7 +1,7 @@
-"""Sources of nondeterminism in the text of modules: the clock, random numbers and the like.
+"""Finds sources of nondeterminism in the text of modules, such as the clock and random numbers.
 
-No view of a process shows them all (the clock is read without a system call), so their names are
-looked for. Generators that have a state start from fixed seeds and are none.
+No view of a process shows them all (the clock is read without a system call), so the text is
+searched for their names. Generators with a state start from fixed seeds and don't count.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ _SOURCES = {
     ),
     **dict.fromkeys([f"os.path.get{name}time" for name in "mac"], _TIMES),
 }
-# Generators that take their seed from the kernel where they are given none.
+# Generators that take their seed from the kernel if they get none.
 _SEEDED = {
     f"{module}.{name}": _RANDOM
     for module, names in {
@@ -107,7 +107,7 @@ _FIELDS = {
     ),
     **dict.fromkeys(["st_ino", "st_dev", "st_uid", "st_gid"], _MACHINE),
 }
-# What reads files by native code, which raises no event of Python's.
+# Functions that read files in native code, which raises no Python events.
 _NATIVE = {
     f"{module}.{name}": "native code that reads files"
     for module, names in {
@@ -126,12 +126,13 @@ _NATIVE = {
 
 
 def find_nondeterminism(path: Path, where: str, native: bool = False) -> Iterator[str]:
-    """Yield a line for each name in a module that stands for chance: `x.py:12 reads the clock
-    (time.time)`.
+    """Yield a line for each nondeterministic name in a module.
+
+    For example, `x.py:12 reads the clock (time.time)`.
 
     Args:
-        where: how lines name the module.
-        native: whether functions that read files by native code count too.
+        where: the name of the module in these lines.
+        native: whether functions that read files in native code count too.
     """
     text = path.read_bytes()
     sources = {**_SOURCES, **(_NATIVE if native else {})}
@@ -139,7 +140,7 @@ def find_nondeterminism(path: Path, where: str, native: bool = False) -> Iterato
         return
     try:
         tree = ast.parse(text)
-    except (SyntaxError, ValueError):  # a file of another language, or version
+    except (SyntaxError, ValueError):  # another language, or another version of Python
         return
     nodes = [*ast.walk(tree)]
     names = dict(_imported_names(nodes))
@@ -162,8 +163,10 @@ def find_nondeterminism(path: Path, where: str, native: bool = False) -> Iterato
 
 
 def _may_name(text: bytes, names: Iterable[str]) -> bool:
-    """Return whether a module can name one of these, or a file of the kernel: each part of a name
-    is spelled somewhere in its text. It spares most modules their parsing."""
+    """Return whether a module can name one of these, or a file of the kernel.
+
+    It can if each part of a name occurs in its text. This spares most modules from being parsed.
+    """
     if not text.isascii() or _IN_FILES.search(
         text
     ):  # other letters can stand for ASCII ones
@@ -184,7 +187,7 @@ def _imported_names(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, str]]:
 
 
 def _dotted(node: ast.AST, names: dict[str, str]) -> str:
-    """Return the full name that an expression spells, "" where it spells none."""
+    """Return the full dotted name that an expression spells, or "" if it isn't an imported name."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
@@ -202,7 +205,7 @@ def _is_seeded(call: ast.Call) -> bool:
 
 
 def find_strings(path: Path) -> set[str]:
-    """Return the strings that stand in a module's text."""
+    """Return the string literals in a module's text."""
     try:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError):

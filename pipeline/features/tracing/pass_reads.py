@@ -1,5 +1,7 @@
-"""Checks that passes and libraries of operators of a workspace read only what keys hold, as their
-process was seen."""
+"""Checks that a workspace's passes and operator libraries read only what keys hold.
+
+The check uses the record of their process.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +24,14 @@ from pipeline.store.places import default_root
 from pipeline.store.startup import library_folders
 from pipeline.store.workspace import Workspace
 
-_KINDS = ("passes", "operators")  # of code, and their folders
+_KINDS = ("passes", "operators")  # kinds of code, and the names of their folders
 
 
 class PassReads:
     """Follows a process that runs passes or loads libraries of operators.
 
     Attributes:
-        watch: is told what the process touches.
+        watch: records what the process touches.
     """
 
     def __init__(self, action: Action[CompileInputs], workspace: Workspace) -> None:
@@ -39,8 +41,7 @@ class PassReads:
         self._workspace = workspace
 
     def check(self) -> None:
-        """Raise SourceError where passes, or libraries of operators, read in their process what the
-        action's key doesn't hold."""
+        """Raise SourceError if passes or operator libraries read what the action's key lacks."""
         _check_reads(self._action, self._workspace, self.watch)
 
 
@@ -98,8 +99,11 @@ def _find_modules(action: Action[CompileInputs], workspace: Workspace) -> list[P
 
 
 def _names_plugins(path: str) -> bool:
-    """Return whether a file is one that a library reads of every installed distribution to find its
-    plugins, also of one that is installed from its source folder."""
+    """Return whether a file lists a distribution's entry points.
+
+    Libraries read it for every installed distribution to find their plugins, also for one that is
+    installed from its source folder.
+    """
     place = Path(path)
     return place.name == "entry_points.txt" and place.parent.suffix in (
         ".egg-info",
@@ -108,8 +112,10 @@ def _names_plugins(path: str) -> bool:
 
 
 def _is_tried_by_loader(path: str) -> bool:
-    """Return whether a file is one that the dynamic loader looks for, as it loads a library, in a
-    folder that the environment names. Keys hold what is there."""
+    """Return whether the dynamic loader may look for a file while it loads a library.
+
+    It looks in the folders that the environment names. Keys hold the contents of these folders.
+    """
     folders = map(str, library_folders())
     return ".so" in Path(path).name and any(within(path, folder) for folder in folders)
 
@@ -120,8 +126,11 @@ def _reads(
     workspace: Workspace,
     watch: Tracer,
 ) -> Iterator[tuple[Kind, str]]:
-    """Yield what was looked at and can have changed what passes do: neither what compiling reads
-    itself, nor what every process looks at, nor what keys hold already."""
+    """Yield what the process looked at that can have changed the result of passes.
+
+    That excludes what compiling itself reads, what every process looks at, and what keys hold
+    already.
+    """
     root = str(workspace.root)
     named = (
         f
@@ -132,7 +141,7 @@ def _reads(
     files = {str(source.archive) for source in action.inputs.sources.values()}
     files |= {str(Path(root, name)) for name in named}
     files |= running_files() | loaded_files()
-    # Versions of libraries, which we cache.
+    # The versions of libraries, which this package caches.
     cache = str(default_root() / "distributions")
     folders = [
         *(str(workspace.root / room) for room in _KINDS),
@@ -154,7 +163,7 @@ def _reads(
         inside = within(path, root)
         if kind == "listing":
             is_read = inside and path != root
-        else:  # what isn't there counts in the workspace alone; folders are on the way to something
+        else:  # absent files count only in the workspace; folders are on the way to a file
             is_read = (
                 kind == "file" and value != FOLDER and (inside or value is not None)
             )

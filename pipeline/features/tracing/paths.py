@@ -1,4 +1,4 @@
-"""Absolute paths of what a process names, as it names them."""
+"""Absolute paths of the files that a process names, spelled as it names them."""
 
 from __future__ import annotations
 
@@ -13,33 +13,41 @@ _OWN = {
 
 
 class OpenedFolders:
-    """Folders that a process opened, by device and inode, with the paths by which it did so: what
-    is opened relative to one is found by these, whatever links they lead over."""
+    """The folders that a process opened, by device and inode, with the paths that it used.
+
+    A file that is opened relative to a folder is found by these paths, whatever links they contain.
+    """
 
     def __init__(self) -> None:
         self._names: dict[tuple[int, int], dict[str, None]] = {}
 
     def add(self, path: str) -> None:
-        """Raises OSError."""
+        """Record a folder that was opened by a path. Raises OSError."""
         status = os.stat(path)
         self._names.setdefault((status.st_dev, status.st_ino), {})[path] = None
 
     def find(self, link: str | int, path: str) -> list[str]:
-        """Return the paths by which a folder was opened, or `path`, given a link to it or its
-        descriptor. Raises OSError."""
+        """Return the paths by which a folder was opened, or `[path]` if it wasn't.
+
+        `link` is a link to the folder, or its descriptor. Raises OSError.
+        """
         status = os.stat(link)
         return list(self._names.get((status.st_dev, status.st_ino), ())) or [path]
 
 
 def join(folders: Sequence[str], path: str) -> list[str]:
-    """Join a path to the names of the folder to which it is relative, without empty steps and ".";
-    ".." stays, which after a link leads elsewhere than it reads."""
+    """Join a relative path to each path of its folder, without empty steps and ".".
+
+    ".." stays: after a link, it doesn't lead to the folder before it in the path.
+    """
     return [_clean(f"{folder}/{path}") for folder in folders]
 
 
 def absolute(path: str, process: int) -> str:
-    """Return an absolute path without empty steps. One that leads through /proc to another file of
-    the process is resolved."""
+    """Return an absolute path without empty steps.
+
+    A path through /proc to another file of the process is resolved.
+    """
     for prefix, target in _OWN.items():
         if path.startswith(prefix):
             path = target.format(process) + path.removeprefix(prefix)
@@ -53,7 +61,10 @@ def _clean(path: str) -> str:
 
 
 def is_no_file(path: str) -> bool:
-    """Return whether a path is a name for what has no file: code of a text, such as `<string>`, or
-    the hook of an editable installation on `sys.path`."""
+    """Return whether a path names something without a file.
+
+    That is code compiled from a string, such as `<string>`, or the hook of an editable installation
+    on `sys.path`.
+    """
     named = os.path.basename(path).startswith(("<", "__editable__."))
     return named and not os.path.lexists(path)

@@ -1,8 +1,8 @@
-"""The kernel's view: system calls of a process that wait until another one has looked at them.
+"""The kernel's view: system calls of a process that wait until another process has looked at them.
 
 This is seccomp's user notification (Linux 5.6, x86_64 and aarch64; `man 2 seccomp_unotify`) through
-ctypes. Calls are never changed, only seen: what a process does to its own memory between the look
-and the call would deceive the supervisor, so this follows honest code and is no sandbox.
+ctypes. Calls are never changed, only seen: a process that changes its own memory between the look
+and the call would deceive the supervisor. So this follows honest code, and is not a sandbox.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contextlib import suppress
 from functools import cache
 from typing import NamedTuple
 
-# Numbers of the calls that are seen, on x86_64 and aarch64; 0 is for one that is not there.
+# The numbers of the calls to watch, on x86_64 and aarch64; 0 if the machine lacks a call.
 _CALLS: Mapping[str, tuple[int, int]] = {
     "open": (2, 0),
     "stat": (4, 0),
@@ -77,12 +77,12 @@ _CALLS: Mapping[str, tuple[int, int]] = {
     "pidfd_getfd": (438, 438),
     "faccessat2": (439, 439),
 }
-# Machine: its place in the tuples above, AUDIT_ARCH_*, and the number of seccomp itself.
+# For each machine: its index in the tuples above, AUDIT_ARCH_*, and the number of seccomp itself.
 _MACHINES = {"x86_64": (0, 0xC000003E, 317), "aarch64": (1, 0xC00000B7, 277)}
 _PIDFD_GETFD = 438
 _X32 = 0x40000000
 _AT_EMPTY_PATH = 0x1000
-# Calls with this flag in this argument ask about an open file, which was seen when it was opened.
+# A call with this flag in this argument asks about an open file, which was seen when opened.
 _BY_DESCRIPTOR = {"newfstatat": 3, "statx": 2}
 _ADDRESS = {"sendto": 4}  # calls seen only if this argument is not null
 
@@ -91,13 +91,13 @@ _SET_MODE_FILTER, _NEW_LISTENER = 1, 1 << 3
 _NOTIFY, _ALLOW = 0x7FC00000, 0x7FFF0000
 _RECEIVE, _SEND, _CONTINUE = 0xC0502100, 0xC0182101, 1
 
-# Instructions of classic BPF.
+# Opcodes of classic BPF.
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _NUMBER, _ARCH, _ARGUMENTS = 0, 4, 16  # offsets in seccomp_data
 
 
 class SystemCall(NamedTuple):
-    """A system call that waits. `name` is "" for one of another architecture."""
+    """A system call that waits for an answer. `name` is "" if it is of another architecture."""
 
     identity: int
     thread: int
@@ -110,15 +110,18 @@ class _Program(ctypes.Structure):
 
 
 def prepare() -> None:
-    """Make what `install` needs, for all forks of this process."""
+    """Make the filter and load the C library for `install`, in all forks of this process."""
     if platform.machine() in _MACHINES:
         _make_filter(_MACHINES[platform.machine()][1])
         _libc()
 
 
 def install() -> int:
-    """Install the filter in this thread and all that it starts; return the descriptor at which the
-    calls arrive. Until another process answers, each of them waits. Raises OSError."""
+    """Install the filter in this thread and everything that it starts.
+
+    Returns the descriptor at which the calls arrive; each call waits until another process answers.
+    Raises OSError.
+    """
     _, arch, number = _MACHINES[platform.machine()]
     code, libc = _make_filter(arch), _libc()
     program = _Program(len(code) // 8, code)
@@ -139,7 +142,7 @@ def _libc() -> ctypes.CDLL:
 
 @cache
 def _names(arch: int) -> Mapping[int, str]:
-    """Return the names of the calls that an architecture has, by number."""
+    """Return the names of an architecture's calls, by number."""
     (place,) = (place for place, machine, _ in _MACHINES.values() if machine == arch)
     return {numbers[place]: name for name, numbers in _CALLS.items() if numbers[place]}
 
@@ -167,10 +170,10 @@ def _make_filter(arch: int) -> bytes:
 
 
 class Listener:
-    """The supervisor's end, at which calls of the processes of one filter arrive."""
+    """The supervisor's end of a filter, which receives the calls of its processes."""
 
     def __init__(self, process: int, number: int) -> None:
-        """Take the descriptor `number` of a process over, given its pidfd. Raises OSError."""
+        """Take over the descriptor `number` of a process, given its pidfd. Raises OSError."""
         self._arch = _MACHINES[platform.machine()][1]
         self._names = _names(self._arch)
         self.descriptor: int = _libc().syscall(_PIDFD_GETFD, process, number, 0)
@@ -179,7 +182,7 @@ class Listener:
         self._call = bytearray(80)
 
     def receive(self) -> SystemCall | None:
-        """Return the next call, or None where its process has died meanwhile."""
+        """Return the next call, or None if its process has died in the meantime."""
         self._call[:] = bytes(80)
         try:
             fcntl.ioctl(self.descriptor, _RECEIVE, self._call)
@@ -194,7 +197,7 @@ class Listener:
         return SystemCall(identity, thread, name, tuple(arguments))
 
     def proceed(self, call: SystemCall) -> None:
-        """Let a call go on."""
+        """Let a call continue."""
         with suppress(FileNotFoundError):  # its process has died, or a signal came
             answer = struct.pack("=QqiI", call.identity, 0, 0, _CONTINUE)
             fcntl.ioctl(self.descriptor, _SEND, answer)

@@ -1,4 +1,4 @@
-"""From system calls to what they touch."""
+"""Records the files and sockets that system calls touch."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _O_PATH = 0o10000000
 _LONGEST = 4096  # bytes of a path, and of a page
 
 
-# What a system call does; the places of the arguments that name its files: of a folder's descriptor
-# (None: the working one), and of the path; and that of its flags.
+# What a system call does; for each file, the argument numbers of its folder's descriptor (None is
+# the working folder) and of its path; and the argument number of its flags.
 _Operation = tuple[str, tuple[tuple[int | None, int], ...], int | None]
 
 
@@ -80,7 +80,7 @@ _UNFOLLOWED = {
     ),
     **dict.fromkeys(("chroot", "pivot_root"), "another root folder"),
 }
-# Where the C library asks for users and hosts before it reads /etc.
+# The C library asks these for users and hosts before it reads /etc.
 _NAME_SERVICES = (
     "/var/run/nscd/",
     "/run/nscd/",
@@ -90,8 +90,10 @@ _NAME_SERVICES = (
 
 
 class Supervisor:
-    """Tells a watch what calls touch. A process may die at any moment, so nothing here relies on
-    its files in /proc."""
+    """Tells a watch which files and sockets system calls touch.
+
+    A process may die at any moment, so nothing here relies on its files in /proc.
+    """
 
     def __init__(self, watch: FileAccessLog) -> None:
         self._watch = watch
@@ -101,7 +103,8 @@ class Supervisor:
         try:
             self._see(call)
         except OSError as error:
-            # Otherwise its process has died, or the call fails for the address that it has.
+            # Any other error: its process has died, or the call will fail for the address that it
+            # passes.
             if error.errno in (errno.EPERM, errno.EACCES):
                 self._watch.unfollow("a program that can't be looked into")
 
@@ -215,7 +218,7 @@ class Supervisor:
 
 
 def _signed(argument: int) -> int:
-    """Return an argument that is an `int`, whose upper half may hold anything."""
+    """Return an argument as a C `int`; its upper half may hold anything."""
     return int.from_bytes(
         (argument & 0xFFFFFFFF).to_bytes(4, "little"), "little", signed=True
     )
@@ -238,14 +241,14 @@ def _read_string(thread: int, address: int) -> bytes:
 
 
 def _socket_path(address: bytes) -> str:
-    """Return the path of a local socket; "" for another, or one without a file."""
+    """Return the path of a local socket, or "" if it is not local or has no file."""
     if len(address) < 3 or int.from_bytes(address[:2], "little") != socket.AF_UNIX:
         return ""
     return os.fsdecode(address[2:].partition(b"\0")[0])
 
 
 def _describe_address(address: bytes) -> str:
-    """Describe an address on a network, "" for one on none."""
+    """Return a description of a network address, or "" for a local one."""
     family = int.from_bytes(address[:2], "little")
     port = int.from_bytes(address[2:4], "big")
     if family == socket.AF_INET:

@@ -1,4 +1,4 @@
-"""Follows a fork: by the kernel, which tells of its system calls, or by Python's audit events."""
+"""Follows a fork, by its system calls if the kernel reports them, or by Python's audit events."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pipeline.store.errors import PipelineError
 class Tracer(FileAccessLog):
     """Fills its log while a fork runs.
 
-    `kernel` says whether the kernel is asked; None means wherever it can be.
+    `kernel` says whether to ask the kernel; None means whenever that is possible.
     """
 
     def __init__(
@@ -43,14 +43,14 @@ class Tracer(FileAccessLog):
         line.recv(1)
 
     def attend(self, child: int, line: socket.socket) -> None:
-        """Look at the child's system calls, and those of all that it starts, until it ends."""
+        """Look at the system calls of the child and of all that it starts, until the child ends."""
         if not self.is_kernel:
             return
         self.view = "kernel"
         process = os.pidfd_open(child)
         try:
             if not (number := line.recv(4)):
-                return  # it failed before
+                return  # the child failed before
             listener = seccomp.Listener(process, int.from_bytes(number, "little"))
             try:
                 line.sendall(b".")
@@ -63,7 +63,7 @@ class Tracer(FileAccessLog):
 
 @cache
 def has_kernel_view() -> bool:
-    """Return whether the kernel tells this process about a fork's system calls, as tried out."""
+    """Return whether the kernel reports a fork's system calls to this process, by trying it."""
     if not hasattr(os, "pidfd_open"):
         return False
     tracer = Tracer(lambda path: True, lambda kind, path: None, kernel=True)
@@ -80,7 +80,7 @@ def _answer_calls(
     waiting.register(process, select.POLLIN)
     while process not in (ready := dict(waiting.poll())):
         if not ready[listener.descriptor] & select.POLLIN:
-            # Nobody calls any more, and memory is freed.
+            # No process is left to make calls; this also frees memory.
             waiting.unregister(listener.descriptor)
         elif (call := listener.receive()) is not None:
             supervisor.see(call)

@@ -1,4 +1,4 @@
-"""The places in an error about reads that nothing declares."""
+"""Formats the undeclared reads in an error."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _MOST_NAMED = 12
 
 
 def list_undeclared(names: Iterable[str]) -> str:
-    """Return the text of an error about places that are read and not declared."""
+    """Return the places that are read but not declared, as text for an error."""
     listed = sorted(set(names))
     more = ""
     if len(listed) > _MOST_NAMED:

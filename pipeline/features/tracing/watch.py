@@ -1,5 +1,7 @@
-"""Gathers what user code touches, whichever view sees it: files with what was there at first sight,
-and all that a later run could find changed."""
+"""The log of what user code touches, whichever view records it.
+
+It holds files as they were at first sight, and everything else that a later run could find changed.
+"""
 
 from __future__ import annotations
 
@@ -18,29 +20,32 @@ Observe = Callable[[Kind, str], Value]
 
 
 class FileAccessLog(ForkWatch):
-    """Gathers what a child process touches. Its maker says what counts, and what a value is.
+    """Records what a child process touches. Its creator decides what counts, and what a value is.
 
     Attributes:
-        view: "kernel" where system calls were seen, of processes that the child started too;
-            "audit" where Python's audit events were, which native code and other processes
-            don't raise.
-        seen: what was found at first sight, by kind and absolute path, which is neither resolved
-            nor freed of "..".
-            `file`: opened, mapped, executed, or asked for; its content, FOLDER, None if absent.
+        view: "kernel" if system calls were seen, also of processes that the child started; "audit"
+            if Python's audit events were, which native code and other processes don't raise.
+        seen: the values at first sight, by kind and absolute path, which is neither resolved nor
+            freed of "..".
+            `file`: opened, mapped, executed, or asked for; its content, FOLDER, or None if absent.
             `listing`: a folder whose names were listed.
-            `link`: the target of a symbolic link, None where there is none.
-        written: paths that the child made, changed, renamed or removed.
-        environment: the environment variables that were read, None for one that is not set; all of
-            them where they were iterated over.
+            `link`: the target of a symbolic link, or None if the path isn't one.
+        written: the paths that the child made, changed, renamed or removed.
+        environment: the environment variables that were read, None for one that is not set; all
+            variables if they were iterated over.
         readers: the files of the code that asked for a variable by its name.
         processes: the programs that were started.
-        unfollowed: phrases for what can't be followed, as "the network (10.0.0.1:80)".
+        unfollowed: phrases for what can't be followed, such as "the network (10.0.0.1:80)".
         modules: the files of the modules that the child imported, by name.
     """
 
     def __init__(self, wanted: Wanted, observe: Observe) -> None:
-        """Take what tells whether a path counts, and what returns the value of one as it is now;
-        neither may raise OSError."""
+        """Make an empty log.
+
+        Args:
+            wanted: returns whether a path counts. Must not raise OSError.
+            observe: returns the present value of a path of some kind. Must not raise OSError.
+        """
         super().__init__()
         self._wanted = wanted
         self._observe = observe
@@ -53,14 +58,14 @@ class FileAccessLog(ForkWatch):
         self.unfollowed: list[str] = []
         self._skipped: set[str] = set()
         self._own: set[str] = set()  # as `written`, with their folders resolved
-        self._has_links = False  # among these
-        # Values of what the child changed without having looked at it: its input if it looks later.
+        self._has_links = False  # whether these include links
+        # The values of what the child changed before looking at it: its inputs if it looks later.
         self._before: dict[tuple[Kind, str], Value] = {}
 
     # What the child does
 
     def look(self, path: str, follow: bool = True) -> None:
-        """The child opens a file to read it, or asks for it."""
+        """Record that the child opens a file to read it, or asks for it."""
         if not follow and os.path.islink(path):
             self._touch("link", path)
         else:
@@ -80,9 +85,9 @@ class FileAccessLog(ForkWatch):
         if (exists and flags & os.O_EXCL) or not _can_write(
             path, exists, flags & os.O_CREAT
         ):
-            self.look(path)  # it fails
+            self.look(path)  # opening it fails
             return
-        # A temporary file has a name that no other run asks for.
+        # No other run asks for the name of a temporary file.
         is_temporary = (
             flags & os.O_EXCL and os.path.dirname(path) == tempfile.gettempdir()
         )
@@ -95,14 +100,17 @@ class FileAccessLog(ForkWatch):
             self._make(path)
 
     def create(self, path: str) -> None:
-        """The child makes a folder, a link or the like, unless the name is taken."""
+        """Record that the child makes a folder, a link or the like, unless the name is taken."""
         exists = os.path.lexists(path)
         self.look(path, follow=False)
         if not exists:
             self._make(path)
 
     def link(self, path: str) -> None:
-        """The child makes a symbolic link, through which it may look at what it didn't make."""
+        """Record that the child makes a symbolic link.
+
+        Through the link, the child may look at files that it didn't make.
+        """
         self.create(path)
         self._has_links = True
 
@@ -119,7 +127,7 @@ class FileAccessLog(ForkWatch):
         self._make(new)
 
     def change(self, path: str) -> None:
-        """The child changes a file that is there."""
+        """Record that the child changes an existing file."""
         self._keep("file", path)
         self._make(path)
 
@@ -132,7 +140,7 @@ class FileAccessLog(ForkWatch):
         if cause not in self.unfollowed:
             self.unfollowed.append(cause)
 
-    # What becomes of it
+    # How the records are kept
 
     def _touch(self, kind: Kind, path: str) -> None:
         key = kind, path
@@ -151,7 +159,7 @@ class FileAccessLog(ForkWatch):
                 return
             if self._has_links and self._passes_own(
                 path
-            ):  # which will not be there next time
+            ):  # which the next run will not find
                 key = kind, real
         if key not in self.seen:
             before = self._before.pop((kind, real), None) if self._own else None
@@ -173,7 +181,7 @@ class FileAccessLog(ForkWatch):
         self.written.add(path)
 
     def is_own(self, path: str) -> bool:
-        """Return whether the child made a file, or a folder that it is in."""
+        """Return whether the child made a file, or a folder that contains it."""
         return self._is_own(_resolve(path))
 
     def _is_own(self, real: str) -> bool:
@@ -194,8 +202,11 @@ class FileAccessLog(ForkWatch):
     def find_variables(
         self, files: Collection[str], strings: Collection[str]
     ) -> set[str]:
-        """Return the variables that code in some files read, itself or through a library, for which
-        it must name them: libraries read others of their own."""
+        """Return the variables that code in some files read, directly or through a library.
+
+        Libraries also read variables of their own, so a library's reads count only for variables
+        that the code names: those among its `strings`.
+        """
         direct = {
             name
             for name, reading_files in self.readers.items()
@@ -251,7 +262,10 @@ def _with_parents(path: str) -> Iterator[str]:
 
 
 def loaded_files() -> set[str]:
-    """Return the files of the modules that this process has loaded: `inspect.getmodule`, which
-    torch calls to name the source of a function, asks for every one of them."""
+    """Return the files of the modules that this process has loaded.
+
+    `inspect.getmodule`, which torch calls to name the source of a function, asks for every one of
+    them.
+    """
     files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
     return {os.path.abspath(file) for file in files if isinstance(file, str)}

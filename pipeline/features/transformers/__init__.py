@@ -1,14 +1,15 @@
-"""Models of transformers: model sources that `pte_pipeline.hugging_face` passes on, their lowering,
-and folders for transformers' own runner.
+"""transformers: model sources around its models, their lowering, and folders for its own runner.
 
-hugging_face      classes around transformers' exportable modules
-exported          any model, by transformers' exporters; task_classes, revisions
-sample_inputs     inputs where a source gives none; plain_inputs, mixed_inputs
-model_download    a hub's model, before its exporter runs; hub
-moved_examples    a second example of decoders
-recorded          what such an export records in its programs
-patched_lowering  transformers' patches, in force while such a program is lowered
-source_file       `models/<model>.yaml`
+`pte_pipeline.hugging_face` makes the sources public.
+
+hugging_face       classes around transformers' exportable modules
+exported           any model, through transformers' exporters; task_classes, revisions
+sample_inputs      inputs for a source that gives none; plain_inputs, mixed_inputs
+model_download     downloads a hub's model before its exporter runs; hub
+moved_examples     a second example of decoders
+recorded           the record that such an export leaves in its programs
+patched_lowering   transformers' patches, in force while such a program is lowered
+source_file        `models/<model>.yaml`
 pretrained_folder  `doit pretrained`
 """
 

@@ -1,10 +1,10 @@
-"""Caches of transformers among the arguments and results of a program, without their classes.
+"""transformers' caches among the arguments and results of a program, without their classes.
 
 transformers flattens a cache into its tensors and a description of the rest, which names classes.
-Here the description is data: nothing that an archive names is imported. Lowering flattens
-arguments again that are not tensors, and transformers then counts them as part of the description,
-which the package holds; so do these. Source: `_flatten_to_context` and `_unflatten_from_context`
-of `transformers/exporters/exporter_dynamo.py` of 5.24.
+Here the description is data: nothing that an archive names is imported. When lowering flattens
+arguments again, some are not tensors; transformers counts those as part of the description, which
+the package holds, and so does this module. Source: `_flatten_to_context` and
+`_unflatten_from_context` of `transformers/exporters/exporter_dynamo.py` of 5.24.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from torch.fx import _pytree as fx_pytree
 from torch.utils import _pytree as pytree
 from torch.utils._pytree import TreeSpec
 
-_KIND, _INDEX = "_t", "i"  # of a leaf in a description
+_KIND, _INDEX = "_t", "i"  # keys of a leaf in a description
 _LEAVES = ("tensor", "sym")
 _PREFIX = "transformers."
 _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 class _Cache:
-    """Stands in for an object: its description, with its leaves in their places."""
+    """A stand-in for an object: its description, with the leaves in their places."""
 
     def __init__(self, state: Any) -> None:
         self.state = state
@@ -36,7 +36,7 @@ _stand_ins: dict[str, type[_Cache]] = {}
 
 
 def use_cache_trees(program: ExportedProgram) -> None:
-    """Let the caches of a program, in place, be flattened as transformers does it."""
+    """Make the caches of a program flatten as in transformers. Changes the program in place."""
     signature = program.module_call_graph[0].signature
     if signature is not None:
         signature.in_spec = _replace(signature.in_spec)
@@ -50,7 +50,7 @@ def _replace(spec: TreeSpec) -> TreeSpec:
     name = pytree.SUPPORTED_SERIALIZED_TYPES[spec.type].serialized_type_name
     context = spec.context
     if name.startswith(_PREFIX):
-        # Archives have a description as JSON in a JSON string.
+        # Archives hold a description as JSON in a JSON string.
         while isinstance(context, str):
             context = json.loads(context)
         if isinstance(context, dict) and _KIND in context:
@@ -59,7 +59,7 @@ def _replace(spec: TreeSpec) -> TreeSpec:
 
 
 def _find_stand_in(name: str) -> type[_Cache]:
-    """Return the class that stands in for one of this name, which torch knows by it."""
+    """Return the stand-in for the class that torch knows by this name."""
     if name not in _stand_ins:
         stand_in = type("Cache", (_Cache,), {})
         _register(stand_in, name)
@@ -92,7 +92,7 @@ def _register(stand_in: type[_Cache], name: str) -> None:
 
 
 def _describe(value: Any, leaves: list[Any]) -> Any:
-    """Return a description, and add its leaves to a list."""
+    """Return the description of a value, and append its leaves to a list."""
     if isinstance(value, dict):
         return {key: _describe(member, leaves) for key, member in value.items()}
     if isinstance(value, list):
@@ -109,7 +109,7 @@ def _describe(value: Any, leaves: list[Any]) -> Any:
 
 
 def _find_constant(symbol: Any) -> Any:
-    """Return the value of a symbol that is none any more; None for any other."""
+    """Return the value of a symbol that has become constant, or None."""
     if isinstance(symbol, torch.SymBool):
         return symbol.node.maybe_as_bool()
     if isinstance(symbol, torch.SymFloat):
@@ -118,7 +118,7 @@ def _find_constant(symbol: Any) -> Any:
 
 
 def _fill(context: Any, leaves: list[Any]) -> Any:
-    """Return a description with leaves in their places."""
+    """Return a description with the leaves in their places."""
     if isinstance(context, list):
         return [_fill(member, leaves) for member in context]
     if not isinstance(context, dict):

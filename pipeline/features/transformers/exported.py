@@ -1,9 +1,10 @@
-"""Export any `PreTrainedModel` by transformers' own exporters: split for generation, with their
-patches of torch and of the model, and their fixes of the graph.
+"""Exports any `PreTrainedModel` with transformers' own exporters.
 
-Each component of `ExecutorchExporter.export_for_generation` is a method, and the single one of
-`ExecutorchExporter.export` is `forward`. It stops where that exporter begins to lower; what the
-lowering needs is recorded in the programs (`recorded`). Source: `transformers/exporters` of 5.24.
+They split it for generation, patch torch and the model, and fix the graph. Each component of
+`ExecutorchExporter.export_for_generation` becomes a method; the single component of
+`ExecutorchExporter.export` becomes `forward`. The export stops where that exporter begins to lower;
+what the lowering needs is recorded in the programs (`recorded`). Source: `transformers/exporters`
+of 5.24.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from pipeline.features.transformers.sample_inputs import make_sample_inputs
 from pipeline.features.transformers.task_classes import find_auto_class
 from pipeline.store.errors import SourceError
 
-# By method, the module and its arguments.
+# For each method, its module and arguments.
 Components: TypeAlias = "dict[str, tuple[Any, dict[str, Any]]]"
 
 _DECODERS = ("language_model", "lm_head")
-_SINGLE = "model"  # what `ExecutorchExporter.export` calls a component that is alone
+_SINGLE = "model"  # the name of the single component of `ExecutorchExporter.export`
 # Arguments that the exporter sets in the model's config instead.
 _FLAGS = (
     "use_cache",
@@ -49,26 +50,25 @@ _FLAGS = (
 class Exported(HuggingFaceModel):
     """A model whose methods are the components of transformers' `ExecutorchExporter`.
 
-    A model that can generate has `prefill` and `decode`, and one that sees or hears has, in place
-    of `prefill`, `image_encoder` or `audio_encoder`, `multi_modal_projector`, `language_model` and
-    `lm_head`, as far as it has them. Any other has `forward`. Caches are arguments and results.
+    A model that can generate has `prefill` and `decode`. If it takes images or sound, `prefill` is
+    replaced by those of `image_encoder`, `audio_encoder`, `multi_modal_projector`, `language_model`
+    and `lm_head` that it has. Any other model has `forward`. Caches are arguments and results.
 
     Args:
         model: a folder, a model, or, with a `revision`, the name of a hub's model that is in
             huggingface_hub's cache.
-        task: as `transformers.pipeline` calls it, by which the class that reads the folder is
-            chosen, such as `text-generation`.
-        inputs: arguments of the model's `generate`, or of its `forward` where it can't generate, as
-            a processor of transformers returns them; by default made up, for a model of text, of
-            images, of sound, or of text with one image or sound.
-        max_cache_len: how many positions a static cache has; without it, the cache is a dynamic
-            one, as the model's own config says.
+        task: a task of `transformers.pipeline`, such as `text-generation`; it selects the class
+            that reads the folder.
+        inputs: arguments of the model's `generate`, or of its `forward` if it can't generate, as a
+            transformers processor returns them. By default they are made up, for a model of text,
+            of images, of sound, or of text with one image or sound.
+        max_cache_len: the number of positions of a static cache; without it, the cache is dynamic,
+            as the model's own config says.
         dynamic: whether all sizes of the inputs are dynamic (`torch.export.Dim.AUTO`).
-        dynamic_shapes: by method, those of `torch.export.export`, by argument.
+        dynamic_shapes: for each method, the `dynamic_shapes` of `torch.export.export`, by argument.
         multi_token_decode: whether `decode` takes several tokens.
-        generate: whether to split the model for generation; by default where it can generate.
-        revision: the commit that the folder must be of, as `hf download` noted there, or the one of
-            a hub's model.
+        generate: whether to split the model for generation; by default if it can generate.
+        revision: the commit of the folder, as `hf download` recorded it there, or of a hub's model.
         trust_remote_code: whether code in the folder may be run.
     """
 
@@ -100,7 +100,7 @@ class Exported(HuggingFaceModel):
     def export_methods(self) -> dict[str, tuple[ExportedProgram, Callable[..., Any]]]:
         """Export the methods, each with its module in eager mode as the reference.
 
-        Raises SourceError for a folder that can't be read, and where no inputs can be made up.
+        Raises SourceError if a folder can't be read, or if no inputs can be made up.
         """
         model = self.model
         exporter = _load_exporter()
@@ -135,13 +135,12 @@ class Exported(HuggingFaceModel):
 
     @cached_property
     def _generation_config(self) -> Any:
-        """The settings by which the model generates while its arguments are captured; None for a
-        model that doesn't generate."""
+        """The generation settings for capturing arguments; None if the model has no settings."""
         # A copy, since a model in memory is the user's.
         config = copy.deepcopy(getattr(self.model, "generation_config", None))
         if config is None:
             return None
-        # Arguments are captured while it generates, which must go the same way each time.
+        # Arguments are captured during generation, which must take the same path each time.
         config.do_sample = False
         if self._max_cache_len:
             config.cache_implementation = "static"
@@ -155,7 +154,7 @@ class Exported(HuggingFaceModel):
         backend = import_transformers("transformers.exporters.exporter_executorch")
         dynamo = import_transformers("transformers.exporters.exporter_dynamo")
         utils = import_transformers("transformers.exporters.utils")
-        # Now, since the exporter moves them from the arguments into the model's config.
+        # Read them now: the exporter moves them from the arguments into the model's config.
         flags = {name: inputs[name] for name in _FLAGS if name in inputs}
         module, inputs, _ = backend.prepare_for_xnnpack(module, inputs)
         config = exporter.config_class(
@@ -184,9 +183,12 @@ class Exported(HuggingFaceModel):
 
 @contextmanager
 def _capturing_encoders(utils: Any, model: Any) -> Iterator[Components]:
-    """Fill a mapping, at the end of the context, with those encoders and projectors that a model
-    called within it. `generate` of transformers 5.24 calls those of images before it calls the
-    model, where `decompose_for_generation` doesn't see them; this can go when it does."""
+    """Yield a mapping that receives the encoders and projectors that the context called.
+
+    It is filled when the context ends. `generate` of transformers 5.24 calls the encoders of images
+    before it calls the model, so `decompose_for_generation` doesn't see them; this can go when it
+    does.
+    """
     encoders: Components = {}
     if not utils.is_multimodal(model):
         yield encoders
@@ -205,7 +207,7 @@ def _capturing_encoders(utils: Any, model: Any) -> Iterator[Components]:
 
 
 def _describe_config(config: Any) -> dict[str, Any] | None:
-    """Return a config of transformers as its file has it."""
+    """Return a config of transformers as its file contains it."""
     if config is None:
         return None
     described: dict[str, Any] = json.loads(config.to_json_string())
@@ -213,7 +215,7 @@ def _describe_config(config: Any) -> dict[str, Any] | None:
 
 
 def _load_exporter() -> Any:
-    """Return transformers' exporter for ExecuTorch. Raises SourceError where it has none."""
+    """Return transformers' exporter for ExecuTorch. Raises SourceError if it has none."""
     import_transformers()
     try:
         module = import_transformers("transformers.exporters.exporter_executorch")
@@ -230,14 +232,13 @@ def _load_exporter() -> Any:
 def _make_reference(
     module: Any, program: ExportedProgram, flags: Mapping[str, Any]
 ) -> Callable[..., Any]:
-    """Return a function that calls a component in eager mode, with plain containers in the place
-    of caches."""
+    """Return a function that calls a component in eager mode, with plain containers for caches."""
     in_spec = program.call_spec.in_spec
     assert in_spec is not None
     names = in_spec.children()[1].context
 
     def call(**arguments: Tensor) -> Any:
-        # Keywords may come in another order than that of the export.
+        # Keywords may come in another order than in the export.
         ordered = {name: arguments[name] for name in names}
         leaves = pytree.tree_leaves(((), ordered))
         _, rebuilt = pytree.tree_unflatten(leaves, in_spec)

@@ -1,9 +1,9 @@
-"""Get a model's files from a hub, by huggingface_hub, into its cache.
+"""Downloads a model's files from a hub into huggingface_hub's cache.
 
-The cache keeps each file once for all workspaces and programs, by the digest that the hub names,
-and snapshots of a commit as links to them; here each file is hashed and held to that digest before
-it is used. Files that are there are not asked for again. huggingface_hub takes its settings from
-the environment: HF_ENDPOINT, HF_HOME, HF_HUB_OFFLINE, HF_TOKEN.
+The cache holds each file once for all workspaces and programs, under the digest that the hub names,
+and snapshots of a commit as links to these files. Here each file is hashed and compared with that
+digest before use. Files in the cache are not requested again. huggingface_hub takes its settings
+from the environment: HF_ENDPOINT, HF_HOME, HF_HUB_OFFLINE, HF_TOKEN.
 """
 
 from __future__ import annotations
@@ -22,40 +22,44 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _CONFIG = "config.json"
 _OPTIONAL = ("generation_config.json",)
-# By preference: a file, or the index of several.
+# In order of preference: a single file, or several files with an index.
 _WEIGHTS = (
     ("model.safetensors", "model-*.safetensors"),
     ("pytorch_model.bin", "pytorch_model-*.bin"),
 )
 _BLOCK = 1 << 20
 _REFUSED = (401, 403)
-# Of a file, by its path: the SHA-256 of its content (64 digits), or the SHA-1 that git gives it.
+# For each file, by path: the SHA-256 of its content (64 digits), or its SHA-1 as a git blob.
 Digests = Mapping[str, str]
 
 
 def is_on_hub(workspace: Path, model: str) -> bool:
-    """Tell whether a model is one of a hub: no folder of the workspace, and spelled as such names
-    are, `gpt2` or `openai/whisper-tiny`."""
+    """Return whether a model is a hub's: spelled like one, and no folder of the workspace.
+
+    Such names look like `gpt2` or `openai/whisper-tiny`.
+    """
     if (workspace / model).exists():
         return False
     return _NAME.fullmatch(model) is not None and ".." not in model
 
 
 def is_commit(revision: str) -> bool:
-    """Tell whether a revision is the full hash of a commit, which can't move."""
+    """Return whether a revision is the full hash of a commit, which can't move."""
     return _COMMIT.fullmatch(revision) is not None
 
 
 def find_snapshot(name: str, commit: str) -> Path | None:
-    """Return the folder in the cache that holds a model at a commit; None where there is none.
-    Asks no hub."""
+    """Return the folder in the cache that holds a model at a commit, or None.
+
+    Makes no request to a hub.
+    """
     hub: Any = _import_hub()
     config = hub.try_to_load_from_cache(name, _CONFIG, revision=commit)
     return Path(config).parent if isinstance(config, str) else None
 
 
 def resolve_commit(name: str, revision: str) -> str:
-    """Ask the hub which commit a branch or a tag of a model is. Raises SourceError."""
+    """Ask the hub for the commit of a model's branch or tag. Raises SourceError."""
     hub: Any = _import_hub()
     with _explaining(name, revision):
         commit: str = hub.HfApi().model_info(name, revision=revision).sha
@@ -65,20 +69,19 @@ def resolve_commit(name: str, revision: str) -> str:
 def download(
     name: str, commit: str, digests: Digests | None, trusts_code: bool
 ) -> dict[str, str]:
-    """Get the files that `from_pretrained` reads, unless they are in the cache, and return the
-    digests of all files of the model at this commit.
+    """Download the files that `from_pretrained` reads, unless they are in the cache.
 
     Args:
-        digests: those that an earlier call returned, with which no hub is asked for them.
+        digests: the result of an earlier call; with it, no hub is asked for digests.
         trusts_code: whether Python files are needed too.
 
     Returns:
-        The digests as the hub says them. Where it can't be reached and the cache has the files,
-        nothing: they are held to the digests that the cache files them under.
+        The hub's digests of all files of the model at this commit. If the hub can't be reached and
+        the cache has the files, {}: they are compared with the digests in the cache.
 
     Raises:
-        SourceError: the hub can't be reached, doesn't have the model or refuses it, or sends other
-            content than it says.
+        SourceError: the hub can't be reached, lacks or refuses the model, or sends content that
+            differs from its digest.
     """
     hub: Any = _import_hub()
     hub.utils.disable_progress_bars()
@@ -97,7 +100,7 @@ def download(
 
 
 def _list_files(hub: Any, name: str, commit: str) -> Digests:
-    """Return the digests of the files at the top of a model as the hub says them."""
+    """Return the hub's digests of the files at the top of a model."""
     listing = {}
     for entry in hub.HfApi().list_repo_tree(name, revision=commit):
         if isinstance(entry, hub.hf_api.RepoFile):
@@ -107,11 +110,11 @@ def _list_files(hub: Any, name: str, commit: str) -> Digests:
 
 
 def _list_cached(name: str, commit: str) -> Digests:
-    """Return the digests by which the cache has the files of a model, where it has its weights."""
+    """Return the digests of a model's files in the cache, or {} if it lacks the weights."""
     folder = find_snapshot(name, commit)
     if folder is None:
         return {}
-    # Files of a snapshot are links to blobs, which have their digests as names.
+    # Files of a snapshot are links to blobs, which are named by their digests.
     listing = {path.name: path.resolve().name for path in sorted(folder.iterdir())}
     return listing if _choose_weights(listing) else {}
 
@@ -119,8 +122,10 @@ def _list_cached(name: str, commit: str) -> Digests:
 def _choose_files(
     name: str, commit: str, listing: Collection[str], trusts_code: bool
 ) -> Iterator[str]:
-    """Yield the names of the files that `from_pretrained` reads. Raises SourceError where there is
-    no config, or no weights that it knows."""
+    """Yield the names of the files that `from_pretrained` reads.
+
+    Raises SourceError if there is no config, or no weights that it can read.
+    """
     files = [_CONFIG, *(file for file in _OPTIONAL if file in listing)]
     if trusts_code:
         files += [file for file in listing if file.endswith(".py")]
@@ -144,7 +149,7 @@ def _choose_weights(listing: Collection[str]) -> list[str]:
 def _check_content(
     name: str, commit: str, file: str, path: Path, expected: str
 ) -> None:
-    """Hold a file to its digest and remove it where it differs. Raises SourceError."""
+    """Compare a file with its digest, and remove it if it differs. Raises SourceError."""
     if path.parent.name != commit:
         path.unlink()
         raise SourceError(
@@ -152,7 +157,7 @@ def _check_content(
         )
     content = _hash(path, expected)
     if content != expected:
-        # The link and the blob that it leads to must both go.
+        # Remove both the link and its blob.
         blob = path.resolve()
         path.unlink()
         blob.unlink(missing_ok=True)
@@ -163,10 +168,10 @@ def _check_content(
 
 
 def _hash(path: Path, like: str) -> str:
-    """Return the digest of a file, of the kind that another one is."""
+    """Return the digest of a file, of the same kind as `like`."""
     if len(like) == 64:
         digest = hashlib.sha256()
-    else:  # of git
+    else:  # a git blob
         digest = hashlib.sha1(usedforsecurity=False)
         # git hashes a header with the content.
         digest.update(b"blob %d\0" % path.stat().st_size)
@@ -178,7 +183,7 @@ def _hash(path: Path, like: str) -> str:
 
 @contextmanager
 def _explaining(name: str, revision: str) -> Iterator[None]:
-    """Say in a line what went wrong between here and the hub."""
+    """Turn errors of the connection to the hub into one-line errors."""
     from huggingface_hub import errors
 
     try:
@@ -207,7 +212,7 @@ def _explaining(name: str, revision: str) -> Iterator[None]:
     except (ConnectionError, errors.LocalEntryNotFoundError) as error:
         raise SourceError(_describe_unreachable(name, revision)) from error
     except (OSError, errors.HTTPError) as error:
-        # Of httpx or httpx2, as the release of huggingface_hub has it.
+        # From httpx or httpx2, depending on the release of huggingface_hub.
         if type(error).__name__ in ("ConnectError", "ConnectTimeout"):
             raise SourceError(_describe_unreachable(name, revision)) from error
         raise SourceError(
@@ -235,7 +240,7 @@ def _endpoint() -> str:
 
 
 def _import_hub() -> Any:
-    """Import huggingface_hub, which transformers brings. Raises SourceError without it."""
+    """Import huggingface_hub, which transformers installs. Raises SourceError if it is missing."""
     if find_spec("huggingface_hub") is None:
         raise SourceError(
             "huggingface_hub is not installed; `pip install transformers` installs it"

@@ -1,10 +1,10 @@
-"""Export models of transformers: an exporter of five lines around a folder that `from_pretrained`
-reads, or around a model in memory.
+"""Exports models of transformers: exporters around a `from_pretrained` folder or a model in memory.
 
-transformers' own modules make a model exportable (`transformers/integrations/executorch.py`); these
-classes define which methods a package has, their sizes, example inputs, and the constant methods
-that ExecuTorch's runners ask for (`executorch/extension/llm/runner/constants.h`). Nothing is looked
-up on a hub: a build reads files of this machine.
+An exporter takes five lines. transformers' own modules make a model exportable
+(`transformers/integrations/executorch.py`); the classes here define which methods a package has,
+their sizes, example inputs, and the constant methods that ExecuTorch's runners read
+(`executorch/extension/llm/runner/constants.h`). Nothing is looked up on a hub: a build reads only
+local files.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from torch.export import Dim, ExportedProgram, export
 from pipeline.store.errors import SourceError
 
 Model: TypeAlias = "str | Path | torch.nn.Module"
-Exported = tuple[ExportedProgram, Callable[..., Any]]  # with what it is compared with
+Exported = tuple[ExportedProgram, Callable[..., Any]]  # a program and its reference
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
-# Of the tokens that a method is exported with.
+# The numbers of tokens with which methods are exported.
 _LENGTHS = {
     "prefill": 5,
     "forward": 3,
     "decode": 1,
 }
-_MOST_STEPS = 4  # of a sequence among the example inputs
+_MOST_STEPS = 4  # tokens of a sequence in the example inputs
 
 
 class HuggingFaceModel:
@@ -81,19 +81,19 @@ class HuggingFaceModel:
 
 
 class CausalLM(HuggingFaceModel):
-    """A decoder with a static key-value cache, by `TorchExportableModuleForDecoderOnlyLM`.
+    """A decoder with a static key-value cache, through `TorchExportableModuleForDecoderOnlyLM`.
 
     Every method takes `input_ids`, int64 [1, T], and `cache_position`, int64 [T], the positions of
-    these tokens; it returns their logits, [1, T, vocabulary], and writes their keys and values
-    into the cache. T is 1 for `decode`, 2 to `max_seq_len - 1` for `prefill`, and 1 to
-    `max_seq_len - 1` for `forward`, the one method that ExecuTorch's text runner calls, for prompts
-    and for single tokens (`TextDecoderRunner` in executorch/extension/llm/runner). A package of
-    several methods says whether they have one cache (`share_mutable_buffers`).
+    these tokens; it returns their logits, [1, T, vocabulary], and writes their keys and values into
+    the cache. T is 1 for `decode`, 2 to `max_seq_len - 1` for `prefill`, and 1 to `max_seq_len - 1`
+    for `forward`, the only method that ExecuTorch's text runner calls, for prompts and for single
+    tokens (`TextDecoderRunner` in executorch/extension/llm/runner). A package with several methods
+    decides whether they share one cache (`share_mutable_buffers`).
 
     Args:
         model: a folder, or a model.
-        max_seq_len: how many positions the cache has.
-        methods: of `forward`, `prefill` and `decode`.
+        max_seq_len: the number of positions in the cache.
+        methods: any of `forward`, `prefill` and `decode`.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class CausalLM(HuggingFaceModel):
         return (), {"input_ids": tokens, "cache_position": torch.tensor(positions)}
 
     def constant_methods(self) -> dict[str, Any]:
-        """Return what ExecuTorch's runners ask a language model for."""
+        """Return the constants that ExecuTorch's runners read from a language model."""
         return _constants(
             self.model,
             get_max_seq_len=self._max_seq_len,
@@ -166,7 +166,7 @@ class CausalLM(HuggingFaceModel):
 
 
 class Seq2SeqLM(HuggingFaceModel):
-    """An encoder, and a decoder with a static key-value cache, by `Seq2SeqLMExportableModule`.
+    """An encoder, and a decoder with a static key-value cache, through `Seq2SeqLMExportableModule`.
 
     `encoder` takes `input_ids`, int64 [1, S], and returns the hidden states, [1, S, width];
     `text_decoder` takes one token, int64 [1, 1], the hidden states and the token's position, int64
@@ -174,7 +174,7 @@ class Seq2SeqLM(HuggingFaceModel):
 
     Args:
         model: a folder, or a model.
-        max_seq_len: how many positions the decoder's cache has.
+        max_seq_len: the number of positions in the decoder's cache.
         max_source_len: the greatest S.
     """
 
@@ -203,8 +203,8 @@ class Seq2SeqLM(HuggingFaceModel):
         ).eval()
 
         def decode(*inputs: Tensor) -> Tensor:
-            # In eager mode it keeps the keys of the first hidden states for all later calls; the
-            # exported program computes them in each call.
+            # In eager mode, the decoder keeps the keys of the first hidden states for all later
+            # calls; the exported program computes them in each call.
             decoder.cache.is_updated.update(
                 dict.fromkeys(decoder.cache.is_updated, False)
             )
@@ -218,7 +218,7 @@ class Seq2SeqLM(HuggingFaceModel):
         }
 
     def example_inputs(self, method: str) -> list[tuple[Tensor, ...]]:
-        """Return sources of several lengths; for `text_decoder` the tokens of one target."""
+        """Return sources of several lengths, or, for `text_decoder`, the tokens of one target."""
         lengths = sorted({2, min(7, self._max_source_len), self._max_source_len})
         if method == "encoder":
             return [(self._tokens(length),) for length in lengths]
@@ -239,7 +239,7 @@ class Seq2SeqLM(HuggingFaceModel):
         )
 
     def constant_methods(self) -> dict[str, Any]:
-        """Return what ExecuTorch's runners ask such a model for."""
+        """Return the constants that ExecuTorch's runners read from an encoder-decoder model."""
         return _constants(
             self.model,
             get_max_seq_len=self._max_seq_len,
@@ -249,14 +249,14 @@ class Seq2SeqLM(HuggingFaceModel):
 
 
 class OneForward(HuggingFaceModel):
-    """A model whose one call is the package's method `forward`: classifiers, detectors, encoders.
+    """A model with a single method, `forward`: classifiers, detectors, encoders.
 
     Args:
         model: a folder, or a model.
-        inputs: its arguments by name, with which it is exported.
-        outputs: the names of those of its outputs that the method returns, in this order.
+        inputs: the model's arguments by name, with which it is exported.
+        outputs: the names of the outputs that the method returns, in this order.
         auto_class: the class whose `from_pretrained` reads the folder.
-        dynamic_shapes: those of `torch.export.export`, by argument.
+        dynamic_shapes: the `dynamic_shapes` of `torch.export.export`, by argument.
     """
 
     def __init__(
@@ -305,7 +305,7 @@ class _SelectOutputs(torch.nn.Module):
 
 
 def _constants(model: Any, **values: Any) -> dict[str, Any]:
-    """Return the constant methods of a language model, without those whose value is None."""
+    """Return the constant methods of a language model, except those whose value is None."""
     config = model.config.get_text_config()
     end_ids = model.generation_config.eos_token_id
     if isinstance(end_ids, int):
@@ -322,7 +322,7 @@ def _constants(model: Any, **values: Any) -> dict[str, Any]:
 
 
 def import_transformers(module: str = "transformers") -> Any:
-    """Import a module of transformers. Raises SourceError where it is not installed."""
+    """Import a module of transformers. Raises SourceError if transformers is not installed."""
     from importlib import import_module
     from importlib.util import find_spec
 

@@ -1,7 +1,7 @@
-"""Inputs of a model that takes text with an image or a sound, made up without its processor.
+"""Makes up inputs for a model that takes text with an image or a sound, without its processor.
 
-A prompt holds one token for each feature that the model makes of an image or a sound. How many
-these are depends on patches, strides, poolings and projectors of each family, so the model's own
+A prompt holds one token for each feature that the model computes from an image or a sound. Their
+number depends on the patches, strides, poolings and projectors of each family, so the model's own
 encoder is asked, in one call.
 """
 
@@ -21,19 +21,21 @@ from pipeline.features.transformers.plain_inputs import (
 )
 
 Inputs = dict[str, Tensor]
-# Families whose images have an axis of their own behind that of samples.
+# Families whose image tensors have an axis of images after the axis of samples.
 _SEVERAL_IMAGES = ("idefics2", "idefics3", "smolvlm")
-_MARKED = ("gemma3",)  # that take which tokens are of an image
-# Arguments of encoders that say how a processor cut an image up, which differs by family.
+_MARKED = ("gemma3",)  # these need to know which tokens belong to an image
+# Arguments of encoders that say how a processor cut up an image, which differs by family.
 _LAYOUTS = ("image_grid_thw", "spatial_shapes")
 
 
 def make_mixed_inputs(model: Any, generator: torch.Generator) -> Inputs | None:
-    """Return arguments of a model's `generate` or `forward`, of one sample: `input_ids` and
-    `attention_mask`, int64 [1, T], and `pixel_values`, [1, channels, height, width] or with an
-    axis of images in front of the channels, or `input_features`, [1, bins, frames].
+    """Return arguments of a model's `generate` or `forward` for one sample.
 
-    Returns None for a model of more kinds, and where an encoder takes more than that.
+    They are `input_ids` and `attention_mask`, int64 [1, T], and either `pixel_values`, [1,
+    channels, height, width] or with an axis of images in front of the channels, or
+    `input_features`, [1, bins, frames].
+
+    Returns None if the model takes further kinds of input, or its encoder needs more than that.
     """
     config = model.config
     sees, hears = hasattr(config, "vision_config"), hasattr(config, "audio_config")
@@ -41,7 +43,7 @@ def make_mixed_inputs(model: Any, generator: torch.Generator) -> Inputs | None:
         return None
     media = make_image(model, generator) if sees else _make_sound(config, generator)
     token = getattr(config, "image_token_id" if sees else "audio_token_id", None)
-    if token is None:  # two towers, as CLIP
+    if token is None:  # two towers, as in CLIP
         return _select(model, {**make_text(model, generator), **media})
     if config.model_type in _SEVERAL_IMAGES:
         media = {"pixel_values": media["pixel_values"][None]}
@@ -64,21 +66,23 @@ def _make_sound(config: Any, generator: torch.Generator) -> Inputs:
 def _make_prompt(
     model: Any, token: int, number: int, generator: torch.Generator
 ) -> Inputs:
-    """Return a text whose second token is followed by those of an image or a sound."""
+    """Return a text with the tokens of an image or a sound after its first token."""
     text = make_text(model, generator)["input_ids"]
     names = ("image_token_id", "audio_token_id", "video_token_id")
     special = [getattr(model.config, name, None) for name in names]
     reserved = torch.tensor([value for value in special if value is not None])
     allowed = next(value for value in range(len(reserved) + 1) if value not in special)
-    # Further tokens of an image or sound would ask for further features.
+    # Any further tokens of an image or a sound would require further features.
     text[torch.isin(text, reserved)] = allowed
     tokens = torch.cat([text[:, :1], torch.full((1, number), token), text[:, 1:]], 1)
     return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
 
 
 def _count_features(model: Any, media: Mapping[str, Tensor]) -> int | None:
-    """Return how many features the model makes of its image or sound; None where its encoder takes
-    something else."""
+    """Return the number of features that the model computes from its image or sound.
+
+    Returns None if its encoder takes something else.
+    """
     kind = "image" if "pixel_values" in media else "audio"
     extract = getattr(model, f"get_{kind}_features", None)
     if extract is None:
@@ -95,7 +99,7 @@ def _count_features(model: Any, media: Mapping[str, Tensor]) -> int | None:
 def _choose_arguments(
     extract: Callable[..., Any], media: Mapping[str, Tensor]
 ) -> dict[str, Tensor] | None:
-    """Return those of the inputs that an encoder takes; None where it needs others."""
+    """Return the inputs that an encoder takes, or None if it needs others."""
     for name, parameter in signature(extract).parameters.items():
         required = parameter.default is Parameter.empty and parameter.kind not in (
             Parameter.VAR_KEYWORD,
@@ -108,7 +112,7 @@ def _choose_arguments(
 
 
 def _count_by_length(model: Any, media: Mapping[str, Tensor]) -> int | None:
-    """Return the number of features as encoders like Qwen2-Audio's compute it for a sound."""
+    """Return the number of features of a sound, computed as in encoders like Qwen2-Audio's."""
     tower = getattr(model.base_model, "audio_tower", None)
     count = getattr(tower, "_get_feat_extract_output_lengths", None)
     if count is None or "feature_attention_mask" not in media:

@@ -1,8 +1,8 @@
-"""Downloads the model of a source that names one of a hub, before its exporter runs.
+"""Downloads the hub model that a source names, before its exporter runs.
 
-An exporter that asks a network would run in each build, since nobody knows what it is answered
-next time. So this is a process of its own, and the exporter reads what it left in huggingface_hub's
-cache, as files whose content is in the key of the export.
+An exporter that makes network requests would have to run in each build, since the next answer is
+unknown. So the download is a process of its own, and the exporter reads the files that it left in
+huggingface_hub's cache, whose content is in the key of the export.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ from pipeline.store.workspace import Workspace
 
 
 def fetch_source(workspace: Workspace, inputs: ExportInputs, stages: Stages) -> None:
-    """Download the model of `models/<model>.yaml` where it names one of a hub, unless it is in the
-    cache. The store keeps the digests of a commit's files, so that a second run asks no hub.
+    """Download the hub model that `models/<model>.yaml` names, unless it is in the cache.
+
+    The store keeps the digests of a commit's files, so a second run makes no request to a hub.
 
     Raises:
-        SourceError: something in the file is wrong, the revision is no commit, or the model can't
-            be had (`hub.download`).
+        SourceError: the file is invalid, the revision is not a commit, or the model can't be
+            downloaded (`hub.download`).
     """
     file = workspace.root / inputs.path
     if file.suffix != ".yaml":

@@ -1,9 +1,9 @@
-"""A second example of a method, with other values of the integers that decide where a decoder is:
-the counters of a static cache, and the token with which it begins.
+"""A second example of a method, with other values of the integers that track a decoder's position.
 
-The example of the export has one value of each, from which random inputs draw theirs. So what the
-method makes of them alone, such as the counter that it returns, was alike in each call, and a
-package that holds it as a constant could not be told from a sound one.
+These are the counters of a static cache, and the token with which the decoder begins. The example
+of the export has one value of each, from which random inputs draw theirs. So results that depend on
+them alone, such as the counter that a method returns, were the same in each call, and a package
+that holds them as constants could not be distinguished from a correct one.
 """
 
 from __future__ import annotations
@@ -23,9 +23,12 @@ _TOKENS = (_START, "input_ids", "inputs_embeds")
 
 
 def move_example(program: ExportedProgram) -> list[tuple[Any, ...]]:
-    """Return the example of a program with each counter of its static caches one further, and
-    another token to begin with, as arguments and keywords; nothing for a program that has neither,
-    or that transformers did not export."""
+    """Return a program's example with the counters of its static caches advanced by one.
+
+    The token with which the decoder begins is changed, too. Returns a list of the example's
+    arguments and keywords; it is empty if the program has no counters and no such token, or if
+    transformers did not export it.
+    """
     if not program.example_inputs or not read_record("", program.graph_module.meta):
         return []
     arguments, keywords = copy.deepcopy(program.example_inputs)
@@ -33,13 +36,13 @@ def move_example(program: ExportedProgram) -> list[tuple[Any, ...]]:
     for layer in layers:
         layer.cumulative_length = layer.cumulative_length + 1
     start = keywords.get(_START)
-    if start is not None:  # any other number below that of tokens
+    if start is not None:  # any other valid token
         keywords[_START] = torch.where(start > 0, start - 1, start + 1)
     return [(arguments, keywords)] if layers or start is not None else []
 
 
 def _find_layers_with_room(keywords: Mapping[str, Any]) -> list[Any]:
-    """Return the layers of static caches, if they have room for the tokens and one more."""
+    """Return the layers of static caches, if all have room for the tokens and one more."""
     layers = [layer for value in keywords.values() for layer in _find_layers(value)]
     lengths = [keywords[name].shape[1] for name in _TOKENS if name in keywords]
     added = max(lengths, default=1) + 1
@@ -50,8 +53,10 @@ def _find_layers_with_room(keywords: Mapping[str, Any]) -> list[Any]:
 
 
 def _find_layers(value: Any) -> Iterator[Any]:
-    """Yield the layers of a cache that count their positions in a tensor: of a decoder's own
-    attention, where it also attends to an encoder."""
+    """Yield the layers of a cache that count their positions in a tensor.
+
+    For a decoder that also attends to an encoder, these are the layers of its self-attention.
+    """
     cache = getattr(value, "self_attention_cache", value)
     for layer in getattr(cache, "layers", ()):
         is_static = hasattr(layer, "max_cache_len")

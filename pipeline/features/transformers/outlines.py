@@ -1,6 +1,6 @@
-"""The form of the results that the store keeps of models of a hub."""
+"""The form of the results that the store keeps about a hub's models."""
 
 from __future__ import annotations
 
-# Of a model at a commit: by its path, the digest of each file.
+# For a model at a commit: the digest of each file, by path.
 HUB_FILES = {"files": dict[str, str]}

@@ -1,5 +1,8 @@
-"""Keeps transformers' patches of torch and ExecuTorch in force while a program that its exporters
-made is lowered, as they are there: some programs have other bytes without them."""
+"""Applies transformers' patches of torch and ExecuTorch while lowering a program that it exported.
+
+transformers' exporters have these patches in force, too: without them, some programs have other
+bytes.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +19,18 @@ from pipeline.store.toolchain import version_of
 
 
 class PatchedLowering(CompileListener):
-    """Applies the patches that the programs of a unit name. It learns nothing."""
+    """Applies the patches that the programs of a unit name. It reports no facts."""
 
     def __init__(self) -> None:
         self._patches: list[str] = []
         self._version = ""
 
     def add_sources(self, methods: Mapping[str, UnloweredMethod]) -> None:
-        """Take the names of patches. Raises SourceError where this environment has another release
-        of transformers than the export had."""
+        """Read the names of the patches.
+
+        Raises SourceError if the installed transformers differs from the release that exported a
+        program.
+        """
         names: set[str] = set()
         for name, method in methods.items():
             if record := read_record(name, method.program.graph_module.meta):
@@ -40,13 +46,13 @@ class PatchedLowering(CompileListener):
         if not self._patches:
             yield
             return
-        # Importing it registers them.
+        # The import registers the patches.
         from transformers.exporters import exporter_executorch  # noqa: F401
         from transformers.exporters.utils import apply_patches
 
         patched = {"version": self._version, "patches": self._patches}
         with ExitStack() as stack:
-            # A backend may make something else of a partition under patches.
+            # A backend may produce another result for a partition under patches.
             stack.enter_context(
                 keyed_preprocess({**more_key.get(), "transformers": patched})
             )
@@ -57,7 +63,7 @@ class PatchedLowering(CompileListener):
 
 
 def _check_version(method: str, exported: str) -> None:
-    installed = version_of("transformers")  # with a digest of files that were edited
+    installed = version_of("transformers")  # includes a digest of edited files
     if installed != exported:
         raise SourceError(
             f"{method}: lowering it needs the patches of transformers {exported}, which exported "
@@ -69,9 +75,11 @@ def _check_version(method: str, exported: str) -> None:
 
 @contextmanager
 def _fresh_patterns() -> Iterator[None]:
-    """Let XNNPACK export the graphs that it looks for within the context, and again after it: it
-    keeps them for the life of a process, whose earlier work would show in the bytes. This can go
-    when `executorch.backends.xnnpack.partition.graphs` keeps none."""
+    """Make XNNPACK export its pattern graphs anew, both within the context and after it.
+
+    It keeps these graphs for the life of a process, so earlier work would show in the bytes. This
+    can go when `executorch.backends.xnnpack.partition.graphs` keeps none.
+    """
     from executorch.backends.xnnpack.partition.graphs import bilinear_2d, sdpa
 
     caches = (sdpa.get_graphs, bilinear_2d._get_bilinear_2d_graphs)

@@ -1,4 +1,4 @@
-"""Inputs of one kind, made up from a config: text, an image, or a sound."""
+"""Makes up inputs of one kind from a config: text, an image, or a sound."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from torch import Tensor
 
 _TOKENS = 8
 _SECONDS = 1
-_SAMPLES = 16_000  # a second, of nearly all models of sound
-_FRAMES = 100  # a second, of features of a sound
+_SAMPLES = 16_000  # per second, for nearly all sound models
+_FRAMES = 100  # per second, in the features of a sound
 
 
 def make_text(model: Any, generator: torch.Generator) -> dict[str, Tensor]:
@@ -30,11 +30,14 @@ def make_image(model: Any, generator: torch.Generator) -> dict[str, Tensor]:
 
 
 def make_features(config: Any, generator: torch.Generator) -> dict[str, Tensor]:
-    """Return `input_features`: [1, bins, frames] for models like Whisper; of a model whose frames
-    may be of any number, [1, frames, bins] with an `attention_mask`, int64 [1, frames]."""
+    """Return `input_features` of a sound.
+
+    Models like Whisper take [1, bins, frames]. Models that accept any number of frames take [1,
+    frames, bins], with an `attention_mask`, int64 [1, frames].
+    """
     channels = getattr(config, "input_feat_per_channel", None)
     if channels is None:
-        # The encoder of Whisper halves the number of frames by a convolution with stride 2.
+        # Whisper's encoder halves the number of frames by a convolution with stride 2.
         frames = 2 * getattr(config, "max_source_positions", 1500)
         shape = (1, config.num_mel_bins, frames)
         return {"input_features": torch.rand(shape, generator=generator)}

@@ -1,9 +1,10 @@
-"""`doit pretrained`: a package as `ExportedModel.from_pretrained` of transformers reads one.
+"""`doit pretrained`: writes a package in the form that transformers' `ExportedModel` reads.
 
-Its runner loads a `.pte` for each component and calls the method `forward` of it; `export.json`
-says how arguments are flattened and results put together. The methods are those of the package:
-nothing is compiled again. Weights that methods share stand in each file, since transformers'
-runner loads no data beside a program. Source: `transformers/exporters/base.py` of 5.24.
+transformers' runner loads a `.pte` for each component and calls its method `forward`; `export.json`
+describes how to flatten arguments and reassemble results (`ExportedModel.from_pretrained`). The
+methods come from the package: nothing is compiled again. Weights that methods share are repeated in
+each file, since that runner loads no data next to a program. Source:
+`transformers/exporters/base.py` of 5.24.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from pipeline.store.files import make_folder, record_bytes, write_atomically
 from pipeline.store.pieces import join_pieces
 from pipeline.store.store import MissingBlobError, Store
 
-if TYPE_CHECKING:  # which takes seconds
+if TYPE_CHECKING:  # its import takes seconds
     from pipeline.compile.objects import MethodObject
 
 FOLDER = "pretrained"
 _CALLED = "forward"  # the method that transformers' runner calls
-_SCHEMA = 1  # of export.json
+_SCHEMA = 1  # the schema version of export.json
 Json = Mapping[str, Any]
 
 
@@ -40,8 +41,8 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
     """Write the folder of each package, and yield its path.
 
     Raises:
-        PipelineError: a package is not built as it is asked for, is of no model that transformers'
-            exporters exported, or keeps weights apart from its program.
+        PipelineError: a package's build is out of date, its model was not exported by transformers'
+            exporters, or it keeps weights apart from its program.
     """
     for package in known_packages(plan, words):
         plan.check(package)
@@ -55,7 +56,7 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
 
 
 def write_folder(plan: Plan, package: str) -> Path:
-    """Write the folder of a package that is built, and return it. Raises PipelineError."""
+    """Write the folder of a built package, and return it. Raises PipelineError."""
     workspace = plan.workspace
     store = workspace.store
     link = plan.link(package)
@@ -69,7 +70,9 @@ def write_folder(plan: Plan, package: str) -> Path:
             records[method] = _read_record(package, method, source)
     make_folder(workspace.logs, workspace.build)
     make_folder(folder, workspace.build)
-    with logging_to(workspace.logs / f"{FOLDER}.log"):  # libraries warn as they load
+    with logging_to(
+        workspace.logs / f"{FOLDER}.log"
+    ):  # libraries print warnings as they load
         from pipeline.compile.objects import parse_object
     for action in compiles:
         if (entry := store.get(action.digest)) is None:
@@ -84,7 +87,7 @@ def write_folder(plan: Plan, package: str) -> Path:
 
 
 def _read_record(package: str, method: str, source: MethodSource) -> Json:
-    """Return what transformers recorded of a method."""
+    """Return the record that transformers' exporters left about a method."""
     with open_archive(source.archive) as archive:
         graph = archive.program(source.entry)["graph_module"]
     custom = json.loads((graph.get("metadata") or {}).get("custom", "{}"))
@@ -98,7 +101,7 @@ def _read_record(package: str, method: str, source: MethodSource) -> Json:
 
 
 def _take_method(unit: MethodObject, method: str, store: Store) -> MethodObject:
-    """Return one method of a unit as an object of its own, called `forward`."""
+    """Return one method of a unit as a separate object, named `forward`."""
     from pipeline.compile.objects import program_from_bytes, program_to_bytes, put_blob
 
     program = program_from_bytes(store.read(unit.program.digest))
@@ -134,7 +137,7 @@ def _link(
 def _write(
     folder: Path, programs: Mapping[str, Path], records: Mapping[str, Json]
 ) -> None:
-    """Write the files of the folder, `export.json` last, which names the others."""
+    """Write the files of the folder; `export.json`, which names the others, comes last."""
     components = {}
     configs: Json = {}
     for method, record in records.items():

@@ -1,9 +1,10 @@
-"""What an export by transformers' exporters records in its program: which patches of torch and
-ExecuTorch must be in force while it is lowered, and what `ExportedModel` of transformers asks for.
+"""The record that an export by transformers' exporters leaves in its program.
 
-It stands in the metadata of the program's graph, which an archive keeps, and so belongs to the
-digest of the program: what is compiled of it has another key with another release of transformers
-or other patches.
+It names the patches of torch and ExecuTorch that must be in force while the program is lowered, and
+holds what transformers' `ExportedModel` needs.
+
+The record is in the metadata of the program's graph, which an archive keeps, so it is part of the
+program's digest: with another release of transformers or other patches, compiles have other keys.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 from pipeline.store.errors import SourceError
 
-# Names of transformers' own: an archive chooses among them, and names no code.
+# transformers' own names: an archive selects among them, and can't name code.
 PATCHES = ("executorch", "executorch.xnnpack")
 _CUSTOM, _KEY = "custom", "transformers"
 
@@ -29,8 +30,10 @@ def write_record(metadata: dict[str, Any], record: Mapping[str, Any]) -> None:
 
 
 def read_record(method: str, metadata: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the record of a program; None where transformers did not export it. Raises SourceError
-    for what no export of this package writes."""
+    """Return the record of a program, or None if transformers did not export it.
+
+    Raises SourceError for a record that no export of this package writes.
+    """
     custom = metadata.get(_CUSTOM)
     record = custom.get(_KEY) if isinstance(custom, dict) else None
     if record is None:

@@ -1,5 +1,8 @@
-"""The folder of a model at the revision that a source names: one of the workspace, as `hf download`
-notes it there, or one in huggingface_hub's cache."""
+"""Finds the folder of a model at the revision that a source names.
+
+It is a folder of the workspace, in which `hf download` recorded the revision, or one in
+huggingface_hub's cache.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,15 @@ from pathlib import Path
 from pipeline.features.transformers.hub import find_snapshot, is_commit, is_on_hub
 from pipeline.store.errors import SourceError
 
-# Of each file, its commit, its tag and when it came, a line each.
+# One note per file, with the commit, the tag and the time of the download on a line each.
 _NOTES = ".cache/huggingface/download"
 
 
 def find_folder(model: str | Path, revision: str) -> Path:
-    """Return the folder of a model: of a hub's, that of its snapshot, which is downloaded already.
+    """Return the folder of a model; for a hub's model, the snapshot that was downloaded already.
 
     Args:
-        revision: a commit, as a hub spells it; "" for a folder of any.
+        revision: a commit, as a hub spells it; "" accepts a folder of any revision.
 
     Raises:
         SourceError: a hub's model is not in the cache, or the folder is of another revision.
@@ -36,8 +39,7 @@ def find_folder(model: str | Path, revision: str) -> Path:
 
 
 def _check_revision(folder: Path, revision: str) -> None:
-    """Raise SourceError where a folder was downloaded at another revision, or where nothing in it
-    says at which.
+    """Raise SourceError if a folder was downloaded at another revision, or at an unknown one.
 
     Args:
         revision: a commit, as a hub spells it.

@@ -1,5 +1,7 @@
-"""Inputs with which a model is exported where nobody gives any. Only their shapes and dtypes are in
-the exported program."""
+"""Makes up the inputs with which a model is exported if its source gives none.
+
+The exported program depends only on their shapes and dtypes.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,10 @@ _KINDS = ("text_config", "vision_config", "audio_config")
 
 
 def make_sample_inputs(model: Any) -> dict[str, Tensor]:
-    """Return arguments of a model's `generate` or `forward`, of one sample, as `plain_inputs` and
-    `mixed_inputs` make them.
+    """Return arguments of a model's `generate` or `forward` for one sample.
 
-    Raises SourceError for a model that takes something else.
+    `plain_inputs` and `mixed_inputs` make them. Raises SourceError if the model takes something
+    else.
     """
     generator = torch.Generator().manual_seed(0)
     if sum(hasattr(model.config, kind) for kind in _KINDS) > 1:

@@ -19,7 +19,7 @@ _DTYPES = {
     "float16": torch.float16,
     "bfloat16": torch.bfloat16,
 }
-# Arguments of `Exported`, and what they must be.
+# The arguments of `Exported`, with the types and descriptions of their values.
 _KEYS: Mapping[str, tuple[type, str]] = {
     SOURCE: (str, "the path of a folder, from the workspace, or a model of a hub"),
     "task": (str, "a task, such as text-generation"),
@@ -34,10 +34,12 @@ _KEYS: Mapping[str, tuple[type, str]] = {
 
 
 def read_source(path: str) -> Callable[..., Any]:
-    """Return the `export_methods` of a source: a function whose keywords take the place of what the
-    file says, as the `export` of a package config gives them.
+    """Return the `export_methods` of a source.
 
-    Raises SourceError with all that is wrong, each with its line.
+    It is a function whose keywords override the values in the file; they come from the `export` of
+    a package config.
+
+    Raises SourceError with all mistakes, each with its line.
     """
     file = Path(path)
     written = read_options(file)
@@ -54,7 +56,7 @@ def read_source(path: str) -> Callable[..., Any]:
 
 
 def read_options(file: Path) -> Mapping[str, Any]:
-    """Return what a source says. Raises SourceError with all that is wrong in it."""
+    """Return the options in a source file. Raises SourceError with all of its mistakes."""
     name = f"{file.parent.name}/{file.name}"
     node = load_nodes(file.read_bytes(), name)
     if node is None or not isinstance(node.value, dict) or SOURCE not in node.value:
@@ -71,7 +73,7 @@ def read_options(file: Path) -> Mapping[str, Any]:
 def merge_parameters(
     file: Path, written: Mapping[str, Any], parameters: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return what a source says, or a package config in place of it. Raises SourceError."""
+    """Return a source's options, overridden by a package config's. Raises SourceError."""
     _check(parameters, f"{file.parent.name}/{file.name}: export")
     return {**written, **parameters}
 
@@ -79,7 +81,7 @@ def merge_parameters(
 def _check(
     values: Mapping[str, Any], file: str, lines: Mapping[str, int] | None = None
 ) -> None:
-    """Raise SourceError for keys that no source has, and for values that they can't have."""
+    """Raise SourceError if a key is unknown or has an invalid value."""
     problems = []
     for key, value in values.items():
         line = (lines or {}).get(key, 0)

@@ -1,4 +1,4 @@
-"""The class of transformers that reads a folder, by the task that it is for."""
+"""Finds the class of transformers that reads a folder, by the model's task."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pipeline.features.transformers.hugging_face import Model, import_transforme
 from pipeline.store.errors import SourceError, did_you_mean
 
 _PREFIX = "AutoModelFor"
-# As in `transformers.pipelines.SUPPORTED_TASKS`, without the prefix, and the tasks of older
-# releases for which models are still called so.
+# As in `transformers.pipelines.SUPPORTED_TASKS`, without the prefix; also tasks of older releases
+# that models still name.
 TASKS = {
     "audio-classification": ("AudioClassification",),
     "automatic-speech-recognition": ("SpeechSeq2Seq", "CTC"),
@@ -41,8 +41,10 @@ TASKS = {
 
 
 def find_auto_class(model: Model, task: str) -> str:
-    """Return the name of the class that reads a model's folder: of those of the task, the one that
-    knows its architecture. Without a task, that is `AutoModel`.
+    """Return the name of the class that reads a model's folder.
+
+    Among the classes of the task, it is the one that knows the model's architecture. Without a
+    task, it is `AutoModel`.
 
     Raises SourceError for an unknown task.
     """

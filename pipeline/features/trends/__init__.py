@@ -1,7 +1,7 @@
-"""Trends: how the figures of packages went from revision to revision.
+"""Trends: the figures of packages over revisions.
 
-history   a bounded record in the store, a row for each package and commit
-past      the commits of baselines, from which a history begins
+history   a bounded record in the store, with a row for each package and commit
+past      the commits of baselines, with which a history begins
 section   the table on the page over all packages
 """
 

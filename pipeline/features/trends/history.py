@@ -1,9 +1,9 @@
 """The history of packages' figures: a row for each package and commit, in the store.
 
-Results in a store name no commit, and `build/` holds the last build alone. So each run from a clean
-checkout notes the figures of what it validated, in `history.json` of its store, where CI and fresh
-checkouts find them. It is no part of any key, and may be deleted. Rows of all workspaces that share
-the store stand in one file; the oldest go.
+Results in a store name no commit, and `build/` holds only the last build. So each run from a clean
+checkout records the figures of the packages that it validated in `history.json` of its store, where
+CI and fresh checkouts find them. The file is not part of any key, and may be deleted. It holds rows
+of all workspaces that share the store; the oldest rows are dropped.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ def find_histories(
 ) -> dict[str, list[Row]]:
     """Return the rows of packages, the oldest first, by package.
 
-    A row has `commit`, `time` in seconds of the clock, `size` in bytes, `delegated`, the share of
-    nodes, `sqnr_db`, the worst of all outputs, `latency`, the median of the slowest method in
-    milliseconds, and `processor`, which that is of. What is not known is None.
+    A row has `commit`, `time` in seconds since the epoch, `size` in bytes, `delegated`, the share
+    of nodes, `sqnr_db`, the worst of all outputs, `latency`, the median of the slowest method in
+    milliseconds, and `processor`, on which the latency was measured. Unknown values are None.
     """
     rows = _read_rows(workspace.store)
     if not rows:
@@ -70,8 +70,10 @@ def find_histories(
 def record_figures(
     workspace: Workspace, events: Sequence[Event], caches: Mapping[str, Any]
 ) -> None:
-    """Note the figures of the packages that a run validated, if its checkout is a commit's. A
-    store that can't be written notes nothing."""
+    """Record the figures of the packages that a run validated, if its checkout is a clean commit.
+
+    If the store can't be written, nothing is recorded.
+    """
     packages = {str(event.package) for event in events if event.kind == "validate"}
     if not packages:
         return
@@ -100,8 +102,11 @@ def record_figures(
 
 
 def _identify(workspace: Workspace) -> str:
-    """Return what tells a workspace from others that share its store: where its repository comes
-    from, or where it stands. It is hashed, since an address may hold a secret."""
+    """Return a text that distinguishes a workspace from others that share its store.
+
+    It is the hash of the repository's origin and the path in it, or of the workspace's path; an
+    origin may hold a secret.
+    """
     origin = str(workspace.root).encode()
     with suppress(PipelineError):
         address = run_git(workspace.root, "config", "--get", "remote.origin.url")
@@ -139,7 +144,7 @@ def _read_rows(store: Store) -> list[Row]:
 
 
 def _add_rows(store: Store, rows: Sequence[Row]) -> None:
-    """Add rows, each in place of the one of its package and commit."""
+    """Add rows, each replacing the row of its package and commit."""
     places = {_place(row) for row in rows}
     with suppress(OSError), store.lock("history"):
         kept = [row for row in _read_rows(store) if _place(row) not in places]

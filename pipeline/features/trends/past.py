@@ -1,4 +1,4 @@
-"""The figures that were accepted at earlier commits: the revisions of a baseline, from git."""
+"""Reads the figures accepted at earlier commits: the revisions of a baseline, from git."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ _MOST = 12  # commits: parsing a baseline takes some milliseconds
 def read_accepted_figures(
     workspace: Workspace, package: str
 ) -> Iterator[tuple[str, int, dict[str, Any]]]:
-    """Yield the latest commits that changed a package's baseline, the oldest first, each with its
-    time in seconds and the figures that it accepted. One that can't be read is passed over."""
+    """Yield the latest commits that changed a package's baseline, the oldest first.
+
+    Each comes with its time in seconds and the figures that it accepted. Commits whose baseline
+    can't be read are skipped.
+    """
     path = workspace.baseline(package).relative_to(workspace.root).as_posix()
     words = ("log", "-n", str(_MOST), "--format=%H %ct", "--", path)
     try:
@@ -31,5 +34,5 @@ def read_accepted_figures(
             if not blob.returncode:
                 for figures in call_all("parse_baseline", blob.stdout, path):
                     yield commit, seconds, figures
-        except PipelineError:  # of another form, or removed by that commit
+        except PipelineError:  # an unknown form, or removed by that commit
             continue

@@ -21,7 +21,7 @@ _COLUMNS: dict[str, tuple[str, Callable[[float], str]]] = {
 
 
 def section(entries: Sequence[Entry]) -> ReportSection:
-    """Return the section of how the figures of packages went, of those with several revisions."""
+    """Return the section with the trends of the packages that have several revisions."""
     rows: list[Row] = []
     for entry in entries:
         if len(entry.history) > 1:
@@ -42,11 +42,10 @@ def _describe(history: Sequence[Json]) -> Iterator[tuple[str, Cell | str]]:
 def _make_cell(
     history: Sequence[Json], field: str, style: Callable[[float], str]
 ) -> Cell:
-    """Return the figure of the last revision, its line, and the last revision before at which it
-    was another one."""
+    """Return the last revision's figure, with a line and the previous figure that differs."""
     values = [row[field] for row in history]
     if field == "latency":
-        # Those of another machine say nothing of this one's.
+        # Latencies of another machine don't compare with this one's.
         processor = history[-1]["processor"]
         values = [
             row[field] if row["processor"] == processor else None for row in history
@@ -63,7 +62,10 @@ def _make_cell(
 
 
 def _draw_line(values: Sequence[float | None]) -> str:
-    """Return the points of a line through values, within a box of 100 by 20; "" for one value."""
+    """Return the points of a line through values, within a box of 100 by 20.
+
+    Returns "" for fewer than two values.
+    """
     places = [(place, value) for place, value in enumerate(values) if value is not None]
     if len(places) < 2:
         return ""

@@ -1,23 +1,23 @@
-"""Tuning: find the alternatives of a package's config that serve it best.
+"""Tuning: finds the best alternatives for a package's config.
 
-config    the section `tune` of a package config
-space     the alternatives of a space, and the config of each combination
-planning  the mistakes in a space, with their lines
-screening the figures of all combinations, predicted from quantized programs
-prediction what one quantized program tells
-estimates predictions, corrected by trials
-guided    which combinations are tried where they are predicted
-sampler   which are tried otherwise: all of them, or those that Optuna's sampler asks for
-trials    trials as packages of a workspace beside the user's, lowered and validated by doit
-figures   the figures of a trial, by name
-ranking   limits, the Pareto front, and the best trial
-joint     one trial of each of several packages, within a limit on their sum
-sharing   the weights that packages of a family have in common
-edit      values put into a config file, whose other lines stay as they are
-search    the trials of a package, batch by batch
-table     the result as a table
-page      the result as a page and as JSON
-verb      `doit tune`
+config     the section `tune` of a package config
+space      the alternatives of a space, and the config of each combination
+planning   the mistakes in a space, with their lines
+screening  the figures of all combinations, predicted from quantized programs
+prediction the figures predicted from one quantized program
+estimates  predictions, corrected by trials
+guided     which combinations are tried if their figures are predicted
+sampler    which are tried otherwise: all, or those that Optuna's sampler asks for
+trials     trials as packages of a separate workspace, lowered and validated by doit
+figures    the figures of a trial, by name
+ranking    limits, the Pareto front, and the best trial
+joint      one trial of each of several packages, within a limit on their sum
+sharing    the weights that packages of a family share
+edit       puts values into a config file, and leaves its other lines as they are
+search     the trials of a package, batch by batch
+table      the result as a table
+page       the result as a page and as JSON
+verb       `doit tune`
 """
 
 from __future__ import annotations

@@ -13,19 +13,19 @@ from pipeline.features.tuning.figures import DIRECTIONS, split_limit
 from pipeline.store.errors import did_you_mean
 from pipeline.store.sizes import parse_size
 
-if TYPE_CHECKING:  # whose fields this module adds to
+if TYPE_CHECKING:  # this module adds a field to it
     from pipeline.config.models import PackageConfig
 
 
 def _check_figure(name: str) -> str:
-    """Return the name of a figure; one with a dot is looked up in the report of a trial."""
+    """Return the name of a figure; a name with a dot is looked up in the report of a trial."""
     if name not in DIRECTIONS and "." not in name:
         raise rule(f"must be a figure; {did_you_mean(name, DIRECTIONS)}")
     return name
 
 
 def _check_limit_name(name: str) -> str:
-    """Return the name of a limit, which is on a figure."""
+    """Return the name of a limit, which must name a figure."""
     side, figure = split_limit(name)
     if not side:
         raise rule(f"must be min_<figure> or max_<figure>, such as min_{name}")
@@ -34,7 +34,7 @@ def _check_limit_name(name: str) -> str:
 
 
 def _check_limit(value: float | str) -> float | str:
-    """Return a limit, a number or a size."""
+    """Return a limit, which must be a number or a size."""
     if isinstance(value, str) and parse_size(value) is None:
         raise rule("must be a number, or a size such as 40MB")
     return value
@@ -44,7 +44,7 @@ def _text(pattern: str) -> WithJsonSchema:
     return WithJsonSchema({"type": "string", "pattern": pattern})
 
 
-# What is wrong with a path is said of the whole space.
+# A mistake in a path is reported with the whole space.
 SettingPath = Annotated[str, _text(r"^(methods|defaults|emit)(\.[^.\s]+)+$")]
 FigureName = Annotated[str, AfterValidator(_check_figure), _text(r"^\S+$")]
 LimitName = Annotated[str, AfterValidator(_check_limit_name), _text(r"^(min|max)_\S+$")]
@@ -52,7 +52,7 @@ Limit = Annotated[float | str, AfterValidator(_check_limit)]
 
 
 class TuneConfig(Options):
-    """The alternatives that `doit tune` tries for a package, and what it judges them by."""
+    """The alternatives that `doit tune` tries for a package, and the figures it judges them by."""
 
     space: dict[
         SettingPath, Annotated[tuple[Any, ...], Field(strict=False, min_length=1)]
@@ -92,7 +92,7 @@ class TuneConfig(Options):
 
 
 def add_fields() -> dict[str, tuple[Any, Any]]:
-    """Return the field of packages, which no key holds."""
+    """Return the field that this feature adds to package configs, which is part of no key."""
     text = (
         "The alternatives that `doit tune` tries, and the figures that it ranks them by. This "
         "section is in no key, so a change of it rebuilds nothing."
@@ -102,5 +102,5 @@ def add_fields() -> dict[str, tuple[Any, Any]]:
 
 
 def summarize(config: PackageConfig, has_variables: bool) -> Mapping[str, Any] | None:
-    """Return whether a package has a space, as a mapping; None where it has none."""
+    """Return a mapping if a package has a space, or None."""
     return {"tuned": True} if getattr(config, "tune") else None  # noqa: B009 - mypy knows no such field

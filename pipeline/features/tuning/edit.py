@@ -1,8 +1,8 @@
-"""Puts the alternatives of a trial into a config file. Every other line stays as it is, comments
-and spaces too.
+"""Puts the alternatives of a trial into a config file.
 
-What was edited is composed and compared with the trial before it is written, so a file in which a
-text stands for several values (an anchor, say) is left alone.
+Every other line stays as it is, including comments and spaces. The edited text is composed and
+compared with the trial before it is written, so a file in which a text stands for several values
+(an anchor, for example) is left alone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pipeline.store.files import read_text_file, write_atomically
 
 
 def write_choice(space: Space, trial: Trial) -> str:
-    """Put the alternatives of a trial into the file of its package; return a line that says so.
+    """Put the alternatives of a trial into its package's file, and return a line that says so.
 
     Raises:
         PipelineError: the file can't be edited without changing anything else.
@@ -36,7 +36,8 @@ def write_choice(space: Space, trial: Trial) -> str:
     before = read_text_file(space.path)
     aim = make_trial_data(compose_choice(space, trial.choice))
     for text in _list_edits(before.decode(), space.select(trial.choice)):
-        # The text of a value may stand for others too: only what composes to the trial is written.
+        # The text of a value may stand for other values, too: write only what composes to the
+        # trial.
         if _compose_text(space, text.encode()) == aim:
             if text.encode() != before:
                 write_atomically(space.path, text.encode())
@@ -51,8 +52,10 @@ def write_choice(space: Space, trial: Trial) -> str:
 
 
 def _compose_text(space: Space, content: bytes) -> Any:
-    """Return what a trial would hold if this were the file of the package; None for a text that
-    makes no config."""
+    """Return the data of a trial with this content as the package's file.
+
+    Returns None if the content is not a valid config.
+    """
     try:
         root = load_nodes(content, space.path.name)
         if root is None:
@@ -63,8 +66,10 @@ def _compose_text(space: Space, content: bytes) -> Any:
 
 
 def _list_edits(text: str, alternatives: Mapping[str, Node]) -> Iterator[str]:
-    """Yield the texts in which alternatives are put: an empty one removes the key, or stands as
-    `null` where a base or the defaults give it a value."""
+    """Yield the texts that result from putting the alternatives into a file.
+
+    An empty alternative removes the key or, if a base or the defaults give it a value, sets `null`.
+    """
     values = []
     for node in alternatives.values():
         values.append([..., None] if node.value is None else [plain(node)])

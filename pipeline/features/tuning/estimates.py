@@ -1,4 +1,4 @@
-"""Estimates of the figures of combinations: predictions, corrected by the trials that were lowered.
+"""Estimates of the figures of combinations: predictions, corrected by trials that were lowered.
 
 An estimate decides what is lowered next, never whether a limit holds.
 """
@@ -13,18 +13,18 @@ from pipeline.features.tuning.screening import Screening, is_screened
 from pipeline.features.tuning.space import Choice, Space
 from pipeline.features.tuning.trials import Trial
 
-# The least that two figures differ by where they are not taken for the same: a share, or dB.
+# Figures that differ by less than this share, or by fewer dB, count as the same.
 _LEAST_SHARE, _LEAST_DECIBELS = 0.01, 0.5
-# By how much a prediction must break a limit where no trial has confirmed it.
+# How far a prediction must break a limit if no trial has confirmed it.
 _FAR_SHARE, _FAR_DECIBELS = 0.1, 3.0
 _SQNR = "sqnr"
 
 
 class Estimates:
-    """Estimates for one search.
+    """The estimates of one search.
 
     Attributes:
-        trials: those that were lowered, by their combination.
+        trials: the trials that were lowered, by combination.
     """
 
     def __init__(self, screening: Screening, space: Space, limits: Limits) -> None:
@@ -32,7 +32,9 @@ class Estimates:
         self._screening = screening
         self._limits = limits
         self._is_screened = list(map(is_screened, space.axes))
-        self._errors: dict[str, float] = {}  # the largest of an estimate, by figure
+        self._errors: dict[
+            str, float
+        ] = {}  # the largest error of an estimate, by figure
 
     @property
     def untried(self) -> list[Choice]:
@@ -40,8 +42,8 @@ class Estimates:
         return [choice for choice in self._screening.names if choice not in self.trials]
 
     def add(self, choice: Choice, trial: Trial) -> None:
-        """Take the figures of a trial, and learn from them how far estimates can be trusted."""
-        # The first trial has no other one to be estimated from.
+        """Add the figures of a trial, which show how far estimates can be trusted."""
+        # The first trial can't be estimated from another one.
         if self.trials:
             for name, value in self.estimate(choice).items():
                 if name in trial.figures:
@@ -50,8 +52,11 @@ class Estimates:
         self.trials[choice] = trial
 
     def estimate(self, choice: Choice) -> dict[str, float]:
-        """Return the figures that a combination would have: those of the most similar trial,
-        changed by the difference of the predictions."""
+        """Return the estimated figures of a combination.
+
+        They are the figures of the most similar trial, changed by the difference between
+        predictions.
+        """
         figures = dict(self._screening.figures.get(choice, {}))
         similar = self._find_similar(choice)
         if similar is None:
@@ -67,8 +72,11 @@ class Estimates:
         return figures
 
     def _find_similar(self, choice: Choice) -> Choice | None:
-        """Return the combination of the most similar trial with figures: above all on the axes that
-        predictions don't see; of several the last."""
+        """Return the combination of the most similar trial that has figures.
+
+        Axes that predictions don't see count first. Among equally similar trials, the last one
+        counts.
+        """
         similar, least = None, (len(choice) + 1, 0)
         for neighbour, trial in self.trials.items():
             distance = self._measure_distance(choice, neighbour)
@@ -77,8 +85,10 @@ class Estimates:
         return similar
 
     def _measure_distance(self, choice: Choice, neighbour: Choice) -> tuple[int, int]:
-        """Return on how many axes that predictions don't see, and on how many others, combinations
-        differ."""
+        """Return the number of axes on which combinations differ.
+
+        The first number counts axes that predictions don't see, the second all others.
+        """
         counts = [0, 0]
         for number, other_number, is_seen in zip(
             choice, neighbour, self._is_screened, strict=True
@@ -87,8 +97,10 @@ class Estimates:
         return counts[0], counts[1]
 
     def is_doubtful(self, choice: Choice) -> bool:
-        """Tell whether the trials that differ from a combination only as predictions see could not
-        be lowered."""
+        """Return whether similar trials exist, and none of them could be lowered.
+
+        Similar trials differ from the combination only on axes that predictions see.
+        """
         trials = [
             trial
             for neighbour, trial in self.trials.items()
@@ -97,8 +109,10 @@ class Estimates:
         return bool(trials) and not any(trial.figures for trial in trials)
 
     def count_unseen(self, choice: Choice, pending: Sequence[Choice]) -> int:
-        """Return how many alternatives of a combination neither a trial nor a pending combination
-        has, on the axes that predictions don't see."""
+        """Return how many of a combination's alternatives no trial or pending combination has.
+
+        Only axes that predictions don't see count.
+        """
         count = 0
         choices = [*self.trials, *pending]
         for axis, number in enumerate(choice):
@@ -107,13 +121,16 @@ class Estimates:
         return count
 
     def breaks_limits(self, figures: Mapping[str, float]) -> bool:
-        """Tell whether estimated figures break a limit; one that is not known breaks none."""
+        """Return whether estimated figures break a limit; an unknown figure breaks none."""
         violations = measure_violations(figures, self._limits, list(figures))
         return any(violation > 0 for violation in violations)
 
     def improve(self, choice: Choice) -> dict[str, float]:
-        """Return the estimate of a combination with accuracy as good as it can well be, by what
-        earlier estimates missed; as it is where a trial of the same quantization was measured."""
+        """Return the estimate of a combination with the most favourable figures that are plausible.
+
+        The margin is the error of earlier estimates. If a trial with the same quantization was
+        measured, the estimate is returned unchanged.
+        """
         figures = self.estimate(choice)
         for neighbour, trial in self.trials.items():
             if trial.figures and self._measure_distance(choice, neighbour)[1] == 0:
@@ -127,27 +144,30 @@ class Estimates:
 
 
 def find_hopeless(screening: Screening, limits: Limits) -> set[Choice]:
-    """Return the combinations that can't be packages, mean the same as another one, or are
-    predicted to break a limit by far, as predictions of no faithful backend are off."""
+    """Return the combinations that are not worth a trial.
+
+    They can't be packages, mean the same as another combination, or are predicted to break a limit
+    by more than predictions are off for any faithful backend.
+    """
     hopeless = set(screening.faults) | screening.duplicates
     for choice, figures in screening.figures.items():
         for name, value in figures.items():
             most = limits.get(f"max_{name}", math.inf)
             least = limits.get(f"min_{name}", -math.inf)
             margin = _FAR_DECIBELS if name == _SQNR else _FAR_SHARE * abs(value)
-            # Written this way, NaN counts as hopeless too.
+            # Written this way, NaN counts as hopeless, too.
             if not least - margin <= value <= most + margin:
                 hopeless.add(choice)
     return hopeless
 
 
 def find_least(name: str) -> float:
-    """Return the least difference of a figure that counts: dB of a ratio, else a share."""
+    """Return the least difference of a figure that counts, in dB for a ratio, else as a share."""
     return _LEAST_DECIBELS if name == _SQNR else _LEAST_SHARE
 
 
 def measure_difference(name: str, value: float, reference: float) -> float:
-    """Return how far two values of a figure are apart: in dB, else as a share of the second."""
+    """Return how far apart two values of a figure are, in dB or as a share of the second."""
     if name == _SQNR:
         return abs(value - reference)
     return abs(value - reference) / (abs(reference) or 1.0)
@@ -156,7 +176,7 @@ def measure_difference(name: str, value: float, reference: float) -> float:
 def differs(
     figures: Mapping[str, float], rival: Mapping[str, float], objectives: Objectives
 ) -> bool:
-    """Tell whether figures are not the same in all objectives, by what counts."""
+    """Return whether figures differ in an objective by more than the least that counts."""
     return is_new(figures, [rival], objectives) or is_new(rival, [figures], objectives)
 
 
@@ -165,7 +185,7 @@ def is_new(
     rivals: Sequence[Mapping[str, float]],
     objectives: Objectives,
 ) -> bool:
-    """Tell whether all rivals are worse than figures in an objective, by what counts."""
+    """Return whether each rival is worse in some objective, by more than the least that counts."""
     return all(_gains(figures, rival, objectives) for rival in rivals)
 
 

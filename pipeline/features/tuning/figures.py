@@ -1,4 +1,4 @@
-"""The figures of a trial by name, as its manifest, contents.json and report have them.
+"""The figures of a trial by name, read from its manifest, contents.json and report.
 
 Sizes are in bytes, latencies in milliseconds, SQNR in dB, shares from 0 to 1.
 """
@@ -18,7 +18,7 @@ from pipeline.store.files import MANIFEST, REPORT
 from pipeline.store.sizes import human_size
 
 Json = Mapping[str, Any]
-# The figures that have a name of their own, with the better direction.
+# The figures that have names of their own, with the better direction.
 DIRECTIONS: Mapping[str, str] = MappingProxyType(
     {
         "size": "min",
@@ -30,9 +30,9 @@ DIRECTIONS: Mapping[str, str] = MappingProxyType(
         "latency": "min",
     }
 )
-# Those that a package has before it is validated.
+# The figures that a package has before it is validated.
 CHEAP = ("size", "delegated_nodes", "delegated_ops", "planned_memory")
-# Those of devices, with the path of the figure in a method's record of a device.
+# The figures of devices, with their paths in a method's record of a device.
 ON_DEVICE: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "latency": ("run_ms",),
@@ -45,7 +45,7 @@ CHOSEN, HELD_OUT = 0, 1  # the halves of the input sets
 
 
 def split_limit(name: str) -> tuple[str, str]:
-    """Return the side of a limit, `min` or `max`, and its figure; "" for any other name."""
+    """Return the side of a limit, `min` or `max`, and its figure; "" and the name for others."""
     side, _, figure = name.partition("_")
     if side in ("min", "max"):
         return side, figure
@@ -53,9 +53,9 @@ def split_limit(name: str) -> tuple[str, str]:
 
 
 def read_figures(folder: Path, names: Sequence[str]) -> dict[str, float]:
-    """Return those of the named figures that the records of a package have.
+    """Return the named figures that the records of a package have.
 
-    Accuracy is that of the first half of the input sets, where there are several. Raises
+    Accuracy is measured on the first half of the input sets, if there are several. Raises
     PipelineError without the feature that reads figures.
     """
     build = _read_build(folder / MANIFEST)
@@ -78,8 +78,10 @@ def _read_build(manifest: Path) -> Json | None:
 
 
 def read_held_out(folder: Path, names: Sequence[str]) -> dict[str, float]:
-    """Return the accuracy of a package on the second half of its input sets, by figure; empty where
-    it was validated on one set alone."""
+    """Return the accuracy of a package on the second half of its input sets, by figure.
+
+    The mapping is empty if the package was validated on only one set.
+    """
     report = _read_report(folder)
     values = {}
     for name in names:
@@ -90,7 +92,7 @@ def read_held_out(folder: Path, names: Sequence[str]) -> dict[str, float]:
 
 
 def find_faults(folder: Path) -> list[str]:
-    """Return why the report of a package calls it failed; empty where it doesn't."""
+    """Return why the report of a package calls it failed; an empty list if it doesn't."""
     report = _read_report(folder)
     if report.get("verdict") != "failed":
         return []
@@ -98,7 +100,7 @@ def find_faults(folder: Path) -> list[str]:
 
 
 def _read_report(folder: Path) -> dict[str, Any]:
-    """Read the report of a package; empty where there is none, or it is of other files."""
+    """Return the report of a package; {} if there is none, or if it describes other files."""
     report = read_fitting(folder / REPORT)
     manifest = read_fitting(folder / MANIFEST)
     if report is None or manifest is None:
@@ -135,8 +137,10 @@ def _find_figure(name: str, figures: Json, report: Json) -> float | None:
 
 
 def _find_accuracy(name: str, report: Json, half: int) -> float | None:
-    """Return the worst SQNR in dB, or the greatest absolute error, over the outputs of all methods
-    on one half of their input sets."""
+    """Return the worst SQNR in dB, or the greatest absolute error, over the outputs of all methods.
+
+    Only one half of their input sets counts.
+    """
     values: list[float] = []
     field = "sqnr_db" if name == "sqnr" else name
     for method in report.get("methods", ()):
@@ -151,13 +155,15 @@ def _find_accuracy(name: str, report: Json, half: int) -> float | None:
 
 
 def _list_outputs(method: Json, half: int) -> Iterator[Json]:
-    """Yield the errors of the outputs of a method on one half of its input sets: the examples, if
-    it has several, else those that were generated at random. One alone belongs to the first
-    half."""
+    """Yield the errors of a method's outputs on one half of its input sets.
+
+    The input sets are the examples, if there are any, else the random ones. A single set belongs to
+    the first half.
+    """
     usual = [run for run in method["runs"] if not run.get("case")]
     examples = [run for run in usual if not run.get("generated")]
     origins = list(dict.fromkeys(run["origin"] for run in examples or usual))
-    # Every other one, so that both halves have some of each part of a recording.
+    # Every other origin, so that both halves have some of each part of a recording.
     chosen = set(origins[half::2])
     for run in usual:
         if run["origin"] in chosen:
@@ -165,7 +171,7 @@ def _list_outputs(method: Json, half: int) -> Iterator[Json]:
 
 
 def _find_on_device(kind: str, device: str, report: Json) -> float | None:
-    """Return the sum of methods' times on a device, or the greatest of their memory."""
+    """Return the sum of the methods' times on a device, or their greatest memory."""
     values = []
     for method in report.get("methods", ()):
         record = (method.get("devices") or {}).get(device) or {}
@@ -180,8 +186,11 @@ def _find_on_device(kind: str, device: str, report: Json) -> float | None:
 
 
 def _find_metric(name: str, report: Json) -> float | None:
-    """Return the value of a metric of the first method that has it, or another of its facts, such
-    as the `drop` against the source. Names of metrics may have dots."""
+    """Return a metric's value from the first method that has it.
+
+    A name that ends in another fact of the metric, such as its `drop` against the source, gives
+    that fact. Names of metrics may contain dots.
+    """
     entry, _, fact = name.rpartition(".")
     for method in report.get("methods", ()):
         metrics = method.get("metrics") or {}
@@ -193,8 +202,11 @@ def _find_metric(name: str, report: Json) -> float | None:
 
 
 def _find_in_record(record: Any, path: Sequence[str]) -> float | None:
-    """Return the number at a path of a record, where members of lists go by their `method` or
-    `name`; a figure with further facts has it as its `value`."""
+    """Return the number at a path of a record, or None.
+
+    Members of lists are found by their `method` or `name`; a figure with further facts has its
+    number in `value`.
+    """
     for key in path:
         if isinstance(record, list):
             names = {

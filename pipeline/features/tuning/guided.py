@@ -1,9 +1,9 @@
-"""Which combinations are lowered where predictions can tell: as few as it takes.
+"""Chooses which combinations to lower if predictions can rank them: as few as necessary.
 
-First the present config and what is predicted to be best, then each alternative that predictions
-don't see, such as a list of partitioners, with the best quantization. From then on whatever is
-estimated to beat the best trial, and last the rest of the estimated front. Where no estimate beats
-what was lowered, the search ends.
+First come the present config and the combination that is predicted to be best, then each
+alternative that predictions don't see, such as a list of partitioners, with the best quantization.
+After that come combinations that are estimated to beat the best trial, and finally the rest of the
+estimated front. When no estimate beats what was lowered, the search ends.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Batches = Generator[Sequence[Choice], Sequence[Trial], None]
 
 
 def can_guide(objectives: Objectives) -> bool:
-    """Tell whether all objectives are predicted."""
+    """Return whether all objectives are predicted."""
     return all(name in PREDICTED for name in objectives)
 
 
@@ -37,13 +37,13 @@ def follow_estimates(
     objectives: Objectives,
     limits: Limits,
 ) -> Batches:
-    """Yield combinations to lower, at most `number`, and take the trials of each batch.
+    """Yield combinations to lower, at most `number`, and receive the trials of each batch.
 
     Args:
         present: the name of the trial that the present config makes.
     """
     estimates = Estimates(screening, space, limits)
-    # In the first batch, so that the search can report what it gains.
+    # The present config is in the first batch, so that the search can report its gain.
     batch = [choice for choice, name in screening.names.items() if name == present]
     while len(estimates.trials) + len(batch) < number and len(batch) < _BATCH:
         choice = _choose_next(estimates, batch, objectives)
@@ -64,10 +64,10 @@ def follow_estimates(
 def _choose_next(
     estimates: Estimates, batch: Sequence[Choice], objectives: Objectives
 ) -> Choice | None:
-    """Return the combination to lower next; None where none would be worth it.
+    """Return the combination to lower next, or None if none is worth it.
 
     Args:
-        batch: those that are chosen already.
+        batch: the combinations that are chosen already.
     """
     figures: dict[Choice, Figures] = {}
     for choice in estimates.untried:
@@ -78,7 +78,7 @@ def _choose_next(
         breaks = estimates.breaks_limits(figures[choice])
         return breaks, *measure_costs(figures[choice], objectives), choice
 
-    # Axes that predictions don't see go first: only trials show what they do.
+    # Alternatives that predictions don't see go first: only trials show their effect.
     unseen = {choice: estimates.count_unseen(choice, batch) for choice in figures}
     most = max(unseen.values(), default=0)
     if most:
@@ -96,7 +96,7 @@ def _choose_next(
     for choice, estimate in figures.items():
         if estimates.is_doubtful(choice) and sound:
             continue
-        # A variant whose estimate matches a failed trial would fail too.
+        # A variant whose estimate matches a failed trial would fail, too.
         if not all(map(partial(differs, estimate, objectives=objectives), failed)):
             continue
         if estimates.breaks_limits(estimates.improve(choice)):

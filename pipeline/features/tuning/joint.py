@@ -1,4 +1,4 @@
-"""One trial of each of several packages, so that sums over all of them hold an app's limits."""
+"""Chooses one trial of each of several packages, so that their sums stay within an app's limits."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from pipeline.store.sizes import human_size
 Sums = tuple[float, ...]  # one for each limited figure
 _Chosen = tuple[tuple[str, Trial], ...]  # trials by package
 _Option = tuple[Sums, float, _Chosen]  # sums, sum of losses
-# By the sums that can be reached, the least sum of losses and the trials that have it.
+# For each reachable tuple of sums, the least total loss and the trials that have it.
 _Reached = dict[Sums, tuple[float, _Chosen]]
-_MOST_CHOICES = 20_000  # of a family's trials
+_MOST_CHOICES = 20_000  # of trials in a family
 
 
 def name_limits(
     searches: Sequence[Any], sizes: Mapping[str, float | None]
 ) -> dict[str, float]:
-    """Return limits by figure, and have all searches read these figures.
+    """Return limits by figure, and make all searches read these figures.
 
-    Memory is the peak on a device where every search has one and the same such figure, else what
-    methods plan.
+    Memory is the peak on a device if all searches have exactly one such figure in common, else the
+    memory that methods plan.
 
     Args:
-        sizes: those of `size` and `memory`, in bytes; None for no limit.
+        sizes: the limits on `size` and `memory`, in bytes; None for no limit.
     """
     common = set.intersection(*(set(search.names) for search in searches))
     peaks = sorted(name for name in common if name.startswith("peak_memory."))
@@ -47,8 +47,10 @@ def name_limits(
 def read_constants(
     plan: Plan, packages: Sequence[str], limits: Mapping[str, float]
 ) -> dict[str, dict[str, float]]:
-    """Return the limited figures of packages as they were built, each as if it shared nothing.
-    Raises PipelineError where one is not."""
+    """Return the limited figures of built packages, each as if it shared nothing.
+
+    Raises PipelineError if a package has no such figure.
+    """
     by_package = {}
     for package in packages if limits else ():
         figures = read_figures(plan.workspace.package(package), list(limits))
@@ -68,21 +70,20 @@ def choose_within(
     constants: Mapping[str, Mapping[str, float]],
     families: Sequence[FamilyWeights] = (),
 ) -> tuple[list[Trial], list[str]]:
-    """Return a trial of each search, and lines that say which.
+    """Return a trial of each search, and lines that describe the choice.
 
-    Of all choices whose sums hold the limits, it is the one that loses least: a trial loses nothing
-    where it is the best of its front by the first objective that has no limit, and 1 where it is
-    the worst. Only choices that another one beats in all sums and in loss are passed over, so no
-    choice is better.
+    It is the choice with the least loss among all choices whose sums are within the limits. By the
+    first objective without a limit, the best trial of a search's front loses 0, and the worst 1.
+    Only choices that another one beats in all sums and in loss are skipped, so no choice is better.
 
     Args:
-        searches: of `search.Search`, whose trials have the limited figures.
+        searches: `search.Search` objects, whose trials have the limited figures.
         limits: the greatest sum by figure, in bytes.
         constants: the figures of packages without alternatives, which count too, by package.
-        families: those of several of these packages, whose common weights count once.
+        families: the families of several of these packages, whose common weights count once.
 
     Raises:
-        PipelineError: no choice holds the limits, or a package has no sound trial.
+        PipelineError: no choice is within the limits, or a package has no sound trial.
     """
     start = tuple(
         sum(figures[name] for figures in constants.values()) for name in limits
@@ -119,8 +120,10 @@ def choose_within(
 def _group(
     searches: Sequence[Any], families: Sequence[FamilyWeights]
 ) -> Iterator[tuple[list[Any], FamilyWeights | None]]:
-    """Yield the searches whose trials can be chosen one by one, and those of each family, whose
-    trials are chosen together."""
+    """Yield groups of searches whose trials are chosen together.
+
+    Each family is a group; each other search is a group by itself.
+    """
     by_package = {search.space.package: search for search in searches}
     for weights in families:
         yield [by_package.pop(package) for package in weights.packages], weights
@@ -131,13 +134,12 @@ def _group(
 def _list_options(
     group: Sequence[Any], weights: FamilyWeights | None, limits: Mapping[str, float]
 ) -> Iterator[_Option]:
-    """Yield each choice of one trial of each search: what it adds to the sums, what it loses, and
-    the trials by package.
+    """Yield each choice of one trial per search: its sums, its loss, and the trials by package.
 
-    A trial that another one beats may share more with a family, so all of a family's count.
+    In a family, all trials count, since a trial that another one beats may share more weights.
 
     Raises:
-        PipelineError: a package has no sound trial, or a family too many choices.
+        PipelineError: a package has no sound trial, or a family has too many choices.
     """
     trials: list[list[tuple[str, Trial, float]]] = []
     for search in group:
@@ -171,7 +173,7 @@ def _list_options(
 
 
 def _find_joint_front(search: Any, limits: Mapping[str, float]) -> list[Trial]:
-    """Return the trials that no other one beats in objectives and limited figures."""
+    """Return the trials that no other trial beats in objectives and limited figures."""
     objectives = {**dict.fromkeys(limits, "min"), **search.objectives}
     return find_front(_list_measured(search, limits), objectives)
 
@@ -183,20 +185,20 @@ def _list_measured(search: Any, limits: Mapping[str, float]) -> list[Trial]:
 
 
 def _extend(reached: _Reached, options: Iterable[_Option]) -> _Reached:
-    """Return the sums with further packages, each with the least loss."""
+    """Return the sums with further packages added, each with the least loss."""
     extended: _Reached = {}
     for further, further_loss, further_trials in options:
         for sums, (loss, trials) in reached.items():
             total = tuple(map(sum, zip(sums, further, strict=True)))
             result = (loss + further_loss, (*trials, *further_trials))
-            # Limits can't tell equal sums apart, so only the smallest loss matters.
+            # Limits can't distinguish equal sums, so only the least loss matters.
             if total not in extended or result[0] < extended[total][0]:
                 extended[total] = result
     return extended
 
 
 def _drop_beaten(reached: _Reached) -> _Reached:
-    """Return the sums without those that others beat: no sum is greater, and they lose no more."""
+    """Return the sums that no others beat by being no greater and losing no more."""
     front: _Reached = {}
     # Sorted by sums, so that whatever beats an entry comes before it.
     for sums, result in sorted(reached.items(), key=lambda item: (item[0], item[1][0])):
@@ -210,7 +212,7 @@ def _drop_beaten(reached: _Reached) -> _Reached:
 
 
 def _fits(sums: Sums, bounds: Sums) -> bool:
-    """Tell whether no sum is greater than its bound."""
+    """Return whether no sum is greater than its bound."""
     return all(total <= bound for total, bound in zip(sums, bounds, strict=True))
 
 
@@ -220,11 +222,12 @@ def measure_losses(
     limited: Any = ("size",),
     trials: Sequence[Trial] | None = None,
 ) -> list[float]:
-    """Return what each trial loses by the first objective that has no limit: from 0 to 1 on the
-    front, and more for one that is worse than all of it.
+    """Return the loss of each trial by the first objective without a limit.
+
+    It is from 0 to 1 on the front, and may be more for a trial that is worse than the front.
 
     Args:
-        trials: by default those of the front.
+        trials: by default the trials of the front.
     """
     first = next(iter(objectives))
     name = next((name for name in objectives if name not in limited), first)
@@ -241,7 +244,7 @@ def measure_losses(
 
 
 def _describe_least(limits: Mapping[str, float], reached: Sequence[Sums]) -> str:
-    """Say what the least sums are, each by itself."""
+    """Return the least value of each sum, taken separately, with its limit."""
     words = []
     for place, (name, most) in enumerate(limits.items()):
         least = format_figure(name, min(sums[place] for sums in reached))

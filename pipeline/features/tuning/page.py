@@ -1,5 +1,7 @@
-"""The result of a search in files: `tune-<package>.html` shows the trade-offs, and
-`tune-<package>.json` has all of it."""
+"""Writes the result of a search to files.
+
+`tune-<package>.html` shows the trade-offs, and `tune-<package>.json` has the complete result.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ _TICKS = 4  # of an axis
 
 
 def write_results(search: Search) -> str:
-    """Write the page and the record; return the path of the page in the workspace."""
+    """Write the page and the record, and return the page's path in the workspace."""
     workspace = search.space.workspace
     stem = f"tune-{search.space.package}"
     contents = {
@@ -47,7 +49,7 @@ def write_results(search: Search) -> str:
 
 
 def make_record(search: Search) -> dict[str, Any]:
-    """Return all of a result as JSON: figures in bytes, milliseconds, dB and shares."""
+    """Return the whole result as JSON: figures in bytes, milliseconds, dB and shares."""
     front = find_front(search.trials, search.objectives)
     space = search.space
     trials = []
@@ -93,7 +95,7 @@ def _list_predictions(search: Search) -> list[dict[str, Any]]:
         fault = screening.faults.get(choice, "")
         if (
             not fault and choice not in screening.names
-        ):  # it means the same as another one
+        ):  # it means the same as another combination
             continue
         values = {
             name: plain(node) for name, node in search.space.select(choice).items()
@@ -123,8 +125,10 @@ def render_page(search: Search) -> bytes:
 
 
 def _make_chart(search: Search) -> Chart | None:
-    """Return the chart of the first two objectives; None where there is one alone, or no trial has
-    both."""
+    """Return the chart of the first two objectives.
+
+    Returns None if there is only one objective, or if no trial has both figures.
+    """
     names = list(search.objectives)[:2]
     trials = [
         trial
@@ -185,7 +189,7 @@ def _make_dot(
 
 
 def _make_ticks(name: str, values: Sequence[float]) -> list[tuple[float, str]]:
-    """Return values along an axis, as they are written."""
+    """Return values along an axis, with their labels."""
     low, high = min(values), max(values)
     if low == high:
         # An axis needs a width, even for a single value.

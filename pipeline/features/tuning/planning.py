@@ -1,4 +1,4 @@
-"""The spaces of a plan: mistakes in them are those of the config."""
+"""The spaces of a plan: mistakes in a space are mistakes of the config."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from pipeline.plan.planning import Planning
 from pipeline.store.errors import Problem
 
-if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
+if TYPE_CHECKING:  # a no-op run parses no config and doesn't import pydantic
     from pipeline.config.compose import Document
     from pipeline.config.models import PackageConfig
 
 
 class TunePlanning(Planning):
-    """Checks each alternative as if it stood in its place in the config."""
+    """Checks each alternative as if it were in its place in the config."""
 
     def find_problems(
         self, package: str, config: PackageConfig, document: Document

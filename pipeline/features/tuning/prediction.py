@@ -1,8 +1,9 @@
-"""What a method's quantized program tells of a package before anything is lowered: the bytes of its
-constants, and its errors on some of the examples. Runs in a process of its own.
+"""Predicts figures of a package from a method's quantized program, before anything is lowered.
 
-A delegate that is faithful computes what the quantized program computes, so its SQNR is that of the
-package to a few tenths of a dB, and its constants are nearly all of the package's bytes.
+It measures the bytes of the program's constants, and its errors on some of the examples, in a
+separate process. A faithful delegate computes what the quantized program computes, so the program's
+SQNR is within a few tenths of a dB of the package's, and its constants are nearly all of the
+package's bytes.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from pipeline.store.errors import describe_error
 from pipeline.store.workspace import Workspace
 from pipeline.validate.metrics import compare
 
-_MOST_CALLS = 16  # input sets, evenly taken from the half that chooses
-_GENERATED = 4  # where a method has no examples
-_LEAST_PACKED = 64  # values of 4 bits; a smaller tensor may have small values by chance
+_MOST_CALLS = 16  # input sets, spread evenly over the half that is not held out
+_GENERATED = 4  # input sets for a method without examples
+_LEAST_PACKED = 64  # values; a smaller tensor may fit 4 bits by chance
 
 
 def predict_methods(
@@ -83,7 +84,7 @@ def _predict(
 def choose_inputs(
     program: ExportedProgram, examples: Sequence[InputSet]
 ) -> list[InputSet]:
-    """Return some of the input sets by which trials are judged: of the half that isn't held out."""
+    """Return some of the input sets that judge trials, from the half that isn't held out."""
     if not examples:
         return generate_inputs(program, _GENERATED, 0)
     half = list(examples[::2])
@@ -95,8 +96,10 @@ def choose_inputs(
 def measure_errors(
     program: ExportedProgram, quantized: ExportedProgram, sets: Sequence[InputSet]
 ) -> dict[str, float]:
-    """Return the worst errors of all outputs of a quantized program against the float one: `sqnr`
-    in dB, and `max_abs`."""
+    """Return the worst errors of all outputs of a quantized program against the float program.
+
+    They are `sqnr` in dB, and `max_abs`.
+    """
     reference, candidate = Source(program), Source(quantized)
     least, greatest = MOST_SQNR, 0.0
     for inputs in sets:
@@ -137,8 +140,10 @@ def _hash(tensor: Tensor) -> Digest:
 
 
 def _count_bytes(tensor: Tensor) -> int:
-    """Return the bytes of a constant in a package: delegates pack two values of 4 bits into one,
-    which a quantized program has in int8."""
+    """Return the bytes of a constant in a package.
+
+    Delegates pack two 4-bit values, which a quantized program holds as int8, into one byte.
+    """
     if tensor.dtype != torch.int8 or tensor.numel() < _LEAST_PACKED:
         return tensor.nbytes
     if int(tensor.min()) < -8 or int(tensor.max()) > 7:

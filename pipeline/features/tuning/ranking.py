@@ -1,4 +1,4 @@
-"""Limits on trials, the trials that no other one beats, and the best of them."""
+"""The limits on trials, the trials that no other trial beats, and the best of them."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ def parse_limits(written: Mapping[str, float | str]) -> dict[str, float]:
 def measure_violations(
     figures: Mapping[str, float], limits: Limits, names: Sequence[str]
 ) -> tuple[float, ...]:
-    """Return by how much figures break each limit on one of these names, as a share of the limit: 1
-    where the figure is not known, and at most 0 where the limit holds."""
+    """Return by how much figures break each limit on one of these names, as a share of the limit.
+
+    It is 1 if the figure is unknown, and at most 0 if the limit holds.
+    """
     violations = []
     for name, limit in limits.items():
         side, figure = split_limit(name)
@@ -61,7 +63,7 @@ def describe_violations(
 def is_better(
     figures: Mapping[str, float], others: Mapping[str, float], objectives: Objectives
 ) -> bool:
-    """Tell whether figures are at least as good as others in all objectives, and better in one."""
+    """Return whether figures are as good as others in all objectives, and better in one."""
     pairs = [
         (_cost(figures, name, objectives), _cost(others, name, objectives))
         for name in objectives
@@ -71,8 +73,11 @@ def is_better(
 
 
 def find_front(trials: Sequence[Trial], objectives: Objectives) -> list[Trial]:
-    """Return the trials without faults that no other one beats, the best by the first objective
-    first; of several with the same figures the first one."""
+    """Return the trials without faults that no other trial beats.
+
+    They are sorted, the best by the first objective first. Of several with the same figures, only
+    the first counts.
+    """
     sound = [trial for trial in trials if not trial.faults]
     front: list[Trial] = []
     for trial in sorted(
@@ -95,8 +100,10 @@ def _rank(trial: Trial, objectives: Objectives) -> tuple[float, ...]:
 def measure_costs(
     figures: Mapping[str, float], objectives: Objectives
 ) -> tuple[float, ...]:
-    """Return what figures are sorted by: the objectives in their order, the less the better; one
-    that is not known is the worst."""
+    """Return the sort key of figures: the objectives in their order, the lower the better.
+
+    An unknown figure is the worst.
+    """
     return tuple(_cost(figures, name, objectives) for name in objectives)
 
 

@@ -1,11 +1,13 @@
-"""Which combinations of a space are tried, in batches.
+"""Chooses which combinations of a space are tried, in batches.
 
-A space that is no larger than the number of trials is tried as a whole: a sampler could only miss
-something. From a larger one Optuna's TPE sampler chooses, for several objectives with constraints.
+A space that is no larger than the number of trials is tried completely: a sampler could only miss
+combinations. From a larger one, Optuna's TPE sampler chooses, for several objectives with
+constraints.
 
-The study is kept nowhere. An interrupted search begins again with the same seed, and asks for the
-same combinations, whose results are in the store: a sampler that went on from a kept study would
-have lost the state of its random generator, and ask for others than an uninterrupted one.
+The study is not stored. An interrupted search begins again with the same seed and asks for the same
+combinations, whose results are in the store. A sampler that continued from a stored study would
+have lost the state of its random generator, and would ask for other combinations than an
+uninterrupted one.
 """
 
 from __future__ import annotations
@@ -22,9 +24,9 @@ from pipeline.features.tuning.trials import Trial
 from pipeline.store.errors import PipelineError, plural
 
 _BATCH = 4  # trials that are built at once; a constant, so that all machines ask for the same
-_MOST_REPEATS = 20  # of combinations that were tried, before one at random is
+_MOST_REPEATS = 20  # of tried combinations, before a random one is drawn
 _VIOLATIONS = "violations"
-_LARGE = 1e9  # the violation of what could not be built
+_LARGE = 1e9  # the violation of a trial that could not be built
 
 Batches = Generator[Sequence[Choice], Sequence[Trial], None]
 
@@ -36,13 +38,13 @@ def sample(
     objectives: Objectives,
     excluded: Collection[Choice] = (),
 ) -> Batches:
-    """Yield combinations to try, at most `number`, and take the trials of each batch.
+    """Yield combinations to try, at most `number`, and receive the trials of each batch.
 
     Args:
         excluded: combinations that are not worth a trial.
 
     Raises:
-        PipelineError: the space is larger, and Optuna is not installed.
+        PipelineError: the space is larger than `number`, and Optuna is not installed.
     """
     if space.size - len(excluded) <= number:
         # All at once, since there is nothing to learn between batches.
@@ -91,7 +93,7 @@ def _open_study(
         sampler = optuna.samplers.TPESampler(
             seed=seed,
             n_startup_trials=max(_BATCH, number // 4),
-            constant_liar=True,  # or a batch would be of neighbours
+            constant_liar=True,  # otherwise a batch would consist of neighbours
             constraints_func=lambda frozen: frozen.user_attrs[_VIOLATIONS],
         )
     words = {"min": "minimize", "max": "maximize"}
@@ -112,7 +114,7 @@ def _ask(
     tried: set[Choice],
     seed: int,
 ) -> tuple[Any, Choice]:
-    """Return a trial of the study that is of no combination that was tried."""
+    """Return a trial of the study with a combination that was not tried yet."""
     from optuna.trial import TrialState
 
     for _ in range(_MOST_REPEATS):
@@ -120,15 +122,15 @@ def _ask(
         choice = tuple(asked.params[name] for name in space.axes)
         if choice not in tried:
             return asked, choice
-        study.tell(asked, state=TrialState.FAIL)  # the sampler passes it over
+        study.tell(asked, state=TrialState.FAIL)  # the sampler ignores failed trials
     choice = _draw_untried(space, tried, seed)
-    # Enqueued: the study only learns from trials that it has asked for.
+    # Enqueued because the study learns only from trials that it has asked for.
     study.enqueue_trial(dict(zip(space.axes, choice, strict=True)))
     return study.ask(distributions), choice
 
 
 def _draw_untried(space: Space, tried: set[Choice], seed: int) -> Choice:
-    """Return a combination that was not tried, the same for the same ones that were."""
+    """Return an untried combination, which depends only on the seed and the tried combinations."""
     generator = random.Random(seed + len(tried))
     numbers = [range(len(nodes)) for nodes in space.axes.values()]
     for _ in range(_MOST_REPEATS):
@@ -140,7 +142,7 @@ def _draw_untried(space: Space, tried: set[Choice], seed: int) -> Choice:
 
 
 def _tell(study: Any, asked: Any, trial: Trial, objectives: Objectives) -> None:
-    """Tell the sampler what came of a trial; of one with faults its violations count alone."""
+    """Report the result of a trial to the sampler; if it has faults, only violations count."""
     violations = list(trial.violations)
     if trial.faults and not any(violation > 0 for violation in violations):
         violations.append(_LARGE)

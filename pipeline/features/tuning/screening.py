@@ -1,7 +1,7 @@
-"""Predicts the figures of all combinations of a space, from quantized programs alone.
+"""Predicts the figures of all combinations of a space from quantized programs alone.
 
-Combinations with the same quantization of a method share its prediction, so a space of hundreds
-takes a few. Predictions are results in the store: a second search measures nothing.
+Combinations that quantize a method in the same way share its prediction, so a space of hundreds
+needs only a few. Predictions are results in the store: a second search measures nothing.
 """
 
 from __future__ import annotations
@@ -28,23 +28,24 @@ PREDICTION: dict[str, Any] = {
     "constants": {Digest: Count},
     "errors": {"sqnr?": float, "max_abs?": float},
 }
-MOST_SCREENED = 1024  # combinations, of each of which the config is parsed
+MOST_SCREENED = 1024  # combinations; each needs its config parsed
 _KIND = "tune-prediction"
 _LOG = "screening.log"
 _QUANTIZE = "quantize"
-# A method as it is quantized: its name, and the quantizer with its options as canonical JSON.
+# A method and its quantization: its name, and the quantizer with its options as canonical JSON.
 _Part = tuple[str, bytes]
 
 
 class Screening:
-    """What is predicted of the combinations of a space.
+    """The predictions for the combinations of a space.
 
     Attributes:
-        names: of the trials that combinations make; of combinations that mean the same, the first.
+        names: the names of the trials that combinations make; only the first of several
+            combinations that mean the same has one.
         faults: why a combination can't be a package.
-        duplicates: the others, that mean the same as one of these.
-        figures: those of `PREDICTED`, by combination.
-        programs: how many quantized programs they were predicted from.
+        duplicates: the combinations that mean the same as one in `names`.
+        figures: the figures of `PREDICTED`, by combination.
+        programs: the number of quantized programs that the predictions come from.
     """
 
     def __init__(self, space: Space) -> None:
@@ -55,7 +56,7 @@ class Screening:
         self.programs = 0
         self._space = space
         self._parts: dict[Choice, list[_Part]] = {}
-        self._makers: dict[_Part, str] = {}  # a trial that has it
+        self._makers: dict[_Part, str] = {}  # a trial with each part
 
     def run(self, plan: Plan, folder: TrialFolder) -> None:
         """Predict the figures, after quantizing what no trial has quantized yet."""
@@ -85,7 +86,7 @@ class Screening:
         except ConfigErrors as errors:
             self.faults[choice] = str(errors.problems[0])
             return
-        # An alternative that writes out a default means the same as one without it.
+        # An alternative that spells out a default means the same as one without it.
         if name in self.names.values():
             self.duplicates.add(choice)
             return
@@ -102,7 +103,7 @@ class Screening:
     def _predict(
         self, plan: Plan, folder: TrialFolder, errors: Mapping[_Part, str]
     ) -> dict[_Part, Mapping[str, Any]]:
-        """Return the predictions of parts: those of the store, and those that are made now."""
+        """Return the predictions for parts, from the store or made now."""
         trial_plan = folder.make_plan()
         predictions: dict[_Part, Mapping[str, Any]] = {}
         lacking: dict[_Part, tuple[dict[str, Any], dict[str, Any]]] = {}
@@ -111,7 +112,7 @@ class Screening:
             if errors.get(part):
                 continue
             request = _make_request(trial_plan, package, part[0])
-            if request is None:  # the model can't be exported, as trials will say
+            if request is None:  # the model can't be exported, which trials will report
                 continue
             libraries = trial_plan.inputs.libraries(package)
             key = _make_key(request, libraries)
@@ -132,7 +133,7 @@ class Screening:
 
 
 def _make_request(plan: Plan, package: str, method: str) -> dict[str, Any] | None:
-    """Return what `prediction.predict_methods` takes of a method; None where it is not known."""
+    """Return a part for `prediction.predict_methods`, or None if something in it is unknown."""
     sources = plan.methods(package)
     if not sources or method not in sources:
         return None
@@ -153,7 +154,7 @@ def _make_request(plan: Plan, package: str, method: str) -> dict[str, Any] | Non
 
 
 def _make_key(request: Mapping[str, Any], libraries: Libraries) -> dict[str, Any]:
-    # The common fields of keys hold no code of features.
+    # The common fields of keys don't include the code of features.
     code = Path(__file__).with_name("prediction.py")
     source = request["source"]
     return {
@@ -185,14 +186,16 @@ def _run_isolated(
 
 
 def _join(parts: Sequence[Mapping[str, Any] | None]) -> dict[str, float]:
-    """Return the figures of a package from those of its methods, which share equal constants; none
-    where a method has no prediction."""
+    """Return the figures of a package from those of its methods, which share equal constants.
+
+    Returns {} if a method has no prediction.
+    """
     constants: dict[str, int] = {}
     sqnr, max_abs = MOST_SQNR, 0.0
     for part in parts:
         if part is None:
             return {}
-        # By digest, so that equal constants of methods count once, as a package has them.
+        # Keyed by digest, so that equal constants of methods count once, as in a package.
         constants.update(part["constants"])
         sqnr = min(sqnr, part["errors"].get("sqnr", sqnr))
         max_abs = max(max_abs, part["errors"].get("max_abs", max_abs))
@@ -200,15 +203,15 @@ def _join(parts: Sequence[Mapping[str, Any] | None]) -> dict[str, float]:
 
 
 def can_screen(space: Space) -> bool:
-    """Tell whether predictions can tell combinations apart: an axis is about quantizing."""
+    """Return whether predictions can tell combinations apart: some axis sets a quantization."""
     return space.size <= MOST_SCREENED and any(map(is_screened, space.axes))
 
 
 def limits_prediction(limits: Iterable[str]) -> bool:
-    """Tell whether a limit is on a predicted figure."""
+    """Return whether a limit is on a predicted figure."""
     return any(split_limit(name)[1] in PREDICTED for name in limits)
 
 
 def is_screened(axis: str) -> bool:
-    """Tell whether predictions see what an axis changes."""
+    """Return whether predictions see the changes of an axis."""
     return _QUANTIZE in axis.split(".")

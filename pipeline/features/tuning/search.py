@@ -1,4 +1,4 @@
-"""The search for the best variants of one package: batch by batch, cheap figures first."""
+"""Searches for the best variants of one package, batch by batch, with cheap figures first."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ _ACCURACY = ("sqnr", "max_abs")
 
 
 class Search:
-    """One search.
+    """The search for one package.
 
     Attributes:
         space: the alternatives.
         objectives, limits: what trials are judged by.
         names: the figures of objectives and limits.
-        seed: of the sampler.
-        number: how many trials there are at most.
-        trials: those that were built, in the order in which they were asked for; the present config
-            is the first, or marked where it is one of them.
-        present: the name of the trial that is the present config.
-        screening: what was predicted; None where all is tried, or nothing can be predicted.
-        folder: where they are built.
+        seed: the seed of the sampler.
+        number: the maximum number of trials.
+        trials: the trials that were built, in the order in which they were requested; if no trial
+            equals the present config, that config comes first.
+        present: the name of the present config's trial.
+        screening: the predictions; None if everything is tried, or nothing can be predicted.
+        folder: where trials are built.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Search:
         self._plan = plan
 
     def run(self) -> Iterator[tuple[int, int]]:
-        """Build the trials; yield how many there are, and how many there will be."""
+        """Build the trials; yield the number built so far, and the greatest number to build."""
         with self.folder.held():
             yield from self._build_batches()
             self.folder.drop_others()
@@ -104,7 +104,7 @@ class Search:
             self.trials.insert(0, present)
 
     def _begin_batches(self) -> Batches:
-        """Return what yields combinations to try, after predicting them where that is possible."""
+        """Return a generator of combinations to try, after predicting figures if possible."""
         excluded: set[Choice] = set()
         if self.screening is not None:
             self.screening.run(self._plan, self.folder)
@@ -121,7 +121,7 @@ class Search:
         return sample(self.space, self.number, self.seed, self.objectives, excluded)
 
     def _try(self, choices: Sequence[Choice | None]) -> list[Trial]:
-        """Build and validate variants, but those that break a limit on a cheap figure."""
+        """Build and validate variants, except those that break a limit on a cheap figure."""
         errors: dict[str, str] = {}
         trials: list[Trial] = []
         number = len(self.trials)
@@ -137,7 +137,10 @@ class Search:
         return [self._judge(trial, errors.get(trial.name, "")) for trial in trials]
 
     def _begin(self, number: int, choice: Choice | None) -> Trial:
-        """Write the config of a variant; one that the parser refuses has a fault and no name."""
+        """Write the config of a variant, and return its trial.
+
+        If the parser refuses the config, the trial has a fault and no name.
+        """
         problems = () if choice is None else find_choice_problems(self.space, choice)
         name = ""
         if not problems:
@@ -146,7 +149,7 @@ class Search:
         return Trial(number, choice, name, {}, {}, faults, ())
 
     def _holds(self, name: str) -> bool:
-        """Tell whether a variant that was lowered holds the limits on cheap figures."""
+        """Return whether a variant that was lowered is within the limits on cheap figures."""
         figures = read_figures(self.folder.find(name), CHEAP)
         return not any(describe_violations(figures, self.limits, CHEAP))
 
@@ -160,7 +163,7 @@ class Search:
         accuracy = [name for name in self.names if name in _ACCURACY]
         held_out = read_held_out(folder, accuracy)
         cheap_faults = list(describe_violations(figures, self.limits, CHEAP))
-        # The accuracy of one that was not validated is not known, and breaks no limit.
+        # A variant that was not validated has no known accuracy, which breaks no limit.
         names = CHEAP if cheap_faults else self.names
         faults = list(describe_violations(figures, self.limits, names))
         if not cheap_faults:
@@ -176,7 +179,9 @@ class Search:
         )
 
     def _find_held_out_faults(self, held_out: Mapping[str, float]) -> list[str]:
-        """Return which limits a trial breaks on the input sets that have no part in the choice: a
-        floor that holds by chance is no floor."""
+        """Return which limits a trial breaks on the input sets that played no part in the choice.
+
+        A limit that holds only by chance is not met.
+        """
         sentences = describe_violations(held_out, self.limits, list(held_out))
         return [f"{sentence}, on held-out inputs" for sentence in sentences]

@@ -1,7 +1,7 @@
-"""Counts the bytes that packages of one family would share, by the objects that they consist of.
+"""Counts the bytes that packages of one family would share, from the objects that they consist of.
 
 Trials are linked without their family, so a trial's size is that of a package by itself. Weights
-that several chosen packages hold lie in files that an app ships once, and count once.
+that several chosen packages hold are in files that an app ships once, and count once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pipeline.store.files import MANIFEST
 
 Json = Mapping[str, Any]
 Blobs = Mapping[Digest, int]  # bytes by digest
-_LEAST = 64  # bytes; a smaller constant is shared by no file
+_LEAST = 64  # bytes; smaller constants are not shared
 _FAMILIES = "families"  # the feature that reads `family`
 
 
@@ -27,8 +27,8 @@ class FamilyWeights:
     """The weights of the packages of a family.
 
     Attributes:
-        packages: those that are tuned.
-        fixed: those without alternatives, which count as they were built.
+        packages: the packages that are tuned.
+        fixed: the packages without alternatives, which count as they were built.
     """
 
     def __init__(
@@ -38,8 +38,10 @@ class FamilyWeights:
         blobs: Mapping[str, Blobs],
         base: Blobs | None = None,
     ) -> None:
-        """Take the weights of each trial and of each fixed package by their names, and those of the
-        family's base, which are then the only ones that are shared."""
+        """Take the weights of each trial and each fixed package, by name.
+
+        If the family has a base, `base` holds its weights, and only these are shared.
+        """
         self.packages = packages
         self.fixed = fixed
         holders = Counter(digest for sizes in blobs.values() for digest in sizes)
@@ -52,8 +54,10 @@ class FamilyWeights:
             }
 
     def count_repeated(self, trials: Sequence[str]) -> int:
-        """Return the bytes that trials, by their names, and the fixed packages hold more than
-        once: those by which the sum of their sizes is too large."""
+        """Return the bytes that the named trials and the fixed packages hold more than once.
+
+        The sum of their sizes is too large by these bytes.
+        """
         seen: set[Digest] = set()
         repeated = 0
         for name in (*self.fixed, *trials):
@@ -67,10 +71,10 @@ class FamilyWeights:
 def read_families(
     plan: Plan, searches: Sequence[Any], fixed: Sequence[str]
 ) -> list[FamilyWeights]:
-    """Return the families of which several packages are chosen together.
+    """Return the families from which several packages are chosen together.
 
     Args:
-        searches: of `search.Search`, whose trials are lowered.
+        searches: `search.Search` objects, whose trials are lowered.
         fixed: packages without alternatives, which are built.
     """
     tuned = {search.space.package: search for search in searches}
@@ -119,8 +123,7 @@ def _read_trials(search: Any, settings: Json) -> dict[str, Blobs]:
 
 
 def read_blobs(plan: Plan, package: str, settings: Json) -> dict[Digest, int]:
-    """Return the weights of a package that its family may share, as far as they are in the
-    store."""
+    """Return the weights in the store that a package's family may share."""
     patterns = [pattern for _, patterns in settings["share"] for pattern in patterns]
     blobs: dict[Digest, int] = {}
     for digest in (plan.compile_digests(package) or {}).values():
@@ -160,8 +163,11 @@ def _fits(names: Collection[str], patterns: Sequence[str]) -> bool:
 
 
 def measure_apart(plan: Plan, package: str) -> float | None:
-    """Return the size that a package of a family would have by itself: its own files, and of the
-    files that other packages have too the weights that it holds; None for one without a family."""
+    """Return the size that a package of a family would have by itself, or None without a family.
+
+    It is the size of the package's own files and, from files that other packages have too, of the
+    weights that it holds.
+    """
     settings = _find_settings(plan, package)
     if settings is None:
         return None

@@ -1,8 +1,8 @@
 """The alternatives of a package's space, and the config that each combination of them makes.
 
 An alternative takes its place in the file that makes the package, before bases, defaults and the
-matrix are composed, so a trial is what the package would be if its file said so. Each value keeps
-the line of its own in the section `tune`, where its mistakes are then reported.
+matrix are composed, so a trial is the package that would result if the file contained it. Each
+value keeps its line in the section `tune`, where its mistakes are then reported.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from pipeline.store.errors import ConfigErrors, Problem, did_you_mean
 from pipeline.store.settings import Environment
 from pipeline.store.workspace import Workspace
 
-# By axis, the number of an alternative.
+# For each axis, the index of an alternative.
 Choice = tuple[int, ...]
 _ROOTS = ("methods", "defaults", "emit")
-_MOST_TRIED = 64  # combinations, to find one in which an alternative is no mistake
-# Of no part in a trial: its own section, and weights that it would share with other packages.
+_MOST_TRIED = 64  # combinations checked for one in which an alternative is valid
+# Not part of a trial: its own section, and weights that it would share with other packages.
 _LEFT_OUT = ("tune", "family")
 
 
@@ -37,15 +37,15 @@ class Space:
     """The alternatives of a package.
 
     Attributes:
-        workspace: whose config makes the package.
+        workspace: the workspace whose config makes the package.
         package: its name.
         path: the file that makes it.
-        root: what that file holds.
-        axes: by the path of a setting, its alternatives as they were written.
+        root: the contents of that file.
+        axes: for the path of each setting, its alternatives as they were written.
     """
 
     def __init__(self, workspace: Workspace, package: str, document: Document) -> None:
-        """Read the section `tune` of the document of a package. Raises ConfigErrors."""
+        """Read the section `tune` of a package's document. Raises ConfigErrors."""
         self.workspace = workspace
         self.package = package
         self.path = workspace.configs / Path(document.file).name
@@ -66,11 +66,11 @@ class Space:
         return math.prod(map(len, self.axes.values()))
 
     def list_choices(self) -> Iterator[Choice]:
-        """Yield all combinations, the last axis varying first."""
+        """Yield all combinations, with the last axis varying fastest."""
         return itertools.product(*(range(len(nodes)) for nodes in self.axes.values()))
 
     def describe(self, choice: Choice) -> dict[str, str]:
-        """Return the alternative of each axis in YAML on one line."""
+        """Return the alternative of each axis as YAML on one line."""
         words = {}
         for (name, nodes), number in zip(self.axes.items(), choice, strict=True):
             words[name] = dump_flow(plain(nodes[number]))
@@ -83,7 +83,7 @@ class Space:
 
 
 class EditedFolder(Folder):
-    """A folder of configs, one file of which has another content than on disk."""
+    """A folder of configs in which one file has other contents than on disk."""
 
     def __init__(
         self, configs: Path, environment: Environment, edited: Path, root: Node
@@ -101,8 +101,10 @@ class EditedFolder(Folder):
 
 
 def compose_choice(space: Space, choice: Choice | None) -> Document:
-    """Return the document of a package with alternatives in place, or of None as it is now. Raises
-    ConfigErrors."""
+    """Return the document of a package with the alternatives of `choice` in place.
+
+    With None, it is the present document. Raises ConfigErrors.
+    """
     root = space.root
     if choice is not None:
         for name, node in space.select(choice).items():
@@ -111,7 +113,7 @@ def compose_choice(space: Space, choice: Choice | None) -> Document:
 
 
 def compose_root(space: Space, root: Node) -> Document:
-    """Return the document of a package, whose file holds `root`. Raises ConfigErrors."""
+    """Return the document of a package whose file holds `root`. Raises ConfigErrors."""
     workspace = space.workspace
     folder = EditedFolder(workspace.configs, workspace.environment, space.path, root)
     composition = folder.compose(space.path)
@@ -122,8 +124,10 @@ def compose_root(space: Space, root: Node) -> Document:
 
 
 def restore_variables(node: Node) -> Node:
-    """Return a node with texts as they were written, before variables took their places in it:
-    composing a trial fills them in."""
+    """Return a node with its texts as they were written, before variables were substituted.
+
+    Composing a trial substitutes them.
+    """
     if node.source:
         return node.with_value(node.source, node.plain)
     members = node.value
@@ -135,14 +139,14 @@ def restore_variables(node: Node) -> Node:
 
 
 def leave_out_empty(node: Node) -> Node:
-    """Return an alternative; an empty one takes away what stands below it, if anything does."""
+    """Return an alternative; an empty one removes the inherited value, if there is one."""
     if node.value is None:
         return node.with_value(None, takes=True)
     return node
 
 
 def put_node(root: Node, keys: Sequence[str], node: Node) -> Node:
-    """Return a mapping with a node at a path of keys in it."""
+    """Return a mapping with a node placed at a path of keys."""
     if not keys:
         return node
     members = dict(root.value) if isinstance(root.value, dict) else {}
@@ -153,7 +157,7 @@ def put_node(root: Node, keys: Sequence[str], node: Node) -> Node:
 
 
 def make_trial_data(document: Document) -> dict[str, Any]:
-    """Return what the config of a trial holds: the package as one file, with nothing to compose.
+    """Return the data of a trial's config: the package as one file, with nothing to compose.
 
     Gates on growth are left out: a trial is another package, and has no baseline.
     """
@@ -171,8 +175,10 @@ def make_trial_data(document: Document) -> dict[str, Any]:
 
 
 def _write_plain(node: Node) -> Any:
-    """Return the data of a node so that composing it again gives the same: dollar signs doubled,
-    and secrets by the names of their variables."""
+    """Return the data of a node such that composing it again gives the same values.
+
+    Dollar signs are doubled, and secrets replaced by the names of their variables.
+    """
     if isinstance(node.value, dict):
         return {key: _write_plain(member) for key, member in node.value.items()}
     if isinstance(node.value, list):
@@ -184,13 +190,13 @@ def _write_plain(node: Node) -> Any:
     return node.value
 
 
-# What is wrong with a space
+# Mistakes in a space
 
 
 def find_space_problems(
     workspace: Workspace, package: str, document: Document, methods: Sequence[str]
 ) -> Iterator[Problem]:
-    """Yield what is wrong with paths and alternatives, each with its line in the section `tune`."""
+    """Yield the mistakes in paths and alternatives, each with its line in the section `tune`."""
     nodes = document.root.value["tune"].value["space"].value
     problems = []
     for name, node in nodes.items():
@@ -214,7 +220,7 @@ def find_space_problems(
 def find_figure_problems(
     document: Document, devices: Sequence[str]
 ) -> Iterator[Problem]:
-    """Yield the objectives and limits that no device of a validation gives, with their lines."""
+    """Yield a problem for each objective and limit that no device of a validation measures."""
     section = document.root.value["tune"].value
     for key in ("objectives", "limits"):
         node = section.get(key)
@@ -233,8 +239,7 @@ def find_figure_problems(
 def _find_path_fault(
     name: str, names: Mapping[str, Node], methods: Sequence[str]
 ) -> tuple[str, str] | None:
-    """Return what is wrong with the path of an axis, and what would be right; None for a right
-    one."""
+    """Return the mistake in the path of an axis and its correction, or None."""
     root, *keys = name.split(".")
     if root not in _ROOTS or not all(keys) or not keys:
         hint = "write methods.<method>.<key>, defaults.<key> or emit.<key>"
@@ -255,8 +260,7 @@ def _find_path_fault(
 def _find_alternative_problems(
     space: Space, name: str, number: int
 ) -> Iterator[Problem]:
-    """Yield what is wrong with an alternative, which is a mistake in every combination that was
-    looked at."""
+    """Yield the problems of an alternative that is a mistake in every combination checked."""
     first_problems: Sequence[Problem] = ()
     place = list(space.axes).index(name)
     fitting = (choice for choice in space.list_choices() if choice[place] == number)
@@ -269,7 +273,7 @@ def _find_alternative_problems(
 
 
 def find_choice_problems(space: Space, choice: Choice) -> tuple[Problem, ...]:
-    """Return what the parser of configs says of a combination."""
+    """Return the problems that the parser of configs finds in a combination."""
     try:
         parse_document(space.package, compose_choice(space, choice))
     except ConfigErrors as errors:

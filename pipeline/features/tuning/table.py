@@ -18,10 +18,10 @@ _WHY_NOT = "why not"
 
 
 def list_lines(search: Search) -> Iterator[str]:
-    """Yield the lines of the table: the front first, then the others in their order."""
+    """Yield the lines of the table: the front first, then the other trials in their order."""
     rows = list_rows(search)
     for row in rows:
-        del row[_WHY_NOT]  # which may be long
+        del row[_WHY_NOT]  # it may be long
     titles = [name.removeprefix("methods.") for name in rows[0]]
     cells = [list(row.values()) for row in rows]
     yield from columns([titles, *cells], rule=True)
@@ -35,11 +35,11 @@ def list_lines(search: Search) -> Iterator[str]:
 
 
 def _list_reasons(trials: Iterable[Trial]) -> Iterator[str]:
-    """Yield why trials can't be the best: each reason once, with the numbers of its trials."""
+    """Yield the reasons why trials can't be the best, each once with the numbers of its trials."""
     numbers: dict[str, list[str]] = {}
     for trial in trials:
         for fault in trial.faults:
-            # The line of a trial's own config, which nobody wrote, says nothing.
+            # The line in a trial's own config, which nobody wrote, tells nothing.
             place = rf"^\S*{re.escape(trial.name)}\.yaml:\d+: "
             reason = re.sub(place, "", fault) if trial.name else fault
             numbers.setdefault(reason, []).append(str(trial.number))
@@ -49,7 +49,7 @@ def _list_reasons(trials: Iterable[Trial]) -> Iterator[str]:
 
 
 def _describe_gap(search: Search, best: Trial) -> Iterator[str]:
-    """Yield how the best trial fares on the inputs that had no part in choosing it."""
+    """Yield how the best trial does on the inputs that played no part in choosing it."""
     words = [f"best: trial {best.number}"]
     for name, value in best.held_out.items():
         chosen = format_figure(name, best.figures.get(name))
@@ -61,8 +61,10 @@ def _describe_gap(search: Search, best: Trial) -> Iterator[str]:
 
 
 def describe_screening(search: Search) -> Iterator[str]:
-    """Yield how many combinations were lowered, and what became of the others; nothing where none
-    was predicted."""
+    """Yield how many combinations were lowered, and why the others were not.
+
+    Yields nothing if there are no predictions.
+    """
     screening = search.screening
     if screening is None or not screening.names:
         return
@@ -101,7 +103,7 @@ def list_rows(search: Search) -> list[dict[str, str]]:
 
 
 def describe_choice(search: Search, trial: Trial) -> dict[str, str]:
-    """Return the alternatives of a trial by axis; those of the present config are not listed."""
+    """Return the alternatives of a trial by axis; for the present config, each is "as it is"."""
     if trial.choice is None:
         return dict.fromkeys(search.space.axes, "as it is")
     return search.space.describe(trial.choice)
@@ -114,7 +116,7 @@ def _list_held_out(search: Search) -> list[str]:
 
 
 def describe_state(search: Search, trial: Trial, front: Sequence[Trial]) -> str:
-    """Say whether a trial is the best one, on the front, or the present config."""
+    """Return words that say whether a trial is the best, on the front, or the present config."""
     words = []
     if trial.name and trial.name == search.present:
         words.append("present")

@@ -1,9 +1,9 @@
-"""Trials: variants of a package, built as packages of a workspace beside the user's.
+"""Trials: variants of a package, built as packages of a workspace next to the user's.
 
-Each variant is a config of its own in `build/.tune/<package>`, named by its meaning, and a run of
-doit builds a batch of them there: the ordinary actions, from the same sources and the same store.
-So what variants share is compiled once, an interrupted search goes on, and nothing that is known is
-built again.
+Each variant has its own config in `build/.tune/<package>`, named by a digest of its meaning. A doit
+run builds a batch of variants there with the ordinary actions, from the same sources and with the
+same store. So work that variants share is done once, an interrupted search continues, and nothing
+that the store has is built again.
 """
 
 from __future__ import annotations
@@ -44,20 +44,21 @@ _LOCK = "lock"
 _LOG = "doit.log"
 _DATABASE = ".doit.sqlite3"
 _COMMENT = "# A trial of `doit tune {package}`, which writes it anew.\n"
-_DIGITS = 10  # of a trial's digest
+_DIGITS = 10  # of the digest in a trial's name
 
 
 class Trial(NamedTuple):
-    """A variant of a package, and what came of it.
+    """A variant of a package, and its outcome.
 
     Attributes:
-        number: its place in the search from 1; 0 for the present config.
+        number: its position in the search, from 1; 0 for the present config.
         choice: the alternatives; None for the present config.
-        name: of its package in the folder of trials; "" for one that no config can be.
-        figures: by name, on the first half of the input sets; as far as they are known.
+        name: the name of its package in the folder of trials; "" if its config is invalid.
+        figures: the known figures by name, on the first half of the input sets.
         held_out: the accuracy on the second half.
         faults: why it can't be the best, a sentence each.
-        violations: by how much it breaks each limit, as a share of that; at most 0 where it holds.
+        violations: by how much it breaks each limit, as a share of the limit; at most 0 if it
+            holds.
     """
 
     number: int
@@ -70,10 +71,10 @@ class Trial(NamedTuple):
 
 
 class TrialFolder:
-    """The workspace beside the user's in which the trials of a package are built.
+    """The workspace in which the trials of a package are built, next to the user's.
 
     Attributes:
-        compiled: how many compilations the runs of doit did here.
+        compiled: the number of compiles in the doit runs of this folder.
     """
 
     def __init__(self, workspace: Workspace, package: str) -> None:
@@ -85,8 +86,10 @@ class TrialFolder:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep other processes from building trials of the package. Raises PipelineError where one
-        does."""
+        """Keep other processes from building trials of the package.
+
+        Raises PipelineError if another process is building them.
+        """
         self._folder.mkdir(parents=True, exist_ok=True)
         try:
             with FileLock(self._folder / _LOCK, timeout=0):
@@ -106,15 +109,17 @@ class TrialFolder:
     def make_plan(self) -> Plan:
         """Return the plan of the trials whose configs are written, after their exports."""
         workspace = replace(self._workspace, build_folder=self._folder / _BUILD)
-        # A cached property, which only this process asks for: workers get configs in requests.
+        # A cached property, which only this process reads: workers get configs in requests.
         vars(workspace)["configs"] = self._folder / _CONFIGS
         plan = Plan(workspace)
         plan.trust_last_exports()
         return plan
 
     def identify(self, document: Document) -> tuple[str, PackageConfig]:
-        """Return the name of a trial, which configs that mean the same share, and its config.
-        Raises ConfigErrors."""
+        """Return the name of a trial, which configs with the same meaning share, and its config.
+
+        Raises ConfigErrors.
+        """
         config = parse_document(self._package, document)
         return f"{self._package}-{hash_json(config.resolved())[:_DIGITS]}", config
 
@@ -132,8 +137,9 @@ class TrialFolder:
         return name
 
     def build(self, group: str, names: Iterable[str]) -> dict[str, str]:
-        """Run a group of tasks, `lower` or `validate` of trials or `quantize` of their methods;
-        return why those that failed did, by name.
+        """Run a group of tasks, and return the errors of the failed ones, by name.
+
+        The group is `lower` or `validate` for trials, or `quantize` for their methods.
 
         Raises:
             PipelineError: the run could not begin.
@@ -145,11 +151,9 @@ class TrialFolder:
         build = self._folder / _BUILD
         build.mkdir(parents=True, exist_ok=True)
         record = build / RUN
-        with suppress(
-            OSError
-        ):  # of an earlier run, which may have done what this one need not
+        with suppress(OSError):  # an earlier run, whose actions this one may skip
             record.unlink()
-        # A database of its own, or two runs of doit would write into one.
+        # A separate database, since two doit runs must not write to the same one.
         database = ["--db-file", str(build / _DATABASE)]
         # `-P` keeps the workspace off the path, where a module could hide an installed one.
         command = [sys.executable, "-P", "-m", "doit", *database, *tasks]
@@ -158,7 +162,8 @@ class TrialFolder:
         environment[CONFIGS_VARIABLE] = str(self._folder / _CONFIGS)
         log = self._folder / _LOG
         status = _run_logged(command, environment, self._workspace.root, log)
-        # 1 means that tasks failed, which the record explains; higher, that none could run.
+        # 1 means that tasks failed, which the record explains; a higher status, that none could
+        # run.
         if status not in (0, 1):
             shown_log = os.path.relpath(log, self._workspace.root)
             raise PipelineError(f"nothing could be built; see {shown_log}")
@@ -168,7 +173,7 @@ class TrialFolder:
         return _find_errors(actions, targets)
 
     def drop_others(self) -> None:
-        """Remove trials that the present search has not asked for."""
+        """Remove trials that the present search did not request."""
         for path in (self._folder / _CONFIGS).glob("*.yaml"):
             if path.stem not in self._names:
                 remove(path)
@@ -178,7 +183,7 @@ class TrialFolder:
 def _run_logged(
     command: Sequence[str], environment: Mapping[str, str], root: Path, log: Path
 ) -> int:
-    """Run a command and return its exit status; it ends when this process is interrupted."""
+    """Run a command, and return its exit status; end it if this process is interrupted."""
     with open(log, "wb") as stream:
         process = subprocess.Popen(
             command, cwd=root, env=environment, stdout=stream, stderr=stream
@@ -186,7 +191,7 @@ def _run_logged(
         try:
             return process.wait()
         except BaseException:
-            # An interruption leaves no build behind that nobody waits for.
+            # An interruption must not leave a build running that nobody waits for.
             process.terminate()
             process.wait()
             raise
@@ -195,8 +200,10 @@ def _run_logged(
 def _find_errors(
     actions: Sequence[Mapping[str, Any]], names: Sequence[str]
 ) -> dict[str, str]:
-    """Return why trials or methods of them were not built, by name; a validation that fails leaves
-    a report."""
+    """Return why trials, or methods of trials, were not built, by name.
+
+    A failed validation doesn't count, since it leaves a report.
+    """
     errors: dict[str, str] = {}
     for action in actions:
         package = action["package"]

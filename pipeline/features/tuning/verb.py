@@ -1,5 +1,4 @@
-"""`doit tune`: tries variants of packages, shows the trade-offs, and writes the best into a
-config."""
+"""`doit tune`: tries variants of packages, shows trade-offs, and writes the best to a config."""
 
 from __future__ import annotations
 
@@ -33,23 +32,23 @@ def run(
     target: str = "",
     all: bool = False,
 ) -> Iterator[str]:
-    """Try the variants of packages, by default of all that have a space; yield lines to print.
+    """Try the variants of packages, by default all that have a space; yield lines to print.
 
     Args:
-        trials: how many, instead of what configs say.
+        trials: the number of variants to try, in place of the configs' numbers.
         all: try all variants.
-        write: a number, or `best`.
-        max_size, max_memory: the greatest sums of all named packages.
-        target: takes its packages, those without a space too.
+        write: the number of a trial, or `best`.
+        max_size, max_memory: the greatest sums over all named packages.
+        target: selects its packages, including those without a space.
 
     Raises:
-        PipelineError: for words without meaning, where no trial is as limits ask for, and for
-            `write` where no feature edits configs.
+        PipelineError: an argument is invalid, no trial is within the limits, or `write` is given
+            but no feature edits configs.
     """
     number = _parse_number(trials, "--trials")
     sizes = {"size": _parse_size(max_size, "--max-size")}
     sizes["memory"] = _parse_size(max_memory, "--max-memory")
-    # Found out before any trial is built.
+    # Checked before any trial is built.
     if write and not has_feature("config_edits"):
         lack = 'this installation has no feature "config_edits", which edits configs'
         raise PipelineError(f"--write: {lack}")
@@ -91,8 +90,7 @@ def run(
 def _find_packages(
     plan: Plan, words: Sequence[str], target: str
 ) -> tuple[list[str], list[str]]:
-    """Return the packages that are meant, without mistakes: those with a space, and of a target the
-    others."""
+    """Return the selected packages with a space and, for a target, the packages without one."""
     tuned, fixed = [], []
     for package in known_packages(plan, words):
         if words:
@@ -131,7 +129,7 @@ def _parse_number(text: str, option: str) -> int | None:
 
 
 def _find_trial(search: Search, write: str) -> Any:
-    """Return the trial that is to be written. Raises PipelineError where there is none."""
+    """Return the trial to write. Raises PipelineError if there is none."""
     package = search.space.package
     if write == BEST:
         front = find_front(search.trials, search.objectives)

@@ -1,4 +1,4 @@
-"""Uninitialized memory: sources that read what nothing has written, whose runs agree by chance."""
+"""Uninitialized memory: finds sources that read it, whose runs may agree by chance."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Does the source read memory that nothing has written? Its runs then differ by what was there.
+"""Finds out whether a source reads memory that nothing has written.
 
-Two runs in one process often get the same memory back, with the same content, so that memory is
-filled here: by other numbers in each run, or by torch with what shows.
+Its runs then depend on what the memory held before. Two runs in one process often get the same
+memory back, with the same content. So the memory is filled here: with other numbers in each run, or
+by torch with a value that shows in outputs.
 """
 
 from __future__ import annotations
@@ -31,16 +32,18 @@ from pipeline.program.random_operators import (
 from pipeline.validate.determinism import RUNS, find_difference, run_with_seed
 from pipeline.validate.node_values import Walker
 
-# Small blocks are used again, with what is in them: so many are overwritten, so often.
+# Small blocks are reused with their old content: the largest size of such a block in bytes, how
+# many are overwritten per tensor, and how often.
 _SMALL, _BLOCKS, _TRIES = 1 << 17, 64, 3
-_FILL = 1.0e3  # in place of uninitialized memory
+_FILL = 1.0e3  # the greatest magnitude of numbers that fill memory
 
 
 def describe_unwritten(
     source: Source, inputs: InputSet, difference: str, root: Path | None
 ) -> str:
-    """Say that a source reads uninitialized memory, how that shows on an input set, and what to do;
-    "" where it is not seen to. Its state is restored.
+    """Describe how uninitialized memory shows in a source's outputs, and what to do.
+
+    Returns "" if it doesn't show on the input set. The source's state is restored.
 
     Args:
         difference: how runs of the source differ on the same inputs, in words, if they do.
@@ -69,7 +72,7 @@ class FilledSource(Source):
         self.generator = torch.Generator()
 
     def reseed(self, seed: int) -> None:
-        """Take the seed of the numbers that memory holds."""
+        """Set the seed of the numbers that memory holds."""
         self.generator.manual_seed(seed)
 
     def _call_module(self, leaves: list[Any]) -> list[Any]:
@@ -87,8 +90,11 @@ class FilledSource(Source):
 def _describe_unwritten(
     source: Source, inputs: InputSet, memory: list[RandomOperator], root: Path | None
 ) -> str:
-    """Say which output changes where torch fills all memory that it allocates: what custom
-    operators, and those that make a tensor larger, leave unwritten in it. "" for none."""
+    """Return which output changes if torch fills all memory that it allocates, or "".
+
+    This also shows memory that custom operators, and operators that enlarge a tensor, leave
+    unwritten.
+    """
     operators = [*memory, *find_foreign_operators(source.program, root)]
     if not operators:
         return ""
@@ -117,8 +123,11 @@ def _describe_unwritten(
 
 
 def _overwrite_freed_memory(outputs: Sequence[Any]) -> None:
-    """Write numbers where tensors of these sizes have been: the next ones may lie there, and would
-    hold what these were filled with. Larger ones get pages of their own from the system."""
+    """Overwrite freed memory with numbers, for tensors of the sizes of these outputs.
+
+    New tensors may be placed there, and would hold the values with which these were filled. Larger
+    tensors get pages of their own from the system.
+    """
     tensors = [value for value in outputs if isinstance(value, Tensor)]
     small = [value for value in tensors if value.nbytes < _SMALL]
     written = [torch.zeros_like(value) for value in small for _ in range(_BLOCKS)]
@@ -128,7 +137,7 @@ def _overwrite_freed_memory(outputs: Sequence[Any]) -> None:
 
 @contextmanager
 def _filled_memory() -> Iterator[None]:
-    """Have torch fill the memory that it allocates with NaN, or the greatest integer."""
+    """Make torch fill the memory that it allocates with NaN, or with the greatest integer."""
     enabled = torch.are_deterministic_algorithms_enabled()
     warns = _warns_only()
     fills = torch.utils.deterministic.fill_uninitialized_memory
@@ -136,7 +145,7 @@ def _filled_memory() -> Iterator[None]:
     torch.utils.deterministic.fill_uninitialized_memory = True
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of operators that have no such algorithm
+            warnings.simplefilter("ignore")  # from operators without such an algorithm
             yield
     finally:
         torch.use_deterministic_algorithms(enabled, warn_only=warns)
@@ -148,8 +157,10 @@ def _warns_only() -> bool:
 
 
 def _fills(usual: Any, filled: Any) -> bool:
-    """Return whether a value shows what memory was filled with. Deterministic algorithms round in
-    other ways, so that no other difference counts."""
+    """Return whether a value shows the fill value of memory.
+
+    Deterministic algorithms may round differently, so no other difference counts.
+    """
     if not isinstance(usual, Tensor) or usual.shape != filled.shape:
         return False
     if usual.dtype.is_floating_point or usual.is_complex():

@@ -3,9 +3,9 @@
 judge         follows the outputs of a method, call by call
 movement      how far an output moves over the calls
 standstill    outputs that no inputs moved, so that no call could have failed
-dependence    which outputs depend on the values of inputs, by the graph
-unmoved_node  the operator from which an output stops depending on the inputs
-conditioning  the operator where a source loses what the package can't keep
+dependence    which outputs depend on the values of inputs, according to the graph
+unmoved_node  the operator at which an output stops depending on the inputs
+conditioning  the operator at which a source loses precision that the package can't keep either
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Is the source itself ill-conditioned? It runs in float64, and on inputs moved by one unit in the
-last place.
+"""Finds out whether a source itself is ill-conditioned.
 
-Where that changes the outputs by more than any limit that means something, no comparison with other
-kernels can be judged: the report says so, and names the operator where the change begins to grow.
+The source runs in float64, and on inputs moved by one unit in the last place. If that changes the
+outputs by more than any meaningful limit, no comparison with other kernels can be judged: the
+report says so, and names the operator at which the change begins to grow.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ def describe_conditioning(
     most_share: float,
     root: Path | None = None,
 ) -> str:
-    """Say how ill-conditioned a program is, and where that begins; "" where it is not.
+    """Return how ill-conditioned a program is and where that begins, or "" if it isn't.
 
     Args:
-        most_share: the share of the signal beyond which a limit means nothing.
+        most_share: the share of the signal beyond which a limit is meaningless.
     """
     leaves = flatten(program, inputs)
     plain = NodeValues(program)
     expected = plain.call(leaves)
-    enough = most_share / TIMES  # limits are this multiple of what rounding does
+    enough = most_share / TIMES  # limits are this multiple of the error of rounding
     for words, run in _WAYS.items():
         try:
             moved, actual = run(program, leaves)
             share = max(map(_share, actual, expected), default=0.0)
-        except Exception:  # whatever an operator raises, as for another dtype
+        except Exception:  # an operator may raise anything, for another dtype say
             continue
         if share > enough:
             start = _describe_start(plain, moved, enough, root)
@@ -70,7 +70,7 @@ def _run_moved(program: ExportedProgram, leaves: list[Any]) -> Moved:
 
 
 def _run_with_moved_weights(program: ExportedProgram, leaves: list[Any]) -> Moved:
-    """Run a program whose weights are moved too: its inputs may be integers alone."""
+    """Run a program with its weights moved, too: its inputs may all be integers."""
     source = NodeValues(program)
     _replace_weights(source, _move)
     return source, source.call([_move(value) for value in leaves])
@@ -84,8 +84,7 @@ _WAYS: Mapping[str, Callable[[ExportedProgram, list[Any]], Moved]] = {
 
 
 class WideValues(NodeValues):
-    """A source program that computes in float64 where it says float32, and keeps its nodes'
-    values."""
+    """A source program in float64 in place of float32, which keeps its nodes' values."""
 
     def __init__(
         self, program: ExportedProgram, common: Mapping[str, Tensor] | None = None
@@ -102,7 +101,7 @@ class WideValues(NodeValues):
 
 
 class _WideWalker(Walker):
-    """Runs through a graph with float64 in the place of float32."""
+    """Runs a graph in float64 in place of float32."""
 
     def call_function(
         self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -133,7 +132,7 @@ def _widen_dtype(value: Any) -> Any:
 def _describe_start(
     plain: NodeValues, moved: NodeValues, enough: float, root: Path | None
 ) -> str:
-    """Name the first operator that gives a change greater than `enough`."""
+    """Return a phrase with the first operator that causes a change greater than `enough`, or ""."""
     for place, node in enumerate(plain.nodes):
         if node.op != "call_function":
             continue
@@ -165,7 +164,7 @@ def _tensors(values: Any) -> list[Tensor]:
 
 
 def _share(actual: Any, expected: Any) -> float:
-    """Return the noise of a value as a share of its signal; of integers, whether any differs."""
+    """Return the noise of a value as a share of its signal; for integers, 1 if any differs."""
     both = isinstance(actual, Tensor) and isinstance(expected, Tensor)
     if both and actual.dtype is torch.float64:
         actual = actual.to(expected.dtype)
@@ -180,8 +179,10 @@ def _share(actual: Any, expected: Any) -> float:
 
 
 def _replace_weights(source: NodeValues, change: Callable[[Tensor], Tensor]) -> None:
-    """Change the parameters and buffers of a source, which it shares with its program, in
-    copies."""
+    """Replace the parameters and buffers of a source by changed copies.
+
+    The source shares the originals with its program.
+    """
     module = source.module
     named = [*module.named_parameters(), *module.named_buffers()]
     for name, tensor in named:
@@ -193,7 +194,7 @@ def _replace_weights(source: NodeValues, change: Callable[[Tensor], Tensor]) -> 
 
 
 def _move(value: Any) -> Any:
-    """Move each number by one unit in the last place, up and down in turn."""
+    """Move each number by one unit in the last place, alternately up and down."""
     if not isinstance(value, Tensor) or not value.dtype.is_floating_point:
         return value
     parity = torch.arange(value.numel()).reshape(value.shape) % 2

@@ -1,6 +1,6 @@
-"""Find which outputs of a program depend on the values of its inputs, by its graph alone.
+"""Finds which outputs of a program depend on the values of its inputs, from its graph alone.
 
-An output that depends on nothing, or only on sizes, is determined by the program: it may be
+An output that depends on nothing, or only on sizes, is determined by the program: it can be
 compared even though it never changes. Nothing is run here.
 """
 
@@ -25,7 +25,7 @@ _OUTPUT_ORDER = (
     (OutputKind.GRADIENT_TO_PARAMETER,),
     (OutputKind.GRADIENT_TO_USER_INPUT,),
 )
-# Operators that take only the size of their first argument, or its dtype.
+# Operators that use only the size or the dtype of their first argument.
 _OF_SIZES = frozenset(
     {
         "empty_like",
@@ -50,8 +50,11 @@ _OF_SIZES = frozenset(
 
 
 def output_values(functional: ExportedProgram) -> list[Any]:
-    """Return the nodes or constants of a functional program's outputs, in the order of
-    `Source.outputs`; the parameters that a training program returns at the end are left out."""
+    """Return the nodes or constants of a functional program's outputs.
+
+    They are in the order of `Source.outputs`, without the parameters that a training program
+    returns at the end.
+    """
     values: Any = functional.graph.output_node().args[0]
     specs = functional.graph_signature.output_specs
     pairs = list(zip(specs, values, strict=True))
@@ -67,8 +70,8 @@ def find_dependences(
     """Return what each output depends on, in the order of `Source.outputs`.
 
     Args:
-        outputs: the number of outputs; those after the graph's own are parameters.
-        state: qualified names of buffers that change.
+        outputs: the number of outputs; those after the graph's outputs are parameters.
+        state: the qualified names of buffers that change.
     """
     functional = functionalized(program)
     levels = _find_levels(functional, state)
@@ -80,7 +83,7 @@ def find_dependences(
 def _find_levels(
     functional: ExportedProgram, state: Collection[str]
 ) -> dict[Node, Dependence]:
-    """Return the level of each node; a control flow has the greatest level of its operands."""
+    """Return the level of each node; a control-flow node has the greatest level of its operands."""
     varying = set()
     for spec in functional.graph_signature.input_specs:
         if spec.kind is InputKind.USER_INPUT or spec.target in state:
@@ -106,7 +109,7 @@ def _level_of_sizes(node: Node, levels: dict[Node, Dependence]) -> Dependence:
 
 
 def _name(node: Node) -> str:
-    """Return the name of an operator on sizes, which torch registers without overloads too."""
+    """Return the name of an operator on sizes, which torch also registers without overloads."""
     return str(getattr(node.target, "__name__", "")).partition(".")[0]
 
 
@@ -120,6 +123,6 @@ def _has_dynamic_size(value: Any) -> bool:
 def _level_of(arguments: Sequence[Any], levels: dict[Node, Dependence]) -> Dependence:
     """Return the greatest level of the nodes among arguments."""
     nodes = [leaf for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, Node)]
-    # A node without a level counts with the greatest: then the output is compared.
+    # A node without a level gets the greatest level: then the output is compared.
     node_levels = [levels.get(node, "values") for node in nodes]
     return max(node_levels, key=_LEVELS.index, default="nothing")

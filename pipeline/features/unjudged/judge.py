@@ -1,5 +1,4 @@
-"""Judges whether the comparisons of a method could have failed: follows its outputs, call by
-call."""
+"""Judges whether the comparisons of a method could have failed, by following its outputs."""
 
 from __future__ import annotations
 
@@ -16,10 +15,10 @@ from pipeline.validate.budget import Budget
 
 
 class MovementJudge:
-    """Follows how far the outputs of a program move over the calls that a package is compared in.
+    """Follows how far the outputs of a program move over the calls in which a package is compared.
 
     Attributes:
-        movement: that of each output, by its place.
+        movement: the movement of each output, by its position.
     """
 
     def __init__(self) -> None:
@@ -32,14 +31,14 @@ class MovementJudge:
         inputs: InputSet,
         case: str = "",
     ) -> None:
-        """Add what the source, or the quantized program, gives in a call."""
+        """Add the outputs of the source, or of the quantized program, in one call."""
         outputs = zip(expected, limits, strict=True)
         for place, (value, output_limits) in enumerate(outputs):
             movement = self.movement.setdefault(place, OutputMovement())
             movement.add(value, output_limits, inputs, case)
 
     def release(self) -> None:
-        """Let go of values that are not needed any more, once all calls are made."""
+        """Drop the values that are no longer needed, once all calls are made."""
         for output in self.movement.values():
             output.release()
 
@@ -54,8 +53,7 @@ class MovementJudge:
         is_observed: bool,
         budget: Budget,
     ) -> list[dict[str, Any]]:
-        """Return the movement of each output. The arguments are the attributes of
-        `StandstillJudge`."""
+        """Return the movement of each output. The arguments are attributes of `StandstillJudge`."""
         if not self.movement:
             return []
         judge = StandstillJudge(

@@ -1,7 +1,7 @@
-"""Measures how far the outputs of a source move over the calls that a package was compared in.
+"""Measures how far the outputs of a source move over the calls in which a package was compared.
 
-A comparison shows something only where it could have failed: a package that ignores its inputs,
-and always gives what its source gives on the first of them, must be beyond the limits in some call.
+A comparison shows something only if it could have failed: a package that ignores its inputs, and
+always returns the source's outputs on the first inputs, must exceed the limits in some call.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pipeline.program.inputs import InputSet
 from pipeline.validate.limits import check_limits
 from pipeline.validate.metrics import compare, json_number
 
-_MOST_VALUES = 1 << 24  # of a tensor that are kept; of a larger one, every n-th value
-_MOST_SHAPES = 8  # whose first value is kept
+_MOST_VALUES = 1 << 24  # kept of a tensor; of a larger one, every n-th value
+_MOST_SHAPES = 8  # shapes whose first value is kept
 
 
 @dataclass
@@ -28,8 +28,9 @@ class FirstValue:
     """The first value of an output in one shape, and the inputs that gave it.
 
     Attributes:
-        later_inputs: different from the first ones, on which the output has this shape.
-        moved: for a tensor, the places whose values have changed since.
+        later_inputs: inputs that differ from the first ones, and on which the output has this
+            shape.
+        moved: for a tensor, the positions whose values have changed since.
     """
 
     value: Any
@@ -38,7 +39,7 @@ class FirstValue:
     moved: Tensor | None = None
 
     def move_to(self, value: Any) -> None:
-        """Note which places have another value by now."""
+        """Record which positions have another value by now."""
         if not isinstance(value, Tensor):
             return
         changed = (value != self.value) & ~(value.isnan() & self.value.isnan())
@@ -49,12 +50,12 @@ class OutputMovement:
     """The movement of one output over all calls, each compared with the first of its shape.
 
     Attributes:
-        values: over all calls; text and the like count as one.
-        nonfinite: how many of them are NaN or infinite on examples, of `example_values`.
-        example_nans: how many of those are NaN.
-        nans: how many of `values` are NaN.
-        limits: those that a package was held to last.
-        noticed: whether the first value in the place of a later one would exceed its limits.
+        values: the number of values over all calls; text and the like count as one.
+        nonfinite: the number of NaN or infinite values on examples, out of `example_values`.
+        example_nans: the number of NaN values on examples.
+        nans: the number of NaN values, out of `values`.
+        limits: the limits that a package was held to last.
+        noticed: whether the first value, in place of a later one, would exceed its limits.
         moves_if_large: whether it would in a call on large inputs, which count for nothing else.
         largest: the greatest distance of a value from the first one.
     """
@@ -77,8 +78,8 @@ class OutputMovement:
         self._released: bool = False
 
     def add(self, value: Any, limits: Limits, inputs: InputSet, case: str = "") -> None:
-        """Add what the source gives in a call, and the limits that the package was held to."""
-        # Which no one may ever give: it tells what would move, alone.
+        """Add the output of the source in a call, and the limits that the package was held to."""
+        # Nobody may ever pass large inputs, so they only show whether the output would move.
         is_large = case == "large"
         if not is_large:
             self.calls += 1
@@ -94,7 +95,8 @@ class OutputMovement:
             )
             return
         if first is None:
-            # Dynamic sizes can give a new shape in each call; a few show whether it moves.
+            # Dynamic sizes can give a new shape in each call; a few shapes show whether the output
+            # moves.
             if len(self.firsts) < _MOST_SHAPES:
                 self.firsts[shape] = FirstValue(value, inputs)
             return
@@ -108,7 +110,7 @@ class OutputMovement:
         self.noticed = self.noticed or _exceeds(first.value, value, limits)
 
     def _measure(self, first: FirstValue, value: Any) -> None:
-        """Add the distance of a value from the first one, where both are finite."""
+        """Add the distance of a value from the first one, over elements that are finite in both."""
         first_value, later_value = first.value, value
         if isinstance(value, Tensor):
             both = first_value.isfinite() & later_value.isfinite()
@@ -142,7 +144,7 @@ class OutputMovement:
 
     @property
     def other_inputs(self) -> tuple[FirstValue, InputSet] | None:
-        """The first value, and other inputs that left its shape as it was; None without any."""
+        """The first value, and other inputs that gave the same shape; None if there are none."""
         for first in self.firsts.values():
             if first.later_inputs is not None:
                 return first, first.later_inputs
@@ -150,7 +152,7 @@ class OutputMovement:
 
     @property
     def share(self) -> float | None:
-        """The share of places that moved, from 0 to 1; None where nothing could be compared."""
+        """The share of positions that moved, from 0 to 1; None if nothing could be compared."""
         masks = [
             first.moved for first in self.firsts.values() if first.moved is not None
         ]
@@ -160,7 +162,7 @@ class OutputMovement:
         return sum(int(mask.sum()) for mask in masks) / places
 
     def release(self) -> None:
-        """Let go of the values of an output that moved: only its figures are needed from now on."""
+        """Drop the values of an output that moved, of which only the figures are still needed."""
         if self.noticed:
             self._share = self.share
             self._released = True
@@ -202,7 +204,7 @@ def _is_same(value: Any, other_value: Any) -> bool:
 
 
 def _exceeds(actual: Any, expected: Any, limits: Limits) -> bool:
-    """Return whether a value in the place of another one exceeds its limits."""
+    """Return whether a value, in place of the expected one, exceeds its limits."""
     return bool(check_limits(compare(actual, expected), actual, expected, limits))
 
 

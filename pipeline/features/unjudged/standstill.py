@@ -1,4 +1,4 @@
-"""Judges which outputs of a method carried no information, and says why.
+"""Judges which outputs of a method carried no information, and explains why.
 
 An output that never moves by more than its limits, is NaN throughout or has no elements is not
 judged, unless the program alone determines it: then its value was compared.
@@ -35,8 +35,8 @@ from pipeline.validate.limits import check_limits
 from pipeline.validate.metrics import compare
 from pipeline.validate.node_values import NodeValues
 
-_REDRAWN = 6  # input sets that the source alone is run on, where all calls were on one
-_SEED = 0x7ED5EED  # which nobody draws examples with; torch takes 32 bits of it
+_REDRAWN = 6  # input sets for the source alone, if all calls had the same inputs
+_SEED = 0x7ED5EED  # a seed unlikely to be used for examples; torch takes 32 bits of it
 _REMEDY = f"add examples that change it; {ACCEPT}"
 _REMEDY_WITHIN = (
     f"add examples that change it, or set a limit below its movement; {ACCEPT}"
@@ -53,14 +53,16 @@ class StandstillJudge:
     """Judges whether the comparisons of a method's outputs could have failed.
 
     Attributes:
-        program: what the package was compared with: the source, or its quantized program.
-        names: of the outputs, as `Source.outputs` has them.
+        program: the program that the package was compared with: the source, or its quantized
+            program.
+        names: the names of the outputs, in the order of `Source.outputs`.
         state: the buffers that the method changes.
-        examples: input sets whose integers others may be drawn from.
-        unjudged: the places of outputs whose limits mean nothing, which is said of them already.
+        examples: input sets from whose integers others may be drawn.
+        movement: the movement of each output, by its position.
+        unjudged: the positions of outputs whose limits are meaningless, which is reported already.
+        is_random: whether the method samples, so that its outputs were held to no limits.
         is_observed: whether methods that share its state were called after it.
         budget: the time for finding where an output stops depending on the inputs.
-        is_random: whether the method samples, so that its outputs were held to no limits.
     """
 
     def __init__(
@@ -88,7 +90,7 @@ class StandstillJudge:
         self.root = root
 
     def judge(self) -> list[dict[str, Any]]:
-        """Return the movement of each output, with the reason where it is not judged."""
+        """Return the movement of each output, with the reason if it is not judged."""
         records = []
         for place, output in sorted(self.movement.items()):
             record = output.to_json(self.names[place])
@@ -102,8 +104,11 @@ class StandstillJudge:
         return records
 
     def find_indifferent_outputs(self) -> list[str]:
-        """Return the outputs that keep to the limits of the config in the place of each other,
-        though they depend on the inputs."""
+        """Return the outputs that stayed within the config's limits, even on different inputs.
+
+        Only outputs that depend on the inputs count. The first value of such an output, in place of
+        any later one of its shape, was within the limits.
+        """
         still = []
         for place, output in self.movement.items():
             if not output.noticed and output.other_inputs is not None:
@@ -113,8 +118,7 @@ class StandstillJudge:
         return [self.names[n] for n in still if self._dependences[n] == "values"]
 
     def _judge_constants(self) -> str:
-        """Return why a method whose outputs are all constants of its program is not judged, or
-        ""."""
+        """Return why a method is not judged if its outputs are all constants, or ""."""
         if self.state:
             return "" if self.is_observed else RETURNS_NOTHING
         return CONSTANT if self._takes_inputs else ""
@@ -122,10 +126,13 @@ class StandstillJudge:
     def _judge_output(
         self, place: int, output: OutputMovement, record: dict[str, Any]
     ) -> str:
-        """Return why an output is not judged, or ""; note in its record what determines it."""
+        """Return why an output is not judged, or "".
+
+        If it doesn't depend on the values of inputs, record what determines it.
+        """
         name = self.names[place]
         calls = plural(output.calls, "call")
-        if not output.calls:  # but on large inputs
+        if not output.calls:  # only calls on large inputs
             return ""
         if not output.values:
             where = self._describe_place(place, output)
@@ -135,7 +142,7 @@ class StandstillJudge:
             return f"{name} is NaN in every value of {calls}{where}; {_REMEDY_NAN}"
         if output.example_values and output.example_nans == output.example_values:
             return f"{name} is NaN in every value on the examples; {_REMEDY_NAN}"
-        # What is said of an output already needs no second reason.
+        # An output that was reported already needs no second reason.
         if output.noticed or self.is_random or place in self.unjudged:
             return ""
         if self._dependences[place] != "values":
@@ -180,10 +187,10 @@ class StandstillJudge:
         """Return whether the source gives another value on other inputs of the same sizes."""
         first = next(iter(output.firsts.values()))
         leaves = flatten(self.program, first.inputs)
-        with suppress(Exception):  # the package's own call on these has said it
+        with suppress(Exception):  # the package's own call has reported it
             expected = self._run(leaves)[place]
             for number in range(_REDRAWN):
-                with suppress(Exception):  # as for an index that is too large
+                with suppress(Exception):  # for an index that is too large, say
                     value = self._run(self._redraw(leaves, number))[place]
                     error = compare(expected, value)
                     if check_limits(error, expected, value, output.limits):
@@ -191,12 +198,12 @@ class StandstillJudge:
         return False
 
     def _run(self, leaves: Sequence[Any]) -> list[Any]:
-        self._source.budget = Budget()  # a few calls, without which there is no verdict
+        self._source.budget = Budget()  # the verdict needs these few calls
         self._source.reset()
         return self._source.call(leaves, ())
 
     def _redraw(self, leaves: Sequence[Any], number: int) -> list[Any]:
-        """Return random inputs of the same sizes; later ones have integers beyond the examples'."""
+        """Return random inputs of the same sizes; later ones have integers beyond the examples."""
         generator = torch.Generator().manual_seed(_SEED + number)
         example_leaves = [flatten(self.program, example) for example in self.examples]
         if not example_leaves:
@@ -216,12 +223,16 @@ class StandstillJudge:
         return drawn
 
     def _describe_place(self, place: int, output: OutputMovement) -> str:
-        """Name the operator from which an output stops depending on the inputs; "" where it is not
-        found."""
+        """Return the operator at which an output stops depending on the inputs, as a phrase.
+
+        Returns "" if it isn't found.
+        """
         if not output.firsts:
             return ""
         self._source.budget = self.budget
-        with suppress(Exception):  # whatever an operator raises: then it is not known
+        with suppress(
+            Exception
+        ):  # an operator may raise anything: then the place is unknown
             values = output_values(self._source.program)
             if place >= len(values) or not isinstance(values[place], Node):
                 return ""
@@ -231,7 +242,7 @@ class StandstillJudge:
         return ""
 
     def _pick_inputs(self, output: OutputMovement) -> tuple[list[Any], list[Any]]:
-        """Return two inputs of one size, as different ones as there are."""
+        """Return two inputs of the same size that differ as much as possible."""
         if (pair := output.other_inputs) is not None:
             first, later_inputs = pair
             return flatten(self.program, first.inputs), flatten(
@@ -247,7 +258,7 @@ def _leave_unjudged(record: dict[str, Any], reason: str) -> None:
 
 
 def _widen(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return integers on both sides of those in the examples."""
+    """Return integers just outside the range of the integers in the examples."""
     ends: list[int] = []
     for tensor in tensors:
         if (

@@ -1,7 +1,8 @@
-"""Finds the operator from which an output stops depending on the inputs.
+"""Finds the operator at which an output stops depending on the inputs.
 
-The source runs node by node on two input sets. Of all that the output is computed from, the first
-operator counts whose inputs move by more than the output does, and whose own value does not.
+The source runs node by node on two input sets. The operator is the first one, among the nodes that
+the output is computed from, whose inputs move by more than the output does, and whose own value
+does not.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pipeline.program.source_lines import source_line
 from pipeline.validate.metrics import compare, greatest_magnitude
 from pipeline.validate.node_values import NodeValues
 
-_TIMES = 4.0  # as much as the output moves: what moves by more than that, moves
+_TIMES = 4.0  # times the movement of the output; only more than that counts as movement
 
 
 def describe_standstill(
@@ -31,12 +32,13 @@ def describe_standstill(
     second_inputs: Sequence[Any],
     root: Path | None = None,
 ) -> str:
-    """Name the operator from which an output stands still, its module and line; "" where none is
-    found, as where control flow hides it.
+    """Return the operator at which an output stops moving, with its module and line.
+
+    Returns "" if none is found, for example if control flow hides it.
 
     Args:
         output: the node of the output in the source's program.
-        one, other: flat inputs.
+        first_inputs, second_inputs: flat inputs.
 
     Raises whatever an operator raises.
     """
@@ -59,7 +61,9 @@ def _measure_movements(
     second_inputs: Sequence[Any],
 ) -> dict[Node, float]:
     """Return how far each node that the output is computed from moves, in the order of the graph.
-    Bodies of control flow, which have no values, are left out."""
+
+    Bodies of control flow, which have no values, are left out.
+    """
     ancestors = _find_ancestors(output)
     places = {
         place: node
@@ -92,7 +96,7 @@ def _find_standstill(output: Node, movements: dict[Node, float]) -> Node | None:
 
 
 def _find_ancestors(node: Node) -> set[Node]:
-    """Return a node and all that it is computed from."""
+    """Return a node and all nodes that it is computed from."""
     ancestors = {node}
     waiting = [node]
     while waiting:
@@ -104,7 +108,7 @@ def _find_ancestors(node: Node) -> set[Node]:
 
 
 def _measure_share(actual: Sequence[Any], expected: Sequence[Any]) -> float:
-    """Return how far values of a node are apart, as a share of their greatest magnitude."""
+    """Return how far apart values of a node are, as a share of their greatest magnitude."""
     greatest = 0.0
     pairs = zip(pytree.tree_leaves(actual), pytree.tree_leaves(expected), strict=False)
     for value, reference in pairs:

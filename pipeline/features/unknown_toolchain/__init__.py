@@ -1,4 +1,4 @@
-"""The check, as a command starts, that torch and ExecuTorch are of releases that were tested."""
+"""Checks, when a command starts, that torch and ExecuTorch are releases that were tested."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks at the start of a command that the installed toolchain is one that this release knows."""
+"""Checks at the start of a command that this release knows the installed toolchain."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _SETTING = "unknown_toolchain"
 
 
 def check_toolchain(workspace: Workspace, builds: bool) -> None:
-    """Warn about a toolchain that this release doesn't know, in a line.
+    """Warn, in one line, about a toolchain that this release doesn't know.
 
     Args:
-        builds: whether the command builds something, which is refused where `CI=true`, unless the
-            setting says otherwise, and wherever ExecuTorch lacks a name that the core uses.
+        builds: whether the command builds something. Building is refused if `CI=true`, unless the
+            setting says otherwise, and always if ExecuTorch lacks a name that the core uses.
 
     Raises:
-        PipelineError: it is refused.
+        PipelineError: building is refused.
     """
     problem = describe_unknown(installed_versions())
     if not problem:

@@ -1,8 +1,8 @@
-"""Find what the core uses of ExecuTorch and the installed release lacks, by name.
+"""Finds the names of ExecuTorch that the core uses and the installed release lacks.
 
-Both sides are read as text and nothing is imported: what is used stands in the imports of the core,
-in attributes of imported modules, and in the names that `program.patching` replaces. It is looked
-for where a release is unknown, before it builds.
+Both sides are read as text, and nothing is imported: the names come from the core's imports, from
+attributes of imported modules, and from the names that `program.patching` replaces. The check runs
+before an unknown release builds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _EXTENSIONS = ("*.so", "*.pyd")
 
 
 def find_missing() -> list[str]:
-    """Return the names that the core uses and the installed ExecuTorch lacks, `module.name`."""
+    """Return the names that the core uses and the installed ExecuTorch lacks, as `module.name`."""
     used = {f"{_BINDINGS}.{installed_release().bindings}"}
     for room in _ROOMS:
         for path in Path(pipeline.__file__).parent.joinpath(room).rglob("*.py"):
@@ -34,7 +34,7 @@ def find_missing() -> list[str]:
 
 
 def find_used(text: str) -> Iterator[str]:
-    """Yield the names of ExecuTorch that the source of a module uses, `module.name`."""
+    """Yield the names of ExecuTorch in the source of a module, as `module.name`."""
     tree = ast.parse(text)
     imported: dict[str, str] = {}
     for node in ast.walk(tree):
@@ -51,7 +51,7 @@ def find_used(text: str) -> Iterator[str]:
 
 
 def _find_attributes(node: ast.AST) -> Iterator[tuple[str, str]]:
-    """Yield a name and its attribute: of `owner.name`, and of `replaced(owner, "name", ...)`."""
+    """Yield a name and its attribute, from `owner.name` and from `replaced(owner, "name", ...)`."""
     match node:
         case ast.Attribute(value=ast.Name(id=owner), attr=name):
             yield owner, name
@@ -62,7 +62,7 @@ def _find_attributes(node: ast.AST) -> Iterator[tuple[str, str]]:
 
 
 def is_there(name: str) -> bool:
-    """Tell whether the installed ExecuTorch has a module, or a name in one."""
+    """Return whether the installed ExecuTorch has a module, or a name in one."""
     if _find_file(name) is not None:
         return True
     module, _, attribute = name.rpartition(".")
@@ -79,7 +79,7 @@ def _is_of_executorch(module: str | None) -> bool:
 
 @cache
 def _find_file(module: str) -> Path | None:
-    """Return the file of a module, or its folder where it is a namespace; None without either."""
+    """Return the file of a module, the folder of a namespace package, or None."""
     package, *parts = module.split(".")
     for folder in package_folders(package):
         path = folder.joinpath(*parts)
@@ -97,7 +97,7 @@ def _find_file(module: str) -> Path | None:
 
 @cache
 def _read_names(path: Path) -> frozenset[str]:
-    """Return the names that a module binds; "*" where it takes all of another."""
+    """Return the names that a module binds; "*" if it takes all names of another module."""
     if path.suffix != ".py":
         return frozenset("*")
     tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -105,7 +105,7 @@ def _read_names(path: Path) -> frozenset[str]:
 
 
 def _find_bound(body: Iterable[ast.stmt]) -> Iterator[str]:
-    """Yield the names that statements bind, also those within `if` and `try`."""
+    """Yield the names that statements bind, including those within `if` and `try`."""
     for node in body:
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():

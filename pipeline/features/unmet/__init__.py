@@ -1,4 +1,4 @@
-"""Unmet: what a config asks for that did not happen in its lowering."""
+"""Unmet: requests of a config that its lowering did not carry out."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""Refuses a package whose config asked for what did not happen: a partitioner that took nothing, a
-quantizer that quantized nothing.
+"""Refuses a package if a partitioner delegated nothing, or a quantizer quantized nothing.
 
-Such a package would be green because nothing reached the accelerator that it is for. Linking
-refuses it, from the records of compiled methods, so that the config can be mended without
-compiling again.
+Such a package would pass because nothing reached the accelerator that it is for. The link refuses
+it, from the records of compiled methods, so that fixing the config needs no new compile.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ _PORTABLE = "`partitioners: []` is for portable operators only"
 def find_unmet(
     methods: Mapping[str, Json], lowering: Mapping[str, Json]
 ) -> Iterator[Problem]:
-    """Yield a problem for each partitioner and quantizer that did nothing, and is not allowed to.
+    """Yield a problem for each partitioner and quantizer that did nothing without being allowed to.
 
     Args:
         methods: compiled methods by name (`store.compiled.COMPILED_METHOD`).
@@ -36,7 +34,7 @@ def find_unmet(
         uptakes = method["delegation"]["partitioners"]
         for number, uptake in _find_idle(uptakes):
             where = join(join(path, "partitioners"), number)
-            # A delegate of views alone is no uptake.
+            # A delegate that holds only views doesn't count.
             kind = (
                 " that compute" if method["delegation"].get("delegated_nodes") else ""
             )
@@ -60,10 +58,10 @@ def find_unmet(
 
 
 def _find_idle(uptakes: Sequence[Json]) -> Iterator[tuple[int, Json]]:
-    """Yield the partitioners that took nothing, with their places in the config.
+    """Yield the partitioners that took nothing, with their positions in the config.
 
-    Those after one that took something are fallbacks, for whatever it leaves. One that takes
-    nothing before any other did was meant to be the method's delegate, and is not.
+    Partitioners after one that took something are fallbacks for the remaining nodes. A partitioner
+    that takes nothing before any other did was meant to be the method's delegate, and is not.
     """
     for number, uptake in enumerate(uptakes):
         if uptake["taken"]:

@@ -1,4 +1,4 @@
-"""Unused: files of code in a workspace that nothing uses, or that can't be used as they are."""
+"""Unused: code files in a workspace that nothing uses, or that can't be used as they are."""
 
 from __future__ import annotations
 

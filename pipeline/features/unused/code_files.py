@@ -1,8 +1,8 @@
-"""The files of code in a workspace that nothing uses, or that are no Python, and a module that the
-package of this build hides.
+"""Finds code files in a workspace that are unused or not valid Python, and hidden modules.
 
-A file in `passes/` or `operators/` is used where a config or a setting names it, or where a module
-of the workspace imports it. Nothing is imported to find out.
+A file in `passes/` or `operators/` is used if a config or a setting names it, or if a module of the
+workspace imports it. Nothing is imported to find out. A module of the workspace is hidden if this
+package has its name.
 """
 
 from __future__ import annotations
@@ -38,12 +38,14 @@ class CodeFiles:
         self._root = plan.workspace.root
 
     def find_broken(self) -> Iterator[Problem]:
-        """Yield the passes and libraries of operators that are no Python."""
+        """Yield a problem for each pass or library of operators that is not valid Python."""
         yield from self._find_broken(self._modules(_FOLDERS))
 
     def find_broken_exporters(self) -> Iterator[Problem]:
-        """Yield the exporters that are no Python, whose export says so as well, but later. Nothing
-        of them runs here."""
+        """Yield a problem for each exporter that is not valid Python.
+
+        The export would report it as well, but later. No code of the exporter runs here.
+        """
         paths = [source.path for source in self._plan.models.sources.values()]
         yield from self._find_broken(path for path in paths if path.suffix == ".py")
 
@@ -61,7 +63,10 @@ class CodeFiles:
                 )
 
     def find_unused(self) -> Iterator[Problem]:
-        """Yield the files that nothing uses, unless a config has mistakes, which may name them."""
+        """Yield a problem for each file that nothing uses.
+
+        If a config has mistakes, there is none: the config may name the files.
+        """
         configs = self._plan.configs
         summaries = [
             configs.summary(package) for package in self._plan.configs.packages
@@ -100,7 +105,7 @@ class CodeFiles:
                     yield path
 
     def _locate_named(self, kind: str, references: Sequence[str]) -> set[Path]:
-        """Return the files that configs, or settings, name in a folder."""
+        """Return the files in a folder that configs or settings name."""
         if not references:
             return set()
         user_code = open_code(kind, self._plan.workspace)
@@ -109,7 +114,7 @@ class CodeFiles:
 
     @cached_property
     def _imported(self) -> set[Path]:
-        """The files that modules of the workspace import, or name in a text."""
+        """The files that modules of the workspace import, or name in a string."""
         readers: set[Path] = set()
         modules = [
             *self._root.glob("*.py"),
@@ -123,7 +128,7 @@ class CodeFiles:
         return readers
 
     def _locate(self, name: str, folder: str) -> set[Path]:
-        """Return the files that a module of a folder means by a dotted name."""
+        """Return the files that a dotted name can mean in a module of a folder."""
         top, _, inner = name.partition(".")
         # Modules of these folders may import each other by their bare names.
         if top not in _FOLDERS:
@@ -149,7 +154,7 @@ class CodeFiles:
         return str(self._root / folder), str(self._root)
 
     def _is_in_package_of(self, path: Path, used: Collection[Path]) -> bool:
-        """Return whether a package that is used holds a file, and may import it by any name."""
+        """Return whether a file is in a package that is used, and so may import it by any name."""
         parents = path.relative_to(self._root).parents
         packages = []
         # Neither the folder itself nor the workspace is a package.
@@ -164,7 +169,7 @@ class CodeFiles:
         return path.relative_to(self._root).as_posix()
 
     def _read(self, path: Path) -> dict[str, Any]:
-        """Return what a module imports, and the line and text of its error if it is no Python."""
+        """Return a module's imports, and the line and text of its syntax error if it has one."""
         digests = self._plan.workspace.file_digests
         try:
             read: dict[str, Any] = digests.cached(
@@ -192,7 +197,7 @@ def _read_module(path: Path, root: Path) -> dict[str, Any]:
 
 
 def _imported_names(node: ast.AST, package: tuple[str, ...]) -> Iterator[str]:
-    """Yield the dotted names of modules that a node of a module in a package may import."""
+    """Yield the dotted names of modules that a node of a module in `package` may import."""
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom):
@@ -203,7 +208,7 @@ def _imported_names(node: ast.AST, package: tuple[str, ...]) -> Iterator[str]:
         base = ".".join((*parent, *([node.module] if node.module else [])))
         yield from (f"{base}.{alias.name}".lstrip(".") for alias in node.names)
     elif isinstance(node, ast.Constant) and _TEXT_OF_MODULE.fullmatch(str(node.value)):
-        # Such as in `torch.ops.load_library("operators/fast.so")`.
+        # For example, in `torch.ops.load_library("operators/fast.so")`.
         yield re.sub(r"\.(py|so|dylib|dll)$", "", str(node.value)).replace(
             "/",
             ".",
@@ -211,7 +216,7 @@ def _imported_names(node: ast.AST, package: tuple[str, ...]) -> Iterator[str]:
 
 
 def find_remarks(plan: Plan) -> Iterator[Problem]:
-    """Yield what is strange about the files of code of a workspace."""
+    """Yield a problem for each suspicious code file of a workspace."""
     files = CodeFiles(plan)
     mistakes = list(files.find_broken())
     broken_files = {mistake.file for mistake in mistakes}
@@ -223,13 +228,16 @@ def find_remarks(plan: Plan) -> Iterator[Problem]:
 
 
 def find_broken_files(plan: Plan) -> list[Problem]:
-    """Return the mistakes in files of code, whether or not a config names them."""
+    """Return the mistakes in code files, whether or not a config names them."""
     files = CodeFiles(plan)
     return [*files.find_broken(), *files.find_broken_exporters()]
 
 
 def _find_hidden_modules(root: Path) -> Iterator[Problem]:
-    """Yield a workspace's own module `pipeline`: all its code is imported beside this package."""
+    """Yield a problem if the workspace has a module `pipeline`, which this package hides.
+
+    All code of the workspace is imported next to this package.
+    """
     package = Path(str(pipeline.__file__)).resolve().parent
     for place, name in (
         (root / "pipeline", "pipeline/"),

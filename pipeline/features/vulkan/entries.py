@@ -1,5 +1,7 @@
-"""Vulkan, for GPUs, and WebGPU, which reads the same payload: executorch/backends/vulkan and
-executorch/backends/webgpu."""
+"""Vulkan, for GPUs, and WebGPU, which reads the same payload.
+
+Sources: executorch/backends/vulkan and executorch/backends/webgpu.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,7 @@ ModuleType = Annotated[
 Extent = Annotated[int, Field(ge=1, le=2**31 - 1)]
 
 
-# Of both backends.
+# Options of both backends.
 ModuleAllowlist = Annotated[
     Distinct[ModuleType] | None,
     Field(
@@ -76,9 +78,9 @@ ModuleBlocklist = Annotated[
 class VulkanOptions(Options):
     """Options of `VulkanPartitioner`.
 
-    Of compile options upstream takes any key and ignores what it does not know. These are all that
-    its partitioner (vulkan_partitioner.py), its preprocess function (vulkan_preprocess.py) and its
-    runtime (VulkanBackend.cpp, `get_graph_config`) read.
+    Upstream accepts any key as a compile option and ignores unknown ones. These are all the options
+    that its partitioner (vulkan_partitioner.py), its preprocess function (vulkan_preprocess.py) and
+    its runtime (VulkanBackend.cpp, `get_graph_config`) read.
     """
 
     nn_module_allowlist: ModuleAllowlist = None
@@ -125,7 +127,7 @@ class VulkanOptions(Options):
 
 
 class WebGpuOptions(Options):
-    """Options of the `VulkanPartitioner` for WebGPU, whose runtime has few operators."""
+    """Options of the `VulkanPartitioner` for WebGPU, whose runtime supports few operators."""
 
     nn_module_allowlist: ModuleAllowlist = None
     nn_module_blocklist: ModuleBlocklist = None
@@ -135,8 +137,10 @@ class WebGpuOptions(Options):
 
 
 class VulkanScheme(Options):
-    """Options of `get_symmetric_quantization_config`, for a `VulkanQuantizer`: symmetric weights,
-    a scale for each output channel."""
+    """Options of `get_symmetric_quantization_config`, for a `VulkanQuantizer`.
+
+    Weights are symmetric, with a scale for each output channel.
+    """
 
     dynamic: bool = False
     """Quantize activations dynamically to int8. If false, only weights are quantized."""
@@ -153,7 +157,7 @@ class VulkanScheme(Options):
 
 
 class VulkanQuantize(VulkanScheme, MixedQuantize):
-    """A `VulkanQuantizer`, which knows linear layers, with other options for some modules."""
+    """A `VulkanQuantizer`, which supports linear layers, with other options for some modules."""
 
     scheme: ClassVar[type[Options]] = VulkanScheme
 
@@ -168,7 +172,7 @@ class VulkanQuantize(VulkanScheme, MixedQuantize):
 def _vulkan_partitioner(options: VulkanOptions) -> Partitioner:
     from executorch.backends.vulkan.serialization import vulkan_graph_schema as schema
 
-    # Without defaults, since the package holds every option that is passed.
+    # Leave out defaults, since the package holds every option that is passed.
     compile_options = options.model_dump(
         exclude={*_MODULE_LISTS, *_OPERATOR_LISTS}, exclude_defaults=True
     )
@@ -226,9 +230,11 @@ def _operators(options: Options, option: str) -> list[Any] | None:
 
 
 def _keep_pattern_graphs() -> None:
-    """Export the graphs of the backend's patterns once in a process, not twice for each partition
-    (about 4 s each time). Upstream means to: it puts `lru_cache` around functions after it has
-    registered them. This can go when it does so before."""
+    """Export the graphs of the backend's patterns once per process, not twice for each partition.
+
+    Each export takes about 4 s. Upstream intends to keep them, but it puts `lru_cache` around
+    functions after it has registered them. This can go when it does so before.
+    """
     from executorch.backends.vulkan.patterns import fusable_patterns
 
     for entry in fusable_patterns.values():
@@ -301,7 +307,7 @@ ENTRIES = (
     ),
     Backend(
         name="webgpu",
-        backend_id="VulkanBackend",  # its runtime registers under this name and reads its payload
+        backend_id="VulkanBackend",  # WebGPU's runtime has this name and reads this payload
         summary="GPUs in browsers, for the few operators that its runtime supports",
         options=WebGpuOptions,
         lowering=Lowering(
@@ -311,6 +317,6 @@ ENTRIES = (
             name_lists=_MODULE_LISTS,
         ),
         preprocessing=_PREPROCESSING,
-        execution=_EXECUTION,  # Vulkan's runtime reads its payload too
+        execution=_EXECUTION,  # Vulkan's runtime reads WebGPU's payload, too
     ),
 )

@@ -1,8 +1,9 @@
-"""Describe the part of a partition that XNNPACK's preprocess function reads, and remap the debug
-handles of payloads.
+"""Describes the part of a partition that XNNPACK's preprocess function reads.
+
+It also remaps the debug handles of payloads.
 
 Found by reading executorch/backends/xnnpack and by changing partitions one thing at a time;
-tests/features/preprocess_cache/test_key.py checks both. A new ExecuTorch needs both to be tested
+tests/features/preprocess_cache/test_key.py checks both. With a new ExecuTorch, both must be tested
 again.
 """
 
@@ -18,22 +19,22 @@ from torch.export import ExportedProgram
 from pipeline.backends.entry import CacheScope
 from pipeline.program import flatbuffer
 
-# Metadata that passes copy and that nothing reads, except for what `read` returns.
+# Metadata that passes copy but nothing reads, except for the parts that `read` returns.
 UNREAD = frozenset({
     "desc", "eager_input_vals", "nn_module_stack", "original_aten", "source_fn_stack",
     "tensor_meta", "torch_fn", "xnn_partitioner_config",
 })  # fmt: skip
 
-# 0 is a flatbuffer's default, so a field that holds it is left out; 65535 is what
-# xnnpack_preprocess.py writes for a node without a handle.
+# 0 is a flatbuffer's default, so a field that holds it is left out; xnnpack_preprocess.py writes
+# 65535 for a node without a handle.
 FIXED_HANDLES = frozenset({0, 65535})
 
 
 def read(nodes: Sequence[torch.fx.Node]) -> list[Any]:
-    """Return what it does read of `UNREAD`, node by node.
+    """Return the parts of `UNREAD` that are read after all, node by node.
 
-    `get_source_partitions` groups the nodes of each linear layer, by a name of which only
-    equality counts; `tensor_meta` stands in for a missing `val` (exir/pass_base.py).
+    `get_source_partitions` groups the nodes of each linear layer by a name, of which only equality
+    counts; `tensor_meta` stands in for a missing `val` (exir/pass_base.py).
     """
     layers: dict[str, int] = {}
     values = []
@@ -43,7 +44,7 @@ def read(nodes: Sequence[torch.fx.Node]) -> list[Any]:
             qualified_name = _qualified_name(source)
             if (
                 "linear" in qualified_name.lower()
-            ):  # also what only has this in its name
+            ):  # also a source that only contains this in its name
                 node_values.append(
                     [layers.setdefault(name, len(layers)), qualified_name]
                 )
@@ -77,10 +78,10 @@ _NEW_SUFFIXES = (
 
 
 def names_count(program: ExportedProgram) -> bool:
-    """Return whether names can matter: where batch norm is folded into other weights.
+    """Return whether names can matter: whether batch norm is folded into other weights.
 
-    The new weights are named after the old ones, with underscores for dots, and one whose name
-    exists is not made (backends/transforms/utils.py, `create_constant_placeholder`).
+    The new weights are named after the old ones, with underscores for dots, and a weight whose name
+    exists already is not made (backends/transforms/utils.py, `create_constant_placeholder`).
     """
     if not any("batch_norm" in str(node.target) for node in program.graph.nodes):
         return False
@@ -106,8 +107,10 @@ _DEBUG_HANDLE = 2  # of XNode
 
 
 def remap_handles(payload: bytes, handles: Mapping[int, int]) -> bytes | None:
-    """Return the payload with other debug handles, byte for byte as if it had been made with them,
-    or None if that can't be guaranteed."""
+    """Return the payload with other debug handles, or None if it can't be remapped safely.
+
+    The result is byte for byte the payload that those handles would have produced.
+    """
     if payload[_MAGIC] != b"XH00":
         return None
     patched = bytearray(payload)

@@ -53,8 +53,10 @@ class XnnpackOptions(Options):
 
 
 class XnnpackScheme(Options):
-    """Options of `get_symmetric_quantization_config`, for an `XNNPACKQuantizer`: int8 activations
-    and symmetric int8 weights."""
+    """Options of `get_symmetric_quantization_config`, for an `XNNPACKQuantizer`.
+
+    Activations are int8, and weights symmetric int8.
+    """
 
     dynamic: bool = False
     """Quantize activations dynamically. If false, their ranges are observed on calibration
@@ -111,13 +113,13 @@ def _make_partitioner(options: XnnpackOptions) -> Partitioner:
         ]
         arguments["config_precisions"] = precisions
     partitioner = xnnpack_partitioner.XnnpackPartitioner(**arguments)
-    # It looks at the source of all frames for a warning that is not for us (0.03 s).
+    # Skip a warning that doesn't concern us: the check reads the source of all frames (0.03 s).
     partitioner._check_if_called_from_to_backend = _is_called_from_to_backend  # type: ignore[method-assign]
     return partitioner
 
 
 def _is_called_from_to_backend() -> bool:
-    """Tell whether a partitioner is called by `EdgeProgramManager.to_backend`: never by us."""
+    """Return whether `EdgeProgramManager.to_backend` calls the partitioner: never here."""
     return False
 
 
@@ -141,8 +143,10 @@ def _make_quantizer(config: XnnpackQuantize) -> Quantizer:
 
 @contextmanager
 def _reasons(partitioner: Partitioner, program: ExportedProgram) -> Iterator[Why]:
-    """Collect what each partitioner config says to `WhyNoPartition`; the others are asked for by
-    the name of the operator."""
+    """Collect the reasons that each partitioner config reports to `WhyNoPartition`.
+
+    Other nodes get a reason by the name of their operator.
+    """
     from executorch.backends.xnnpack.partition.config import ALL_PARTITIONER_CONFIGS
     from executorch.exir.backend.canonical_partitioners import config_partitioner
 
@@ -172,7 +176,7 @@ def _reasons(partitioner: Partitioner, program: ExportedProgram) -> Iterator[Why
 
 
 def _list_dtypes(node: Node) -> str:
-    """Return the dtypes of a node's tensors, in the order of its arguments, and of its value."""
+    """Return the dtypes of the tensors among a node's arguments, in order, and of its value."""
     import torch
 
     values = [operand.meta.get("val") for operand in (*node.all_input_nodes, node)]
@@ -195,7 +199,7 @@ ENTRIES = (
         quantization=Quantization(
             options=XnnpackQuantize,
             make_quantizer=_make_quantizer,
-            # As ExecuTorch's own tests quantize for it.
+            # ExecuTorch's own tests quantize this way for these backends.
             backends=frozenset({"vulkan", "webgpu"}),
         ),
         preprocessing=Preprocessing(

@@ -1,8 +1,9 @@
-"""Run XNNPACK's passes over a partition without their needless work.
+"""Runs XNNPACK's passes over a partition without their needless work.
 
 Each of the 17 passes ends by tracing its graph again, which copies it node by node, though most
-changed nothing; all are checked before and after, and two export patterns whose operators few
-graphs hold. The passes themselves are ExecuTorch's, and so is the rest of its preprocess function.
+passes change nothing; the graph is checked before and after each, and two passes export patterns
+whose operators few graphs contain. The passes themselves are ExecuTorch's, and so is the rest of
+its preprocess function.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ from pipeline.store.releases import (
 
 _log = logging.getLogger(__name__)
 
-# What this module was written for: the digest of these sources in the first release
-# (`store.releases` has those of others), and the patterns below, which are those of each release.
-# tests/backends/test_xnnpack_passes.py checks it against what is installed.
+# The source code that this module was written for: its digest in the first release
+# (`store.releases` has the digests of other releases), and the patterns below, which are the same
+# in each release. tests/backends/test_xnnpack_passes.py checks both against the installed release.
 KNOWN = "7b7a1b8df0c821748bec7e913b31c73f75b1ec6dfa3a3f8196733639b0e08b40"
 SOURCES = (
     XNNPACKPassManager.transform,
@@ -57,15 +58,15 @@ SOURCES = (
     ConvertToUpsampleBilinear2d.call,
     ConvertToUpsampleBilinear2d.create_upsample_bilinear_2d,
 )
-# Operators in every pattern of a pass. The patterns of the other pass are this operator alone,
-# which it replaces by itself.
+# Operators that every pattern of a pass contains. The patterns of the other pass consist of this
+# operator alone, which the pass replaces by itself.
 SDPA = frozenset({"aten.any.dim", "dim_order_ops._clone_dim_order.default"})
 BILINEAR = frozenset({"aten.upsample_bilinear2d.vec"})
 
 
 @contextmanager
 def fast_passes() -> Iterator[None]:
-    """Run XNNPACK's passes by `FastPassManager` within the context, if this process may."""
+    """Run XNNPACK's passes with `FastPassManager` within the context, if this process may."""
     if not (lowers_fast.get() and _is_known()):
         yield
         return
@@ -76,7 +77,7 @@ def fast_passes() -> Iterator[None]:
 
 
 def known_digest() -> str:
-    """Return the digest that `SOURCES` have in the installed release."""
+    """Return the digest of `SOURCES` in the installed release."""
     return installed_release().digest_of(XNNPACKPassManager.__module__, KNOWN)
 
 
@@ -89,7 +90,7 @@ def _is_known() -> bool:
 
 
 class FastPassManager(XNNPACKPassManager):
-    """ExecuTorch's passes in its order. The program is checked once, when all have run."""
+    """Runs ExecuTorch's passes in its order, and checks the program once, at the end."""
 
     def transform(self) -> ExportedProgram:
         program, traced = self.exported_program, Traced()
@@ -106,17 +107,17 @@ class FastPassManager(XNNPACKPassManager):
 
 
 def _print_nothing(module: GraphModule, *args: Any, **options: Any) -> str:
-    """Stand in for `print_readable`, whose text goes to a debug log that is off."""
+    """Replace `print_readable`, whose text goes to a debug log that is off."""
     return ""
 
 
 class _Unchecked(ExportedProgramPassManager):
     def check(self, exported_program: ExportedProgram) -> None:
-        """Check nothing: `FastPassManager` does, in the end."""
+        """Check nothing: `FastPassManager` checks the program at the end."""
 
 
 class _Thrifty(ExportPass):
-    """A base class between a pass and `ExportPass`, whose `call` traces the graph."""
+    """A base class between a pass and `ExportPass`; its `call` traces a graph only if needed."""
 
     traced: Traced
     changes: Callable[[GraphModule], bool]  # whether tracing itself can change a graph
@@ -131,13 +132,15 @@ class _Thrifty(ExportPass):
 
 @cache
 def _make_thrifty(kind: type[ExportPass]) -> Any:
-    """Make a subclass of a pass that skips tracing a graph that it can't change, and searching for
-    a pattern that can't match."""
+    """Make a subclass of a pass that skips needless work.
+
+    It doesn't trace a graph that tracing can't change, or search for a pattern that can't match.
+    """
     overrides = _overrides(kind)
     changes = _CHANGES.get(kind, lambda module: overrides)
     matches = _MATCHES.get(kind) if _has_known_patterns() else None
 
-    # A pass without a `call` of its own has that of `ExportPass`, which always traces.
+    # A pass without its own `call` uses the one of `ExportPass`, which always traces.
     searches = kind.call is not ExportPass.call
 
     def call(self: Any, module: GraphModule) -> PassResult:
@@ -172,7 +175,7 @@ def _has_dim_order(module: GraphModule) -> bool:
 
 
 def _has_constants(module: GraphModule) -> bool:
-    """Return whether a call may compute with nothing but literals and attributes."""
+    """Return whether a call may compute from literals and attributes alone."""
     for node in module.graph.nodes:
         computes = node.op == "call_function"
         if computes and all(
@@ -189,7 +192,7 @@ def find_operators(module: GraphModule) -> set[str]:
 
 
 _Ask: TypeAlias = Callable[[GraphModule], bool]
-# Whether a pattern of a pass can be in a graph, so that the pass changes it.
+# Whether a graph can contain a pattern of a pass, so that the pass changes it.
 _MATCHES: Mapping[type[ExportPass], _Ask] = {
     ConvertToSDPAPass: lambda module: find_operators(module) >= SDPA,
     ConvertToUpsampleBilinear2d: lambda module: False,
