@@ -41,25 +41,15 @@ class BatchRunner(WorkerTasks):
     """Runs tasks instead of any of doit's runners."""
 
     def __init__(
-        self,
-        dep_manager: Any,
-        reporter: Any,
-        continue_: bool,
-        always_execute: bool,
-        stream: Any,
-        jobs: int,
-        options: RunOptions,
-        others: Any = None,
+        self, *arguments: Any, jobs: int, options: RunOptions, others: Any = None
     ) -> None:
-        """Take doit's arguments for a runner, the number of processes of `doit -n`, the options
-        that stood behind the names of tasks, and what a feature gives for the other tasks of the
-        dodo file, if there are any."""
-        jobs = options.jobs or jobs
-        always = always_execute or options.always
-        super().__init__(dep_manager, reporter, continue_, always, stream, jobs, others)
-        # `doit -v 2` is doit's own way to say it.
-        is_verbose = options.verbose or (stream.force_global and stream.verbosity > 1)
-        self.reporter.verbose = is_verbose
+        """`jobs` comes from `doit -n`, `options` from behind the task names."""
+        super().__init__(*arguments, jobs=options.jobs or jobs, others=others)
+        self.always_execute: bool = self.always_execute or options.always
+        # `doit -v 2` is doit's own way to ask for it.
+        self.reporter.verbose = options.verbose or (
+            self.stream.force_global and self.stream.verbosity > 1
+        )
         self.reporter.methods_of = options.methods_of
 
     # Which tasks run when

@@ -39,19 +39,9 @@ class Waiting(NamedTuple):
 class WorkerTasks(TaskOutcomes):
     """Gives tasks to workers and settles them. Nodes are doit's."""
 
-    def __init__(
-        self,
-        dep_manager: Any,
-        reporter: Any,
-        continue_: bool,
-        always_execute: bool,
-        stream: Any,
-        jobs: int,
-        others: Any = None,
-    ) -> None:
-        """Take what `TaskOutcomes` takes, and what a feature gives for the other tasks of the dodo
-        file, if there are any."""
-        super().__init__(dep_manager, reporter, continue_, always_execute, stream, jobs)
+    def __init__(self, *arguments: Any, jobs: int, others: Any = None) -> None:
+        """`others` is what a feature provides for tasks of the dodo file that aren't actions."""
+        super().__init__(*arguments, jobs=jobs)
         self._jobs = jobs
         self._others = others
         self._pool: Any = None
