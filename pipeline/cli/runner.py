@@ -42,15 +42,7 @@ class BatchRunner(WorkerTasks):
     """Runs tasks in place of doit's runners."""
 
     def __init__(
-        self,
-        dep_manager: Any,
-        reporter: Any,
-        continue_: bool,
-        always_execute: bool,
-        stream: Any,
-        jobs: int,
-        options: RunOptions,
-        others: Any = None,
+        self, *arguments: Any, jobs: int, options: RunOptions, others: Any = None
     ) -> None:
         """Take doit's arguments for a runner, and those of this package.
 
@@ -59,12 +51,12 @@ class BatchRunner(WorkerTasks):
             options: the options after the names of tasks.
             others: a feature's handler for other tasks of the dodo file, if there are any.
         """
-        jobs = options.jobs or jobs
-        always = always_execute or options.always
-        super().__init__(dep_manager, reporter, continue_, always, stream, jobs, others)
-        # `doit -v 2` is doit's own option for this.
-        is_verbose = options.verbose or (stream.force_global and stream.verbosity > 1)
-        self.reporter.verbose = is_verbose
+        super().__init__(*arguments, jobs=options.jobs or jobs, others=others)
+        self.always_execute: bool = self.always_execute or options.always
+        # `doit -v 2` is doit's own way to ask for it.
+        self.reporter.verbose = options.verbose or (
+            self.stream.force_global and self.stream.verbosity > 1
+        )
         self.reporter.methods_of = options.methods_of
 
     # Scheduling

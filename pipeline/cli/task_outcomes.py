@@ -25,16 +25,9 @@ from pipeline.store.workspace import Workspace
 class TaskOutcomes(Runner):  # type: ignore[misc]
     """A runner that records the outcome of each task."""
 
-    def __init__(
-        self,
-        dep_manager: Any,
-        reporter: Any,
-        continue_: bool,
-        always_execute: bool,
-        stream: Any,
-        jobs: int,
-    ) -> None:
-        super().__init__(dep_manager, reporter, continue_, always_execute, stream)
+    def __init__(self, *arguments: Any, jobs: int) -> None:
+        """Take the arguments of doit's Runner, and the number of processes of `doit -n`."""
+        super().__init__(*arguments)
         self.record = RunRecord(jobs)
         self.final_result: int
         self._lease = contextlib.ExitStack()

@@ -39,22 +39,13 @@ class Waiting(NamedTuple):
 class WorkerTasks(TaskOutcomes):
     """Gives tasks to workers and settles them. Nodes are doit's."""
 
-    def __init__(
-        self,
-        dep_manager: Any,
-        reporter: Any,
-        continue_: bool,
-        always_execute: bool,
-        stream: Any,
-        jobs: int,
-        others: Any = None,
-    ) -> None:
+    def __init__(self, *arguments: Any, jobs: int, others: Any = None) -> None:
         """Take the arguments of `TaskOutcomes`, and `others`.
 
         Args:
             others: a feature's handler for other tasks of the dodo file, if there are any.
         """
-        super().__init__(dep_manager, reporter, continue_, always_execute, stream, jobs)
+        super().__init__(*arguments, jobs=jobs)
         self._jobs = jobs
         self._others = others
         self._pool: Any = None

@@ -213,9 +213,9 @@ class Run(_States, cmd_run.Run):  # type: ignore[misc]
                 continue_,
                 always,
                 stream,
-                num_process,
-                self.loader.run_options,
-                others,
+                jobs=num_process,
+                options=self.loader.run_options,
+                others=others,
             )
             return runner.run_all(self.control.task_dispatcher())
 

@@ -224,7 +224,7 @@ _LEAF: list[dict[str, Any]] = [
 ]
 _NESTED: dict[str, Any] = {"anyOf": [*_LEAF, {"type": "array"}]}
 Name = Annotated[str, Field(pattern=NAME_PATTERN), AfterValidator(_short)]
-MethodName = Annotated[str, Field(pattern=NAME_PATTERN), AfterValidator(_short)]
+MethodName = Name
 Label = Annotated[str, Field(pattern=LABEL_PATTERN)]
 Library = Annotated[Label, AfterValidator(_short_path)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]

@@ -52,15 +52,6 @@ def _parse_path(value: Any, root: Path) -> Path:
     return checked(path, all(len(os.fsencode(part)) < 256 for part in path.parts))
 
 
-def parse_texts(value: Any, _: Path) -> tuple[str, ...]:
-    """Return a list of texts; a variable separates them like the folders of PATH.
-
-    Raises ValueError for any other value.
-    """
-    values = value.split(os.pathsep) if isinstance(value, str) else value
-    return tuple(parse_text(text) for text in checked(values, isinstance(values, list)))
-
-
 def _parse_names(value: Any, _: Path) -> frozenset[str]:
     names = re.split(r"[,\s]+", value.strip(", ")) if isinstance(value, str) else value
     ok = isinstance(names, list) and all(

@@ -9,8 +9,20 @@ planning  what is wrong with those that a config names
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+from typing import Any
+
 from pipeline.moments import Feature, Setting
-from pipeline.store.setting_table import parse_texts
+from pipeline.store.setting_table import checked, parse_text
+
+
+def parse_texts(value: Any, _: Path) -> tuple[str, ...]:
+    """Return the texts of a list, or of a variable that separates them as PATH does. Raises
+    ValueError for any other value."""
+    values = value.split(os.pathsep) if isinstance(value, str) else value
+    return tuple(parse_text(text) for text in checked(values, isinstance(values, list)))
+
 
 FEATURE = Feature(
     "operators",

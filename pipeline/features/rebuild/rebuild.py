@@ -9,20 +9,18 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pipeline.cli.progress import progress_on
+from pipeline.cli.batches import open_batch
 from pipeline.cli.verbs import known_packages
 from pipeline.features.rebuild.exports import compare_methods
 from pipeline.plan.actions import Action
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import link_status
 from pipeline.plan.tasks import find_action
-from pipeline.run import pool as pools  # tests replace its Pool
 from pipeline.run.action_status import log_path
 from pipeline.run.batch import Batch
 from pipeline.store.digest import Digest, hash_file
@@ -122,7 +120,7 @@ def _build(plan: Plan, packages: Sequence[str], logs: Workspace) -> dict[str, st
         PipelineError: a model can't be exported, and everything else depends on it.
     """
     wrong: dict[str, str] = {}
-    with _open_batch(plan) as batch:
+    with open_batch(plan, sys.stdout) as batch:
         _export(plan, batch, packages, logs)
         for kind in ("quantize", "compile", "link"):
             sound = [package for package in packages if package not in wrong]
@@ -134,15 +132,6 @@ def _build(plan: Plan, packages: Sequence[str], logs: Workspace) -> dict[str, st
                 if action.digest in failed:
                     wrong.setdefault(package, failed[action.digest])
     return wrong
-
-
-@contextmanager
-def _open_batch(plan: Plan) -> Iterator[Batch]:
-    """Yield a batch of actions with its own workers."""
-    pool = pools.Pool(plan.workspace, plan.workspace.jobs, always=False)
-    progress = partial(progress_on, sys.stdout)
-    with closing(pool), closing(Batch(plan, pool, progress)) as batch:
-        yield batch
 
 
 def _export(
@@ -169,7 +158,7 @@ def _compare_exports(plan: Plan, packages: Sequence[str]) -> Iterator[str]:
     differing = []
     with _fresh_workspace(plan.workspace) as workspace:
         fresh_plan = Plan(workspace)
-        with _open_batch(fresh_plan) as batch:
+        with open_batch(fresh_plan, sys.stdout) as batch:
             models = _export(fresh_plan, batch, packages, plan.workspace)
         for model in models:
             after = fresh_plan.models.methods(model) or {}

@@ -9,20 +9,17 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import replace
-from functools import partial
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pipeline.cli.progress import progress_on
+from pipeline.cli.batches import open_batch
 from pipeline.plan.actions import Action
 from pipeline.plan.files import loadable
 from pipeline.plan.plan import Plan
 from pipeline.plan.tasks import find_action, find_status
-from pipeline.run import pool as pools
+from pipeline.plan.trial import TRIAL_BUILD, TRIAL_CONFIGS, make_trial_plan
 from pipeline.run.action_log import logging_to
-from pipeline.run.batch import Batch
 from pipeline.run.isolated import run_isolated
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import REPORT, make_folder, read_record
@@ -40,23 +37,18 @@ def open_trial(plan: Plan, texts: Mapping[str, str]) -> Iterator[Plan]:
         texts: the texts of configs, by file name.
     """
     with scratch_folder(_PREFIX, plan.workspace.build) as folder:
-        configs = folder / "partition_configs"
+        configs = folder / TRIAL_CONFIGS
         shutil.copytree(plan.workspace.configs, configs)
         for name, text in texts.items():
             (configs / name).write_text(text, encoding="utf-8")
-        (folder / "build").mkdir()
-        workspace = replace(plan.workspace, build_folder=folder / "build")
-        # A cached property that only this process reads: workers get configs in requests.
-        vars(workspace)["configs"] = configs
-        trial_plan = Plan(workspace)
-        trial_plan.trust_last_exports()
-        yield trial_plan
+        (folder / TRIAL_BUILD).mkdir()
+        yield make_trial_plan(plan.workspace, folder)
 
 
 def build_package(plan: Plan, package: str) -> None:
     """Build the stale parts of a package. Raises PipelineError if it can't be built."""
     plan.check(package)
-    with _open_batch(plan) as batch:
+    with open_batch(plan, sys.stderr) as batch:
         for kind in ("export", "quantize", "compile", "link"):
             actions = list(_find_stale(plan, kind, package))
             for action, event in batch.run(actions):
@@ -75,21 +67,13 @@ def validate_package(plan: Plan, package: str) -> Mapping[str, Any]:
     error: str | None = None
     if find_status(plan, "validate", package).state != "up-to-date":
         action = find_action(plan, "validate", package)
-        with _open_batch(plan) as batch:
+        with open_batch(plan, sys.stderr) as batch:
             for _, event in batch.run([action] if action else []):
                 error = event.error
     report = read_record(plan.workspace.package(package) / REPORT)
     if not isinstance(report, Mapping):
         raise PipelineError(f"validate {package} failed: {error}")
     return report
-
-
-@contextmanager
-def _open_batch(plan: Plan) -> Iterator[Batch]:
-    pool = pools.Pool(plan.workspace, plan.workspace.jobs, always=False)
-    progress = partial(progress_on, sys.stderr)
-    with closing(pool), closing(Batch(plan, pool, progress)) as batch:
-        yield batch
 
 
 def _find_stale(plan: Plan, kind: str, package: str) -> Iterator[Action]:

@@ -15,7 +15,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,6 +27,7 @@ from pipeline.config.parser import parse_document
 from pipeline.config.yaml import Dumper
 from pipeline.features.tuning.space import Choice, make_trial_data
 from pipeline.plan.plan import Plan
+from pipeline.plan.trial import TRIAL_BUILD, TRIAL_CONFIGS, make_trial_plan
 from pipeline.report.events import RUN
 from pipeline.store.digest import hash_json
 from pipeline.store.errors import PipelineError
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from pipeline.config.models import PackageConfig
 
 FOLDER = ".tune"  # no package can have this name
-_CONFIGS = "partition_configs"
-_BUILD = "build"
 _LOCK = "lock"
 _LOG = "doit.log"
 _DATABASE = ".doit.sqlite3"
@@ -100,7 +98,7 @@ class TrialFolder:
 
     def find(self, name: str) -> Path:
         """Return the folder of a trial's package."""
-        return self._folder / _BUILD / name
+        return self._folder / TRIAL_BUILD / name
 
     def find_log(self, name: str) -> Path:
         """Return the path of a log of the search."""
@@ -108,12 +106,7 @@ class TrialFolder:
 
     def make_plan(self) -> Plan:
         """Return the plan of the trials whose configs are written, after their exports."""
-        workspace = replace(self._workspace, build_folder=self._folder / _BUILD)
-        # A cached property, which only this process reads: workers get configs in requests.
-        vars(workspace)["configs"] = self._folder / _CONFIGS
-        plan = Plan(workspace)
-        plan.trust_last_exports()
-        return plan
+        return make_trial_plan(self._workspace, self._folder)
 
     def identify(self, document: Document) -> tuple[str, PackageConfig]:
         """Return the name of a trial, which configs with the same meaning share, and its config.
@@ -130,7 +123,7 @@ class TrialFolder:
             data = make_trial_data(document)
             text = yaml.dump(data, None, Dumper, sort_keys=False, allow_unicode=True)
             content = (_COMMENT.format(package=self._package) + text).encode()
-            path = self._folder / _CONFIGS / f"{name}.yaml"
+            path = self._folder / TRIAL_CONFIGS / f"{name}.yaml"
             if not path.exists() or path.read_bytes() != content:
                 write_atomically(path, content, self._workspace.build)
             self._names[name] = None
@@ -148,7 +141,7 @@ class TrialFolder:
         tasks = [f"{group}:{quoted(name)}" for name in targets]
         if not tasks:
             return {}
-        build = self._folder / _BUILD
+        build = self._folder / TRIAL_BUILD
         build.mkdir(parents=True, exist_ok=True)
         record = build / RUN
         with suppress(OSError):  # an earlier run, whose actions this one may skip
@@ -159,7 +152,7 @@ class TrialFolder:
         command = [sys.executable, "-P", "-m", "doit", *database, *tasks]
         environment = dict(os.environ)
         environment[BUILD_VARIABLE] = str(build)
-        environment[CONFIGS_VARIABLE] = str(self._folder / _CONFIGS)
+        environment[CONFIGS_VARIABLE] = str(self._folder / TRIAL_CONFIGS)
         log = self._folder / _LOG
         status = _run_logged(command, environment, self._workspace.root, log)
         # 1 means that tasks failed, which the record explains; a higher status, that none could
@@ -174,7 +167,7 @@ class TrialFolder:
 
     def drop_others(self) -> None:
         """Remove trials that the present search did not request."""
-        for path in (self._folder / _CONFIGS).glob("*.yaml"):
+        for path in (self._folder / TRIAL_CONFIGS).glob("*.yaml"):
             if path.stem not in self._names:
                 remove(path)
                 shutil.rmtree(self.find(path.stem), ignore_errors=True)
