@@ -89,7 +89,8 @@ def _measure(case: str, folder: Path, sizes: Sizes) -> Result:
     except BenchmarkError as error:
         result = Result(case, None, None, False, "could not be measured", "", note=str(error))
     took = f"{time.perf_counter() - started:.0f} s"
-    print(f"{case}: {result.measured} (took {took})", file=sys.stderr, flush=True)
+    why = "" if result.figures else f"\n{result.note}"
+    print(f"{case}: {result.measured} (took {took}){why}", file=sys.stderr, flush=True)
     return result
 
 

@@ -42,6 +42,7 @@ class Shipped:
 def build(folder: Path, sizes: Sizes) -> Shipped:
     """In `folder`; a second case finds what the first has built."""
     if folder not in _built:
+        shutil.rmtree(folder, ignore_errors=True)  # left by a build that failed
         folder.mkdir()
         _built[folder] = _build(folder, sizes)
     return _built[folder]
