@@ -1,4 +1,4 @@
-"""The index of a store: what the files say, whatever happened to either."""
+"""The index of a store agrees with the files, whatever happened to either."""
 
 import os
 import sqlite3
@@ -23,7 +23,7 @@ from tests.features.cache.test_eviction import put
 
 
 def seen(index):
-    """All that an index tells of the files, whatever numbers it gives them."""
+    """Return everything that an index says about the files, apart from its internal numbers."""
     names = "select blob, digest from names join results on id = result"
     sql = index._sql
     return (
@@ -34,7 +34,7 @@ def seen(index):
 
 
 def afresh(store):
-    """What an index says that is made now."""
+    """Return the content of an index that is built now."""
     with closing(index_file._prepare(store, sqlite3.connect(":memory:"))) as connection:
         return seen(Index(store, connection))
 
@@ -57,7 +57,7 @@ STEPS = st.one_of(
 
 @pytest.fixture(scope="module", autouse=True)
 def _fast_clock():
-    """Folders are settled as soon as the filesystem's clock ticks."""
+    """Treat folders as settled as soon as the file system's clock ticks."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "RACY_NS", 10_000_000)
         patch.setattr(module, "_SETTLING", 0.012)
@@ -107,7 +107,7 @@ def test_a_damaged_index_is_made_anew(store, damage):
 
 
 def listed(store, monkeypatch):
-    """The folders of files that a question to the index lists."""
+    """Return the folders of files that a query of the index lists."""
     found, scandir = [], os.scandir
     with monkeypatch.context() as patch:
         patch.setattr(module.os, "scandir", lambda path: found.append(path) or scandir(path))

@@ -1,4 +1,4 @@
-"""Call sites of a manifest, in each language, and those that can't be."""
+"""Call sites from a manifest, in each language, and the methods that can't have any."""
 
 import itertools
 

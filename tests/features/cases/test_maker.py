@@ -1,4 +1,4 @@
-"""Generated input sets beside the random ones: zeros, large values, limits, strided tensors."""
+"""Generated input sets other than random ones: zeros, large values, limits, strided tensors."""
 
 import pytest
 import torch
@@ -173,7 +173,7 @@ def test_strided_sets_are_views_of_the_values_of_the_example(layout):
 
 
 def test_a_source_that_takes_strides_is_not_held_to_layouts_in_which_it_gives_other_values():
-    """A package gives the values of the layout that it declares."""
+    """A package gives the values for the layout that it declares."""
     taken = made(unary(lambda x: torch.as_strided(x, (2, 2), (3, 1)) + 1, IMAGE), ["strided"])
     assert taken.sets == [] and len(taken.skipped) == len(VIEWS)
     assert all("reads strides" in reason for _, reason in taken.skipped)

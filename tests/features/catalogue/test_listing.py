@@ -1,4 +1,4 @@
-"""What `doit backends` prints: every backend, and every option of each."""
+"""The output of `doit backends`: every backend, and every option of each."""
 
 import subprocess
 import sys

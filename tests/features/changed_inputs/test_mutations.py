@@ -1,4 +1,5 @@
-"""What a program changes is found by its operators, or else by functionalizing it: both agree."""
+"""A program's mutations, found from its operators, agree with those that functionalizing it
+finds."""
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ X = torch.ones(2, 4)
 
 
 class Changing(nn.Module):
-    """Changes what `change` changes of two buffers, a parameter and an input."""
+    """Changes two buffers, a parameter and an input, as `change` selects."""
 
     def __init__(self, change):
         super().__init__()

@@ -1,4 +1,4 @@
-"""One tensor of a model under several names: what only its exporter's process can tell."""
+"""One tensor of a model under several names, which only the exporter's process can detect."""
 
 import pytest
 import torch

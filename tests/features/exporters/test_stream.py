@@ -1,4 +1,5 @@
-"""An exporter that yields its methods: the same archive as of a dict, one program in memory."""
+"""An exporter that yields its methods: the same archive as from a dict, with one program in
+memory."""
 
 import weakref
 from types import ModuleType

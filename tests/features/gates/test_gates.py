@@ -1,4 +1,4 @@
-"""Each gate fails with the figure, the limit and what changed, and holds up to its limit."""
+"""Each gate passes up to its limit, and then fails with the figure, the limit and the change."""
 
 import pytest
 
@@ -17,7 +17,7 @@ BASELINE = make_figures(manifest(), contents(), validation())
 
 
 def settings(gates, **methods):
-    """As a config resolves them."""
+    """Return settings as a config resolves them."""
     data = {
         "model": "asr",
         "methods": {"encode": {"partitioners": []}, "decode": {"partitioners": []}},
@@ -38,7 +38,7 @@ def failures(gates, build=None, inside=None, record=None, baseline=BASELINE, own
 
 
 def lowered(encode=None, decode=None):
-    """A manifest with other delegation."""
+    """Return a manifest with other delegation."""
     build = manifest()
     for name, other in (("encode", encode), ("decode", decode)):
         if other is not None:
@@ -305,7 +305,7 @@ def test_a_baseline_of_another_machine_that_ran_nothing_is_waited_for_too():
 
 
 def portable():
-    """A manifest whose decode has no partitioners."""
+    """Return a manifest whose decode has no partitioners."""
     build = lowered(decode=delegation(0, {"aten.embedding": 1}))
     build["methods"]["decode"]["lowering"] = {"partitioners": []}
     return build
@@ -410,7 +410,7 @@ def test_what_this_machine_cannot_run_is_said_not_to_be_checked():
 
 
 def estimated(*estimates, partitions=None):
-    """A manifest in which each method has these estimates."""
+    """Return a manifest in which each method has these estimates."""
     of_npu = {"EthosUBackend": partitions or len(estimates)}
     method = delegation(8, {}, estimates=list(estimates), partitions=of_npu)
     return lowered(method, method)

@@ -1,4 +1,4 @@
-"""An output of another shape than the accepted one: in the report, its head, and `doit diff`."""
+"""An output whose shape isn't the accepted one shows in the report, its head, and `doit diff`."""
 
 import copy
 

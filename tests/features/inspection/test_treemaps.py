@@ -1,4 +1,4 @@
-"""Pictures of the bytes of a package."""
+"""Treemaps of the bytes of a package."""
 
 from collections import Counter
 

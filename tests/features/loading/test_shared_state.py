@@ -1,4 +1,4 @@
-"""Methods that share state, in a loaded package."""
+"""Methods that share state in a loaded package."""
 
 import copy
 import pickle
@@ -19,7 +19,7 @@ NAMES = ("prefill", "decode", "reads")
 
 
 def expected():
-    """What decode gives after prefill, of modules that share one state."""
+    """Return what decode gives after prefill, for modules that share their state."""
     state = State()
     with torch.no_grad():
         METHODS["prefill"](state)(X)

@@ -1,4 +1,5 @@
-"""What is left of a method that failed runs by one command, and tells when it is mended."""
+"""The files left by a failed method run with one command, which also tells when the bug is
+fixed."""
 
 import json
 

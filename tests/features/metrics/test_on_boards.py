@@ -1,4 +1,4 @@
-"""A metric on a board: a real sshd on loopback, whose shell is this machine's."""
+"""A metric on a board: a real sshd on loopback with this machine's shell."""
 
 import json
 import os

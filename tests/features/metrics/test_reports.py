@@ -1,4 +1,4 @@
-"""Limits of metrics in reports: cases of JUnit, and rows of what failed."""
+"""Metric limits in reports: JUnit cases, and rows for the ones that failed."""
 
 from junitparser import Failure, JUnitXml, Skipped
 
