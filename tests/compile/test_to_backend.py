@@ -1,5 +1,4 @@
-"""The contract of every overload of `to_backend`. That of `to_backend_multiple` is in
-`test_lower`."""
+"""The contract of every overload of `to_backend`; `test_lower` covers `to_backend_multiple`."""
 
 import pytest
 import torch
@@ -139,7 +138,7 @@ def test_modules_are_lowered_whole_each_for_itself(edge):
 
 
 class Around(torch.nn.Module):
-    """A module that is called before and after another one."""
+    """A module called before and after another one."""
 
     def __init__(self):
         super().__init__()
@@ -188,7 +187,7 @@ def test_constants_that_a_branch_shares_are_given_to_both():
 
 
 class Meddler(Partitioner):
-    """Leaves a node in the graph that nothing reads."""
+    """A partitioner that leaves an unused node in the graph."""
 
     def partition(self, exported_program):
         graph = exported_program.graph_module.graph
