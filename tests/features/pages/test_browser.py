@@ -1,4 +1,5 @@
-"""The pages in a real browser, from disk. `.ci/chromium` installs it; CI fails without it."""
+"""The pages in a real browser, opened from disk. `.ci/chromium` installs it; CI fails without
+it."""
 
 import os
 
@@ -20,7 +21,7 @@ WIDTHS, SCHEMES = (1920, 1400, 1200, 800, 390, 320), ("light", "dark")
 
 @pytest.fixture(scope="module")
 def build(tmp_path_factory):
-    """The folder `build/` of a workspace, with pages of all records and the index."""
+    """A workspace's folder `build/` with pages of all records and the index."""
     folder = tmp_path_factory.mktemp("workspace") / "build"
     files = {f"{n}/report.html": render(r, golden.sources()) for n, r in golden.records().items()}
     for name, made in files.items():
@@ -103,7 +104,7 @@ def test_nothing_is_clipped_and_no_page_scrolls_sideways(opened, name):
 
 
 def test_texts_in_pictures_have_the_size_of_texts(opened):
-    """However wide the screen is: neither shrunk nor blown up."""
+    """On a screen of any width, they are neither shrunk nor enlarged."""
     script = """
     return [...document.querySelectorAll("svg text")].filter((e) => e.checkVisibility())
       .map((e) => parseFloat(getComputedStyle(e).fontSize) * e.getScreenCTM().a)
@@ -383,7 +384,7 @@ def shown_methods(page):
 
 def test_a_page_of_200_methods_is_filtered_by_verdict_words_and_link(many_methods):
     page = many_methods()
-    # What a page takes to load grows with what it lays out.
+    # A page's load time grows with the number of elements.
     assert page.run("return document.querySelectorAll('*').length") < 40_000
     assert shown_methods(page)[0] == "method-layer_7" and len(shown_methods(page)) == 200
     page.run("document.querySelector('.filters input').focus()")

@@ -1,4 +1,4 @@
-"""The page over all packages: what did not run, what changed, sums, and provenance."""
+"""The page for all packages: what didn't run, what changed, sums, and provenance."""
 
 import copy
 import subprocess
@@ -77,7 +77,7 @@ def test_targets_have_their_outcomes():
 
 @pytest.mark.parametrize("scale", [1, 40])
 def test_the_report_of_a_package_is_a_comment_of_a_pull_request(scale):
-    """GitHub takes 65,536 characters; the verdict, the changes and the failures are not folded."""
+    """GitHub accepts 65,536 characters; the verdict, the changes and the failures aren't folded."""
     report = copy.deepcopy(golden.records()["seq2seq-int8"])
     methods = report["methods"]
     report["methods"] = [

@@ -1,4 +1,4 @@
-"""What is shown while actions run, and where it is plain."""
+"""The display while actions run, and when it falls back to plain lines."""
 
 import io
 import re
@@ -46,7 +46,7 @@ def test_a_tally_knows_what_runs_and_how_long_it_takes_yet():
 
 
 def test_a_run_is_counted_as_a_whole(bench):
-    """Also what no worker was given yet; what is linked needs no more methods."""
+    """It includes actions that no worker has yet; linked packages need no more methods."""
     from pipeline.plan.plan import Plan
     from pipeline.plan.tasks import ActionTask
     from pipeline.store.workspace import open_workspace

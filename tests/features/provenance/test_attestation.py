@@ -1,5 +1,5 @@
-"""Statements and bills of materials against the schemas of their formats, and folders that are not
-what an attestation says."""
+"""Statements and bills of materials against the schemas of their formats, and folders that don't
+match their attestation."""
 
 import base64
 import copy
@@ -79,7 +79,7 @@ def bill():
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder with a package and its attestation, and nothing else."""
+    """A folder with just a package and its attestation."""
     for name, data in {**FILES, **REPORTS}.items():
         (tmp_path / name).write_bytes(data)
     (tmp_path / BUNDLE).write_bytes(sign_statement(provenance(), KEYS))
@@ -142,7 +142,7 @@ def test_a_folder_as_it_was_attested(folder):
 
 
 def edit(folder, change):
-    """Change the envelope of a bundle, which is not signed again."""
+    """Change the envelope of a bundle without signing it again."""
     envelope = json.loads((folder / BUNDLE).read_bytes())
     change(envelope)
     (folder / BUNDLE).write_text(json.dumps(envelope))
@@ -326,7 +326,7 @@ JSON = st.recursive(
 @settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_no_signed_statement_breaks_it(shared, data):
-    """Who signs may be a stranger to whoever verifies with several keys."""
+    """With several keys, a verifier may not know the signer."""
     statement = copy.deepcopy(provenance())
     node, key = {"s": statement}, "s"
     while isinstance(node[key], dict | list) and node[key] and data.draw(st.booleans()):

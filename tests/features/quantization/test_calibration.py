@@ -1,4 +1,4 @@
-"""Calibration: where its inputs come from, that it is not run twice, and that it is told of."""
+"""Calibration: the source of its inputs, that it doesn't run twice, and how it is reported."""
 
 import json
 import shutil
@@ -50,7 +50,7 @@ def plan_of(bench):
 
 @pytest.fixture(scope="module")
 def _calibrated(tmp_path_factory):
-    """The sample `pair`, whose method `decode` is calibrated on what its exporter yields."""
+    """The sample `pair`, whose method `decode` is calibrated on inputs from its exporter."""
     bench = bench_of("pair", tmp_path_factory.mktemp("calibrated"))
     path = bench.root / "models" / "pair.py"
     path.write_text(path.read_text() + GENERATED)
@@ -223,7 +223,7 @@ def test_files_and_generated_inputs_are_not_mixed():
 
 @pytest.mark.slow
 def test_random_inputs_are_observed_only_where_the_config_says_so(calibrated):
-    """The arguments of the export are no examples: they are random numbers as a rule."""
+    """The export's arguments don't serve as examples: they are usually random numbers."""
     path = calibrated.root / "models" / "pair.py"
     path.write_text(path.read_text().removesuffix(GENERATED))
     assert calibrated.doit("export") == 0, calibrated.output

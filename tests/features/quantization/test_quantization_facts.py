@@ -1,4 +1,4 @@
-"""What quantization did: shares of weights and compute, and what stayed in floating point."""
+"""Facts about a quantization: shares of weights and compute, and what stayed in floating point."""
 
 import pytest
 import torch
@@ -37,7 +37,7 @@ DYNAMIC = {"quantizer": "xnnpack", "dynamic": True}
 
 
 def describe(model, args, count=2, **options):
-    """The facts of a quantized model, and what was watched."""
+    """Return the facts of a quantized model, and what was watched."""
     torch.manual_seed(0)
     program = export(model.eval().requires_grad_(False), args)
     spec, notes = make_method_spec(**options), QuantizationNotes()
@@ -216,7 +216,7 @@ def test_nan_in_calibration_is_explained():
 
 @pytest.mark.slow
 def test_a_prepared_program_that_rounds_is_compared_without_its_observers():
-    """Core ML's quantizer prepares fake quantization, which rounds while it observes."""
+    """Core ML's quantizer prepares fake quantization, which rounds while observing."""
     facts, notes = describe(Recurrent(), (torch.randn(1, 4, 16),), quantizer="coreml")
     assert notes.prepared["agrees"] is True and notes.prepared["calls"] == 2
     assert facts["weights"]["quantized"] == 4 * (32 * 8 + 8 * 8)

@@ -1,5 +1,5 @@
-"""The remote tier over plain HTTP with PUT, and over WebDAV; `test_remote.py` has all else of them,
-as of S3, in `pytest -m release`."""
+"""Remotes over plain HTTP with PUT, and over WebDAV. `test_remote.py` tests everything else about
+them, and about S3, in `pytest -m release`."""
 
 import io
 from http.server import SimpleHTTPRequestHandler

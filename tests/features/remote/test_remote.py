@@ -60,12 +60,12 @@ def fetched(remote: Remote, blob: str = BLOB) -> bytes | None:
 
 
 def counted(remote: Remote) -> dict[str, int]:
-    """The counts that are not 0, without bytes."""
+    """Return the nonzero counts, without bytes."""
     counts = vars(remote.counts).items()
     return {name: count for name, count in counts if count and not name.startswith("bytes")}
 
 
-# What is pushed is fetched
+# Pushed results can be fetched
 
 
 def test_round_trip(site, blob_file):
@@ -445,12 +445,12 @@ def test_who_cannot_sign_does_not_replace_signed_results(folder, ci, blob_file):
     assert folder.names() == set()
 
 
-# Down, slow, stuck
+# Remotes that are down, slow or stuck
 
 
 @contextmanager
 def server(answer: Callable[[socket.socket], None]):
-    """A server that treats every connection in its own way; gives its URL."""
+    """Run a server that treats every connection with `answer`; yield its URL."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve():
@@ -547,7 +547,7 @@ print(remote.counts.errors, remote.problem)
 
 
 class StuckFileSystem(MemoryFileSystem):
-    """Not asynchronous, so that nothing but its thread can be left."""
+    """A synchronous file system, so that only its thread can be abandoned."""
 
     protocol = "stuck"
     stuck_in = ""
@@ -721,7 +721,8 @@ def test_good_settings_pass(site, ci):
 
 
 def refused(settings: RemoteSettings) -> str:
-    """What `check` says; using such a remote says the same and does nothing."""
+    """Return the message of `check`; using such a remote gives the same message and does
+    nothing."""
     with pytest.raises(PipelineError) as caught:
         Remote(settings).check()
     user = Remote(settings)

@@ -1,4 +1,4 @@
-"""Options and patterns in a command line, and what it becomes."""
+"""Options and patterns in a command line, and how they are expanded."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What another backend would change: rows of kinds of operators, and the section of the report."""
+"""What another backend would change: rows per kind of operator, and the section of the report."""
 
 import json
 from types import SimpleNamespace

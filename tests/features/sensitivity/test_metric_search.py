@@ -1,4 +1,5 @@
-"""The smallest set by a metric: the fewest of the noisiest, without those kept for nothing."""
+"""The smallest set according to a metric: the fewest of the noisiest modules, and none kept
+needlessly."""
 
 import pytest
 

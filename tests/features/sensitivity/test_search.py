@@ -1,4 +1,4 @@
-"""Which modules are kept in float, and in how many probes, on noise that is made up."""
+"""Which modules are kept in float, and after how many probes, with made-up noise."""
 
 import math
 
@@ -17,7 +17,7 @@ QUIET = 1e-6
 
 
 def search_of(noise, limit, estimates=None, fixed=(), most=math.inf, names=NAMES):
-    """Search modules whose noise adds up; `noise` gives that of some in two coordinates."""
+    """Search modules whose noise adds up; `noise` gives some modules' noise in two coordinates."""
     probes = []
 
     def probe(modules):

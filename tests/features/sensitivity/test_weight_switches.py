@@ -1,4 +1,5 @@
-"""Programs of torchao and NNCF: an operator in float is as if it had not been quantized."""
+"""Programs of torchao and NNCF: switching an operator to float is as if it had not been
+quantized."""
 
 from importlib.util import find_spec
 
@@ -72,7 +73,7 @@ def test_a_module_that_is_not_there_is_named(program):
 
 
 class Corrected(nn.Module):
-    """A `Tagger` with what NNCF adds by arithmetic: weights that are unpacked, and another bias."""
+    """A `Tagger` with the arithmetic that NNCF adds: unpacked weights, and another bias."""
 
     def __init__(self, tagger):
         super().__init__()

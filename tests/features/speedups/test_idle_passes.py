@@ -1,4 +1,5 @@
-"""Passes that leave a graph as it is trace it no more; all others do, and graphs are the same."""
+"""Passes that leave a graph unchanged no longer trace it; all others do, and graphs are the
+same."""
 
 import copy
 
@@ -16,7 +17,7 @@ from pipeline.program.traced import Traced
 
 
 class Everything(torch.nn.Module):
-    """Scalars, constants, mixed dtypes, a transpose, and arithmetic of sizes."""
+    """Scalars, constants, mixed dtypes, a transpose, and arithmetic on sizes."""
 
     def __init__(self):
         super().__init__()

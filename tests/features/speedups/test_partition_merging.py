@@ -1,4 +1,4 @@
-"""Groups of nodes become the partitions that trying all pairs gives."""
+"""Groups of nodes become the same partitions as when all pairs are tried."""
 
 import random
 
@@ -23,8 +23,8 @@ class Marked(OperatorSupportBase):
 
 
 def make_random_graph(seed):
-    """Return a graph, and groups of nodes that may be far apart, overlap paths of each other, or
-    hold a node that feeds them all."""
+    """Return a graph, and groups of nodes that may be far apart, lie on paths of one another, or
+    contain a node that feeds them all."""
     chance = random.Random(seed)
     graph = Graph()
     nodes = [graph.placeholder(f"x{place}") for place in range(chance.randint(1, 3))]

@@ -1,4 +1,4 @@
-"""`doit upgrade` builds with another toolchain beside the present one and reports what changes."""
+"""`doit upgrade` builds with another toolchain next to the current one, and reports the changes."""
 
 import json
 import os
@@ -8,9 +8,9 @@ import pytest
 
 from tests.support.bench import bench_of
 
-# Not imported here: it changes ExecuTorch in the process that does.
+# Not imported here, since importing it changes ExecuTorch in this process.
 PLANTED = Path(__file__).with_name("planted.py")
-# The folder of an environment with another release of ExecuTorch, and what pte-pipeline needs.
+# The folder of an environment with another release of ExecuTorch and pte-pipeline's requirements.
 OTHER = os.environ.get("PTE_PIPELINE_TEST_TOOLCHAIN", "")
 CONFIG = """model: one
 methods:
@@ -28,7 +28,7 @@ def test_the_toolchain_is_named_first(tmp_path):
 
 
 def write_workspace(bench, **toolchains):
-    """Write a workspace with one package, and its toolchains."""
+    """Write a workspace with one package and these toolchains."""
     for config in (bench.root / "partition_configs").glob("*"):
         config.unlink()
     (bench.root / "partition_configs" / "one.yaml").write_text(CONFIG)

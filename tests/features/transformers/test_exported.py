@@ -1,5 +1,5 @@
-"""Models by transformers' own exporters: their bytes are those of transformers, and its own runner
-takes them back."""
+"""Models exported by transformers' own exporters: their bytes match transformers', and its runner
+can load them."""
 
 import importlib.util
 import json
@@ -141,7 +141,7 @@ def test_a_folder_is_held_to_its_revision(tmp_path):
 
 
 class Seeing(torch.nn.Module):
-    """Makes a feature of each half of an image, for a text that has their places."""
+    """Makes a feature of each half of an image, for a text with placeholders for them."""
 
     def __init__(self, **config):
         super().__init__()
@@ -159,7 +159,7 @@ class Seeing(torch.nn.Module):
 
 
 class Cutting(Seeing):
-    """Takes an image that its processor cut up."""
+    """Takes an image that its processor has cut up."""
 
     def get_image_features(self, pixel_values, image_sizes):
         return super().get_image_features(pixel_values)
@@ -204,7 +204,7 @@ def test_models_take_the_inputs_that_are_made_up_for_them(name):
 
 
 class StaticLayer:
-    """As those of transformers' caches: with room for `max_cache_len` positions."""
+    """Like a layer of transformers' caches, with room for `max_cache_len` positions."""
 
     def __init__(self, counter):
         self.max_cache_len = 4
@@ -212,7 +212,7 @@ class StaticLayer:
 
 
 def program_of(keywords):
-    """A program as far as examples are made from it."""
+    """Return the part of a program from which examples are made."""
     graph = graph_with(RECORD)
     return SimpleNamespace(example_inputs=((), keywords), graph_module=graph)
 

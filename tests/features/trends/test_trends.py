@@ -1,4 +1,4 @@
-"""How figures of packages go from revision to revision."""
+"""The figures of packages from revision to revision."""
 
 import json
 import subprocess
@@ -40,7 +40,7 @@ def accept(space, size):
 
 
 def build(space, size, **methods):
-    """Leave what a validated build leaves, and note its figures."""
+    """Write the files of a validated build, and record its figures."""
     folder = space.package("asr")
     folder.mkdir(parents=True, exist_ok=True)
     manifest = builds.manifest(files={"asr.pte": {"digest": "a" * 64, "size": size}})

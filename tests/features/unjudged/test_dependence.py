@@ -1,4 +1,4 @@
-"""Which outputs depend on the values of inputs, by the graph."""
+"""Which outputs depend on the values of inputs, judging by the graph."""
 
 import torch
 from torch import nn

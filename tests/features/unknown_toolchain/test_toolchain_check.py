@@ -1,4 +1,4 @@
-"""What a command says, and does, with a toolchain that this release doesn't know."""
+"""How commands react to a toolchain that this release doesn't know."""
 
 import pytest
 

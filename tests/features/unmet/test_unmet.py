@@ -1,4 +1,4 @@
-"""What a config asks for and does not happen is an error, unless the config allows it."""
+"""A config request that isn't met is an error, unless the config allows it."""
 
 import pytest
 
