@@ -1,9 +1,9 @@
-"""Small packages, each with the programs that it came from: what gets damaged.
+"""Small packages to be damaged, each with the programs that it was made from.
 
-Between them they hold everything in which a package can be wrong: constants in the `.pte` and in a
+Together they contain everything in which a package can be wrong: constants in the `.pte` and in a
 `.ptd`, weights that delegates share, payloads, quantization at the borders of delegates and inside
-them, state, branches, layouts, and methods that look the same from outside. Their weights are the
-same in every process.
+them, state, branches, layouts, and methods that look alike from outside. Their weights are the same
+in every process.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from tests.support.configs import parse_config
 
 @dataclass(frozen=True)
 class Files:
-    """A package in memory; `ptds` by the stem of each file. `emission` is what was recorded while
-    it was made, of one without damage."""
+    """A package in memory; `ptds` is keyed by the stem of each file. `emission` was recorded when
+    the undamaged package was made."""
 
     pte: bytes
     ptds: Mapping[str, bytes] = field(default_factory=dict)
@@ -43,9 +43,9 @@ class Files:
 
 @dataclass(frozen=True)
 class Sample:
-    """A package without damage. `limits` are what its config would say under `validate`,
-    `quantized` the programs that were lowered instead of `programs`. Where it `shares_state`,
-    methods run in sequence on one memory."""
+    """An undamaged package. `limits` are the config's settings under `validate`, and `quantized`
+    are the programs that were lowered instead of `programs`. If it `shares_state`, methods run in
+    sequence on the same memory."""
 
     files: Files
     programs: Mapping[str, ExportedProgram]
@@ -223,8 +223,10 @@ def quantized_programs(
 
 
 def _eight_bits(dynamic: bool, partitioners: list[str]) -> Sample:
-    """Against the float programs, as `doit validate` has it, with tolerances that a person would
-    choose: not far above the errors of packages without damage."""
+    """Return a sample judged against the float programs, as by `doit validate`.
+
+    Its tolerances are what a person would choose: slightly above the errors of undamaged packages.
+    """
     programs, quantized = quantized_programs(dynamic)
     files = _packed(quantized, dict.fromkeys(programs, partitioners))
     own = {"text": {"atol": 0.02}} if dynamic else {"text": {"atol": 0.3}, "image": {"atol": 0.02}}
@@ -233,12 +235,12 @@ def _eight_bits(dynamic: bool, partitioners: list[str]) -> Sample:
 
 
 def static() -> Sample:
-    """int8, quantized and dequantized at the borders of its delegates; no limits are set."""
+    """int8, quantized and dequantized at the borders of its delegates, without limits."""
     return replace(_eight_bits(False, ["xnnpack"]), limits={})
 
 
 def sixteen_bits() -> Sample:
-    """float16 on XNNPACK and bfloat16 on portable kernels; no limits are set."""
+    """float16 on XNNPACK and bfloat16 on portable kernels, without limits."""
     text = {name: Text() for name in ("fast", "brain")}
     dtypes = {"fast": torch.float16, "brain": torch.bfloat16}
     programs = {
@@ -254,12 +256,12 @@ def static_portable() -> Sample:
 
 
 def dynamic() -> Sample:
-    """int8 weights with scales per channel, activations quantized as they come."""
+    """int8 weights with scales per channel, and dynamically quantized activations."""
     return _eight_bits(True, ["xnnpack"])
 
 
 class Memory(nn.Module):
-    """A cache as language models keep it, and a count that does not start at zero."""
+    """A cache like those of language models, and a count that doesn't start at zero."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -314,7 +316,7 @@ def stateful_delegated() -> Sample:
 
 
 def sharing() -> Sample:
-    """The cache that prefill fills is the one that decode reads."""
+    """Prefill fills the cache that decode reads."""
     return _stateful([], shares=True)
 
 
@@ -337,7 +339,7 @@ class Rows(nn.Module):
 
 
 def branching() -> Sample:
-    """Jumps: a branch, and a loop over rows. The examples take both ways."""
+    """Jumps: a branch, and a loop over rows. The examples take both paths."""
     x = noise(3, 5)
     programs = {
         "branch": _exported(Branches(), x),
@@ -348,13 +350,13 @@ def branching() -> Sample:
 
 
 def external() -> Sample:
-    """As `portable`, with its constants in a `.ptd`."""
+    """Like `portable`, with its constants in a `.ptd`."""
     programs = _coder()
     return Sample(_packed(programs, {}, settings=EmitConfig(external_constants=True)), programs)
 
 
 class Sums(nn.Module):
-    """Constants in the text and, larger, in named data."""
+    """Constants in the text and larger ones in named data."""
 
     def __init__(self, step: float) -> None:
         super().__init__()
@@ -386,7 +388,7 @@ class Layout(nn.Module):
 
 
 def layouts() -> Sample:
-    """An image in channels-last order beside a square matrix, on portable kernels and XNNPACK."""
+    """An image in channels-last order and a square matrix, on portable kernels and XNNPACK."""
     image = noise(1, 3, 6, 6).to(memory_format=torch.channels_last)
     programs = {
         "plain": _exported(Layout(14), noise(1, 3, 6, 6), noise(3, 3)),

@@ -1,4 +1,4 @@
-"""When the mutation suite takes a damage as traced to where it was done."""
+"""When the mutation suite accepts that a damage was traced to its place."""
 
 from tests.mutations.location import base, is_at, names, unplaced
 

@@ -1,4 +1,4 @@
-"""A user is told of a wrong quantization, and no right one fails."""
+"""Users are told of a wrong quantization, and no correct one fails."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a workspace has that is ignored, or is hardly meant, is told."""
+"""Files and settings of a workspace that are ignored, or probably unintended, are reported."""
 
 import shutil
 

@@ -1,4 +1,4 @@
-"""No report says more than was seen: what never ran is not run, in every format."""
+"""No report claims more than was observed: what never ran is "not run", in every format."""
 
 import re
 
@@ -371,7 +371,7 @@ def referenced(verdict, **more):
 
 
 def test_an_export_has_a_verdict_of_its_own():
-    """A package that is what was exported fails where that is not what PyTorch gives."""
+    """A package that matches its export still fails if the export doesn't match PyTorch."""
     report = validation(method("encode"), referenced("passed"))
     assert report["verdict"] == "passed"
     assert "The exported program matches PyTorch in eager mode exactly (4 calls)." in lead(report)

@@ -1,4 +1,4 @@
-"""What stands beside a package in `build/` is about this package."""
+"""The files next to a package in `build/` belong to this package."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Metadata inside of packages: read without a manifest, put in by linking alone."""
+"""Metadata inside packages: read without a manifest, and added only by linking."""
 
 import json
 import pickle
@@ -107,7 +107,7 @@ def test_a_method_of_that_name_is_told(tmp_path):
 
 @pytest.mark.slow
 def test_weights_may_be_in_files_of_their_own(tmp_path):
-    """Of a family, or of the package alone."""
+    """The files belong to a family, or to the package alone."""
     bench = start(tmp_path / "w", {"run": XNNPACK, "again": PORTABLE}, family="both", **CONFIG)
     small = json.loads((bench.root / "partition_configs" / "small.yaml").read_text())
     alone = {**small, "emit": {"metadata": True, "external_weights": True}}

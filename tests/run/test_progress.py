@@ -1,4 +1,4 @@
-"""How far actions are: read once, for the event stream and for the terminal."""
+"""The progress of actions, read once for both the event stream and the terminal."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Files of large blobs: together they are the file, and the store holds them once."""
+"""Files of large blobs: joined they are the file, and the store holds each once."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Settings: the file, the environment, and what each must look like."""
+"""Settings: the file, the environment, and the valid form of each."""
 
 import os
 
@@ -32,7 +32,7 @@ def settings(tmp_path):
 
 @pytest.fixture
 def remote_of(settings, tmp_path):
-    """The settings of the remote tier, which a store keeps to itself."""
+    """Return the settings of the remote, which a store keeps private."""
 
     def read(text=""):
         settings(text)
@@ -56,7 +56,7 @@ def test_file_says(settings, tmp_path):
 
 
 def test_a_system_that_does_not_tell_which_cores_are_ours_gives_all(tmp_path, monkeypatch):
-    """As macOS."""
+    """As on macOS."""
     monkeypatch.delattr(os, "sched_getaffinity")
     assert open_workspace(tmp_path).jobs == os.cpu_count()
 

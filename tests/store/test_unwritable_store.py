@@ -1,4 +1,5 @@
-"""A store that can be read and not written: another user's, a read-only mount's, a full disk's."""
+"""A store that can be read but not written: another user's, on a read-only mount, on a full
+disk."""
 
 import errno
 import os
@@ -19,7 +20,7 @@ KEY = {"kind": "thing", "n": 1}
 
 @pytest.fixture
 def obeying(tmp_path):
-    """A function that calls another one in a process that obeys permissions."""
+    """Return a function that calls another one in a process that obeys permissions."""
 
     def call(function):
         def work():
@@ -97,7 +98,7 @@ def test_a_bad_blob_that_can_not_be_dropped_is_made_anew(tmp_path, obeying):
 
 
 def test_a_full_disk(tmp_path, monkeypatch):
-    """One that is full at the beginning, and one that becomes full while a blob is written."""
+    """One is full from the start, the other fills up while a blob is written."""
     root, overflow = tmp_path / "store", tmp_path / "build" / ".store"
     store = Store(root, overflow=overflow)
     written = blobs._write

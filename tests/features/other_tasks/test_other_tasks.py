@@ -265,7 +265,8 @@ def task_fetch():
 
 
 def test_what_an_exporter_turns_out_to_read_is_made_first(workspace, version_of):
-    """It isn't known before the exporter ran: fresh, where it fails, and with other lines."""
+    """It is unknown before the exporter runs: on a first build, after a failure, with other
+    lines."""
     bench = workspace(FETCH)
     exporter = bench.root / "models" / "m.py"
     exporter.write_text(EXPORTER)
@@ -309,7 +310,7 @@ def task_module():
 
 @pytest.mark.slow
 def test_a_plugin_that_a_task_changes_lowers_again(workspace, tmp_path):
-    """Here between two of ours, when workers have imported it already."""
+    """Here the task runs between two of ours, after workers have imported the plugin."""
     patch = """
 def task_patch():
     return {"actions": ["sed -i 's/at level/at this level/' ../site/acme_backend.py"]}
