@@ -1,4 +1,4 @@
-"""What runs is what was hashed: bytecode of an earlier source is not run."""
+"""The code that runs is the code that was hashed: bytecode of an earlier source isn't run."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ import pytest
 
 PLAIN = "import acme; print(acme.N)"
 CHECKED = "from pte_pipeline import bytecode; bytecode.check_bytecode({}); " + PLAIN
-# Numbers of threads are in no key, so a worker has one whatever the user's variables say.
+# Keys contain no thread counts, so a worker has the same number whatever the user's variables say.
 IN_WORKER = """
 import os
 import pkgutil
@@ -71,7 +71,7 @@ def test_bytecode_of_a_source_that_stays_is_not_written_again(site):
 
 
 def test_a_copy_is_believed_where_its_sources_are_known(site, tmp_path):
-    """Of an image, say, whose files get times in whatever order they are unpacked in."""
+    """For example in an image, whose files get times in the order in which they are unpacked."""
     for name in ("whole", "patched"):
         shutil.copytree(site, tmp_path / name)
     copy = tmp_path / "whole"

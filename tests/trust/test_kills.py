@@ -1,4 +1,4 @@
-"""A driver that is killed or stopped leaves no process, and the record of what was done."""
+"""A killed or stopped driver leaves no process behind, and keeps the record of finished work."""
 
 import json
 import os
@@ -82,7 +82,7 @@ METHODS = "{m: export(Decode(shared), (x * k,)) for k, m in enumerate(['decode',
 
 
 def _take_signals():
-    """Undo what nohup and a shell's `&` make of signals for the processes that they start."""
+    """Restore the signals that nohup and a shell's `&` change for the processes that they start."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 

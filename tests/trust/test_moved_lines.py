@@ -1,4 +1,4 @@
-"""Reports quote a line only from a file that is what it was: else another stands by the error."""
+"""Reports quote a line only from an unchanged file; otherwise it would be the wrong line."""
 
 import json
 
@@ -54,7 +54,8 @@ def test_lines_of_a_file_that_changed_are_not_quoted(report, tmp_path, edited, o
 
 
 def test_a_record_knows_the_files_as_they_were_exported(built):
-    """Lines move in both files: the pages first show none of them, and the next build the new."""
+    """Lines move in both files: the pages show none of them at first, and the new ones after the
+    next build."""
     model, config = "models/pair.py", "partition_configs/pair.yaml"
     sources = (model, "models/_parts.py", config)
 
@@ -82,7 +83,7 @@ def test_a_record_knows_the_files_as_they_were_exported(built):
 
 
 def test_an_archive_whose_traces_name_other_lines_is_reported_on_again():
-    """It is not measured again: `tests/features/moved_lines/test_quotes.py`."""
+    """Nothing is measured again: `tests/features/moved_lines/test_quotes.py`."""
 
     def action(content, exported):
         methods = {n: s._replace(content=content, exported=exported) for n, s in SOURCES.items()}

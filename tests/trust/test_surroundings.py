@@ -1,4 +1,4 @@
-"""What the machine and the process give an exporter: alike everywhere, or in the key."""
+"""What the machine and the process give an exporter is the same everywhere, or in the key."""
 
 import os
 import time
@@ -14,7 +14,7 @@ from tests.trust.test_exporter_inputs import build, site, text
 
 __all__ = ["site"]  # a fixture
 
-# What an exporter can ask of its process, and how somebody else's process differs.
+# What an exporter can query about its process, and how another user's process differs.
 ALIKE = {
     "time zone": "VALUE += time.timezone",
     "umask": "VALUE += os.umask(0o77)",
@@ -30,7 +30,7 @@ ALIKE = {
 
 @pytest.fixture
 def elsewhere(tmp_path):
-    """Change the surroundings of this process, as another user's are."""
+    """Change the surroundings of this process to another user's."""
     before, umask, folder = dict(os.environ), os.umask(0o022), os.getcwd()
 
     def change():
@@ -50,7 +50,7 @@ def elsewhere(tmp_path):
 
 @pytest.mark.slow
 def test_surroundings_are_alike_in_all_exports(site, elsewhere):
-    """One exporter that asks for all of it: a difference of any is one of its number."""
+    """One exporter queries everything: any difference changes its number."""
     text("w.txt", "1")(site)
     site.write("import locale, subprocess, time\nVALUE = 0\n" + "\n".join(ALIKE.values()))
     _, here = build(site.workspace())

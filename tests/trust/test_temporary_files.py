@@ -1,4 +1,5 @@
-"""Temporary files are removed with their action, however it, its worker or the build ends."""
+"""Temporary files are removed with their action, however the action, its worker or the build
+ends."""
 
 import os
 import signal
@@ -108,7 +109,7 @@ def test_temporary_files_of_an_exporter_are_no_inputs(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_killed_build_leaves_nothing_for_long(tmp_path, temporary):
-    """Its workers' folder goes with the next build."""
+    """The next build removes its workers' folder."""
     code = (
         "from pipeline.run.executors.processes import WorkerProcesses\n"
         "import os, sys, tempfile\nfrom pathlib import Path\n"

@@ -1,4 +1,4 @@
-"""Variables that a config reads: only listed ones, and secrets that nothing records."""
+"""Variables that a config reads: only listed ones; secrets are never recorded."""
 
 import json
 import os

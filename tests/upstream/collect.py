@@ -1,4 +1,5 @@
-"""Collects what ExecuTorch's tests lower: runs each test up to that call, which is not made."""
+"""Collects the programs that ExecuTorch's tests lower: runs each test up to that call, which isn't
+made."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ QUANTIZED_FLOWS = tuple(
 )
 FLOWS = ("portable", "xnnpack", *QUANTIZED_FLOWS)  # of the suite; its other backends run elsewhere
 
-# What a test does with a lowered program, after which it goes on to its next one.
+# Methods that a test calls on a lowered program, before it continues with its next one.
 _AFTER = "check check_not check_count check_node_count partition to_executorch serialize " + (
     "run_method_and_compare_outputs dump_artifact visualize"
 )
@@ -45,11 +46,11 @@ class Case:
     """A program that a test lowers, and how.
 
     Attributes:
-        name: `<test file>__<test>_<parameters>`, a name that a method can have.
-        test: pytest's name of the test.
-        partitioners: ExecuTorch's own, as the test made them.
-        options: of each, as keyword arguments.
-        edge: `EdgeCompileConfig`'s fields that differ from their defaults.
+        name: `<test file>__<test>_<parameters>`, a valid method name.
+        test: the test's name in pytest.
+        partitioners: ExecuTorch's partitioners, as the test made them.
+        options: the keyword arguments of each partitioner.
+        edge: the fields of `EdgeCompileConfig` that differ from their defaults.
     """
 
     name: str
@@ -66,8 +67,10 @@ class Case:
 
 
 def find_files(root: Path | None = None, pattern: str = "*") -> list[Path]:
-    """Return the test files of an ExecuTorch checkout, by default of the installed one, whose path
-    holds a pattern."""
+    """Return the test files of an ExecuTorch checkout whose path contains a pattern.
+
+    By default, the installed ExecuTorch is searched.
+    """
     root = root or Path(next(iter(executorch.exir.__path__))).parent
     files = [path for folder in FOLDERS for path in sorted((root / folder).glob("test_*.py"))]
     return [path for path in files if Path(f"{path.parent.name}/{path.stem[5:]}").match(pattern)]
@@ -76,11 +79,13 @@ def find_files(root: Path | None = None, pattern: str = "*") -> list[Path]:
 def collect(
     files: Sequence[Path], flow: str, select: str = ""
 ) -> tuple[list[Case], dict[str, str]]:
-    """Run the tests of files up to what they lower, with the suite's `flow`; other tests run for
-    the flow "xnnpack" only. It changes this process for good: call it in a fork.
+    """Run the tests of files up to what they lower, with the suite's `flow`.
+
+    Other tests run for the flow "xnnpack" only. This changes the process for good: call it in a
+    fork.
 
     Returns:
-        The cases, and why no case comes of the other tests, or files.
+        The cases, and the reasons why other tests or files give none.
     """
     if any(path.parent.name == "models" for path in files):
         with suppress(ImportError):  # without it, why there is no case is said
@@ -94,11 +99,11 @@ def collect(
 
 
 class _LoweredError(Exception):
-    """Ends a test that asks for what was lowered."""
+    """Ends a test that asks for its lowered program."""
 
 
 class _Recorder:
-    """A plugin of pytest, and what tests call instead of ExecuTorch."""
+    """A pytest plugin, and the functions that tests call instead of ExecuTorch's."""
 
     def __init__(self) -> None:
         self.cases: list[Case] = []
@@ -150,7 +155,7 @@ class _Recorder:
                 yield
 
     def _go_on_after(self, run_test: Any) -> Any:
-        """Of the suite, whose tests lower several programs and end at the first that fails."""
+        """Continue the suite's tests, which lower several programs and end at the first failure."""
 
         def run(*args: Any, **given: Any) -> MagicMock:
             before = len(self.cases)

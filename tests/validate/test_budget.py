@@ -68,7 +68,7 @@ CALL = 0.05  # seconds that a call of a source takes, by the clock of these test
 
 @pytest.fixture
 def slow(monkeypatch, tmp_path):
-    """A package of three methods, and the clock of budgets: only calls of sources move it."""
+    """A package of three methods, and a clock for budgets that only source calls advance."""
     programs = {name: export(Slow(), (torch.randn(4, 8),)) for name in "abc"}
     pte = tmp_path / "slow.pte"
     pte.write_bytes(_packed(programs, {}).pte)

@@ -1,5 +1,5 @@
-"""Methods that are validated without the rest of their package: what runs, what is said of the
-rest, and that neither is taken for the other."""
+"""Methods validated without the rest of their package: what runs, what the report says about the
+rest, and that neither is mistaken for the other."""
 
 import json
 
@@ -13,7 +13,7 @@ def report_of(bench):
 
 
 def validate(bench, *words):
-    """What became of the validation of `words`."""
+    """Validate `words` and return the outcome."""
     assert bench.doit("validate", *words) == 0, bench.output
     found = {title: how for title, how in bench.outcomes().items() if title.startswith("validate")}
     ((title, how),) = found.items()
