@@ -65,7 +65,7 @@ def test_a_whole_program_equals_executorchs_own_call(methods, tmp_path):
 def test_methods_have_compile_specs_of_their_own(methods):
     specs = {"plain": [FAST], "step": [SMALL, FAST]}
     lowered = to_backend(BACKEND_ID, methods, specs)
-    assert list(lowered) == ["step", "plain"]  # in the order of the programs; branch has none
+    assert list(lowered) == ["step", "plain"]  # in program order; branch has no delegate
     assert lowered["plain"].processed_bytes.endswith(b"mode=b'fast'")
     assert lowered["step"].processed_bytes.endswith(b"mode=b'small'\nmode=b'fast'")
     assert lowered["step"].compile_specs == [SMALL, FAST]

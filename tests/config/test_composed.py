@@ -210,7 +210,7 @@ def test_a_mistake_of_a_base_is_reported_once(composed):
     )
     faulty = "many-android-none, many-android-xnnpack, many-ios-none, many-ios-xnnpack, phone"
     assert composed.doit("lower") == 1
-    assert composed.output.count(reported) == 1  # at once, and not again at the end
+    assert composed.output.count(reported) == 1  # at once, and not repeated at the end
     assert "lower:phone failed: " not in composed.output
     assert "link many-android-none, link many-android-xnnpack, link many-ios-none and 2 more\n" in (
         composed.output

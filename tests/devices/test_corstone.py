@@ -104,7 +104,7 @@ def test_each_method_runs_on_its_own_inputs(corstone, files, method, factor):
     """The runner runs a file's first method, so the file is changed to put another one there."""
     device = corstone.Corstone()
     loaded = device.load(files, method)
-    x = INPUTS[0].T.contiguous().T  # of another layout
+    x = INPUTS[0].T.contiguous().T  # another layout
     first, second = device.call(loaded, [x, INPUTS[1]])
     torch.testing.assert_close(first, x * factor)
     assert torch.equal(second, (x + 1).to(torch.int32))

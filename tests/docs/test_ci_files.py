@@ -367,7 +367,7 @@ def test_a_token_that_is_refused_is_reported(service, tmp_path):
 def test_the_tests_that_ci_names_are_there():
     """Given one file that doesn't exist, pytest runs none of the others either."""
     words = re.findall(r"tests/\S+", (REPOSITORY / ".ci" / "run").read_text())
-    command = ["bash", "-c", f"echo {' '.join(words)}"]  # which expands braces
+    command = ["bash", "-c", f"echo {' '.join(words)}"]  # bash expands braces
     paths = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     assert len(paths) > 15
     assert [path for path in paths if not (REPOSITORY / path).exists()] == []

@@ -80,7 +80,7 @@ def is_key(path, model):
     """Return whether a path such as `methods.<method>.edge` exists in a model."""
     first, _, rest = path.partition(".")
     if path == "recipe":
-        return True  # which the parser reads
+        return True  # the parser reads it
     field = model.model_fields.get(first)
     if field is None or not rest:
         return field is not None

@@ -22,7 +22,7 @@ from tests.support.bench import bench_of
 from tests.support.resident import run_python
 
 PACKAGES = ("one", "many")
-UNTIMED = "validate: {latency: {seconds: 0}}\n"  # timing takes more than running
+UNTIMED = "validate: {latency: {seconds: 0}}\n"  # timing takes longer than running
 NAMES = [feature.name for feature in find_features() if not feature.entries]
 # For each feature, a config line that needs it, and the path of the line's key.
 USES = {
@@ -138,7 +138,7 @@ def test_packages_are_built_and_validated_without(without):
         texts[package] = config.read_text()
         if name != "latency":
             config.write_text(texts[package] + UNTIMED)
-    status, said = doit("-n", "1")  # each further worker takes 0.8 CPU seconds
+    status, said = doit("-n", "1")  # each additional worker takes 0.8 CPU seconds
     assert status == 0, said
     for package in PACKAGES:
         assert (bench.root / "build" / package / f"{package}.pte").is_file()

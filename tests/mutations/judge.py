@@ -42,7 +42,7 @@ from .registry import damaged
 from .samples import SAMPLES, Files, Sample
 
 CPU_SECONDS = 60  # for one package; a clean one takes less than two
-SECONDS = 1800.0  # where it waits for ever, and uses none
+SECONDS = 1800.0  # if it waits forever without using CPU time
 
 
 Json = dict[str, Any]
@@ -71,7 +71,7 @@ def judge(sample: str, damage: str, seed: int) -> Json | None:
         return None
     files, change = done
     for program in (*clean.programs.values(), *clean.quantized.values()):
-        find_effects(program)  # kept, for all forks
+        find_effects(program)  # cached for all forks
     if not change.culprits and damage:
         names = [*clean.programs, *clean.constants]
         change = Damage(change.what, tuple(Culprit(name, "") for name in names))
@@ -120,7 +120,7 @@ def _answer(function: Callable[[], Json], writing: Connection) -> None:
         os.dup2(silence, stream)
     try:
         writing.send(function())
-    except BaseException:  # reported, whatever happened
+    except BaseException:  # reported, whatever it is
         last_lines = traceback.format_exc().splitlines()[-3:]
         writing.send({"outcome": "unclear", "sentences": last_lines})
 
@@ -161,12 +161,12 @@ def _judged(sample: Sample, files: Files, damage: Damage, seed: int) -> dict[str
     torch.set_num_threads(1)
     validation = validated(sample, files, seed)
     failed = {m.method for m in validation.methods if not m.ok}
-    if validation.failures and not validation.methods:  # of the package as a whole
+    if validation.failures and not validation.methods:  # failures of the package as a whole
         failed = set(damage.methods)
     states = {}
     for name in sorted(damage.methods | failed):
         if name in failed:
-            changed = name in damage.methods or sample.shares_state  # one spoils what all read
+            changed = name in damage.methods or sample.shares_state  # one damages what all read
             states[name] = "failed" if changed else "misplaced"
         elif name in sample.programs:
             limits = _limits(sample, validation, name, seed)

@@ -54,7 +54,7 @@ class Sample:
     limits: Mapping[str, Any] = field(default_factory=dict)
     quantized: Mapping[str, ExportedProgram] = field(default_factory=dict)
     shares_state: bool = False
-    dynamic: bool = False  # quantized by ranges that are found as values come
+    dynamic: bool = False  # quantized with ranges determined at run time
 
     def settings(self, seed: int) -> ValidateConfig:
         return ValidateConfig(seed=seed, **self.limits)
@@ -75,7 +75,7 @@ def _packed(
     settings: EmitConfig | None = None,
     passes: Any = (),
 ) -> Files:
-    """As a build makes it of these methods, by the names of their partitioners."""
+    """Build a package of these methods, given the names of their partitioners."""
     methods = {name: {"partitioners": partitioners.get(name, [])} for name in programs}
     config = parse_config("p", {"model": "m", "methods": methods}, "p.yaml").methods
     chosen = {name: make_partitioners(each.partitioners) for name, each in config.items()}
@@ -87,7 +87,7 @@ def _packed(
 
 
 class Encode(nn.Module):
-    """Several outputs, two of them alike; subtraction and division, whose order counts."""
+    """Several outputs, two of them alike; subtraction and division, where order matters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,19 +124,19 @@ def _coder() -> dict[str, ExportedProgram]:
 
 
 def portable() -> Sample:
-    """Portable kernels alone; constants that two methods share; constant methods."""
+    """Portable kernels only; constants that two methods share; constant methods."""
     programs, constants = _coder(), {"get_length": 6, "get_rate": 0.5}
     return Sample(_packed(programs, {}, constants), programs, constants)
 
 
 def delegated() -> Sample:
-    """XNNPACK in several partitions of each method, which share weights."""
+    """XNNPACK in several partitions per method, which share weights."""
     programs = {n: _exported(m, *x) for n, m, x in _interrupted()}
     return Sample(_packed(programs, {name: ["xnnpack"] for name in programs}), programs)
 
 
 class Interrupted(nn.Module):
-    """Delegates before and behind an operator that XNNPACK does not take."""
+    """Delegates before and after an operator that XNNPACK doesn't take."""
 
     def __init__(self, shared: nn.Linear, seed: int) -> None:
         super().__init__()
@@ -158,7 +158,7 @@ def _interrupted() -> list[tuple[str, nn.Module, tuple[torch.Tensor, ...]]]:
 
 
 class Twin(nn.Module):
-    """A whole method for a delegate, with the signature of the other one."""
+    """A whole method for a delegate, with the same signature as the other one."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -170,7 +170,7 @@ class Twin(nn.Module):
 
 
 def twins() -> Sample:
-    """Two methods of one signature, each wholly XNNPACK's, and a constant method."""
+    """Two methods with the same signature, both taken whole by XNNPACK, and a constant method."""
     programs = {
         name: _exported(Twin(seed), noise(2, 6), noise(2, 6, seed=1))
         for name, seed in (("left", 7), ("right", 8))
@@ -205,7 +205,7 @@ class Image(nn.Module):
 def quantized_programs(
     dynamic: bool,
 ) -> tuple[dict[str, ExportedProgram], dict[str, ExportedProgram]]:
-    """Float programs, and what quantizing makes of them."""
+    """Return the float programs and their quantized versions."""
     shapes = {"text": (4, 16)} if dynamic else {"text": (4, 16), "image": (1, 3, 8, 8)}
     modules: dict[str, nn.Module] = {"text": Text(), "image": Image()}
     programs = {name: _exported(modules[name], noise(*shape)) for name, shape in shapes.items()}
@@ -214,7 +214,7 @@ def quantized_programs(
     spec = parse_config("p", {"model": "m", "methods": {"f": method}}, "p.yaml")
     quantized = {}
     for name, program in programs.items():
-        # Wider than what is validated on, so that nothing is cut off.
+        # A wider range than in validation, so that nothing is clipped.
         batches = [InputSet((noise(*shapes[name], seed=seed) * 1.5,)) for seed in range(30, 94)]
         quantize_spec = spec.methods["f"].quantize
         assert quantize_spec is not None

@@ -45,7 +45,7 @@ def _prepare() -> None:
     warnings.simplefilter("ignore")
     silence = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2) if not os.environ.get("MUTATIONS_VERBOSE") else ():
-        os.dup2(silence, stream)  # what lowering prints is no verdict
+        os.dup2(silence, stream)  # output of lowering isn't a verdict
     from tests.support.quick_torch import make_torch_quick
 
     make_torch_quick()

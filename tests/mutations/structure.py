@@ -30,7 +30,7 @@ from .samples import Files
 
 _SHARED = 2  # the arena that methods share
 _SIZES = {0: 1, 1: 1, 3: 4, 4: 8, 6: 4, 7: 8, 11: 1}
-_COMPUTED = "operator|delegate"  # what a wrong value may be traced to
+_COMPUTED = "operator|delegate"  # culprits of a wrong value
 
 
 def _of_package(plan: schema.ExecutionPlan) -> tuple[Culprit, ...]:

@@ -254,7 +254,7 @@ def test_validation_is_keyed_by_package_programs_inputs_and_settings():
 
     other = {**SOURCES, "encode": SOURCES["encode"]._replace(examples="other")}
     found = {key(), key({"atol": 1.0}), key(files={"m.pte": "x"}), key(sources=other)}
-    found.add(key(package="twin"))  # of the same bytes, with a report of its own
+    found.add(key(package="twin"))  # the same bytes, with a separate report
     found |= {key(examples={"encode": [content]}) for content in ("one", "two")}
     found |= {key({"cases": []}), key({"methods": {"encode": {"cases": []}}})}
     found.add(key({"sequences": [["encode", "encode"]]}))

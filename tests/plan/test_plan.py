@@ -247,7 +247,7 @@ def test_a_real_run_tells_an_unreadable_folder_without_a_traceback(built):
 def test_a_backend_that_changed_makes_its_summaries_anew(tmp_path, monkeypatch):
     """As with a plugin under development: its distribution keeps its version."""
     bench = bench_of("pair", tmp_path)
-    time.sleep(0.2)  # nothing is cached of files that have just changed
+    time.sleep(0.2)  # recently changed files aren't cached
     xnnpack = backends.BACKENDS["xnnpack"]
 
     def needs(code, *distributions):
@@ -336,7 +336,7 @@ def test_a_validation_that_is_not_kept_is_told_as_that(recorded, reason):
     planned = SimpleNamespace(key=key, inputs=None, model="m", kind="validate")
     source = SimpleNamespace(path=Path("/w/models/m.py"))
     for action, more, told in (
-        ("old", {}, f"{reason}; {lost}"),  # as earlier versions recorded it
+        ("old", {}, f"{reason}; {lost}"),  # in the form of earlier versions
         ("old", kept, f"{reason}; {edited}"),
         ("new", kept, reason),
     ):

@@ -257,7 +257,7 @@ class Twice(torch.nn.Module):
 
 
 def test_strict_export_names_objects_by_their_ids_which_do_not_count():
-    models = [Twice().requires_grad_(False) for _ in range(2)]  # both alive: other ids
+    models = [Twice().requires_grad_(False) for _ in range(2)]  # both alive, so their ids differ
     one, two = (serialized(export(m, (torch.ones(4),), strict=True)) for m in models)
     stacks = [
         [node["metadata"]["nn_module_stack"] for node in program["graph_module"]["graph"]["nodes"]]
@@ -269,7 +269,7 @@ def test_strict_export_names_objects_by_their_ids_which_do_not_count():
         node["metadata"]["nn_module_stack"].split(";")[1].split(",")[0]
         for node in canonical_program(one).program["graph_module"]["graph"]["nodes"]
     )
-    assert (first, second) == ("object 0", "object 0@1")  # and who is who still does
+    assert (first, second) == ("object 0", "object 0@1")  # identity still counts
     assert third == "object 1"
 
 
@@ -350,7 +350,7 @@ def test_programs_that_differ_in_names_give_the_same_bytes(tmp_path, partitioner
     """This experiment justifies leaving names out: emitted files don't contain them."""
     programs = {**shared_programs(), "varied": varied()}
     if partitioners:
-        del programs["branch"]  # XNNPACK leaves no linear of a branch lowered
+        del programs["branch"]  # XNNPACK doesn't lower a linear layer in a branch
         del programs["varied"]
     first, second = tmp_path / "a.pt2", tmp_path / "b.pt2"
     first.write_bytes(archive(programs))

@@ -215,7 +215,7 @@ def test_names_that_only_leave_out_mean_all_else(edge):
     everything = {innermost_module(node) for node in calls}
     named = list_modules("layers", "twice@*")
     assert named and list_modules("!layers", "!twice@*") == everything - named
-    assert list_modules("!twice@0") == everything  # the other call of it is left
+    assert list_modules("!twice@0") == everything  # its other call remains
 
 
 def test_by_method_and_for_all_methods(edge):

@@ -124,7 +124,7 @@ def test_an_operator_of_a_plan_may_have_no_overload_and_any_name():
         ("team_ops", True),
         ("operators/lib.so", True),
         ("operators/../data/lib.so", False),
-        ("operators/link/../lib.so", False),  # leads where the link does
+        ("operators/link/../lib.so", False),  # follows the link
         ("data/lib.so", False),
         ("subprocess", False),
         ("acme.ops", True),

@@ -273,7 +273,7 @@ def _bit_flipped(path):
     with zipfile.ZipFile(path) as members:
         weight = next(i for i in members.infolist() if i.filename.endswith("weights/weight_0"))
     at = weight.header_offset
-    lengths = data[at + 26 : at + 30]  # of the name and of the extra field
+    lengths = data[at + 26 : at + 30]  # of the name and the extra field
     start = at + 30 + lengths[0] + 256 * lengths[1] + lengths[2] + 256 * lengths[3]
     data[start] ^= 1
     path.write_bytes(data)

@@ -161,7 +161,7 @@ def test_signatures_have_plain_keys(loaded, method, outputs):
     assert spec.outputs.keys() == outputs
     if method == "keys":
         assert spec.outputs["Color.RED"].keys() == {("a", (1, True)), 5}
-    else:  # not a number is what the export fixed, and equals nothing
+    else:  # the export fixed it to NaN, which equals nothing
         assert spec.flat_arguments(({"it's": X}, "a 'b' \"c\" \\\n", math.nan), {})
 
 

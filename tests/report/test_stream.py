@@ -55,7 +55,7 @@ def test_runs_at_once_share_a_file(tmp_path):
     first = started(tmp_path)
     second = started(tmp_path)
     first.close(**ENDED)
-    third = started(tmp_path)  # the second is still under way
+    third = started(tmp_path)  # the second one is still running
     second.close(**ENDED)
     third.close(**ENDED)
     lines = read_events(tmp_path)

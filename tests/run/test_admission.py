@@ -24,9 +24,9 @@ MIB = 1 << 20
     ("waiting", "running", "free", "chosen"),
     [
         ([(9, 50), (5, 10)], [], 100, 0),
-        ([(9, 50), (5, 10)], [(7, 60)], 100, 1),  # the longest waits for memory, others don't
+        ([(9, 50), (5, 10)], [(7, 60)], 100, 1),  # the longest one waits for memory, others don't
         ([(9, 50), (5, 50)], [(7, 60)], 100, None),
-        ([(9, 500), (5, 50)], [], 100, 0),  # more than there is, but nothing else runs
+        ([(9, 500), (5, 50)], [], 100, 0),  # more than the machine has, but nothing else runs
         ([(9, 500)], [(1, 0)], inf, 0),
         ([], [(1, 0)], 100, None),
     ],
@@ -50,8 +50,8 @@ def test_an_action_takes_what_it_or_its_like_took(tmp_path):
     remember(store, [*events, make_event(action("a", "h"), "hit", worker=1, seconds=9.0)])
     expect = Expectations(store).expect
     assert expect(action("a", "f")) == Cost(2.0, 20)
-    assert expect(action("new", "f")) == Cost(3.0, 30)  # the most that this method took
-    assert expect(action("new", "new")) == Cost(7.0, 70)  # the most of its model
+    assert expect(action("new", "f")) == Cost(3.0, 30)  # the maximum of this method
+    assert expect(action("new", "new")) == Cost(7.0, 70)  # the maximum of its model
     assert expect(action("a", "f", kind="link")).peak == 500 * MIB
     assert expect(action("a", "f", model="other")).peak == 500 * MIB
     (tmp_path / "costs.json").write_text(json.dumps({"costs": [["compile", "m", 1]]}))
@@ -126,4 +126,4 @@ def test_two_large_actions_in_a_small_machine_are_not_killed(tmp_path, expected)
         order = order_of(tmp_path, costs, 2, 500 * MIB, entering(group, []), **until)
     in_turns = [line.split()[1] for line in order] == ["begins", "ends"] * 2
     assert in_turns == bool(expected)
-    assert (len(order) == 4) == bool(expected)  # or one was tried again
+    assert (len(order) == 4) == bool(expected)  # or one was retried

@@ -59,7 +59,7 @@ def test_interrupt_ends_within_seconds_and_keeps_what_was_finished(running):
     bench, process = running
     children = descendants(process.pid)
     assert children
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does it
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal would
     assert process.wait(15) == 130
     assert gone(children, 5)
     assert "Traceback" not in process.stdout.read()

@@ -52,12 +52,12 @@ def test_linking_alone_puts_metadata_in(tmp_path):
     lower(bench)
     bare = bench.bytes_of("small", "small.pte")
     rewrite(bench, **CONFIG)
-    assert bench.doit() == 0, bench.output  # validates get_metadata as the constant that it is
+    assert bench.doit() == 0, bench.output  # validates get_metadata as a constant
     assert bench.outcomes()["compile small/run"] == "up-to-date"
     assert bench.outcomes()["link small"] == "built"
     held = bench.bytes_of("small", "small.pte")
     assert METADATA.encode() in held and METADATA.encode() not in bare
-    for seed in (2, 3):  # new weights are put in beside them
+    for seed in (2, 3):  # new weights are inserted next to it
         write(bench, seed)
         outcome = lower(bench)
     assert outcome == REFIT

@@ -101,5 +101,5 @@ def test_a_build_and_its_repetition(shop):
     assert shop.doit("check", **hidden) == 1
     assert "no model 'SMALL'; did you mean 'small'?" in shop.output
     shop.edit("partition_configs/small.yaml", "model: SMALL", "model: small")
-    assert shop.doit() == 0, shop.output  # with Linux's
+    assert shop.doit() == 0, shop.output  # with Linux's calls again
     assert shop.bytes_of("small", "small.pte") == with_linux

@@ -24,7 +24,7 @@ def test_no_program_outlives_its_action():
     kept = weakref.ref(graph)
     del graph, node
     gc.collect()
-    assert kept() is not None  # or ExecuTorch has mended it, and this can go
+    assert kept() is not None  # otherwise ExecuTorch has fixed it, and this can go
     forget_programs()
     gc.collect()
     assert kept() is None and not FakeTensorMode.cache

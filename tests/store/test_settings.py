@@ -143,7 +143,7 @@ def test_untrusted_build_goes_by_its_environment_alone(settings, remote_of, tmp_
     with pytest.raises(PipelineError, match=r"TRUSTED_KEYS: keys/a\.pub is in the workspace"):
         settings(text)
     monkeypatch.setenv("PTE_PIPELINE_TRUSTED_KEYS", "/etc/keys/a.pub")
-    monkeypatch.setenv("PTE_PIPELINE_SIGNING_KEY", "keys/own.pem")  # which is trusted too
+    monkeypatch.setenv("PTE_PIPELINE_SIGNING_KEY", "keys/own.pem")  # it is trusted too
     with pytest.raises(PipelineError, match=r"SIGNING_KEY: keys/own\.pem is in the workspace"):
         settings(text)
     monkeypatch.setenv("PTE_PIPELINE_SIGNING_KEY", "../outside/own.pem")

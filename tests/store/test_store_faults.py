@@ -166,7 +166,7 @@ def test_build_is_right_with_every_stored_file_damaged(built, how):
         _damage(path, how, other)
     assert built.doit("lower") == 0, built.output
     assert built.bytes_of("pair", "pair.pte") == before
-    built.doit("cache", "verify")  # drops what was damaged and not needed
+    built.doit("cache", "verify")  # drops damaged files that aren't needed
     assert built.doit("cache", "verify") == 0, built.output
     assert built.doit("lower") == 0
     assert built.outcomes()["link pair"] == "up-to-date"

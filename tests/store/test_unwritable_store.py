@@ -176,4 +176,4 @@ def test_nothing_is_evicted_of_folders_that_can_not_be_written(tmp_path, obeying
     with mode([store.root / ".gc.lock"], 0o444), mode([store.root], 0o555):
         obeying(fail)
     with mode([store.root, *store.root.glob("blobs/*")], 0o555):
-        obeying(use)  # whatever is in its index, which gets no journal
+        obeying(use)  # with any content in its index, which gets no journal

@@ -94,7 +94,7 @@ class Victim:
 
     def replace(self, path: Path, record: dict[str, Any]) -> None:
         """Replace a record in the remote; if it was signed, the old signature stays."""
-        with suppress(ValueError, TypeError):  # of what has no canonical form
+        with suppress(ValueError, TypeError):  # the value has no canonical form
             record = {**record, "check": check_of(record)}
         old = json.loads((self.remote / path).read_bytes())
         (self.remote / path).write_text(json.dumps({**old, "record": record}))
@@ -176,7 +176,7 @@ def attack(bench: Bench, folder: Path, seed: int, signed: bool) -> tuple[str, li
         done.append(f"{record['key']['kind']}: {mutate(record, digests, folder, draw)}")
         try:
             victim.replace(path, record)
-        except (KeyError, TypeError):  # no record any more
+        except (KeyError, TypeError):  # no longer a record
             (victim.remote / path).write_text(json.dumps({"record": record}))
     before = victim.outside()
     code = victim.checkout.doit("lower", "validate", timeout=120, **victim.environment)

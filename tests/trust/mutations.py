@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-_SECONDS = 30  # of one attempt, far more than one takes
+_SECONDS = 30  # per attempt, far more than one takes
 _KINDS = ("weights", "constants")
 
 
@@ -138,7 +138,7 @@ def _changed_leaf(value: Any, rng: random.Random) -> Any:
     if isinstance(value, int):
         return value + rng.choice((-2, -1, 1, 2, 7, 1 << 20, 1 << 40))
     if isinstance(value, str):
-        if value[:1] in ("[", "{"):  # JSON in a text: a tree, metadata
+        if value[:1] in ("[", "{"):  # JSON in a string: a tree, metadata
             inner = json.loads(value)
             _change(inner, rng)
             return json.dumps(inner)
@@ -331,7 +331,7 @@ def _run(first: int, count: int) -> None:
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         originals = _originals(folder)
-        for original in originals:  # whatever is loaded late is loaded now
+        for original in originals:  # loads everything that would be loaded late
             assert attempt(original.pack(), folder, original.entry) == "read"
         for seed in range(first, first + count):
             original = originals[seed // len(_MUTATIONS) % len(originals)]

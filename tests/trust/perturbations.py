@@ -200,7 +200,7 @@ def _variants(package: str, document: Any) -> Iterator[tuple[tuple[str, ...], An
     original = _parsed(package, document)
     for place, annotation in _fields(document, original):
         if "latency" in place or place[-1] == "max_latency_ratio":
-            continue  # what is measured differs from build to build
+            continue  # measurements differ from build to build
         kept: list[Any] = []
         for value in _candidates(annotation):
             parsed = _parsed(package, _with(document, place, value))

@@ -40,7 +40,7 @@ TYPICAL = {
     "OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2", "CUDA_VISIBLE_DEVICES": "", "COLUMNS": "40",
     "NO_COLOR": "1", "SOURCE_DATE_EPOCH": "1", "TORCH_LOGS": "", "PROVEN_GAIN": "1", "CI": "true",
     "HOME": "{folder}", "TMPDIR": "{folder}",
-    "PANDAS_FUTURE": "legacy",  # pandas is not imported with just any text
+    "PANDAS_FUTURE": "legacy",  # other values keep pandas from being imported
 }  # fmt: skip
 
 

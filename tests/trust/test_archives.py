@@ -308,7 +308,7 @@ def test_code_among_texts_and_trees_is_never_run(original, attack, tmp_path, ran
             module = program.module()
             module(torch.ones(6, 4), **keywords)
             export(module, (torch.ones(6, 4),), keywords).module()
-    with contextlib.suppress(ValueError):  # a tree that is not that of the program
+    with contextlib.suppress(ValueError):  # a tree that doesn't match the program
         program.run_decompositions()
     assert not ran.exists()
     assert not {"antigravity", "this"} & set(sys.modules)

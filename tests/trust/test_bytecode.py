@@ -36,7 +36,7 @@ def patch(folder, number):
     """Write a file of the same size, and keep its time."""
     path = folder / "acme.py"
     before = path.stat()
-    time.sleep(0.02)  # as the kernel counts time
+    time.sleep(0.02)  # the resolution of the kernel's clock
     path.write_text(f"N = {number}\n")
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
@@ -55,9 +55,9 @@ def site(tmp_path):
 @pytest.mark.slow
 def test_a_worker_runs_a_file_as_it_was_patched_and_as_it_was_put_back(site):
     patch(site, 2)
-    assert run(site, PLAIN) == 1  # by Python's own rule
+    assert run(site, PLAIN) == 1  # according to Python's own rule
     assert run(site, IN_WORKER) == 2
-    assert run(site, PLAIN) == 2  # since the bytecode was written anew
+    assert run(site, PLAIN) == 2  # since the bytecode was compiled again
     patch(site, 1)
     assert run(site, CHECKED.format("()")) == 1 == run(site, PLAIN)
 
@@ -77,10 +77,10 @@ def test_a_copy_is_believed_where_its_sources_are_known(site, tmp_path):
     copy = tmp_path / "whole"
     source, bytecode = str(copy / "acme.py"), cache_from_source(str(copy / "acme.py"))
     for path in (bytecode, source):
-        os.utime(path, (10**9, 10**9))  # the source came last
+        os.utime(path, (10**9, 10**9))  # the source was copied last
         time.sleep(0.02)
     for check, is_old in (
-        ("", True),  # nothing was asked to believe it
+        ("", True),  # no folder was declared trustworthy
         ("check_bytecode(())", True),
         (f"check_bytecode([{str(tmp_path / 'patched')!r}])", True),
         (f"check_bytecode([{str(copy)!r}])", False),

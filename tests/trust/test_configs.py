@@ -231,7 +231,7 @@ def test_a_hostile_baseline_is_lines_that_name_it(root, name):
     path = root / "baselines" / "good.yaml"
     BASELINES[name](path)
     plan = Plan(open_workspace(root))
-    plan._baseline("good")  # as a run with nothing to do asks
+    plan._baseline("good")  # as in a run with nothing to do
     with pytest.raises(ConfigErrors) as caught:
         read_baseline(path)
     for line in str(caught.value).split("\n"):
@@ -353,7 +353,7 @@ def test_damaged_records_of_the_workspace_are_as_good_as_none(root, content):
     plan = Plan(open_workspace(root))
     assert not plan.problems("good")
     plan.workspace.write_state("good", {"link": {"action": "0" * 64, "files": {}}})
-    time.sleep(0.25)  # what is racy is not kept
+    time.sleep(0.25)  # recently changed files aren't remembered
     plan = Plan(open_workspace(root))
     assert not plan.problems("good")
     plan.remember()

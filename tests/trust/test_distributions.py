@@ -86,7 +86,7 @@ def test_untouched_files_are_their_version(site):
 @pytest.mark.parametrize("name", CODE)
 def test_a_patched_file_counts_by_content(site, edit, name):
     before = identity()
-    edit(site / name, CODE[name][:-2] + b"3\n")  # of the same size
+    edit(site / name, CODE[name][:-2] + b"3\n")  # the same size
     patched = identity()
     assert patched != before and patched.startswith("1.0, changed: ")
     settle()

@@ -104,7 +104,7 @@ def viewed_by(kernel: bool) -> AbstractContextManager[object]:
 
 def build(workspace: Workspace, kernel: bool = True) -> tuple[str, str]:
     """Export as a run does; return the outcome and the digest of the program."""
-    identity.cache_clear()  # of installed libraries, which a run looks at once
+    identity.cache_clear()  # digests of installed libraries, which a run computes once
     plan = Plan(workspace)
     state = export_status(plan, "a").state
     if state == "stale":

@@ -201,7 +201,7 @@ def test_a_pass_sees_no_lines_that_no_key_holds(tmp_path):
     (bench.root / "passes/mine.py").write_text(f"LOOKS = 'nothing'\n{LOOKING}")
     assert bench.doit("lower") == 0, bench.output
     bench.edit("passes/mine.py", "'nothing'", "'convolution'")
-    assert bench.doit("lower") == 1 and "'Keep' pass" in bench.output  # so it did look
+    assert bench.doit("lower") == 1 and "'Keep' pass" in bench.output  # so it did look at the pass
 
 
 class Three(torch.nn.Module):

@@ -50,7 +50,7 @@ def test_a_group_dies_with_its_owner_however_that_ends(end):
     leader, member, started, word = owner.stdout.readline().split()
     processes = {int(leader), int(member), int(started)}
     assert descendants(owner.pid) == processes
-    assert word == "b''"  # a member that reads its standard input finds its end
+    assert word == "b''"  # a child process that reads its standard input gets end of file
     owner.send_signal(end)
     owner.wait()
     assert gone(processes, 2)

@@ -60,7 +60,7 @@ def test_no_damaged_package_ends_the_process_that_loads_it(tmp_path, placed, wit
     path = tmp_path / "model.pte"
     for seed in range(MUTATIONS):
         damaged = damage(content, seed)
-        if damaged == content:  # what was zeroed was zero
+        if damaged == content:  # the zeroed bytes were zero before
             continue
         path.write_bytes(damaged)
         with pytest.raises(PipelineError) as caught:

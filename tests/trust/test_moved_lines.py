@@ -48,7 +48,7 @@ def test_lines_of_a_file_that_changed_are_not_quoted(report, tmp_path, edited, o
     path.write_text(path.read_text().replace("# 1", "# 1\ninnocent = 1"))
     assert "innocent" not in page() and quoted[edited] not in page()
     assert page().count("changed since") == 1 and quoted[other] in page()
-    assert f'id="{edited}:' in page()  # what the record says is there still
+    assert f'id="{edited}:' in page()  # the record's facts are still shown
     path.unlink()
     assert "changed since" not in page() and quoted[edited] not in page()
 

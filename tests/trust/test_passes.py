@@ -203,7 +203,7 @@ def test_the_remedy_goes_by_what_is_installed(tmp_path):
     (tmp_path / "passes").mkdir()
     text = "from collections import OrderedDict\n__all__ = ['OrderedDict']\n"
     (tmp_path / "passes" / "ours.py").write_text(text)
-    with pytest.raises(PipelineError, match="can't be called"):  # named, and made
+    with pytest.raises(PipelineError, match="can't be called"):  # named and instantiated
         load_passes([PassSpec(reference="ours:OrderedDict")], tmp_path)
 
 
@@ -222,10 +222,10 @@ def test_executorchs_own_passes_are_offered(root):
 @pytest.mark.parametrize(
     "reference",
     [
-        "executorch.exir.passes.init_mutable_pass:List",  # what it imports for itself
+        "executorch.exir.passes.init_mutable_pass:List",  # imported for internal use
         "executorch.exir.passes:logging",
         "executorch.exir.passes:dead_code_elimination_pass",  # a function
-        "executorch.exir.pass_base:ExportPass",  # no module of passes
+        "executorch.exir.pass_base:ExportPass",  # not in a module of passes
         "executorch.exir.capture:ExecutorchBackendConfig",
         "executorch.devtools.size_analysis_tool.size_analysis_tool:generate_model_size_information",
         "executorch.examples.passes.any:Any",

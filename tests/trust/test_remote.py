@@ -65,7 +65,7 @@ def test_names_are_plain_and_those_of_the_action(victim):
     assert not fits_action(key, {"files": files | {"a.ptd": text, "A.ptd": text}})
     assert not fits_action(key, {"files": {"pair.pte": text}})
     aux = {f"aux{n.removeprefix('pair')}" if n == "pair.pte" else n: d for n, d in files.items()}
-    assert fits_action({**key, "file": "aux"}, {"files": aux})  # a file may be called so
+    assert fits_action({**key, "file": "aux"}, {"files": aux})  # a file may have this name
     with pytest.raises(PipelineError, match="is not a valid file name in a package"):
         workspace = open_workspace(forged.checkout.root)
         install(
@@ -150,7 +150,7 @@ def test_what_was_believed_unsigned_is_no_result_where_signatures_are_asked_for(
     Store(tmp_path / "a", site.settings()).put_result(key, {"forged": 1})
     believer, (private, public) = Store(tmp_path / "b", site.settings()), write_keys(tmp_path)
     assert believer.get_by_key(key).result == {"forged": 1}
-    assert Store(tmp_path / "b").get_by_key(key) is None  # or it would sign in two steps
+    assert Store(tmp_path / "b").get_by_key(key) is None  # otherwise it would sign in two steps
     signer = Store(tmp_path / "b", site.settings(signing_key=private, unsigned=False))
     assert signer.get_by_key(key) is None
     signer.put_result(key, {"own": 1})
@@ -357,7 +357,7 @@ def test_an_answer_that_does_not_end_is_a_miss(answer):
         remote = Remote(RemoteSettings(url, unsigned=True, timeout=1.0))
         before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
         assert remote.fetch_result("0" * 64) is None
-        assert time.monotonic() - started < 60  # the others last 100 s
+        assert time.monotonic() - started < 60  # the other remotes last 100 s
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400_000  # KiB
 
 

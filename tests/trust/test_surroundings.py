@@ -58,7 +58,7 @@ def test_surroundings_are_alike_in_all_exports(site, elsewhere):
     before = dict(os.environ), os.getcwd(), time.tzname
     assert build(site.workspace()) == ("up-to-date", here)
     assert build(site.workspace("empty")) == ("stale", here)
-    assert (dict(os.environ), os.getcwd(), time.tzname) == before  # of the worker
+    assert (dict(os.environ), os.getcwd(), time.tzname) == before  # the worker's own
     assert os.umask(0o077) == 0o077
 
 
@@ -100,7 +100,7 @@ def forgetting():
         ("ATEN_CPU_CAPABILITY", True),
         ("MKL_CBWR", True),
         ("LD_LIBRARY_PATH", False),  # by what is there
-        ("OMP_NUM_THREADS", False),  # of which a worker has one
+        ("OMP_NUM_THREADS", False),  # a worker sets it to one
         ("TZ", False),
         ("LANG", False),
     ],
@@ -121,7 +121,7 @@ def test_libraries_that_the_loader_takes_first_count_by_content(tmp_path, monkey
             library.write_bytes(content)
             keys.append(key())
     assert len({str(each) for each in keys}) == 5
-    library.rename(tmp_path / "libpython3.11.so.1.0")  # by its version
+    library.rename(tmp_path / "libpython3.11.so.1.0")  # its versioned name
     monkeypatch.delenv("LD_PRELOAD")
     assert key() == keys[0]
 

@@ -179,7 +179,7 @@ def test_progress_and_the_table_are_lines_of_ours(name, error):
     remote |= {"bytes_fetched": 1, "bytes_pushed": 1, "believes_all": 1, "problem": error}
     reporter.summarize(_Elsewhere(), events, remote)
     assert not obeyed(stream.getvalue())
-    lines = stream.getvalue().split("\n")  # of progress, the table, what failed, and the sums
+    lines = stream.getvalue().split("\n")  # progress, the table, failures, and the sums
     assert len(lines) == 3 + 5 + 3 + 1 + 1, lines
 
 

@@ -145,7 +145,7 @@ def test_what_lasts_is_refused():
     with pytest.raises(PipelineError, match=what), kept_state("a pass"):
         library = add_kernel()
     library._destroy()
-    with kept_state("a pass"):  # an operator of its own
+    with kept_state("a pass"):  # a custom operator
         own = torch.library.Library("pte_trust", "DEF")
         own.define("twice(Tensor x) -> Tensor")
         own.impl("twice", lambda x: x + x, "CPU")

@@ -27,7 +27,7 @@ QUANTIZED_FLOWS = tuple(
     f"xnnpack_{kind}"
     for kind in ("dynamic_int8_per_channel", "static_int8_per_channel", "static_int8_per_tensor")
 )
-FLOWS = ("portable", "xnnpack", *QUANTIZED_FLOWS)  # of the suite; its other backends run elsewhere
+FLOWS = ("portable", "xnnpack", *QUANTIZED_FLOWS)  # the suite's; its other backends run elsewhere
 
 # Methods that a test calls on a lowered program, before it continues with its next one.
 _AFTER = "check check_not check_count check_node_count partition to_executorch serialize " + (
@@ -88,7 +88,7 @@ def collect(
         The cases, and the reasons why other tests or files give none.
     """
     if any(path.parent.name == "models" for path in files):
-        with suppress(ImportError):  # without it, why there is no case is said
+        with suppress(ImportError):  # without it, the reason for having no case is given
             runpy.run_path(str(REPOSITORY / "examples" / "models" / "_torchvision.py"))
     recorder = _Recorder()
     with recorder.in_place_of_executorch(flow):
@@ -132,7 +132,7 @@ class _Recorder:
                 program, partitioner=[partition.XnnpackPartitioner()], **given
             ),
         )
-        with made:  # before the harness imports them by name
+        with made:  # before the harness imports the functions by name
             from executorch.backends.test.harness import Tester
             from executorch.backends.test.suite import flow as flows
             from executorch.backends.test.suite import runner
@@ -159,7 +159,7 @@ class _Recorder:
 
         def run(*args: Any, **given: Any) -> MagicMock:
             before = len(self.cases)
-            summary = run_test(*args, **given)  # which returns errors
+            summary = run_test(*args, **given)  # it returns errors
             if len(self.cases) == before:
                 self.failed[self._test] = f"{summary.result.name}: {summary.error}"[:300]
             return MagicMock(name="passed")

@@ -36,8 +36,8 @@ to_edge_transform_and_lower = executorch.exir.to_edge_transform_and_lower  # bef
 LOWERED, REFUSED, LOST = "lowered by both", "refused by both", "lowered by upstream only"
 NO_CASE = "no case, since its test stops before, or lowers several programs"
 BROKEN = "a package that could not be compared"
-EXPECTED = "expected.pte"  # of the joint call
-READ_BACK = "expected-read-back.pte"  # of the joint call for what torch reads of the archive
+EXPECTED = "expected.pte"  # from the joint call
+READ_BACK = "expected-read-back.pte"  # from the joint call on what torch reads back
 EQUAL, OTHER = "bytes equal", "other bytes"
 VALIDATED, CAUGHT, ALARM = "validated", "caught for a known fault", "failed, no known fault"
 UNJUDGED, UNRUN = "not judged", "not run"
@@ -99,7 +99,7 @@ def compare(
     """
     warm_up()
     folder.mkdir(parents=True, exist_ok=True)
-    for left in folder.glob(f"{name}-[0-9]*/"):  # by a run that was ended
+    for left in folder.glob(f"{name}-[0-9]*/"):  # left by an interrupted run
         shutil.rmtree(left)
     log = folder / f"{name}.log"
     if run_in_fork(lambda: _write_packages(*collect(files, flow, select), folder, name), log):
@@ -237,7 +237,7 @@ def write_config(root: Path, methods: Mapping[str, Any]) -> None:
     config = {
         "model": "cases",
         "methods": methods,
-        "emit": {"memory_planning": {"share_mutable_buffers": False}},  # of models apart
+        "emit": {"memory_planning": {"share_mutable_buffers": False}},  # the models are unrelated
         "validate": {"latency": {"seconds": 0}},
     }
     (root / "partition_configs" / "cases.yaml").write_text(json.dumps(config, indent=1))

@@ -139,7 +139,7 @@ FAULTS = (
         cases=r"linear__TestLinear_qd8_f16_per_tensor_linear",
     ),
     Fault(
-        # 63 of them; with 62 and 64 the results are right, and with 8 bits too.
+        # With 63 columns; with 62 and 64 the results are right, and with 8 bits too.
         frozenset({"aten.linear.default"}),
         "XnnpackBackend",
         r"absolute error [\d.]+ at .* exceeds .*|SQNR -?[\d.]+ dB is below [23]\d(\.\d)? dB",
@@ -147,7 +147,7 @@ FAULTS = (
         cases=r"linear__TestLinear_linear_qd8_f32_per_channel_int4_([89]|1[0-5]|2[4-9]|3[01])",
     ),
     Fault(
-        # Its two sizes, which are one, allow for 100 by 100 rows.
+        # Its two sizes, which are in fact one, allow for 100 by 100 rows.
         frozenset({""}),
         "XnnpackBackend",
         r"fails: .* a maximum capacity of 3000 elements to \d+ elements; .*",

@@ -63,7 +63,7 @@ class Slow(nn.Module):
         return torch.relu(x) * 2.0 - x
 
 
-CALL = 0.05  # seconds that a call of a source takes, by the clock of these tests
+CALL = 0.05  # seconds that a source call takes on the clock of these tests
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def slow(monkeypatch, tmp_path):
     return pte, programs, clock
 
 
-ONE_CALL = CALL * 3  # of the source and two with values rounded anew
+ONE_CALL = CALL * 3  # one of the source and two with newly rounded values
 
 
 @pytest.mark.parametrize("seconds", [0.4, 1.0])

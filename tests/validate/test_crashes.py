@@ -36,12 +36,12 @@ def say(log, method, what):
 
 def test_a_crash_is_that_of_the_last_step_and_is_recorded_once(tmp_path):
     worker, driver = CrashLog(tmp_path, "p"), CrashLog(tmp_path, "p")
-    assert not driver.record_crash("SIGSEGV(-11)")  # it said nothing
+    assert not driver.record_crash("SIGSEGV(-11)")  # it reported nothing
     say(worker, "run", "it is loaded")
     say(worker, "run", "it runs")
     assert driver.record_crash("SIGSEGV(-11)")
     assert driver.crashes() == SEGFAULT
-    assert not driver.record_crash("SIGSEGV(-11)")  # the same method again
+    assert not driver.record_crash("SIGSEGV(-11)")  # the same method as before
     say(worker, "other", "it runs")
     driver.clear(crashes=False)
     assert not driver.record_crash("SIGSEGV(-11)")
@@ -209,6 +209,6 @@ def test_doit_tells_which_method_never_ends(built):
     assert "encode" in {m["method"] for m in record["methods"] if m["runs"]}
     built.edit("partition_configs/pair.yaml", "timeout: 3", "timeout: 300")
     assert built.doit("validate") == 0, built.output
-    built.edit("partition_configs/pair.yaml", "timeout: 300", "timeout: 30")  # in no key
+    built.edit("partition_configs/pair.yaml", "timeout: 300", "timeout: 30")  # it isn't in a key
     assert built.doit("plan") == 0
     assert "partition_configs/pair.yaml, whose lines the report quotes, changed" in built.output

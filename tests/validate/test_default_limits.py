@@ -124,7 +124,7 @@ def test_sums_under_autocast_are_within_the_limits(dtype, one_sign):
     """Float32 goes in and out; portable kernels round each partial sum to the dtype."""
     module = Autocast(dtype).eval().requires_grad_(False)
     x = torch.randn(4, 512, generator=torch.Generator().manual_seed(1))
-    if one_sign:  # partial sums grow all the way, in each output of one row
+    if one_sign:  # partial sums grow all the way, in each output of a row
         x[0] = module.layer.weight.mean(0).sign() * x[0].abs()
     total = torch.zeros(4, 8, dtype=dtype)
     for k in range(512):
@@ -174,7 +174,7 @@ def test_integers_are_exact_unless_rounding_moves_them():
     moved = limits_of_rounding(values, [off, values], 99)
     assert not wrong(off, values, moved)
     assert wrong(values + 1, values, moved)
-    assert wrong(off, values, Limits(atol=5.0, rtol=1.0))  # of the config, never for integers
+    assert wrong(off, values, Limits(atol=5.0, rtol=1.0))  # set by the config, never for integers
 
 
 def test_rounding_is_that_of_its_seed_and_leaves_whole_numbers_alone():
@@ -239,7 +239,7 @@ def test_a_program_that_is_quantized_in_its_source_is_judged_as_such():
     assert 15 < limits.min_sqnr < 45
     step = float(expected.unique().diff().min())
     off = expected.clone()
-    off[1, 2] += step  # which rounding may do here and there
+    off[1, 2] += step  # rounding may do this occasionally
     assert not wrong(off, expected, limits)
     assert wrong(expected + 2 * step, expected, limits)  # another zero point
     assert wrong(expected * 1.2, expected, limits)
@@ -420,7 +420,7 @@ class Ties(nn.Module):
         self.tie = tie
 
     def forward(self, x):
-        few = torch.where(x < 0.54, x * self.tie, x * (1 - 6e-8))  # near ties, most of them
+        few = torch.where(x < 0.54, x * self.tie, x * (1 - 6e-8))  # most of them near ties
         scores = torch.stack([x, few, x - 1], -1)
         return scores.argmax(-1)
 

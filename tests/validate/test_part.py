@@ -45,7 +45,7 @@ def test_one_method_is_validated_and_the_report_says_so(built):
 
 @pytest.mark.slow
 def test_the_whole_answers_for_its_methods_and_never_the_other_way(built):
-    assert validate(built, "pair/encode") == "up-to-date"  # the whole was validated
+    assert validate(built, "pair/encode") == "up-to-date"  # the whole package was validated
     assert "only" not in report_of(built)
     built.edit("partition_configs/pair.yaml", "constant", "validate: {seed: 5}\nconstant")
     assert validate(built, "pair/encode") == "built"
@@ -75,7 +75,7 @@ def test_a_method_that_fails_fails_alone(built):
     assert gate["ok"] and gate["sentence"].endswith("since it was not requested")
     assert built.doit("validate", "pair/decode") == 1
     assert "gate max_planned_memory" in built.output
-    assert built.doit("validate", "pair/decode", "pair/encode") == 1  # which is the whole package
+    assert built.doit("validate", "pair/decode", "pair/encode") == 1  # together, the whole package
     assert "only" not in report_of(built)
 
 

@@ -121,7 +121,7 @@ def test_methods_that_share_a_buffer_are_called_one_after_another():
         *[(2, "example 1"), (3, "example 2")],
         *[(2, "example 0"), (3, "example 1")],
     ]
-    assert not both["decode"].state_dict["state.cache"].any()  # as it was
+    assert not both["decode"].state_dict["state.cache"].any()  # unchanged
     record = validation.to_json()
     assert json.loads(json.dumps(record, allow_nan=False)) == record
     assert "failing" not in record["methods"][0]

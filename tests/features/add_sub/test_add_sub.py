@@ -245,7 +245,7 @@ def test_an_operator_without_an_instruction_is_refused_with_its_line():
 
 
 def test_no_bits_of_a_constant_are_lost():
-    payload = b"\x01\x00\xc0\x7f\x00\x00\xc0\x7f"  # a NaN of its own, and the usual one
+    payload = b"\x01\x00\xc0\x7f\x00\x00\xc0\x7f"  # an unusual NaN, and the usual one
 
     class Nan(torch.nn.Module):
         def __init__(self):
@@ -380,7 +380,7 @@ def expressions(draw):
         left, right = (draw(st.integers(0, len(dtypes) - 1)) for _ in range(2))
         kind = torch.promote_types(dtypes[left], dtypes[right])
         if kind == torch.bool or torch.bool in (dtypes[left], dtypes[right]):
-            step = ("add", left, right, 1)  # eager mode has no difference of bools
+            step = ("add", left, right, 1)  # eager mode can't subtract bools
         elif dtypes[left] == torch.float32 and draw(st.booleans()):
             # Edge conversion makes a number a float32 tensor. With float64 that loses digits, and
             # with float16 it may give another dtype than eager mode.
@@ -500,7 +500,7 @@ def test_inputs_are_checked(growing, inputs, what):
 def test_every_instruction_is_timed_with_its_debug_handle(golden):
     program = loaded(golden)
     assert AddSubRuntime().timings(program) == ()
-    for _ in range(2):  # those of the last call
+    for _ in range(2):  # values of the last call
         AddSubRuntime().execute(program, INPUTS)
         timings = AddSubRuntime().timings(program)
         assert [(each.name, each.debug_handle) for each in timings] == [

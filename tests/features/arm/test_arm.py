@@ -265,7 +265,7 @@ def test_control_flow_beside_ethos_u(name):
     manager = lower({"run": program}, {"run": make_filtered_partitioners(method.partitioners)})
     counts = describe_delegation(manager.exported_program("run"))
     assert set(counts["partitions"]) == {"EthosUBackend"}
-    assert counts["undelegated"]["aten.addmm"] == 1  # the layer inside; the one outside is none
+    assert counts["undelegated"]["aten.addmm"] == 1  # the inner layer; the outer one is delegated
     assert counts["undelegated"]["aten.relu"] == 1
     emit(manager)
 
@@ -274,7 +274,7 @@ def test_control_flow_beside_ethos_u(name):
 def test_bytes_are_those_of_the_joint_call_and_of_another_build(bench, monkeypatch):
     """Last, since it rebuilds what the other tests look at."""
     if not LACKS["vgf"]:
-        monkeypatch.setenv("MODEL_CONVERTER_PATH", vgf.converter())  # else it must be on PATH
+        monkeypatch.setenv("MODEL_CONVERTER_PATH", vgf.converter())  # otherwise it must be on PATH
     check_same_bytes(bench, BUILT)
 
 

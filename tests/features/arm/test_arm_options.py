@@ -190,7 +190,7 @@ def test_tosa_specs_are_accepted_as_upstream_accepts_them():
                 except ValidationError:
                     ours = ""
                 if chosen[:1] == ("FP",) and "u55" in chosen:
-                    continue  # upstream takes the subset of an integer NPU without its profile
+                    continue  # upstream accepts an integer NPU's subset without its profile
                 assert bool(ours) == bool(theirs), text
                 tried += bool(ours)
     assert tried > 20

@@ -378,7 +378,7 @@ def test_its_quantizer_quantizes_for_whatever_partitioner(site, tmp_path):
     assert "quantize board/features" in bench.outcomes(), bench.outcomes()
     check_ran(bench, "board")
     errors = json.loads(bench.bytes_of("board", "report.json"))["worst"]
-    assert 0 < errors["features"] < 10  # which float would not show
+    assert 0 < errors["features"] < 10  # float would have no error
     assert bench.doit(**path) == 0 and "up to date: 1 package" in bench.output
 
 

@@ -154,7 +154,7 @@ def test_methods_with_state_are_bundled_from_their_initial_state():
         "generated 0 (seed 0)",
         "generated 1 (seed 0)",
     ]
-    for _ in range(2):  # the runtime loads a method anew for each
+    for _ in range(2):  # the runtime reloads a method for each
         for case in range(2):
             verify(data, "run", case)
 
@@ -203,7 +203,7 @@ def test_what_cannot_run_here_has_tolerances_for_a_device():
             keep=suites.keep, quantized=quantized,
         )  # fmt: skip
         suite = describe_bundle(suites, validation.methods)["run"]
-        noise = (torch.nn.GELU()(torch.tensor(-0.7)) - 0).abs().item()  # about the most
+        noise = (torch.nn.GELU()(torch.tensor(-0.7)) - 0).abs().item()  # close to the maximum
         least, most = (noise, 2.5 * noise) if quantized else (1e-6, 1e-3)
         assert least < suite["atol"] < most
         assert suite["rtol"] == (0 if quantized else 1e-3)

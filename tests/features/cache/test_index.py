@@ -203,7 +203,7 @@ def test_keys_that_can_be_compared_are_found(store):
     assert subject(first) == subject(alike) not in map(subject, others[1:])
     digests = {}
     for age, key in enumerate([first, alike, *others]):
-        key = {**key, "kind": f"k{key['kind']}"}  # whose results have no form
+        key = {**key, "kind": f"k{key['kind']}"}  # results of this kind have no form
         digests[age] = store.put_result(key, {})
         os.utime(store.action_path(digests[age]), (1000 + age, 1000 + age))
     found = earlier_keys(store, "kcompile", {**first, "kind": "kcompile"})

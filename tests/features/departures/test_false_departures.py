@@ -251,7 +251,7 @@ def test_nothing_is_changed():
     ),
 )
 def test_models_of_this_repository(name):
-    with package_of(ROOT / "models"):  # which no later test of this process shall find
+    with package_of(ROOT / "models"):  # hides them from later tests
         model = importlib.import_module(f"models.{name}")
         for method, (program, module) in model.export_methods().items():
             for example in model.example_inputs(method)[:2]:

@@ -79,8 +79,8 @@ def test_a_new_adapter_leaves_the_others_as_they_are(adapters):
     made = {name: how for name, how in adapters.outcomes().items() if how != "up-to-date"}
     assert made == {
         "export assistant+adapter~code": "built",
-        "compile assistant-code/forward": "built",  # by which the next one is lowered no more
-        "link assistant-code": "refit",  # without torch, by the layout of another adapter
+        "compile assistant-code/forward": "built",  # the next one then needs no lowering
+        "link assistant-code": "refit",  # without torch, with another adapter's layout
     }
     assert adapters.bytes_of("assistant-code", "assistant.ptd") == before
     again = forget_links(adapters)

@@ -80,7 +80,7 @@ def test_what_a_family_has_now_counts_for_each(archives):
     plan.foreseen = {}
     assert families.validate_facts("a", files["a"]) not in digests
     plan.workspace.write_state("b", {"link": {"action": "b" * 64, "files": files["b"]}})
-    assert {families.validate_facts("a", files["a"])} == digests  # a state is read when it is new
+    assert {families.validate_facts("a", files["a"])} == digests  # read while it is new
 
 
 @pytest.mark.parametrize(

@@ -259,7 +259,7 @@ def test_what_is_wrong_with_baselines_is_told(built):
     assert built.doit("validate") == 0, built.output
     assert built.doit("baseline") == 1
     assert "pair: the last validation ran out of time and left some inputs out" in built.output
-    assert built.doit("validate") == 0  # the budget is spent, and is not spent again
+    assert built.doit("validate") == 0  # the budget is already spent, and isn't spent twice
     assert "up to date: 1 package" in built.output
     assert "left out: validate.budget was exhausted" in built.output
     built.edit("partition_configs/pair.yaml", "budget: 1.0e-9", "budget: 299")

@@ -250,7 +250,7 @@ def test_builds_are_compared_with_the_baseline_a_revision_and_a_manifest(built):
 
     configs = built.root / "partition_configs"
     (configs / "pair.yaml").rename(configs / "duo.yaml")
-    for _ in range(2):  # before it is built, it is known by what it is linked from
+    for _ in range(2):  # unbuilt, it is known by its link inputs
         assert built.doit("diff", "HEAD") == 0
         assert built.output.startswith("duo: renamed from pair, same bytes, since HEAD (")
         assert built.doit("lower") == 0, built.output
@@ -266,7 +266,7 @@ def test_builds_are_compared_with_the_baseline_a_revision_and_a_manifest(built):
         first, *rest = built.output.splitlines()
         assert first.startswith("pair: compared with ")
         outputs.append(rest)
-    assert outputs[0] == outputs[1] == outputs[2]  # all that the store knows of what was accepted
+    assert outputs[0] == outputs[1] == outputs[2]  # all that the store knows about it
     told = {line.split("  ")[1]: line for line in outputs[0] if line.startswith("  ")}
     assert told["partitions of XnnpackBackend"].endswith("-1")
     assert told["left: aten.sigmoid"].endswith(

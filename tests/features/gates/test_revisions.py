@@ -66,7 +66,7 @@ def check_first_commit(shop):
         "models/run.sh": b"",
     }
     assert not place.exists()
-    assert bytes_below(shop.parent) == before  # index, work tree and all else of git's
+    assert bytes_below(shop.parent) == before  # index, work tree and all other git files
 
 
 def test_a_revision_is_what_a_checkout_would_be(repository):
@@ -133,7 +133,7 @@ def test_a_hostile_revision_writes_nothing_outside_of_its_folder(tmp_path, monke
     except PipelineError as error:
         assert "can't be read: invalid path '../outside.txt'" in str(error)
     else:
-        assert names == ("link", "folder")  # of which git takes one
+        assert names == ("link", "folder")  # git accepts one of them
     assert not [*tmp_path.rglob("outside.txt")]
 
 

@@ -150,7 +150,7 @@ def test_places_of_a_quantized_program_are_not_those_of_its_source():
     (sentence,) = failures(
         {**HOLDS, "operators": [{"aten::mul.out": ["float32"]}]}, quantized="f" * 64
     )
-    assert f"for `{LINE}`, `n * 2" in sentence  # of all calls of the operator
+    assert f"for `{LINE}`, `n * 2" in sentence  # among all calls of the operator
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_the_target_of_a_config_is_held_to_unless_others_are_named(tmp_path):
 
     names, key = held_to(["phone"])
     assert names == ["phone"] and key["gates"]["runs_on"] == ["phone"]
-    assert key["targets"] == {"phone": facts}  # what the file says counts
+    assert key["targets"] == {"phone": facts}  # the file's content counts
     names, key = held_to([])  # a label
     assert key["gates"]["runs_on"] is None and "targets" not in key
     names, key = held_to(["watch"], gates={"runs_on": ["watch"]})

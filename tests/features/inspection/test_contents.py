@@ -57,7 +57,7 @@ class Image(torch.nn.Module):
         self.depthwise = torch.nn.Conv2d(8, 8, 3, groups=8)
         self.head = torch.nn.Linear(8, 16)
         self.register_buffer("offset", torch.arange(16.0))
-        with torch.no_grad():  # no two of them equal
+        with torch.no_grad():  # no two are equal
             for number, tensor in enumerate(self.norm.state_dict().values()):
                 if tensor.ndim:
                     tensor.copy_(torch.linspace(0.5, 1.5, 8) + number)
@@ -315,7 +315,7 @@ def test_weights_that_xnnpack_lays_out_anew_keep_their_names(tmp_path):
     contents = pack(tmp_path, {"forward": image()}, {"forward": PARTS["xnnpack"]()}).contents()
     for name, shape in (
         ("stem.weight", [8, 3, 3, 3]),
-        ("stem.bias", [8]),  # of the batch norm, for a convolution that has none
+        ("stem.bias", [8]),  # from the batch norm, for a convolution without one
         ("depthwise.weight", [8, 1, 3, 3]),
         ("head.weight", [16, 8]),
     ):
@@ -392,7 +392,7 @@ def test_without_what_compile_knows_everything_but_names_is_told(package):
     check_cover(contents, made.files)
     assert contents["methods"].keys() == made.contents()["methods"].keys()
     named = [t for t in contents["tensors"] if t["where"] == "named_data"]
-    in_data = [t for t in named if t["file"].endswith(".ptd")]  # which plans refer to by name
+    in_data = [t for t in named if t["file"].endswith(".ptd")]  # plans refer to them by name
     assert in_data and all(t["name"] == t["key"] and t["methods"] for t in in_data)
     others = [t for t in named if t not in in_data]
     assert others and not any(t["name"] or t["methods"] for t in others)

@@ -201,7 +201,7 @@ def warnings_of(module, **options):
 
 @pytest.mark.parametrize("module", in_tiers(LOST, [Returned, Used, Viewed], [InBranch]))
 def test_a_lost_result_is_warned_of_and_the_cond_is_the_culprit(module):
-    assert is_wrong(module)  # a new ExecuTorch may mend it
+    assert is_wrong(module)  # a new ExecuTorch may fix it
     (warning,) = warnings_of(module)
     assert warning["operator"] == "cond"
     assert "`.clone()` it" in warning["what"]

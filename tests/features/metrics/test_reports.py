@@ -47,7 +47,7 @@ def test_each_limit_of_a_metric_is_a_case():
     )
     (skipped,) = cases["seq2seq.pte.decode", "metric quality.wer max_rise"].result
     assert isinstance(skipped, Skipped) and skipped.message == "not judged: few"
-    assert not cases["seq2seq.pte", "package"].result  # it is said once
+    assert not cases["seq2seq.pte", "package"].result  # reported only once
     assert "| decode | partition_configs/asr.yaml:9 |" in page.replace("`", "")
 
 

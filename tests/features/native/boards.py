@@ -25,7 +25,7 @@ eval "$command"
 _UNAME = "#!/bin/sh\necho {machine}\n"
 
 
-_VERSION = b"0029"  # of adb's protocol, 1.0.41; another client would start a server of its own
+_VERSION = b"0029"  # of adb's protocol, 1.0.41; another client would start a new server
 _STDIN, _STDOUT, _STDERR, _EXIT, _CLOSE_STDIN = range(5)  # packets of the protocol shell_v2
 _HEAD = struct.Struct("<BI")
 

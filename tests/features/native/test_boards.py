@@ -72,7 +72,7 @@ def is_running(words):
             if words in path.read_bytes().replace(b"\0", b" ").decode():
                 return True
         except OSError:
-            continue  # it ended
+            continue  # the process has ended
     return False
 
 
@@ -115,7 +115,7 @@ def test_a_connection_that_is_lost(serve, tmp_path):
     board = open_board(server)
     install_runner(board, tmp_path)
     process = RunnerProcess([], FILES, 30, board)
-    wait_for("/sleeper 47", True)  # before that it is a shell, which no one there takes for ours
+    wait_for("/sleeper 47", True)  # until then it is a shell, which isn't taken for ours
     started = time.monotonic()
     server.drop_connections()
     with pytest.raises(DeviceError, match=r"does not load: .*(lost|closed|broken|reset)"):
@@ -219,7 +219,7 @@ def test_the_cache_is_bounded_and_files_are_sent_once(serve, tmp_path):
     names = {path.name for path in server.folder.glob("data-*")}
     assert len(names) == 2
     board = open_board(server, cache_size=100_000)
-    first = board.place(packages[0])  # used again, so the other one goes
+    first = board.place(packages[0])  # used again, so the other one is evicted
     (server.folder / first).write_bytes(b"damaged")
     board.close()
     board = open_board(server, cache_size=100_000)

@@ -104,7 +104,7 @@ def test_a_profile_stays_while_the_files_are_the_same(built):
     assert "GEMM #1" in built.bytes_of("pair", "report.html").decode()
     path.write_text(json.dumps(anew))
     kept = json.loads((folder / "encode.profile.json").read_text())
-    kept["files"]["pair.pte"] = "0" * 64  # as a link leaves it that changes the package
+    kept["files"]["pair.pte"] = "0" * 64  # as after a link that changes the package
     (folder / "encode.profile.json").write_text(json.dumps(kept))
     restore_profiles(workspace, validated, {})
     assert "profiles" not in read_report(workspace, "pair")
@@ -141,7 +141,7 @@ def test_a_trace_nests_what_lies_in_a_call():
     assert len(events) == 21 and {*tracks} == {1}
     assert events[0]["name"] == "Method::execute" and events[0]["ts"] == 0
     open_until = []
-    for event in events:  # none ends after what it begins in
+    for event in events:  # none ends after its enclosing event
         while open_until and open_until[-1] <= event["ts"]:
             open_until.pop()
         end = event["ts"] + event["dur"]

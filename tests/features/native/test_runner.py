@@ -315,7 +315,7 @@ def test_a_profile_of_a_method_that_needs_state_from_others(bench):
     dump, trace = (made.root / path for path in written.removeprefix("written: ").split(", "))
     [block] = Inspector(etdump_path=str(dump)).event_blocks
     [whole] = [event for event in block.events if event.name == "Method::execute"]
-    assert len(whole.perf_data.raw) == 4  # those of the method alone, and not of its sequence
+    assert len(whole.perf_data.raw) == 4  # only the method's, not its sequence's
     events = json.loads(trace.read_text())["traceEvents"]
     assert sum(event["name"] == "Method::execute" for event in events) == 4
     assert made.doit("profile", "shared/stap") == 1

@@ -246,5 +246,5 @@ def test_a_processor_that_the_emulator_does_not_know(tmp_path, monkeypatch):
     emulator._ask.cache_clear()
     assert text.startswith("did you mean 'cortex-a72'? known: qemu:cortex-a53, ")
     monkeypatch.setenv("PATH", "")
-    assert emulator.explain_unknown_cpu("qemu:cortex-a27") == ""  # it can't be asked
+    assert emulator.explain_unknown_cpu("qemu:cortex-a27") == ""  # it can't be queried
     emulator._ask.cache_clear()

@@ -168,7 +168,7 @@ def test_a_plan_names_the_tasks_that_a_run_does_first(workspace):
     assert bench.doit("plan") == 0
     assert "2 current" in bench.output and "train" not in bench.output
     states = bench.root / ".doit.sqlite3"
-    states.write_bytes(b"damaged")  # which is left to the next run
+    states.write_bytes(b"damaged")  # left for the next run to repair
     assert bench.doit("plan") == 0 and "train runs first" in bench.output
     assert states.read_bytes() == b"damaged"
 
@@ -324,7 +324,7 @@ def task_patch():
     config.with_name("n.yaml").write_text(CONFIG.replace("[]", "[acme: {level: 2}]"))
     path = {"PYTHONPATH": python_path(tmp_path / "site")}
     environment = {**bench.environment, **path}
-    words = bench.command("lower:m", "patch", "lower")  # forks would have it from the parent
+    words = bench.command("lower:m", "patch", "lower")  # forks would inherit it
     subprocess.run(words, cwd=bench.root, env=environment, check=True, timeout=300)
     assert [a["outcome"] for a in bench.actions() if a["kind"] == "compile"] == ["built"] * 3
     for package, line in (("m", "acme at this level 1"), ("n", "acme at this level 2")):

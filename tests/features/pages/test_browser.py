@@ -240,7 +240,7 @@ def test_a_table_sorts_figures_by_value_the_greatest_first(opened):
     click(page, "calls", 3)
     errors = column(page, "calls", 3)
     assert errors[0].startswith("1.84") and errors[-1] == "0"
-    click(page, "calls", 7)  # of ratios in dB the exact ones are the best
+    click(page, "calls", 7)  # among ratios in dB, exact ones are best
     assert column(page, "calls", 7)[0] == "exact"
 
 

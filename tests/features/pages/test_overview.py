@@ -101,7 +101,7 @@ def test_the_report_of_a_package_is_a_comment_of_a_pull_request(scale):
 
 def test_provenance_is_on_the_page_over_all_packages_alone(tmp_path, monkeypatch):
     monkeypatch.setenv("PTE_PIPELINE_STORE", str(tmp_path / "store"))
-    monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))  # as in a hook
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))  # as in a git hook
     (tmp_path / "a.txt").write_text("1")
     for words in (
         ["init", "-q"],

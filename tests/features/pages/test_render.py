@@ -171,7 +171,7 @@ def test_what_a_record_says_is_escaped():
         text = everything[name].decode()
         assert "alert" in text
         parsed = Parsed(text)
-        assert parsed.tags.count("script") == 1  # that of the tables
+        assert parsed.tags.count("script") == 1  # the script of the tables
         assert not [name for name in parsed.attributes if "quotes" in name or "alert" in name]
     assert "&lt;script>" in everything["summary.md"].decode()
 
@@ -196,7 +196,7 @@ def test_a_page_of_a_large_package_stays_below_a_megabyte():
     page = html(record)
     assert len(page.encode()) < 1_000_000
     assert f"the first {MOST_ROWS} of 4,000; report.json has all" in page
-    assert "3880 more" in page  # segments that are drawn as one
+    assert "3880 more" in page  # segments drawn as one
 
 
 def test_a_method_whose_errors_have_no_bound_is_counted_and_not_drawn():

@@ -52,7 +52,7 @@ class Layers(nn.Module):
     def forward(self, x):
         for layer in self.layers:
             x = layer(x)
-            x = x + torch.cumsum(x, 1)  # which no partition takes
+            x = x + torch.cumsum(x, 1)  # no partition takes it
         return x
 
 

@@ -18,7 +18,7 @@ from pipeline.store.errors import PipelineError
 from tests.features.publish.test_publish import make_release
 from tests.support.weak_link import at_port, weak_link
 
-TIMEOUT = 1.5  # seconds: libraries that ask again do so until it is over
+TIMEOUT = 1.5  # seconds: libraries that retry do so until then
 # Writes between two cuts, for servers where a file takes several: folders and moves. Otherwise the
 # fifth write is the record of a release, and the sixth its index.
 WRITES = {"webdav": 9}

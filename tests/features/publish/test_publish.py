@@ -137,7 +137,7 @@ def test_a_push_that_is_cut_names_nothing_and_goes_on(tmp_path, writes):
     assert files.size(INDEX) is None
     assert len(find_missing(files, release)) == max(0, 4 - writes)
     publish(files, (release, contents))
-    assert 100 - CutFileSystem.left == 6 - writes  # what was there was not sent again
+    assert 100 - CutFileSystem.left == 6 - writes  # existing files aren't sent again
     assert read_index(files)["releases"] == [release]
     assert not [name for name in CutFileSystem.store if "/tmp/" in name]
 
@@ -354,7 +354,7 @@ def test_many_publish_at_once(tmp_path):
     assert len(index["releases"]) == len({r["path"] for r in index["releases"]}) == 12
     best = index["targets"]["android-arm64"]["vision"]
     assert best == make_release("model-0", bytes([2]))[0]["path"]
-    for number in range(4):  # those of one publisher stand in their order
+    for number in range(4):  # each publisher's releases keep their order
         paths = [r["path"] for r in index["releases"] if r["package"] == f"model-{number}"]
         made = [make_release(f"model-{number}", bytes([turn]))[0]["path"] for turn in range(3)]
         assert paths == made

@@ -135,7 +135,7 @@ def test_what_vanishes_while_a_run_is_under_way_is_made_again_in_it(calibrated):
     calibrated.edit("partition_configs/pair.yaml", "[xnnpack]", "[xnnpack: {per_op_mode: true}]")
     plan = plan_of(calibrated)
     (action,) = [a for a in plan.compiles("pair") if a.method == "decode"]
-    for path in quantized_blobs(calibrated):  # after it was seen
+    for path in quantized_blobs(calibrated):  # after it has been read
         path.unlink()
     pool = Pool(plan.workspace, 2, always=False)
     try:

@@ -82,7 +82,7 @@ def _held() -> int:
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="glibc's")
 def test_holes_below_memory_in_use_are_returned() -> None:
-    size = 64 << 10  # less than what glibc maps by itself
+    size = 64 << 10  # less than glibc maps separately
     blocks = [bytearray(size) for _ in range(512)]
     blocks[:-1] = []
     before = _held()

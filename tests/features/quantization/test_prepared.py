@@ -97,7 +97,7 @@ def test_a_wrong_fold_is_found_where_it_is():
     assert (record["agrees"], record["calls"]) == (False, 3)
     assert (worst["output"], worst["agrees"]) == ("output[1]", False)
     assert worst["sqnr_db"] < 20 < 100 < other["sqnr_db"]
-    assert worst["inputs"].startswith("calibration input ")  # no path: no key holds it
+    assert worst["inputs"].startswith("calibration input ")  # no path: keys don't contain it
     departure = record["departure"]
     assert (departure["operator"], departure["module"]) == ("aten.conv2d", "conv")
     assert departure["folded"] == [("aten.batch_norm", "second")]

@@ -69,7 +69,7 @@ def test_weights_of_an_lstm_show_up():
     assert (
         why["head.bias"] == "belongs to a quantized linear, of which only the weight is quantized"
     )
-    assert "seen" not in why  # state is no weight
+    assert "seen" not in why  # state isn't a weight
     assert facts["activations"] == ["static"]
     assert facts["calibration"] == {"source": "files", "inputs": 2}
 
@@ -179,7 +179,7 @@ def test_an_observer_that_saw_one_value_is_told():
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 4))
     with torch.no_grad():
         model[0].weight.mul_(0.1)
-        model[0].bias.fill_(-9.0)  # the rectifier gives zeros alone
+        model[0].bias.fill_(-9.0)  # the rectifier returns only zeros
     remarks, notes = observed(model, torch.randn(2, 4))
     remark = remarks["one value", "aten.relu in module 1"]
     assert (remark["seen"], remark["range"], remark["module"]) == ([0.0, 0.0], None, "1")

@@ -190,7 +190,7 @@ def test_embeddings_are_looked_up_quantized(bits, group_size):
     inputs = [InputSet((torch.tensor([[7, 49, 0]]),))]
     assert sqnr(program, quantized, inputs) > {4: 15, 8: 40}[bits]
     assert any("embedding" in name and "aten" not in name for name in operators(quantized))
-    assert "aten.linear.default" in operators(quantized)  # whose weight stays as it was
+    assert "aten.linear.default" in operators(quantized)  # its weight stayed unchanged
     tables = [t for t in quantized.state_dict.values() if t.dtype in (torch.int8, torch.uint8)]
     assert [t.numel() for t in tables] == [50 * 64 * bits // 8]
 
@@ -247,7 +247,7 @@ def test_no_quantized_module_outlives_its_action():
     _assert_and_get_unique_device(module)
     kept = weakref.ref(module)
     del module
-    assert kept() is not None  # or torchao has mended it, and its cache need not be emptied
+    assert kept() is not None  # otherwise torchao has fixed it, and its cache can stay
     forget_programs()
     assert kept() is None
 
@@ -443,7 +443,7 @@ def test_ranges_of_activations_take_effect(text):
 # ExecuTorch's recipes
 
 
-NEW_RECIPES = ("arm_", "coreai_")  # of ExecuTorch 1.5
+NEW_RECIPES = ("arm_", "coreai_")  # in ExecuTorch 1.5
 
 
 def installed_recipes():

@@ -104,7 +104,7 @@ def test_noise_never_decides_alone():
         assert verdicts(validation) == ("passed", "not judged")
         assert validation.methods[0].quantization["reason"].startswith("no examples")
     tiny = validated(Rounded(64), Rounded(64), sets(1e-3), inputs=0)
-    assert verdicts(tiny)[1] == "failed"  # and it does on an example
+    assert verdicts(tiny)[1] == "failed"  # as it does on an example
 
 
 def test_the_floor_holds_over_all_values_of_all_examples_however_few():
@@ -117,7 +117,7 @@ def test_the_floor_holds_over_all_values_of_all_examples_however_few():
     judge.add([torch.zeros(2)], [torch.ones(2)], generated=False)
     assert [output for output, _ in judge.find_departures()] == ["output"]
     judge.add([torch.ones(100)], [torch.ones(100)], generated=False)
-    assert not judge.find_departures()  # one call in many may be near zero by chance
+    assert not judge.find_departures()  # by chance, one call in many may be near zero
 
 
 def test_agreement_holds_over_all_examples_together():

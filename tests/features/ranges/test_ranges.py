@@ -68,7 +68,7 @@ def takes(pte: bytes) -> int:
 
 def test_a_size_that_lowering_narrows_is_told_with_the_operator():
     pte, (narrowed,), program = alone(keep=False)
-    assert takes(pte) == narrowed["lowered"][1] == 2560  # of 8 channels: 20,480 elements
+    assert takes(pte) == narrowed["lowered"][1] == 2560  # 8 channels each: 20,480 elements
     assert (narrowed["size"], narrowed["source"], narrowed["lowered"]) == (
         "x.shape[2]",
         (10, 4000),

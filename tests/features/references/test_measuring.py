@@ -42,7 +42,7 @@ def export_methods():
 @pytest.mark.parametrize(
     ("planning", "validate", "counts"),
     [
-        ({}, {}, True),  # no buffer in common, but maybe an attribute that tracing lost
+        ({}, {}, True),  # no common buffer, but maybe an attribute that tracing lost
         ({"share_mutable_buffers": True}, {}, True),
         ({"share_mutable_buffers": False}, {}, False),
         ({"alloc_mutable_buffers": False}, {}, False),

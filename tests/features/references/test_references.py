@@ -97,7 +97,7 @@ def test_an_export_that_departs_fails(way, said):
     assert result.reference["verdict"] == "failed"
     assert {failure["about"] for failure in result.failures} == {"reference"}
     assert any(said in describe_failure(failure) for failure in result.failures)
-    assert result.verdict == "not run"  # the lowering has a verdict of its own
+    assert result.verdict == "not run"  # the lowering has a separate verdict
 
 
 @pytest.mark.parametrize(("way", "size"), [("small", "x.shape[0]=1"), ("large", "x.shape[0]=8")])

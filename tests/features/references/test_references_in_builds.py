@@ -65,7 +65,7 @@ def test_an_export_is_compared_with_its_reference_and_with_recorded_outputs(benc
     line = "reference: scale: example 0, output: the export departs from reference('scale'): absolu"
     assert line in bench.output
     found, methods = report(bench, "bad")
-    assert methods["scale"]["verdict"] == "not judged"  # what was exported is always 0
+    assert methods["scale"]["verdict"] == "not judged"  # the export's output is always 0
     assert methods["scale"]["reference"]["verdict"] == "failed"
     found, methods = report(bench, "good")
     assert (found["verdict"], methods["scale"]["reference"]["verdict"]) == ("passed", "passed")

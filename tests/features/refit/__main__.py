@@ -116,7 +116,7 @@ def _change(tensor: torch.Tensor, generator: torch.Generator, done: set[int]) ->
         if tensor.is_floating_point():
             noise = torch.rand(tensor.shape, generator=generator).to(tensor.dtype)
             tensor.mul_(1 + noise / 20).add_(noise / 100)
-        else:  # in which some values become others that are there: indices, masks
+        else:  # values swap places, so they stay valid: indices, masks
             flat = tensor.reshape(-1)
             tensor.copy_(flat[torch.randperm(flat.numel(), generator=generator)].view_as(tensor))
 
@@ -196,7 +196,7 @@ def main(words: list[str]) -> int:
         with tempfile.TemporaryDirectory() as folder:
             try:
                 total += run(root, package, most, Path(folder))
-            except PipelineError as error:  # archives hold no inputs to calibrate with
+            except PipelineError as error:  # archives contain no inputs for calibration
                 print(package, "is left out:", error, flush=True)
     print("all:", dict(total))
     return int(any(verdict == DIFFERENT for verdict, _ in total))

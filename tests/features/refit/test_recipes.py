@@ -30,7 +30,7 @@ def tensors(draw, dtypes=EVERY, most=4):
     flat = torch.randint(0, 256, (count,), dtype=torch.uint8, generator=generator)
     flat = flat % 2 if dtype == torch.bool else flat
     tensor = flat.view(dtype).reshape(sizes)
-    if dtype.is_floating_point and draw(st.booleans()):  # of a usual size
+    if dtype.is_floating_point and draw(st.booleans()):  # of ordinary magnitude
         tensor = torch.randn(sizes, generator=generator).to(dtype)
     order = draw(st.permutations(range(len(sizes))))
     return tensor.permute(*order) if order else tensor

@@ -214,9 +214,9 @@ def test_chance_equality_is_a_miss_that_says_so(learnt):
     assert "is lowered, since two stored tensors that used to differ are now equal" in learnt.output
     assert set(lower(learnt).values()) == {"built"}
     assert learnt.doit("rebuild") == 0, learnt.output
-    write(learnt, 5)  # and back: they were equal, and differ now
+    write(learnt, 5)  # and back: equal before, different now
     assert lower(learnt)["run"] == "built"
-    write(learnt, 6)  # which was learnt at once
+    write(learnt, 6)  # learned immediately
     assert lower(learnt) == REFIT
 
 
@@ -265,5 +265,5 @@ def test_a_recipe_that_is_missed_each_time_is_not_learnt_again(tmp_path):
     found = [(each.result["proven"], each.result["misses"]) for each in records(store)]
     assert found == [(True, 4), (True, 4)]
     write(bench, 4)
-    assert lower(bench)["run"] == "refit"  # which counts from the beginning
+    assert lower(bench)["run"] == "refit"  # it counts from the start again
     assert {each.result["misses"] for each in records(store)} == {0}

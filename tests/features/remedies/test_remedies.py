@@ -166,7 +166,7 @@ def limited(kind: int, most: int) -> Iterator[None]:
 
 def write_much() -> None:
     with limited(resource.RLIMIT_FSIZE, 10), tempfile.TemporaryFile(buffering=0) as file:
-        while True:  # what fits is written
+        while True:  # writes as much as fits
             file.write(b"0" * 10)
 
 

@@ -46,7 +46,7 @@ def test_a_server_without_put_is_read_and_not_written(tmp_path):
         remote.push_result(ACTION, RECORD)
         assert ": cannot be written: ClientResponseError: 501" in remote.problem
         remote.push_result(ACTION, RECORD)
-        assert remote.counts.errors == 1  # it was not asked again
+        assert remote.counts.errors == 1  # it wasn't queried again
         assert remote.fetch_blob(BLOB, io.BytesIO())
 
 

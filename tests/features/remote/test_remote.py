@@ -136,7 +136,7 @@ def test_whether_a_blob_is_there(site, blob_file, monkeypatch):
     reader = site.remote()
     assert not reader.has_blob(BLOB)
     site.remote().push_blob(BLOB, blob_file)
-    assert not reader.has_blob(BLOB)  # asked a moment ago
+    assert not reader.has_blob(BLOB)  # queried a moment ago
     monkeypatch.setattr(remote, "REMEMBERED", 0.0)
     assert reader.has_blob(BLOB)
     assert counted(reader) == {"misses": 1}
@@ -556,7 +556,7 @@ class StuckFileSystem(MemoryFileSystem):
 
     def _stick(self, method):
         if method == self.stuck_in:
-            gone_on = self.gone_on  # of this test, whichever runs by then
+            gone_on = self.gone_on  # this test's, whichever test runs by then
             self.may_go_on.wait(30)
             gone_on.append(method)
 
@@ -680,7 +680,7 @@ def test_fork_after_use(site, blob_file, tmp_path):
         user.push_result(ACTION, RECORD)
         assert counted(user) == {"hits": 1, "pushed": 1}
 
-    with user._lock, user._files._connecting:  # as held by another thread
+    with user._lock, user._files._connecting:  # as if another thread held them
         process = multiprocessing.get_context("fork").Process(target=child)
         process.start()
     process.join(30)

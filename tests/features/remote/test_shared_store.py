@@ -176,7 +176,7 @@ def test_colleague_takes_packages_from_the_remote(built, tmp_path):
     trusting = {"PTE_PIPELINE_REMOTE": url, "PTE_PIPELINE_TRUSTED_KEYS": str(public)}
     assert bench.doit("plan", **trusting) == 0, bench.output
     assert "to do" not in bench.output and "in the store" in bench.output
-    assert files(bench.store / "actions") and not files(bench.store / "blobs")  # which nobody needs
+    assert files(bench.store / "actions") and not files(bench.store / "blobs")  # nobody needs them
     assert bench.doit(**trusting) == 0, bench.output
     assert set(bench.outcomes().values()) == {"hit"}
     assert bench.bytes_of("pair", "pair.pte") == built.bytes_of("pair", "pair.pte")
@@ -186,7 +186,7 @@ def test_colleague_takes_packages_from_the_remote(built, tmp_path):
     assert remote_line(bench)
 
     assert bench.doit(**trusting) == 0
-    assert bench.output == "up to date: 1 package\n"  # and nothing of the remote
+    assert bench.output == "up to date: 1 package\n"  # without a word about the remote
 
     shutil.rmtree(bench.root / "build")
     shutil.rmtree(bench.store)
@@ -212,7 +212,7 @@ def test_blobs_that_a_remote_has_by_name_alone_are_made_again(built, tmp_path):
     assert bench.bytes_of("pair", "pair.pte") == built.bytes_of("pair", "pair.pte")
     again = colleague(bench, tmp_path / "again")
     assert again.doit("lower", **shared) == 0, again.output
-    assert set(again.outcomes().values()) == {"hit"}  # what was damaged has been pushed again
+    assert set(again.outcomes().values()) == {"hit"}  # damaged files were pushed again
 
 
 @pytest.mark.slow

@@ -246,7 +246,7 @@ def test_modules_go_to_the_backend_that_is_faster(planted):
     (kind,) = method["operators"]
     assert (kind["operator"], kind["count"]) == ("aten.linear.default", 5)
     assert kind["ms"]["low"] > 0
-    assert method["untried"] == []  # a relu of the method's own forward is in no module
+    assert method["untried"] == []  # a relu in the method's own forward is in no module
 
 
 def test_a_proposal_goes_by_one_thing():

@@ -125,7 +125,7 @@ def test_openvino(options):
     kinds = find_operator_kinds(spec)
     switches = WeightSwitches(program, whole, find_origins(whole, program), kinds=kinds)
     assert {"conv2d": "0", "linear": "3"}.items() <= switches.operators.items()
-    assert "flatten" not in switches.operators  # which passes a value on to the linear
+    assert "flatten" not in switches.operators  # it passes a value on to the linear layer
     assert switches.saved["linear"] > 2 * 32 * 4
     switches.switch(frozenset(switches.operators))
     torch.testing.assert_close(switches.run(inputs)[0], whole.module()(*inputs.args))

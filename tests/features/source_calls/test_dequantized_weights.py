@@ -78,7 +78,7 @@ def test_outputs_are_the_same_and_weights_are_made_once(calls):
         plain.reset()
         for _ in range(step + 1):
             plain.run(inputs)
-    assert calls == ["dequantize_per_tensor"]  # of the weight; the state is none
+    assert calls == ["dequantize_per_tensor"]  # the weight's; the state isn't one
 
 
 def test_weights_that_a_call_changes_are_made_again(calls):

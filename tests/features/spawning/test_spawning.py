@@ -103,7 +103,7 @@ def test_files_and_sockets_go_by_their_descriptors(tmp_path):
 
 
 def test_what_only_the_first_process_calls_stays_there(tmp_path):
-    with socket.socket() as line:  # a function with what can't be pickled
+    with socket.socket() as line:  # a function with a value that can't be pickled
         calls = CallServer(["f"], lambda *_: line.fileno(), line.close, 5.0)
         assert send(calls, set()).methods == ("f",)
     with handing_over(Store(tmp_path / "store")) as handover:

@@ -90,7 +90,7 @@ def test_a_pass_that_may_change_something_is_not_idle(one):
 
 @pytest.mark.parametrize("one", [ExportPass, NormalizeTransposePass, ScalarToTensorPass, Swaps])
 def test_a_pass_is_idle_where_it_calls_what_nodes_call(one):
-    assert is_idle(one(), traced(Plain()))  # whose operands are the same value
+    assert is_idle(one(), traced(Plain()))  # its operands are the same value
 
 
 @pytest.mark.parametrize("one", [NormalizeTransposePass, ScalarToTensorPass, Swaps])

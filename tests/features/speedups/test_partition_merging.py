@@ -65,7 +65,7 @@ def test_partitions_are_those_that_trying_all_pairs_gives(count):
         with fast_lowering():
             assert propose(module, groups) == plain, f"seed {seed}"
         merged += sum(len(nodes) > 2 for _, nodes in plain)
-    assert merged > count  # or nothing was tried
+    assert merged > count  # otherwise nothing was tried
 
 
 def test_a_partitioner_with_a_rule_of_its_own_keeps_it():

@@ -336,7 +336,7 @@ def test_what_a_process_makes_is_no_input(tmp_path, view):
     (tmp_path / "a").write_text("1")
     _, watch = run(tmp_path, lambda: writes_only(tmp_path), view == "kernel")
     there = {path for (kind, path), value in watch.seen.items() if value not in (None, FOLDER)}
-    assert {Path(path).name for path in there} <= {tmp_path.name}  # its names, before
+    assert {Path(path).name for path in there} <= {tmp_path.name}  # the folder's names before
     assert str(tmp_path / "out") in watch.written
 
 

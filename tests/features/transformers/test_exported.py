@@ -167,7 +167,7 @@ class Cutting(Seeing):
 
 def test_a_prompt_has_a_place_for_each_feature_of_an_image():
     inputs = make_sample_inputs(Seeing())
-    assert list(inputs) == ["input_ids", "pixel_values"]  # what `forward` takes
+    assert list(inputs) == ["input_ids", "pixel_values"]  # the arguments of `forward`
     tokens = inputs["input_ids"][0]
     assert len(tokens) == 10 and (tokens == 0).nonzero()[:, 0].tolist() == [1, 2]
     assert inputs["pixel_values"].shape == (1, 3, 4, 4)
@@ -219,7 +219,7 @@ def program_of(keywords):
 
 @pytest.mark.parametrize(("length", "counter"), [(2, 2), (3, 2), (4, None)])
 def test_the_second_example_of_a_static_cache_is_one_position_further(length, counter):
-    layers = [StaticLayer(torch.tensor(1)), StaticLayer(1)]  # which counts outside of tensors
+    layers = [StaticLayer(torch.tensor(1)), StaticLayer(1)]  # one counts outside tensors
     cache = SimpleNamespace(layers=layers)
     keywords = {"cache": cache, "input_ids": torch.zeros(1, length - 1, dtype=torch.int64)}
     examples = move_example(program_of(keywords))

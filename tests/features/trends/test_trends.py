@@ -106,7 +106,7 @@ def test_workspaces_that_share_a_store_have_histories_of_their_own(space, tmp_pa
     other.root.mkdir()
     assert history(other) == []
     moved = Workspace(space.root.rename(tmp_path / "moved"), space.store, 1)
-    assert history(moved) == []  # a repository without an origin is its folder
+    assert history(moved) == []  # without an origin, a repository is its folder
     git(moved, "config", "remote.origin.url", "https://user:secret@host/repository")
     build(moved, 1000)
     assert len(history(moved)) == 1

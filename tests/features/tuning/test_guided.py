@@ -63,7 +63,7 @@ def find_best(trials):
 
 def test_a_search_lowers_few_and_ends_by_itself():
     trials = search()
-    assert next(iter(trials)) == (0, 0, 0)  # the present config
+    assert next(iter(trials)) == (0, 0, 0)  # the current config
     assert find_best(trials)[:2] == (1, 1)
     # Three lists of partitioners, and the estimated front, once each. No combination that is
     # predicted to miss the floor by far.
@@ -104,7 +104,7 @@ def test_estimates_follow_the_most_similar_trial():
     estimates.add((0, 0, 0), lower((0, 0, 0)))
     assert estimates.estimate((1, 1, 0)) == {"size": 540, "sqnr": 31}
     packed = lower((4, 2, 0))
-    packed = packed._replace(figures={"size": 300.0, "sqnr": 32.0})  # of 16 bits, say
+    packed = packed._replace(figures={"size": 300.0, "sqnr": 32.0})  # 16 bits, for example
     estimates.add((4, 2, 0), packed)
     assert estimates.estimate((1, 2, 0)) == {"size": 250, "sqnr": 30}
 

@@ -175,7 +175,7 @@ def test_memory_of_all_packages_of_a_target_holds_a_limit(tmp_path):
         sums[package] = (min(figures), max(figures))
     assert sum(high for _, high in sums.values()) + 64 > 150  # or the limit would ask for nothing
     chosen = re.findall(r"trial \d+, .*planned_memory (\d+) B", bench.output)
-    total = 64 + sum(map(int, chosen))  # two tensors of six floats of the package that is as it is
+    total = 64 + sum(map(int, chosen))  # the fixed package has two tensors of six floats
     assert len(chosen) == 2 and total <= 150
     assert together == f"together: planned_memory {total} B of at most 150 B"
     least = 64 + sum(int(low) for low, _ in sums.values())
@@ -202,7 +202,7 @@ def test_a_family_is_as_large_as_it_was_said_to_be(tmp_path):
     assert bench.doit("tune", "--target", "phone", "--max-size", "1MB") == 0, bench.output
     (said,) = re.findall(r"together: size ([\d.]+) kB of at most 1.0 MB\n", bench.output)
     (repeated,) = re.findall(r"([\d.]+) kB that packages of a family share", bench.output)
-    assert bench.output.count("trial 1, size 20.4 kB") == 2  # as they are: floats lose nothing
+    assert bench.output.count("trial 1, size 20.4 kB") == 2  # unchanged: floats lose nothing
     assert bench.doit("lower") == 0, bench.output
     size, shared = 0, set()
     for package in ("second", "third", "tiny"):
@@ -285,7 +285,7 @@ def test_predictions_find_the_best_of_all_with_fewer_compilations(tmp_path):
     faults = [trial["faults"] for trial in trials if trial["faults"]]
     assert len(faults) == 4 and all("breaks max_size 15.0 kB" in fault[0] for fault in faults)
     compiled = [_count_compiled(bench) for bench in (search, whole)]
-    assert compiled[1] == 17 and compiled[0] <= 8, compiled  # `small` is one
+    assert compiled[1] == 17 and compiled[0] <= 8, compiled  # `small` is one of them
     sizes = [_find_best(bench)["figures"]["size"] for bench in (search, whole)]
     assert sizes[0] <= 1.05 * sizes[1]
     record = record_of(search)

@@ -152,7 +152,7 @@ def test_compile_options_take_effect(option, value, upstream):
     if option == "texture_limits":
         sizes = zip("xyz", upstream, strict=True)
         assert specs == {f"texture_limits_{a}": n.to_bytes(4, "little") for a, n in sizes}
-    elif option != "buffer_limit":  # a number is no spec: the partitioner alone has it
+    elif option != "buffer_limit":  # a number isn't a spec: only the partitioner has it
         assert list(specs) == [option]
 
 
