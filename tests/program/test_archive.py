@@ -215,7 +215,7 @@ class Nameless(torch.nn.Module):
 
 @pytest.fixture
 def containers():
-    """Register classes for a test; undo that at the end."""
+    """Register classes for a test, and yield a function that unregisters them."""
     pytree.register_dataclass(Answer, serialized_type_name="acme.Answer")
     pytree._register_namedtuple(Scores, serialized_type_name="acme.Scores")
 

@@ -135,6 +135,6 @@ def test_files_are_flushed_only_when_the_cache_is_saved(tmp_path, old_file, monk
     digests = FileDigests(tmp_path / "cache.json")
     digests.hash(old_file)
     assert not flushed
-    monkeypatch.setattr(file_digests, "write_atomically", lambda *args: None)  # flushes its own
+    monkeypatch.setattr(file_digests, "write_atomically", lambda *args: None)  # which flushes
     digests.save()
     assert len(flushed) == 1

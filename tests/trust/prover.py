@@ -251,7 +251,7 @@ class Prover:
 
 
 def _other(variable: str) -> str:
-    return "1" if variable.startswith("PANDAS_FUTURE_") else "7"  # else pandas is not imported
+    return "1" if variable.startswith("PANDAS_FUTURE_") else "7"  # or pandas can't be imported
 
 
 def _write(state: State, root: Path) -> None:

@@ -478,7 +478,7 @@ def test_methods_that_cannot_be_joined_are_told():
     ],
 )
 def test_where_upstream_overrules_an_option_a_person_is_told(options, message, caplog):
-    with suppress(AttributeError, TypeError):  # upstream goes on, to what is no program
+    with suppress(AttributeError, TypeError):  # upstream goes on, to something other than a program
         preprocess({"encode": (1, {}), "decode": (1, options)})
     assert message in caplog.text
 

@@ -189,7 +189,7 @@ def test_an_index_that_is_kept_by_another_process_is_done_without(store, monkeyp
         inode = (store.root / FILE).stat().st_ino
         with open_index(store) as index:
             assert index.blobs()[0] == 1
-        assert (store.root / FILE).stat().st_ino == inode  # it was left to the other one
+        assert (store.root / FILE).stat().st_ino == inode  # left to the other connection
 
 
 def test_keys_that_can_be_compared_are_found(store):

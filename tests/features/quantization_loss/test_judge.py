@@ -172,7 +172,7 @@ def test_the_arguments_of_an_export_are_no_examples():
 @pytest.mark.parametrize(
     ("value", "limits", "verdict"),
     [
-        (torch.ones(3, 1), {"min_agreement": 1.0}, "not judged"),  # a row of one has no greatest
+        (torch.ones(3, 1), {"min_agreement": 1.0}, "not judged"),  # one value has no maximum
         (torch.ones(3, 1), {"min_sqnr": 10.0}, "passed"),
         (torch.zeros(3, 4), {"min_sqnr": 10.0}, "not judged"),
         (torch.full((3, 4), torch.nan), {"min_sqnr": 10.0}, "not judged"),

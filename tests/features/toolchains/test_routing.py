@@ -56,7 +56,7 @@ def packages_of(root):
 def test_a_process_sees_the_packages_of_its_toolchain(mixed, monkeypatch):
     assert packages_of(mixed.root) == ("one-default",)
     monkeypatch.setenv(VARIABLE, "et15")
-    assert packages_of(mixed.root) == ("one-default", "one-et15")  # as `--toolchain` asks for
+    assert packages_of(mixed.root) == ("one-default", "one-et15")  # as `--toolchain` selects
     monkeypatch.setenv(ROUTED, "1")
     assert packages_of(mixed.root) == ("one-et15",)
 

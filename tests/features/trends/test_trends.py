@@ -142,7 +142,7 @@ def test_a_row_tells_now_and_where_it_was_another():
     assert (cells["size"].text, cells["size"].note) == ("3.0 kB", "2.0 kB at bbbbbbbb")
     assert cells["size"].spark == "0,18 50,10 100,2"
     assert cells["worst SQNR"].note == "" and cells["worst SQNR"].spark == "0,10 50,10 100,10"
-    assert cells["slowest method"].note == "2 ms at bbbbbbbb"  # the first is another machine's
+    assert cells["slowest method"].note == "2 ms at bbbbbbbb"  # the first is from another machine
     assert cells["slowest method"].spark == "50,18 100,2"
     assert cells["revisions"].note == "since aaaaaaaa, 1972-09-27"
 

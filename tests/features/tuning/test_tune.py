@@ -173,7 +173,7 @@ def test_memory_of_all_packages_of_a_target_holds_a_limit(tmp_path):
     for package in ("one", "many"):
         figures = [t["figures"]["planned_memory"] for t in record_of(bench, package)["trials"]]
         sums[package] = (min(figures), max(figures))
-    assert sum(high for _, high in sums.values()) + 64 > 150  # or the limit would ask for nothing
+    assert sum(high for _, high in sums.values()) + 64 > 150  # otherwise the limit does nothing
     chosen = re.findall(r"trial \d+, .*planned_memory (\d+) B", bench.output)
     total = 64 + sum(map(int, chosen))  # the fixed package has two tensors of six floats
     assert len(chosen) == 2 and total <= 150
