@@ -166,8 +166,7 @@ def _keep(package: str, record: Json) -> None:
 
 
 def make_table(records: Json) -> str:
-    """Return the table in Markdown: this repository's packages, then the measured ones of the
-    gallery."""
+    """Return the Markdown table of this repository's packages, then the gallery's measured ones."""
     rows = [HEADINGS, tuple("---" for _ in HEADINGS)]
     for package in (*find_packages(REPOSITORY), *find_packages(GALLERY)):
         if package in records:

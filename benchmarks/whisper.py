@@ -27,8 +27,7 @@ class Attention(nn.Module):
 
 
 class Layer(nn.Module):
-    """A layer of the encoder or the decoder; in the decoder it also attends to the encoder's
-    states."""
+    """A layer of the encoder or the decoder; the decoder's also attends to the encoder's states."""
 
     def __init__(self, crosses: bool) -> None:
         super().__init__()

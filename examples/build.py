@@ -1,5 +1,7 @@
-"""Builds packages with doit, compares their bytes with the oracle's, and keeps the measurements in
-`examples/build/gallery.json`."""
+"""Builds packages with doit and compares their bytes with the oracle's.
+
+The measurements are kept in `examples/build/gallery.json`.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Builds the packages of trained models with doit, runs each one's task, and keeps the measurements
-in `examples/trained/build/trained.json`."""
+"""Builds the packages of trained models with doit, and runs each one's task.
+
+The measurements are kept in `examples/trained/build/trained.json`.
+"""
 
 from __future__ import annotations
 

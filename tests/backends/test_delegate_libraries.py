@@ -69,8 +69,7 @@ def test_a_runtime_of_ones_own_that_has_it_needs_no_library(library, monkeypatch
 
 
 def test_another_library_validates_again(library, tmp_path, monkeypatch):
-    """The library's digest is part of the key of the measurements; without a library there is
-    none."""
+    """The library's digest is part of the key of the measurements; without one there are none."""
     folder = tmp_path / "configs"
     folder.mkdir()
     (folder / "p.yaml").write_text("model: any\nmethods: {run: {partitioners: [vulkan]}}\n")

@@ -151,8 +151,7 @@ def test_a_project_of_others_sees_nothing_of_ours(doit, tmp_path):
 
 
 def test_projects_of_others_are_as_they_were(doit, tmp_path):
-    """This holds for tasks of the same names too; of this package only the entry point is
-    imported."""
+    """Even with tasks of the same names; of this package, only the entry point is imported."""
     (tmp_path / "dodo.py").write_text(
         "def task_init():\n"
         "    return {'actions': ['echo hello'], 'verbosity': 2}\n"

@@ -89,8 +89,7 @@ PARTITIONERS = {"step": [], "plain": [XnnpackPartitioner()], "branch": []}
 
 @pytest.mark.slow
 def test_names_plans_and_sizes_by_method_are_those_of_the_joint_call(store):
-    """Each option applies to one method: names of initialized buffers, a plan, sizes, and passes
-    after delegation."""
+    """Each applies to one method: names of initialized buffers, a plan, sizes, and later passes."""
     edge = to_edge_transform_and_lower(
         shared_programs(),
         partitioner=PARTITIONERS,

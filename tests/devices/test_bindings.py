@@ -365,8 +365,7 @@ def test_what_others_write_to_stderr_is_passed_on_and_what_says_nothing_is_not(c
 
 
 def in_a_process_of_its_own(code):
-    """Run code where neither exir nor the quantized operators are loaded; return the exit
-    status."""
+    """Return the exit status of code run without exir or the quantized operators loaded."""
     code = f"""
 import sys
 from pathlib import Path

@@ -36,8 +36,7 @@ def test_notice_names_files_that_are_there():
 
 
 def test_the_first_entry_of_the_changelog_is_of_this_version():
-    """Between releases, the first entry is for the next release, and the last release follows
-    it."""
+    """Between releases, the first entry is for the next release, followed by the last release."""
     entries = re.findall(r"^## (.*)$", read("CHANGELOG.md"), re.MULTILINE)
     release, is_development, _ = PROJECT["version"].partition(".dev")
     if is_development:

@@ -29,8 +29,7 @@ _DOIT = "#!{python}\nimport sys\nfrom doit.__main__ import main\nsys.exit(main()
 
 
 def script():
-    """Return the tutorial as a shell script that marks each part, and the expected output of
-    each."""
+    """Return the tutorial as a shell script that marks its parts, and each part's output."""
     lines, expected = [], []
     for path, kind, text in _PART.findall(PAGE):
         if path:

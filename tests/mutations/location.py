@@ -58,8 +58,7 @@ def _located(method: str, wanted: Sequence[Json], found: Sequence[Json]) -> bool
 
 
 def is_at(wanted: Json, found: Json) -> bool:
-    """Return whether a record matches: the kind, and the delegate or operator if one is
-    expected."""
+    """Return whether a record has the expected kind, and the expected delegate or operator."""
     if found["kind"] not in wanted["kind"].split("|"):
         return False
     if wanted["delegate"] >= 0:

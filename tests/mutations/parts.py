@@ -60,8 +60,8 @@ class Damage:
 
 @dataclass
 class Parts:
-    """The parts of a package. `named` holds the delegates' named data, `ptds` the contents of
-    external files."""
+    """The parts of a package: `named` data of delegates, and contents of external files
+    (`ptds`)."""
 
     program: schema.Program
     mutable: list[schema.Buffer] | None = None
@@ -241,8 +241,7 @@ def tensor(plan: schema.ExecutionPlan, value: int) -> schema.Tensor | None:
 def pairs_alike(
     plan: schema.ExecutionPlan, places: Sequence[int], alike: bool = True
 ) -> list[tuple[schema.ExecutionPlan, int, int]]:
-    """Return pairs of tensors at these places whose size and type are equal (or not, unless
-    `alike`)."""
+    """Return pairs of tensors at these places, equal in size and type if `alike`, else unequal."""
     pairs = []
     for (one, value), (other, second) in combinations(enumerate(places), 2):
         first, last = tensor(plan, value), tensor(plan, second)

@@ -31,8 +31,7 @@ class Judges:
         self._pool.shutdown()
 
     def judge(self, sample: str, damage: str, seed: int) -> dict[str, Any] | None:
-        """Return the outcome of a damage (judge.judge), or None if it doesn't apply to the
-        sample."""
+        """Return the outcome of a damage (judge.judge); None if it doesn't apply to the sample."""
         return self._pool.submit(_judge, sample, damage, seed).result()
 
     def jobs(self, seeds: Iterable[int]) -> Iterator[Job]:

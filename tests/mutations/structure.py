@@ -52,8 +52,7 @@ def output_dropped(parts: Parts, random: Random, plan: schema.ExecutionPlan) -> 
 
 
 def _output_pairs(parts: Parts) -> list[tuple[Any, ...]]:
-    """Return pairs of outputs with equal shapes, whose order only values reveal, or any if none
-    exist."""
+    """Return pairs of outputs of equal shape, whose order only values reveal, or any pairs."""
     alike = [pair for plan in parts.plans for pair in pairs_alike(plan, plan.outputs)]
     return alike or [p for plan in parts.plans for p in pairs_alike(plan, plan.outputs, False)]
 
@@ -260,8 +259,7 @@ def _bytes(held: schema.Tensor) -> int:
 
 
 def _neighbours(parts: Parts) -> Iterator[tuple[schema.ExecutionPlan, int, int]]:
-    """Yield values, each with another one that is written during its lifetime and fits in its
-    place."""
+    """Yield values, each with another one written during its lifetime that fits in its place."""
     for plan in parts.plans:
         planned = [n for n, value in enumerate(plan.values) if _is_planned(value.val)]
         spans = {index: _span(plan, index) for index in planned}

@@ -121,8 +121,7 @@ class Mlp(nn.Module):
 
 
 def _draw_images(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Draw shapes on a background, slightly shifted, in uneven light, with values like normalized
-    pixels."""
+    """Draw shapes on a background, slightly shifted, in uneven light, as normalized pixels."""
     shapes = torch.rand(8, 3, 12, 12, generator=torch.Generator().manual_seed(7))
     shapes = nn.functional.avg_pool2d(shapes, 3, 1, 1) * 4 - 1.2
     classes = torch.randint(8, (count,), generator=generator)

@@ -267,8 +267,7 @@ def test_a_backend_that_changed_makes_its_summaries_anew(tmp_path, monkeypatch):
 
 
 def test_what_a_config_may_not_say_any_more_is_told_though_nothing_else_changed(tmp_path):
-    """An omitted method that the model now lacks, and a library no longer listed in the
-    settings."""
+    """An omitted method that the model now lacks, and a library that the settings dropped."""
     bench = bench_of("archives", tmp_path)
     config = bench.root / "partition_configs" / "many.yaml"
     config.write_text(

@@ -86,8 +86,7 @@ def pickled_weight(name, data):
 
 
 def disguised_object(name, data):
-    """Return a constant that claims to be raw, in a file that torch unpickles because of its
-    name."""
+    """Return a constant that claims to be raw, in a file whose name makes torch unpickle it."""
     if name.endswith("a_constants_config.json"):
         return name, data.replace(b"tensor_0", b"opaque_obj_0")
     if name.endswith("constants/tensor_0"):

@@ -24,8 +24,7 @@ from tests.support.programs import shared_programs
 
 
 class Varied(torch.nn.Module):
-    """A parameter, a mutable buffer, a constant, a branch, a dynamic size, and scalars of each
-    kind."""
+    """A parameter, a mutable buffer, a constant, a branch, a dynamic size, all kinds of scalars."""
 
     def __init__(self):
         super().__init__()

@@ -1,5 +1,5 @@
-"""Sizes that an export found equal: a program from an archive is lowered to the same bytes as in
-memory."""
+"""Sizes that an export found equal: programs in archives and in memory are lowered to equal
+bytes."""
 
 import json
 

@@ -34,8 +34,7 @@ def test_a_file_is_named_as_in_this_workspace(root):
 
 
 def test_of_a_file_of_this_workspace_no_end_of_its_path_is_looked_for(root):
-    """Every file that an exporter looks for is an input: `INPUTS = []` wouldn't cover the
-    suffixes."""
+    """Files that an exporter looks for are inputs: `INPUTS = []` wouldn't cover the suffixes."""
     file = root / "models" / "small.py"
     decoy = root.joinpath(*file.parts[1:])
     decoy.parent.mkdir(parents=True)

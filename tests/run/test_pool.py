@@ -163,8 +163,7 @@ def test_a_worker_that_is_free_takes_what_waits_before_reports_are_looked_at(tmp
 
 
 def test_what_most_waits_for_starts_first(tmp_path, workers):
-    """Compares a short compile followed by a long validation with a compile that is longer by
-    itself."""
+    """A short compile with a long validation after it, and one that is longer by itself."""
     workspace = open_workspace(tmp_path)
     costs = {
         Name("compile", "m", "short", "-"): Cost(1.0, 0),

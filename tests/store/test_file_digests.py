@@ -53,8 +53,7 @@ def test_change_with_size_and_mtime_restored_is_seen(tmp_path, old_file, monkeyp
 
 @pytest.mark.parametrize("seconds", [1, 2])
 def test_content_decides_where_times_have_no_fractions(tmp_path, old_file, monkeypatch, seconds):
-    """On FAT or ext3 a file may change twice within one timestamp; two images may agree in all
-    times."""
+    """On FAT or ext3 a file may change twice in one timestamp; two images may share all times."""
     whole, stamp_of = seconds * 1_000_000_000, file_digests.stamp_of
 
     def rounded(status):

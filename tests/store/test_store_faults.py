@@ -64,8 +64,7 @@ def per_operator(_built, tmp_path_factory):
 def test_what_vanishes_between_check_and_read_is_a_miss_not_an_error(
     built, per_operator, kind, what
 ):
-    """Whoever evicts it, just before it is read: the exported program, the objects, or
-    everything."""
+    """Evicted by anyone just before it is read: the exported program, the objects, everything."""
     built.edit(*PER_OPERATOR)
     if kind == "validate":
         built.edit("partition_configs/pair.yaml", "model: pair", "model: pair\nvalidate: {seed: 7}")

@@ -1,5 +1,4 @@
-"""A store that can be read but not written: another user's, on a read-only mount, on a full
-disk."""
+"""A store that is readable but not writable: another user's, mounted read-only, on a full disk."""
 
 import errno
 import os

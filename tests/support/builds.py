@@ -6,7 +6,7 @@ from typing import Any
 
 
 def delegation(delegated: int, undelegated: dict[str, int], **more: Any) -> dict[str, Any]:
-    """Return the counts of a method with `delegated` calls of one operator in one XNNPACK
+    """Return the counts of a method with `delegated` calls of an operator in an XNNPACK
     partition."""
     return {
         "nodes": delegated + sum(undelegated.values()),

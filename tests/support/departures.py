@@ -74,8 +74,7 @@ def model(block: Callable[[], nn.Module]) -> Model:
 
 
 def case(block, kind, *words, between=lambda m: None):
-    """Export a model around a block, then let `between` change the model that serves as the
-    reference."""
+    """Export a model around a block, then let `between` change the model, as the reference."""
     net = model(block)
     program = export(copy.deepcopy(net), (X,))
     between(net)

@@ -91,8 +91,7 @@ _ONE = textwrap.dedent(
 
 
 class OneProcess(Bench):
-    """A bench that runs doit in a new process without workers, for plugins that a fork would not
-    see."""
+    """A bench that runs doit in a new process without workers: a fork would not see plugins."""
 
     def doit(self, *arguments: str, timeout: float = 300, **environment: str) -> int:
         return self.process(*arguments, timeout=timeout, **environment)

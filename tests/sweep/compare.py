@@ -108,8 +108,7 @@ def _write(make: Callable[[], ExportedProgram], name: str, root: Path) -> None:
 
 
 def _write_joint(program: ExportedProgram, path: Path) -> None:
-    """Lower a program with ExecuTorch's single call. Runs in a fork, since this consumes the
-    program."""
+    """Lower a program with ExecuTorch's single call, in a fork, since this consumes it."""
     make_torch_its_own()
     lowered = to_edge_transform_and_lower(
         {"forward": program}, partitioner={"forward": [XnnpackPartitioner()]}

@@ -1,5 +1,4 @@
-"""Sends SIGKILL to a driver at a random moment, and checks what remains: `python -m
-tests.trust.kills 100`."""
+"""Kills a driver at a random moment and checks what remains: `python -m tests.trust.kills 100`."""
 
 from __future__ import annotations
 
@@ -34,8 +33,8 @@ SHARED_MEMORY = Path("/dev/shm")
 
 @dataclass
 class Toll:
-    """Damage that kills left: processes 2 s later, files after the next run, and wrong packages or
-    stored files."""
+    """Damage by kills: processes 2 s later, files after the next run, wrong packages or stored
+    files."""
 
     kills: int = 0
     processes: list[str] = field(default_factory=list)
@@ -70,8 +69,8 @@ def start(bench: Bench, mark: str, *arguments: str) -> subprocess.Popen[bytes]:
 
 
 def prepare(folder: Path) -> tuple[Bench, bytes, float]:
-    """Make a workspace whose exporter starts processes; also return the bytes and seconds of an
-    undisturbed run."""
+    """Return a workspace whose exporter starts processes; its undisturbed run's bytes and
+    seconds."""
     bench = bench_of("pair", folder)
     exporter = bench.root / "models" / "pair.py"
     exporter.write_text(STARTS + exporter.read_text())

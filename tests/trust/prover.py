@@ -46,8 +46,7 @@ TYPICAL = {
 
 @dataclass(frozen=True)
 class Built:
-    """The result of a build: its exit status, and the files of each linked package, without
-    times."""
+    """The result of a build: its exit status, and the linked packages' files, without times."""
 
     code: int
     packages: Mapping[str, Mapping[str, bytes]]
@@ -386,8 +385,7 @@ def prove(prover: Prover, states: Iterable[State], say: Callable[[str], Any]) ->
 
 
 def sample(states: list[State], seed: int, count: int, kinds: Iterable[str] = ()) -> list[State]:
-    """Return some states of these kinds, in an order given by the seed: one of each kind, then
-    any."""
+    """Return some states of these kinds, in the seed's order: one of each kind, then any."""
     wanted = set(kinds)
     shuffled = [state for state in states if not wanted or state.kind in wanted]
     random.Random(seed).shuffle(shuffled)

@@ -428,8 +428,7 @@ def test_what_is_no_size_is_refused(text):
 
 
 def test_all_functions_of_sizes_are_known():
-    """These are `sympy_functions` of torch's deserializer, and the functions that the module
-    offers."""
+    """That is, `sympy_functions` of torch's deserializer, and what the module offers."""
     for name in torch.utils._sympy.functions.__all__:
         arguments = "s0, 2" if name in archive_sizes_of_two else "s0"
         check_size_expression(f"{name}({arguments})")

@@ -1,5 +1,4 @@
-"""What a key records about a distribution changes with everything that Python would import from
-it."""
+"""What a key records about a distribution changes with whatever Python would import from it."""
 
 import base64
 import hashlib
@@ -64,8 +63,7 @@ def write(path, content):
 
 
 def write_in_the_old_times(path, content):
-    """Write a file while keeping its times, as `cp --preserve` or a tool that restores them
-    does."""
+    """Write a file and keep its times, like `cp --preserve` or a tool that restores times."""
     before = path.stat()
     path.write_bytes(content)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))

@@ -1,5 +1,4 @@
-"""Keys include everything that bytes depend on: a program's lines and names, and where its nodes
-come from."""
+"""Keys include all that bytes depend on: a program's lines and names, and its nodes' origins."""
 
 import copy
 import json

@@ -29,8 +29,7 @@ WORDS = (b"\xff\xff\xff\x7f", b"\xff\xff\xff\xff", b"\1\0\0\0", b"\0\0\0\x80")
 
 
 def damage(content: bytes, seed: int) -> bytes:
-    """Return a package's bytes with some of them flipped, zeroed or replaced, or with the end cut
-    off."""
+    """Return a package's bytes, some of them flipped, zeroed or replaced, or the end cut off."""
     chance = random.Random(seed)
     damaged = bytearray(content)
     kind = chance.choice(("flip", "flip", "zero", "cut", "word"))
@@ -49,8 +48,8 @@ def damage(content: bytes, seed: int) -> bytes:
 
 @pytest.mark.parametrize("with_manifest", [False, True])
 def test_no_damaged_package_ends_the_process_that_loads_it(tmp_path, placed, with_manifest):
-    """The runtime itself ended it on 61 of 250 that were opened, loaded and run (ExecuTorch
-    1.4.1)."""
+    """The runtime itself ended it on 61 of 250 packages, opened, loaded and run, in ExecuTorch
+    1.4.1."""
     if with_manifest:
         shutil.copy(placed.parent / MANIFEST, tmp_path)
         line = f"model.pte: {MANIFEST} next to it belongs to another file: it describes model.pte"

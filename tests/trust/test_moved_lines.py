@@ -54,8 +54,7 @@ def test_lines_of_a_file_that_changed_are_not_quoted(report, tmp_path, edited, o
 
 
 def test_a_record_knows_the_files_as_they_were_exported(built):
-    """Lines move in both files: the pages show none of them at first, and the new ones after the
-    next build."""
+    """Lines move in both files: pages show none of them at first, then those of the next build."""
     model, config = "models/pair.py", "partition_configs/pair.yaml"
     sources = (model, "models/_parts.py", config)
 

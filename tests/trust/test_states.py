@@ -78,8 +78,7 @@ def tell_lies() -> None:
 
 
 def step(**arguments):
-    """Make a rule that is counted, and whose failure is printed at once, since a retry may take
-    another course."""
+    """Make a counted rule that prints its failure at once, since a retry may go differently."""
 
     def make(function):
         @wraps(function)
@@ -280,8 +279,7 @@ class States(RuleBasedStateMachine):
 
     @step(words=st.sampled_from(("lower", "lower validate")))
     def build_again(self, words):
-        """Whatever happened before, the next build is correct, and the one after it has nothing to
-        do."""
+        """Whatever happened, the next build is correct, and the one after it has nothing to do."""
         names = sorted(self.sources.packages)
         self.check(*self.run(words.split()), names)
         status, output = self.run(words.split())

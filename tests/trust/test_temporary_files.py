@@ -1,5 +1,4 @@
-"""Temporary files are removed with their action, however the action, its worker or the build
-ends."""
+"""Temporary files are removed with their action, however it, its worker or the build ends."""
 
 import os
 import signal

@@ -1,5 +1,4 @@
-"""User code (exporters, passes and plugins) has no effect on other code, neither during its run nor
-later."""
+"""User code (exporters, passes, plugins) never affects other code, neither now nor later."""
 
 import os
 import random

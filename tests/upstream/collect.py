@@ -1,5 +1,4 @@
-"""Collects the programs that ExecuTorch's tests lower: runs each test up to that call, which isn't
-made."""
+"""Collects the programs that ExecuTorch's tests lower: runs each test up to that call, unmade."""
 
 from __future__ import annotations
 

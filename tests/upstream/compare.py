@@ -182,8 +182,7 @@ def _find_refused(cases: Mapping[str, Case], root: Path) -> dict[str, str]:
 
 
 def _write_joint(cases: Mapping[str, Case], path: Path) -> None:
-    """Lower cases with ExecuTorch's single call. Runs in a fork, since this consumes the
-    programs."""
+    """Lower cases with ExecuTorch's single call, in a fork, since this consumes the programs."""
     edge = next(iter(cases.values())).edge
     lowered = to_edge_transform_and_lower(
         {name: case.program for name, case in cases.items()},

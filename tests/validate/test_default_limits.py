@@ -217,8 +217,7 @@ def test_what_is_summed():
 
 
 def test_operators_of_several_sums_are_rounded_one_by_one():
-    """For example an LSTM, whose gates are sums: rounding only its inputs and results
-    underestimates."""
+    """For example an LSTM's gates: rounding just its inputs and results underestimates."""
     torch.manual_seed(0)
     module = nn.LSTM(64, 32, batch_first=True).to(torch.bfloat16).eval().requires_grad_(False)
     x = torch.randn(1, 6, 64).to(torch.bfloat16) * 16

@@ -285,8 +285,7 @@ def test_every_output_is_close_to_itself(values, dtype):
 
 @given(st.lists(st.floats(-1e3, 1e3, width=32), min_size=1, max_size=9), st.booleans())
 def test_an_output_of_zeros_is_like_nothing(values, flipped):
-    """It isn't undefined, as it is if there is nothing to compare with, so that a limit fails
-    it."""
+    """It isn't undefined, as when there is nothing to compare with, so a limit fails it."""
     e = torch.tensor(values)
     a = -e if flipped else torch.zeros_like(e)
     error = compare(a, e)

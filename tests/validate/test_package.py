@@ -206,8 +206,7 @@ def test_constants_are_compared():
 
 
 def test_state_whose_initial_values_the_package_lacks_fails():
-    """ExecuTorch doesn't store initial values of mutable buffers, unless a pass names the
-    buffer."""
+    """ExecuTorch doesn't store mutable buffers' initial values unless a pass names the buffer."""
     program = exported(Counter(5.0), torch.ones(3))
     bare = packed("bare", lambda: lowered({"run": copy.deepcopy(program)}))
     validation = validate(bare, {"run": program}, {"run": [ones()]}, inputs=0)

@@ -31,8 +31,7 @@ _FAULT = re.compile(r"(^[EF][: ].*$)|(^.*Hard fault.*$)|(^.*Assertion.*$)", re.M
 
 @dataclass(frozen=True)
 class Board:
-    """A simulated board: the prefixes of its parameters, its Ethos-U, and how to turn its windows
-    off."""
+    """A simulated board: its parameter prefixes, its Ethos-U, and how to turn off its windows."""
 
     cpu: str
     npu: str
@@ -64,8 +63,7 @@ BOARDS = {
 
 @dataclass(frozen=True)
 class LoadedMethod:
-    """A package with the loaded method in first place, since the runner runs the first one of a
-    file."""
+    """A package with the loaded method first, since the runner runs the first method of a file."""
 
     name: str
     pte: bytes

@@ -190,8 +190,7 @@ def count_preprocessed(bench):
 
 
 def test_methods_that_share_no_weights_are_compiled_again_one_by_one(tmp_path):
-    """Partitions are preprocessed one at a time, even in a unit of methods that share their
-    state."""
+    """Partitions are preprocessed one at a time, even in a unit of methods that share state."""
     shared = {"emit": {"memory_planning": {"share_mutable_buffers": True}}}
     configs = {"apart": COREML["apart"], "shared": {**COREML["apart"], **shared}}
     bench = bench_for(tmp_path, configs)

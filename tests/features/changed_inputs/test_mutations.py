@@ -1,5 +1,4 @@
-"""A program's mutations, found from its operators, agree with those that functionalizing it
-finds."""
+"""A program's mutations, as found from its operators, match those from functionalizing it."""
 
 import pytest
 import torch

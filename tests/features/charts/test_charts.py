@@ -1,5 +1,4 @@
-"""Charts: the positions of shapes, the text for screen readers, and that none leaves the
-picture."""
+"""Charts: positions of shapes, texts for screen readers, and that none leaves the picture."""
 
 from itertools import pairwise
 from types import SimpleNamespace

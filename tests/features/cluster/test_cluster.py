@@ -59,8 +59,7 @@ def environment(bench, cluster):
 
 @pytest.fixture
 def start(cluster):
-    """Return a function that starts doit in a workspace; processes still running are killed in the
-    end."""
+    """Return a function that starts doit in a workspace; remaining processes are killed later."""
     started = []
 
     def start(bench, *arguments, **more):

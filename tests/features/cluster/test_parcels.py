@@ -173,8 +173,7 @@ OPTIONAL = {
 
 
 def places(key, path=()):
-    """Yield the paths of a key's fields, two levels deep; anything deeper belongs to its field's
-    value."""
+    """Yield the paths of a key's fields, two levels deep; deeper content belongs to the value."""
     for name, value in key.items():
         if isinstance(value, dict) and value and len(path) < 2:
             yield from places(value, (*path, name))

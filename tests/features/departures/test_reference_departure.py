@@ -1,5 +1,4 @@
-"""The place where an exported program departs from its eager reference is found, with its line and
-the cause."""
+"""Finds where an exported program departs from its eager reference, with the line and the cause."""
 
 from functools import partial
 from io import BytesIO

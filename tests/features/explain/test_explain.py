@@ -1,5 +1,4 @@
-"""`doit plan` and `doit explain`: what would be done and why, down to the file, key, tensor or
-library."""
+"""`doit plan` and `doit explain`: what is to do and why, down to the file, key, tensor, library."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Files that an exporter reads are its inputs, with the content that it read, whatever the clock
+"""Files that an exporter reads are inputs, with the content that it read, whatever the clock
 says."""
 
 import os

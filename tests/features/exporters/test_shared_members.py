@@ -32,8 +32,7 @@ class Twins(nn.Module):
 
 
 def _programs() -> dict[str, ExportedProgram]:
-    """Export three methods of one model; the second has private constants before the shared
-    ones."""
+    """Export three methods of one model; the second has private constants before shared ones."""
     torch.manual_seed(0)
     model = Twins(0).requires_grad_(False)
     methods = {}

@@ -1,5 +1,4 @@
-"""A family shares what two of its packages have in common, and each package computes the same as
-before."""
+"""A family shares what two of its packages have in common, and all packages compute as before."""
 
 from dataclasses import replace
 

@@ -44,8 +44,7 @@ def accept(workspace, package, digest, **changes):
 
 @pytest.fixture
 def team(bench):
-    """Packages of three configs, one with a matrix, each with a build and a baseline, committed as
-    `master`."""
+    """Built packages of three configs, one with a matrix, with baselines, committed as `master`."""
     workspace = bench("pair")
     configs = workspace.root / "partition_configs"
     shutil.copy(configs / "pair.yaml", configs / "two.yaml")

@@ -102,8 +102,7 @@ def test_files_of_git_lfs_are_those_that_were_fetched(tmp_path):
 
 
 def commit_of(root, entries):
-    """Return a commit whose top folder has these entries, which git itself would refuse to
-    write."""
+    """Return a commit whose top folder has these entries, which git itself refuses to write."""
     tree = b"".join(f"{mode} {name}\0".encode() + bytes.fromhex(d) for mode, name, d in entries)
     words = ("hash-object", "-t", "tree", "-w", "--literally", "--stdin")
     return git(root, "commit-tree", "-m", "hostile", git(root, *words, input=tree))
@@ -111,8 +110,7 @@ def commit_of(root, entries):
 
 @pytest.mark.parametrize("names", [("..",), ("../outside.txt",), ("link", "folder")])
 def test_a_hostile_revision_writes_nothing_outside_of_its_folder(tmp_path, monkeypatch, names):
-    """The names lead out of the folder, or a link leads out and a folder of the same name
-    follows."""
+    """A name leads out of the folder, or a link does and a folder of the same name follows."""
     (places := tmp_path / "places").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(places))
     (root := tmp_path / "repository").mkdir()

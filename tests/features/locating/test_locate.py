@@ -246,8 +246,7 @@ def test_a_runtime_in_python_that_subtracts_wrongly(monkeypatch):
 
 @cache
 def quantized():
-    """Return an int8 method with one scale for all of `first.weight`, one value of which is far
-    larger."""
+    """Return an int8 method with one scale for `first.weight`, which has one far larger value."""
     net = Net()
     with torch.no_grad():
         net.first.weight[0, 0] = 200.0

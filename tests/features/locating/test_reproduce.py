@@ -1,5 +1,4 @@
-"""The files left by a failed method run with one command, which also tells when the bug is
-fixed."""
+"""A failed method's files run with one command, which also tells when the bug is fixed."""
 
 import json
 

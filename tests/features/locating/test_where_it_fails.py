@@ -1,5 +1,4 @@
-"""A package that is damaged on disk after its build: validation says where, and leaves a
-reproduction."""
+"""A package damaged on disk after its build: validation says where, and leaves a reproduction."""
 
 import json
 from pathlib import Path

@@ -1,5 +1,4 @@
-"""Metrics in builds: one that agrees yet fails, one that departs yet passes, and what 97 samples
-can't show."""
+"""Metrics in builds: one agrees yet fails, one departs yet passes; 97 samples can't show all."""
 
 import json
 

@@ -103,8 +103,7 @@ def test_the_gates_that_take_a_limit_for_each_device():
 
 @pytest.fixture
 def plan_for_target(plan_of, tmp_path):
-    """Return a plan of a package whose config names devices and a target, with
-    `targets/pi.yaml`."""
+    """Return a plan of a package with devices and a target in its config, and `targets/pi.yaml`."""
 
     def make(target, named="[]", name="pi"):
         plan_of("[]")
@@ -137,8 +136,7 @@ def test_a_package_is_validated_on_the_devices_of_its_target(plan_for_target):
     "target", ["backends: [xnnpack]\n", "devices: []\n", "devices: 3\n", "- 1\n"]
 )
 def test_a_target_without_devices_changes_no_key(plan_for_target, target, monkeypatch):
-    """The machine isn't queried for devices either: entry points per package took 40 ms of a
-    no-op."""
+    """No query for devices either: the entry points of each package took 40 ms of a no-op."""
     plan = plan_for_target(target)
     planning = NativePlanning(plan)
     monkeypatch.setattr(planning, "_plugins", None)

@@ -235,8 +235,7 @@ def mutate(content, seed):
 
 
 def find_culprits(folder):
-    """Return the place of each memory error that the sanitizer reported: the first frame outside of
-    it."""
+    """Return the place of each reported memory error: the first frame outside the sanitizer."""
     culprits = []
     for report in folder.glob("report.*"):
         frames = re.findall(r"^ +#\d+ \w+ (.*)", report.read_text(errors="replace"), re.MULTILINE)
@@ -246,8 +245,7 @@ def find_culprits(folder):
 
 
 def test_damaged_files_cause_no_memory_error_of_the_runner(sanitized, tmp_path, monkeypatch):
-    """The runtime may refuse a file or end the process; RUNNER_MUTATIONS is the number of
-    attempts."""
+    """The runtime may refuse a file or end the process; RUNNER_MUTATIONS sets the attempts."""
     monkeypatch.setenv("ASAN_OPTIONS", f"log_path={tmp_path}/report")
     programs = {"encode": exported(Encoder(), torch.ones(4, 4))}
     made = lowered(programs, external_constants=True)

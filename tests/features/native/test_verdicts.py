@@ -111,8 +111,7 @@ def test_a_device_that_lacks_a_backend_is_no_fault():
 
 
 def test_a_spent_budget_leaves_sequences_out():
-    """The first sequence of each method stays, since the method would have no verdict without
-    it."""
+    """Each method's first sequence stays, since the method would otherwise have no verdict."""
     log = keep(0, 0, 0)
     log.sequences += keep(0, 0, method="other").sequences
     outcomes, left_out = run_calls(Doubler(), FILES, log, Budget(1e-9))

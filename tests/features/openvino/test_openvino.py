@@ -237,8 +237,7 @@ _CONTROL_FLOW = """
 
 @needs_openvino
 def test_control_flow(tmp_path):
-    """Bodies stay with portable operators, as with every partitioner that looks only at the
-    outermost graph."""
+    """Bodies stay portable, as with every partitioner that looks only at the outermost graph."""
     done = subprocess.run(
         [
             sys.executable,

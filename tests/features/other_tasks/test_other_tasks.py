@@ -87,8 +87,7 @@ def versions(tmp_path_factory):
 
 @pytest.fixture
 def workspace(versions, tmp_path):
-    """Return a function that makes a workspace from a dodo file, with both versions of the
-    model."""
+    """Return a function that makes a workspace from a dodo file, with both model versions."""
 
     def make(dodo: str, packages: str = "m") -> Bench:
         bench = make_workspace(tmp_path / "trained", IMPORT + dodo, packages)
@@ -265,8 +264,7 @@ def task_fetch():
 
 
 def test_what_an_exporter_turns_out_to_read_is_made_first(workspace, version_of):
-    """It is unknown before the exporter runs: on a first build, after a failure, with other
-    lines."""
+    """It is unknown before the exporter runs: at first, after a failure, with other lines."""
     bench = workspace(FETCH)
     exporter = bench.root / "models" / "m.py"
     exporter.write_text(EXPORTER)

@@ -1,5 +1,4 @@
-"""The pages in a real browser, opened from disk. `.ci/chromium` installs it; CI fails without
-it."""
+"""The pages in a real browser, opened from disk. `.ci/chromium` installs it; CI requires it."""
 
 import os
 

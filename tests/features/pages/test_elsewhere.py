@@ -1,5 +1,4 @@
-"""A method that fails on another device: this machine's figures are fine, and the device's
-decide."""
+"""A method fails on another device: this machine's figures are fine, and the device's decide."""
 
 import pytest
 

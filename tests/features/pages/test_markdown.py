@@ -201,8 +201,7 @@ def test_what_did_not_run_and_why():
 
 
 def test_failures_of_methods_come_before_those_of_the_package():
-    """For example failures of gates, which a later validation of the package may add to the
-    record."""
+    """For example failed gates, which a later validation of the package may add to the record."""
     escaped = WHAT.replace("|", "\\|")
     script = f"`python build/{FAILED['package']}/reproduce/encode/reproduce.py`"
     assert rows(markdown(FAILED), "Failures")[:2] == [

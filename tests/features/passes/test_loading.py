@@ -1,5 +1,4 @@
-"""A workspace's passes: they are found, count in keys, are loaded afresh, and real builds apply
-them."""
+"""A workspace's passes are found, count in keys, are loaded afresh, and real builds apply them."""
 
 import json
 

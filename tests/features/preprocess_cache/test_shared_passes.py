@@ -57,8 +57,7 @@ class Layers(nn.Module):
 
 
 class Convolutions(nn.Module):
-    """Convolutions, some with a batch norm that is folded into their weights, some
-    one-dimensional."""
+    """Convolutions: some with a batch norm folded into their weights, some one-dimensional."""
 
     def __init__(self):
         super().__init__()
@@ -104,8 +103,7 @@ PROGRAMS = {
 
 
 class Comparison:
-    """Preprocesses partitions with shared passes and with ExecuTorch alone; the bytes must
-    agree."""
+    """Preprocesses partitions with shared passes and with ExecuTorch alone, to equal bytes."""
 
     def __init__(self):
         self.count = 0

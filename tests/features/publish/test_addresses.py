@@ -1,5 +1,4 @@
-"""Publishing to failing addresses of every scheme: a one-line error each, and nothing half
-published."""
+"""Publishing to failing addresses of every scheme: one-line errors, and nothing half published."""
 
 import json
 import re

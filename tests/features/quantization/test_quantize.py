@@ -1,5 +1,4 @@
-"""Quantized programs: close to the float program, delegated, and equal to upstream's own
-results."""
+"""Quantized programs: close to the float program, delegated, and equal to upstream's results."""
 
 import ast
 import io
@@ -287,8 +286,7 @@ class Sum(torch.nn.Module):
 
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_state_is_after_quantizing_what_it_was_before(dynamic):
-    """Calibration doesn't change it, nor does torch when folding constants: no input affects the
-    count."""
+    """Neither calibration nor torch's constant folding changes it: no input affects the count."""
     model = Sum().eval().requires_grad_(False)
     program = export(model, (torch.ones(1, 4),))
     batches = [InputSet((torch.full((1, 4), float(n)),), {}, "calibration") for n in range(1, 4)]
@@ -510,8 +508,7 @@ KINDS = in_tiers(
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: getattr(kind, "value", None))
 def test_a_recipe_gives_upstreams_bytes(kind, monkeypatch):
-    """Core ML's quantizer exports every known pattern first, which takes 50 s: here only those in
-    the model."""
+    """Core ML's quantizer first exports all known patterns, in 50 s: here only the model's."""
     rules = _AnnotationPatternRegistry.REGISTRY
     rules_of_model = {name: rules[name] for name in ("linear_act", "linear")}
     monkeypatch.setattr(_AnnotationPatternRegistry, "REGISTRY", rules_of_model)

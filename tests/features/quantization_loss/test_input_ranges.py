@@ -12,8 +12,7 @@ OPERATORS = torch.ops.quantized_decomposed
 
 
 class Quantized(nn.Module):
-    """The second input is quantized to the range from -0.05 to 0.0775, the first isn't
-    quantized."""
+    """Only the second input is quantized, to the range from -0.05 to 0.0775."""
 
     def forward(self, mask, x):
         options = (0.0005, -28, -128, 127, torch.int8)

@@ -1,5 +1,4 @@
-"""`doit rebuild` builds again without any cache, and reports packages that aren't equal byte by
-byte."""
+"""`doit rebuild` builds again without any cache, and reports packages that differ in any byte."""
 
 import json
 

@@ -155,8 +155,8 @@ def test_a_function_is_a_reference_as_well():
 
 @slow
 def test_a_module_runs_as_it_is_handed_over():
-    """In training mode it is random, or changes its statistics; a run changes neither its mode nor
-    its statistics."""
+    """In training mode it is random or changes its statistics; a run changes neither mode nor
+    statistics."""
     module = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)).requires_grad_(False).eval()
     programs = {"forward": export(module, (X,))}
     module.train()
@@ -313,8 +313,7 @@ def test_a_changed_parameter_is_a_failure():
 @slow
 @pytest.mark.parametrize(("length", "verdict"), [(8, "passed"), (2, "failed")])
 def test_a_reference_may_end_its_process(length, verdict):
-    """Kernels that check sizes with an assertion do; if the sizes are generated, the call is left
-    out."""
+    """Kernels that check sizes with an assertion do; a call with generated sizes is left out."""
 
     def reference(x):
         return os.abort() if len(x) == length else x + 1

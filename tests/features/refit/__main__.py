@@ -93,8 +93,7 @@ class Trial:
         return plan
 
     def change(self, first: dict[Path, bytes], seed: int, only: tuple[str, str] | None = None):
-        """Write the archives with other values in all constants, or only in one (method and
-        name)."""
+        """Write the archives with other values in all constants, or in one (method and name)."""
         for path, data in first.items():
             programs = load_pt2(io.BytesIO(data)).exported_programs
             generator = torch.Generator().manual_seed(seed)

@@ -1,5 +1,4 @@
-"""A compilation that wasn't fully observed yields no valid recipe by itself, and reports what it
-missed."""
+"""A compilation that wasn't fully observed yields no recipe by itself, and reports the gaps."""
 
 import copy
 

@@ -1,5 +1,4 @@
-"""Errors that ended an export or a lowering: the line, the operator, the full reason, the
-remedy."""
+"""Errors that ended an export or a lowering: line, operator, full reason and remedy."""
 
 import importlib.util
 import re

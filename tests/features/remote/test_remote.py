@@ -721,8 +721,7 @@ def test_good_settings_pass(site, ci):
 
 
 def refused(settings: RemoteSettings) -> str:
-    """Return the message of `check`; using such a remote gives the same message and does
-    nothing."""
+    """Return the message of `check`; using such a remote only gives the same message."""
     with pytest.raises(PipelineError) as caught:
         Remote(settings).check()
     user = Remote(settings)

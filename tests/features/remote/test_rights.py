@@ -1,5 +1,4 @@
-"""A remote with restrictions: results that look absent without the permission to list, or without
-any."""
+"""A restricted remote: what looks absent without permission to list, or without any permission."""
 
 import http.client
 import threading

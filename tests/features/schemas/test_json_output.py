@@ -1,5 +1,4 @@
-"""The output of commands with `--json`: a single line on stdout that follows its schema in
-docs/reference."""
+"""With `--json`, commands print a single line that follows its schema in docs/reference."""
 
 import json
 import os
@@ -65,8 +64,7 @@ def ask(plan, name, *words, **flags):
 
 @pytest.fixture(scope="module")
 def plan(_built, tmp_path_factory):
-    """A plan of the sample `pair` after its first run, committed, with another package that has a
-    config mistake."""
+    """A plan of the sample `pair` after its first run, committed, with another, invalid config."""
     root = shutil.copytree(_built.root, tmp_path_factory.mktemp("json") / "pair")
     (root / ".gitignore").write_text("build/\n.store/\n.doit*\n__pycache__/\n")
     git(root, "init", "-q", "-b", "master")

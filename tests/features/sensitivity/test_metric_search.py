@@ -1,5 +1,4 @@
-"""The smallest set according to a metric: the fewest of the noisiest modules, and none kept
-needlessly."""
+"""The smallest set by a metric: the fewest of the noisiest modules, none kept needlessly."""
 
 import pytest
 

@@ -1,5 +1,4 @@
-"""Programs of torchao and NNCF: switching an operator to float is as if it had not been
-quantized."""
+"""Programs of torchao and NNCF: an operator switched to float equals an unquantized one."""
 
 from importlib.util import find_spec
 

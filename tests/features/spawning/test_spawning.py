@@ -169,8 +169,7 @@ def shop(tmp_path):
 @pytest.mark.slow
 @pytest.mark.release
 def test_packages_are_those_of_forked_exporters(shop):
-    """One reference dies and is left out, and its module continues as before; exporters fail and
-    die."""
+    """One reference dies and is left out, and its module continues; exporters fail and die."""
     spawned = {SPAWN: "1"}
     shop.doit(**spawned)
     assert shop.outcomes()["validate count"] == "built", shop.output

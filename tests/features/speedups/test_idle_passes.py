@@ -1,5 +1,4 @@
-"""Passes that leave a graph unchanged no longer trace it; all others do, and graphs are the
-same."""
+"""Passes that leave a graph unchanged don't trace it again; all others do. Graphs are the same."""
 
 import copy
 

@@ -32,8 +32,7 @@ from tests.support.bench import bench_of
 
 
 def functions():
-    """Return the functions that patches replace, except those that `make_torch_quick` has
-    replaced."""
+    """Return the functions that patches replace, except those that `make_torch_quick` replaces."""
     patches = (*PATCHES, *QUANTIZING_PATCHES)
     return [patch.original for patch in patches if patch.name != "Callable"]
 

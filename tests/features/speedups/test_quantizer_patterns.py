@@ -1,5 +1,4 @@
-"""Quantizer patterns: the skipped ones can't match, and the kept ones equal what would be
-exported."""
+"""Quantizer patterns: skipped ones can't match, and kept ones equal what would be exported."""
 
 import operator
 from functools import partial
@@ -48,8 +47,7 @@ def nothing_kept():
 
 
 def spied(owner, calls):
-    """Record the patterns that a module exports with the cheap tracing that `coreml.quantizer`
-    trusts."""
+    """Record a module's patterns from the cheap tracing that `coreml.quantizer` trusts."""
 
     def note(original, pattern, inputs, is_cuda=False, **options):
         traced = make_fx(partial(pattern, **options), tracing_mode="real", pre_dispatch=True)(

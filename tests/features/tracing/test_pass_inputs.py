@@ -1,5 +1,4 @@
-"""The files that passes read are in the key, or an error names them; neither case gives stale
-results."""
+"""Files that passes read are in the key, or an error names them; results are never stale."""
 
 import json
 import socket
@@ -182,8 +181,7 @@ def test_a_pass_never_gives_stale_bytes(how, tmp_path):
 
 @pytest.mark.slow
 def test_a_remote_is_no_input_of_passes(tmp_path):
-    """The process of passes doesn't query the remote, so that they don't seem to depend on the
-    network."""
+    """The process of passes doesn't query it, so passes don't seem to depend on the network."""
     settings = both(partitioners=[])
     settings["methods"]["features"] = {"partitioners": [], "edge": {"passes": ["mine:Scale"]}}
     bench = bench_for(tmp_path / "here", {"p": settings})

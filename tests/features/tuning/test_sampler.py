@@ -1,5 +1,4 @@
-"""Which combinations are tried: all of a small space, and those that Optuna suggests from a large
-one."""
+"""Which combinations are tried: all of a small space, and Optuna's suggestions from a large one."""
 
 import sys
 
