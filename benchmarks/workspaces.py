@@ -131,8 +131,8 @@ class Checkout:
 
     @cached_property
     def environment(self) -> dict[str, str]:
-        """Return an environment with the `pipeline` next to these benchmarks and no setting but the
-        store.
+        """Return an environment with the `pipeline` next to these benchmarks, and only the store
+        set.
 
         A Python that may not write bytecode, for example, starts more slowly.
         """

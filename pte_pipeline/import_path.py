@@ -23,8 +23,7 @@ def is_untrusted() -> bool:
 
 
 def leave_workspace_out(root: Path) -> None:
-    """Remove the workspace, its folder of models and the current folder from the module search
-    path.
+    """Take the workspace, its folder of models and the current folder off the module search path.
 
     The environment's folders stay, even if they lie inside the workspace.
     """

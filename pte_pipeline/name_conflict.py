@@ -31,8 +31,7 @@ class _NeighborFinder:
 
 
 def claim_pipeline(tell: bool = False) -> None:
-    """Make `pipeline` mean this distribution's package in this process, even if another one is
-    found.
+    """Make `pipeline` mean this distribution's package in this process, whatever else is found.
 
     Args:
         tell: log a line if that hides another module from now on.

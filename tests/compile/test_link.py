@@ -176,7 +176,7 @@ def test_lost_blob_is_a_miss_that_leaves_nothing_half_written(objects, store, pa
         link(objects, {}, store)
     after = {p for p in store.root.rglob("*") if p.is_file()}
     assert path not in after
-    assert all(p.parent.name + p.name == hash_file(p) for p in after - before)  # no named files
+    assert all(p.parent.name + p.name == hash_file(p) for p in after - before)  # complete blobs
 
 
 def test_two_tags_do_not_name_one_file():

@@ -124,8 +124,7 @@ def covered_by(test: str) -> Callable[[Block, Path], None]:
 
 
 def check_generated(block: Block, folder: Path) -> None:
-    """Check a block made by `python -m tools.reference`; `test_reference.py` checks its
-    examples."""
+    """Check a block of `python -m tools.reference`; `test_reference.py` checks its examples."""
     text = (REPOSITORY / block.page).read_text(encoding="utf-8")
     above = "\n".join(text.splitlines()[: block.line])
     assert above.rfind("<!-- made by tools.reference") > above.rfind("<!-- end of")

@@ -60,8 +60,7 @@ class Damage:
 
 @dataclass
 class Parts:
-    """The parts of a package: `named` data of delegates, and contents of external files
-    (`ptds`)."""
+    """The parts of a package: `named` data of delegates, contents of external files (`ptds`)."""
 
     program: schema.Program
     mutable: list[schema.Buffer] | None = None

@@ -1,5 +1,4 @@
-"""Sizes that an export found equal: programs in archives and in memory are lowered to equal
-bytes."""
+"""Sizes found equal by an export: archived programs lower to the same bytes as those in memory."""
 
 import json
 

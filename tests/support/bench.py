@@ -52,7 +52,7 @@ class Bench:
     def doit(self, *arguments: str, timeout: float = 300, **environment: str) -> int:
         """Run doit in a fork of this process, and keep its output in `output`.
 
-        Variables that Python itself reads take effect only in a new process, so they call for one.
+        If a variable that Python reads at startup is set, doit runs in a new process instead.
         """
         if any(name.startswith("PYTHON") for name in environment):
             return self.process(*arguments, timeout=timeout, **environment)
@@ -91,7 +91,10 @@ class Bench:
         return (self.root / "build" / package / name).read_bytes()
 
     def snapshot(self) -> dict[Path, tuple[int, int]]:
-        """Return the size and modification time of each file; in the store, only the size."""
+        """Return the size and the modification time of each file; in the store, only the size.
+
+        The store updates the modification time of a file at each use.
+        """
         return {
             path: (path.stat().st_size, path.is_relative_to(self.store) or path.stat().st_mtime_ns)
             for path in self.root.rglob("*")

@@ -6,8 +6,7 @@ from typing import Any
 
 
 def delegation(delegated: int, undelegated: dict[str, int], **more: Any) -> dict[str, Any]:
-    """Return the counts of a method with `delegated` calls of an operator in an XNNPACK
-    partition."""
+    """Return the counts of a method: `delegated` calls of one operator in one XNNPACK partition."""
     return {
         "nodes": delegated + sum(undelegated.values()),
         "delegated_nodes": delegated,

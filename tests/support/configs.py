@@ -25,8 +25,8 @@ def environment(values=os.environ):
 def read_configs(folder, values=os.environ):
     """Read all configs of a folder but hidden ones; a missing folder has none.
 
-    The result maps packages to valid `configs` and their `documents`, and invalid ones to
-    `problems`.
+    The result holds, keyed by package, the valid `configs` with their `documents`, and the
+    `problems` of invalid ones.
     """
     files = Folder(folder, environment(values))
     makers = {}

@@ -15,9 +15,8 @@ class Hub:
     """The files of one model, as bytes keyed by name, and the requests received.
 
     Attributes:
-        status: answered to all requests in place of content, along with the hub's error code
-            `code`.
-        cut: names of files that are sent only half.
+        status: answered to all requests in place of content, with the hub's error code `code`.
+        cut: names of files of which only half is sent.
         forged: names of files whose content doesn't match their digest.
     """
 

@@ -69,8 +69,8 @@ def start(bench: Bench, mark: str, *arguments: str) -> subprocess.Popen[bytes]:
 
 
 def prepare(folder: Path) -> tuple[Bench, bytes, float]:
-    """Return a workspace whose exporter starts processes; its undisturbed run's bytes and
-    seconds."""
+    """Return a workspace whose exporter starts processes, and an undisturbed run's bytes and
+    time."""
     bench = bench_of("pair", folder)
     exporter = bench.root / "models" / "pair.py"
     exporter.write_text(STARTS + exporter.read_text())

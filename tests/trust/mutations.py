@@ -1,5 +1,4 @@
-"""Changes archives at random, and checks that reading one gives either a one-line error or the
-program.
+"""Changes archives at random, and checks that each gives a one-line error or the program.
 
     python -m tests.trust.mutations COUNT [FIRST_SEED]
 

@@ -1,5 +1,4 @@
-"""Whatever an exporter reads, changing it triggers a new export: each row of the table in
-docs/concepts/cache.md.
+"""Changing anything that an exporter reads triggers a new export: docs/concepts/cache.md's table.
 
 Each case is an exporter that computes a number from one kind of input, and a change to that input.
 Its export after the change, with the store from before, must equal an export with an empty store.

@@ -50,7 +50,8 @@ PLANTED = {
     "tools/config": "[core]\nbare = false\nworktree = .\nfsmonitor = touch {marker}\n",
     "models/.gitattributes": "* filter=planted\n",
 }
-# Builds that must succeed, with correct packages; after any other build, the next of these must.
+# Builds that must end well, with correct packages; after a harsh one, the next that ends well must
+# have them.
 GENTLE = ("plain", "plain", "plain", "read-only", "tomorrow", "yesterday", "untrusted")
 HARSH = ("killed", "full store", "full build", "full temporary")
 

@@ -439,7 +439,7 @@ def test_integers_that_hang_on_a_tie_are_not_judged():
 
 
 class Kink(nn.Module):
-    """Adds the part of a sum that exceeds 2.4 units in the last place, magnified."""
+    """Adds, magnified, how far rounding moves a sum up beyond 2.4 units in the last place."""
 
     def __init__(self, add):
         super().__init__()

@@ -1,5 +1,4 @@
-"""Actions as parcels: rebuilt elsewhere from data and blobs alone, or refused with a one-line
-error.
+"""Actions as parcels: rebuilt elsewhere from data and blobs alone, or refused in one line.
 
 There is no cluster, and nothing is performed.
 """

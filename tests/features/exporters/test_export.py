@@ -1,5 +1,4 @@
-"""Files that an exporter reads are inputs, with the content that it read, whatever the clock
-says."""
+"""Files that an exporter reads are its inputs, as it read them, whatever the clock says."""
 
 import os
 import py_compile

@@ -210,7 +210,7 @@ def test_a_signature_that_changed_is_told():
 
 
 def test_an_output_of_another_shape_is_in_the_headline():
-    """A caller that reads 10 classes reads garbage from 24, whatever the size of the change."""
+    """A caller that reads 10 classes reads garbage from 24, even if the sizes barely change."""
     told = manifest()
     told["methods"]["encode"]["signature"]["outputs"] = leaf("output") | {"sizes": [1, 24]}
     files = {"asr.pte": {"digest": "c" * 64, "size": 1000}}
@@ -266,7 +266,7 @@ def test_builds_are_compared_with_the_baseline_a_revision_and_a_manifest(built):
         first, *rest = built.output.splitlines()
         assert first.startswith("pair: compared with ")
         outputs.append(rest)
-    assert outputs[0] == outputs[1] == outputs[2]  # all that the store knows about it
+    assert outputs[0] == outputs[1] == outputs[2]  # all that the store knows of that build
     told = {line.split("  ")[1]: line for line in outputs[0] if line.startswith("  ")}
     assert told["partitions of XnnpackBackend"].endswith("-1")
     assert told["left: aten.sigmoid"].endswith(

@@ -1,5 +1,4 @@
-"""Results of `torch.cond` that later control flow overwrites are found in the plan, named, and
-fixed.
+"""Results of `torch.cond` that later control flow overwrites: found in the plan, named and fixed.
 
 In each case, the finding is compared with what ExecuTorch's runtime does.
 """

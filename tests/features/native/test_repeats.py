@@ -10,8 +10,7 @@ from tests.features.native.test_verdicts import FILES, Drifter, keep
 
 
 def repeat(errors, count, budget=None, steps=(0,)):
-    """Return the outcome of a judged call and its repetitions with these errors, and what was left
-    out.
+    """Return the outcome of a judged call and its repetitions with these errors, and the omissions.
 
     The device accumulates its results, so each call is made on a freshly loaded method.
     """
