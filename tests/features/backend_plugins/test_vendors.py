@@ -65,7 +65,7 @@ NEEDS = {
     ),
     "cadence": ("", ""),
 }
-# The messages when nothing they need is installed.
+# Backends none of whose requirements are met here.
 LACKING = [
     name for name in NEEDS if not any(need.there() for need in BACKENDS[name].host.requirements)
 ]

@@ -228,7 +228,7 @@ def wait_until_under_way(cluster, method, but=()):
 
 
 def test_a_killed_worker_costs_its_own_action_alone(slow, cluster, start):
-    """Kill the process of the action first, then dask's worker together with it."""
+    """Kills the action's process first, and later dask's worker along with the process."""
     process = start(slow, "lower")
     worker = wait_until_under_way(cluster, "encode")
     os.kill(min(under_way(cluster, "encode")[worker]), signal.SIGKILL)

@@ -109,7 +109,7 @@ def test_the_file_depends_on_what_is_shared_alone(made):
 
 def test_sizes_of_one_method_cost_one_set_of_weights(made):
     store, (model, one) = made[0], made[1]["style"]
-    objects = [*one]  # a batch of 8
+    objects = [*one]  # for 8 words
     for size in (4, 16):
         program = export(model, (torch.arange(size) % 16,))
         lowered = lower({f"of_{size}": program}, {f"of_{size}": [XnnpackPartitioner()]})
@@ -121,7 +121,7 @@ def test_sizes_of_one_method_cost_one_set_of_weights(made):
 
 
 def test_a_base_alone_decides(made):
-    """Content of other packages makes no difference to it, and a package runs with the file."""
+    """Other packages don't affect what is shared, and each one runs with the file."""
     store, members = made
     objects = {package: own for package, (_, own) in members.items()}
     base = share({"style": objects["style"]}, {}, EVERYTHING, store, "style")

@@ -150,7 +150,7 @@ def test_what_a_hook_inherits_changes_nothing(repository, monkeypatch):
 
 
 def test_it_works_in_a_hook(repository):
-    """A commit hook reads the parent revision and the staged changes before they are committed."""
+    """A pre-commit hook reads a revision; the commit then contains just the staged changes."""
     root = repository.parent
     hook = root / ".git" / "hooks" / "pre-commit"
     code = (

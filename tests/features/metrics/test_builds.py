@@ -1,4 +1,4 @@
-"""Metrics in builds: one agrees yet fails, one departs yet passes; 97 samples can't show all."""
+"""Metrics in builds: failures that agree, passes that depart, and what 97 samples can't tell."""
 
 import json
 

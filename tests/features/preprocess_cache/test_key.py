@@ -199,7 +199,7 @@ def change_handles(program, generator):
         if node.op in ("placeholder", "output"):
             node.meta["debug_handle"] = generator.randrange(1, 10**6)
         elif old is not None:
-            drawn = generator.randrange(10**6)  # all different, none equal to its index
+            drawn = generator.randrange(10**6)  # all different, none an old handle
             node.meta["debug_handle"] = new.setdefault(old, 10**6 + 1000 * drawn + len(new))
 
 

@@ -17,7 +17,7 @@ X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
 
 
 class Rounded(nn.Module):
-    """Rounds its input to steps of one in `steps`, as a quantization would leave it."""
+    """Rounds its input to steps of 1 / `steps`, as a quantization would; without `steps`, not."""
 
     def __init__(self, steps=None):
         super().__init__()

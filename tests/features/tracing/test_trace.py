@@ -1,4 +1,4 @@
-"""Every way in which a process reads its environment is detected.
+"""Everything that a process reads is detected, however it does so.
 
 Each case is a function that reads something below a separate folder. One fork runs all of them, for
 each view. `NATIVE` marks the cases that only the kernel view sees.

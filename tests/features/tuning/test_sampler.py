@@ -21,8 +21,8 @@ class Grid(Space):
 
 
 def follow(space, number, seed=0, excluded=()):
-    """Return the requested combinations, if a combination's sum is its size and a sum below 3
-    breaks a limit."""
+    """Return the combinations requested if the sum of its numbers is the size of a combination,
+    and a sum below 3 breaks a limit."""
     batches = sample(space, number, seed, OBJECTIVES, excluded)
     choices = next(batches)
     tried = []
