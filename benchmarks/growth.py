@@ -41,7 +41,7 @@ from pipeline.store.store import Store
 from pipeline.validate.package import validate_package
 
 LIMIT = 1.1
-# A function counts only if it makes at least this share of all calls.
+# A function counts only if it accounts for at least this share of all calls.
 SHARE = 0.002
 DOUBLINGS = 3
 # Resizing a weak dictionary, or collecting garbage from it, hashes its keys again. When that

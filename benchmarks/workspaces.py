@@ -131,10 +131,9 @@ class Checkout:
 
     @cached_property
     def environment(self) -> dict[str, str]:
-        """Return an environment with the `pipeline` next to these benchmarks, and only the store
-        set.
+        """Return an environment with the `pipeline` next to these benchmarks, and the store.
 
-        A Python that may not write bytecode, for example, starts more slowly.
+        Other settings are left out: a Python that may not write bytecode starts more slowly.
         """
         kept = {name: value for name, value in os.environ.items() if not _SETTINGS.fullmatch(name)}
         ours = {"PYTHONPATH": str(REPOSITORY), "PTE_PIPELINE_STORE": str(self.store)}

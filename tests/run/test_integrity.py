@@ -1,4 +1,4 @@
-"""Whether a package on disk matches its manifest, and what the source asks for."""
+"""Whether a package on disk matches its manifest, and the manifest matches the source."""
 
 import json
 import os

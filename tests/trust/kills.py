@@ -69,8 +69,7 @@ def start(bench: Bench, mark: str, *arguments: str) -> subprocess.Popen[bytes]:
 
 
 def prepare(folder: Path) -> tuple[Bench, bytes, float]:
-    """Return a workspace whose exporter starts processes, and an undisturbed run's bytes and
-    time."""
+    """Return a workspace whose exporter starts processes; bytes and time of a run left alone."""
     bench = bench_of("pair", folder)
     exporter = bench.root / "models" / "pair.py"
     exporter.write_text(STARTS + exporter.read_text())

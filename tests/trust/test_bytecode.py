@@ -80,7 +80,7 @@ def test_a_copy_is_believed_where_its_sources_are_known(site, tmp_path):
         os.utime(path, (10**9, 10**9))  # the source was copied last
         time.sleep(0.02)
     for check, is_old in (
-        ("", True),  # no folder was declared trustworthy
+        ("", True),  # check_bytecode isn't called
         ("check_bytecode(())", True),
         (f"check_bytecode([{str(tmp_path / 'patched')!r}])", True),
         (f"check_bytecode([{str(copy)!r}])", False),
