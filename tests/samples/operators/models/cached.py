@@ -1,6 +1,5 @@
-"""Operators of ExecuTorch and torchao: attention over a cache, an 8-bit table, 4-bit
-weights.
-"""
+"""Operators of ExecuTorch and torchao: attention over a cache, an 8-bit table and
+4-bit weights."""
 
 import executorch.extension.llm.custom_ops.custom_ops
 import executorch.kernels.quantized  # noqa: F401
