@@ -1,3 +1,3 @@
-"""The doit tasks of this workspace: `doit list` names them."""
+"""The doit tasks of this workspace, which `doit list` lists."""
 
 from pte_pipeline.tasks import *

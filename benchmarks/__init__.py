@@ -1,1 +1,1 @@
-"""Benchmarks against the plain script: `python -m benchmarks`. See README.md here."""
+"""Benchmarks against the plain script: `python -m benchmarks`. See README.md in this folder."""

@@ -1,7 +1,7 @@
 """Runs the cases, prints a table and writes JSON.
 
-A case is a function of a folder of its own and the sizes. Cases import what they need when their
-turn comes, since most of them need torch.
+A case is a function that takes an empty folder and the sizes. Cases import what they need only when
+it is their turn, since most of them need torch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from benchmarks.large import DECODERS
 from benchmarks.measure import BenchmarkError, Result, machine
 from benchmarks.workspaces import QUICK, REPOSITORY, Sizes
 
-# Case to module and function, in the order in which they run.
+# The module and function of each case, in the order in which they run.
 CASES = {
     "noop": ("noop", "noop"),
     "scale": ("scale", "scale"),

@@ -1,4 +1,4 @@
-"""A change of one method among several, and of one layer in a large method."""
+"""Changes to one method among several, and to one layer in a large method."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ ONE_METHOD_LIMIT = 1.15
 
 
 def one_method(folder: Path, sizes: Sizes) -> Result:
-    """One of N methods changed, against that method alone in a package of its own.
+    """Compare changing one of N methods with building that method as a package by itself.
 
-    Both sides are a whole `doit lower`: the start of doit, the look at the archive, the start of
-    a worker, compiling the method, linking its package. So both pay what nobody can avoid, and
-    the ratio is what the other N - 1 methods cost, whose archive is read again to see that they
-    are as before, and whose objects are linked again. The changed method gets weights that are
-    new altogether, the same on both sides in each turn, so that no weight of it is in the store;
-    the other side has an empty store.
+    Both sides run a whole `doit lower`: starting doit, checking the archive, starting a worker,
+    compiling the method, linking its package. Neither can avoid these, so the ratio shows what the
+    other N - 1 methods cost: their archive is read again to see that they haven't changed, and
+    their objects are linked again. In each turn, the changed method gets all new weights, the same
+    on both sides, so none of them is in the store. The other side starts with an empty store.
     """
     names = [f"method{number}" for number in range(sizes.changed_of)]
     programs = {name: exported(Encoder(seed)) for seed, name in enumerate(names)}
@@ -28,12 +27,12 @@ def one_method(folder: Path, sizes: Sizes) -> Result:
     write_config(many, "package", "model", names)
     write_config(alone, "package", "model", names[:1])
     write_archive(many.root / "models" / "model.pt2", programs)
-    many.environment["PTE_PIPELINE_REFIT"] = "0"  # which `weights` measures
+    many.environment["PTE_PIPELINE_REFIT"] = "0"  # measured by `weights`
     first = many.doit("lower")
     changed = [exported(Encoder(1000 + repeat)) for repeat in range(sizes.repeats)]
 
     def one_of_many(repeat: int) -> Run:
-        # In the middle of the archive, where no order helps.
+        # In the middle of the archive, where the order gives no advantage.
         programs[names[len(names) // 2]] = changed[repeat]
         write_archive(many.root / "models" / "model.pt2", programs)
         done = many.doit("lower")
@@ -79,11 +78,11 @@ def _expect(checkout: Checkout, methods: list[str]) -> None:
 
 
 def one_partition(folder: Path, sizes: Sizes) -> Result:
-    """Calls of XNNPACK's preprocess function, each a partition that was not in the store.
+    """Count calls of XNNPACK's preprocess function for partitions that aren't in the store.
 
     Each layer of the model is one partition. First the weights of one layer change, so one call is
-    due; then an operator that belongs to no partition is put before the first layer, so none is.
-    The ratio is that of all calls to those that are due.
+    necessary. Then an operator that belongs to no partition is inserted before the first layer, so
+    no call is necessary. The ratio is the number of all calls to the number of necessary ones.
     """
     checkout = new_checkout(folder / "workspace")
     checkout.environment["PTE_PIPELINE_REFIT"] = "0"

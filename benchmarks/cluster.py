@@ -1,5 +1,7 @@
-"""The cost of a cluster: the same compile actions by two workers of dask on this machine, and by
-the two worker processes of a plain build. Both sides are warm; nothing is from the store."""
+"""The cost of a cluster: two dask workers on this machine against the two workers of a plain build.
+
+Both perform the same compile actions. Both sides are warm, and nothing comes from the store.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,11 @@ from pipeline.run.pool import Pool
 from pipeline.store.digest import Digest, hash_json
 
 WORKERS = 2
-SHARE_LIMIT, EACH_LIMIT = 1.05, 0.010  # of the time here, and seconds an action
+SHARE_LIMIT, EACH_LIMIT = 1.05, 0.010  # of the time of a plain build; seconds per action
 
 
 def cluster(folder: Path, sizes: Sizes) -> Result:
-    """Raises BenchmarkError where a side fails, or makes something else."""
+    """Measure the cluster. Raises BenchmarkError if a side fails or the results differ."""
     checkout = shipped_archives(folder / "workspace", sizes.cluster, folder / "store")
     plan = plan_of(checkout)
     actions = [each for package in sizes.cluster for each in plan.compiles(package) or ()]
@@ -36,7 +38,7 @@ def cluster(folder: Path, sizes: Sizes) -> Result:
             return time.perf_counter() - started
 
         for pool in (here, there):
-            measure(pool)  # imports, and pattern graphs of XNNPACK
+            measure(pool)  # imports, and XNNPACK's pattern graphs
         ours, dask = in_turns(
             sizes.cluster_repeats, lambda _: measure(here), lambda _: measure(there)
         )
@@ -60,7 +62,7 @@ def cluster(folder: Path, sizes: Sizes) -> Result:
 
 @contextmanager
 def _pool(plan: Plan, executor: str, store: Path) -> Iterator[Pool]:
-    """A pool whose workers, if they are a cluster's, have the same store."""
+    """Yield a pool whose workers use this store, even if a cluster starts them."""
     workspace = replace(plan.workspace, executor=executor, jobs=WORKERS)
     with patch.dict(os.environ, {"PTE_PIPELINE_STORE": str(store)}):
         pool = Pool(workspace, WORKERS, always=True)
@@ -71,7 +73,7 @@ def _pool(plan: Plan, executor: str, store: Path) -> Iterator[Pool]:
 
 
 def _run(plan: Plan, pool: Pool, actions: Sequence[Action]) -> dict[Digest, Digest]:
-    """Run actions; return the digest of what each made."""
+    """Run actions and return the digest of each result."""
     for action, report in pool.run(actions):
         if report.event.error:
             raise BenchmarkError(f"{action.title}: {report.event.error}")

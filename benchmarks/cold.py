@@ -1,5 +1,8 @@
-"""A cold build by one worker, and by two, against the plain script: the same packages, from the
-same archives, with nothing in the store. Each side pays its imports."""
+"""A cold build with one worker and with two, against the plain script.
+
+All sides build the same packages from the same archives with nothing in the store, and each pays
+for its imports.
+"""
 
 from __future__ import annotations
 
@@ -26,21 +29,20 @@ from benchmarks.workspaces import (
 WHISPER, T5 = "whisper_tiny", "t5"
 EACH_LIMIT, MEAN_LIMIT, MEMORY_LIMIT = 1.5, 2.0, 1.15
 TRANSFORMER_LIMIT = 3.0
-LIMITS = {WHISPER: TRANSFORMER_LIMIT, T5: TRANSFORMER_LIMIT}  # those of others are EACH_LIMIT
-WALL_LIMIT = 2.5  # of two workers
+LIMITS = {WHISPER: TRANSFORMER_LIMIT, T5: TRANSFORMER_LIMIT}  # all others have EACH_LIMIT
+WALL_LIMIT = 2.5  # for two workers
 
 
 @dataclass(frozen=True)
 class Sides:
-    """What one package took: the runs of the plain script, and those of doit, by one worker and by
-    two."""
+    """The runs for one package: the plain script, and doit with one worker and with two."""
 
     plain: list[Run]
     ours: list[Run]
     two: list[Run]
 
     def ratio(self, what: str, side: str = "ours") -> float:
-        """How many times as much the plain script takes, of the least of each."""
+        """Return how many times as much the plain script takes as a side, each at its best."""
         return self.least("plain", what) / self.least(side, what)
 
     def least(self, side: str, what: str) -> float:
@@ -48,7 +50,7 @@ class Sides:
 
 
 def cold(folder: Path, sizes: Sizes) -> Result:
-    """Raises BenchmarkError where a side writes other bytes."""
+    """Measure cold builds. Raises BenchmarkError if a side writes other bytes."""
     packages = [name for name in sizes.cold if name != T5 or find_spec("transformers")]
     sides = {package: _measure(folder / package, package, sizes) for package in packages}
     cpu = {package: each.ratio("cpu") for package, each in sides.items()}
@@ -108,7 +110,7 @@ def forget_builds(checkout: Checkout) -> None:
 
 
 def new_package(root: Path, package: str) -> Checkout:
-    """A workspace with the archive and the config of one package, whose store is its own."""
+    """Make a workspace with a new store, and the archive and config of one package."""
     if package not in LIMITS:
         return shipped_archives(root, (package,), root / ".store")
     from benchmarks.models import write_archive

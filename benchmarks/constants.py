@@ -1,4 +1,4 @@
-"""A method with thousands of constants: what compiling it takes as their number is doubled."""
+"""A method with thousands of constants: how its compile time grows as their number doubles."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from benchmarks.measure import Result, rounded
 from benchmarks.workspaces import Sizes
 
 LIMIT = 100.0  # CPU seconds for 2,000
-DOUBLING_LIMIT = 2.4  # times the CPU time for twice as many: what times tell of "linear"
+DOUBLING_LIMIT = 2.4  # times the CPU time for twice as many: as near as times get to "linear"
 
 
 def constants(folder: Path, sizes: Sizes) -> Result:
-    """Lower and emit in this process, which is warm, with what a worker replaces; the export is
-    not counted."""
+    """Lower and emit in this warm process, patched as a worker is; the export isn't counted."""
     first, *_ = counts = sizes.constants
     compile_constants(first, folder)()
     seconds = []

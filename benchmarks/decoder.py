@@ -1,5 +1,8 @@
-"""A decoder of a language model with random weights, of any size: an exporter that the benchmark
-copies into its workspaces, and the module that the plain script lowers."""
+"""A language model's decoder of any size, with random weights.
+
+It is an exporter that benchmarks copy into their workspaces, and the module that the plain script
+lowers.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,11 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram, export
 from torch.nn import functional as F
 
-HEAD = 64  # values of a head
+HEAD = 64  # values per head
 
 
 class RootMeanSquare(nn.Module):
-    """Normalization by the root mean square (Zhang and Sennrich, 2019) of the last dimension."""
+    """Root mean square normalization (Zhang and Sennrich, 2019) of the last dimension."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -51,8 +54,8 @@ class Layer(nn.Module):
 
 
 class Decoder(nn.Module):
-    """tokens: int64 [1, T] -> logits: float32 [1, vocabulary] of the last one, keys and values:
-    float32 [layers, 1, heads, P + T, HEAD], where P tokens came before."""
+    """tokens: int64 [1, T] -> logits of the last token: float32 [1, vocabulary], keys and values:
+    float32 [layers, 1, heads, P + T, HEAD], where P is the number of earlier tokens."""
 
     def __init__(self, layers: int, width: int, hidden: int, vocabulary: int, prompt: int) -> None:
         super().__init__()
@@ -83,7 +86,7 @@ class Decoder(nn.Module):
 
 
 def _linear(inputs: int, outputs: int) -> nn.Linear:
-    """Return a linear without a bias, whose weights take little time to draw."""
+    """Return a linear layer without a bias, whose weights are quick to draw."""
     linear = nn.Linear(inputs, outputs, bias=False, device="meta").to_empty(device="cpu")
     nn.init.uniform_(linear.weight, -(inputs**-0.5), inputs**-0.5)
     return linear
@@ -92,14 +95,14 @@ def _linear(inputs: int, outputs: int) -> nn.Linear:
 def make_decoder(
     layers: int = 4, width: int = 128, hidden: int = 512, vocabulary: int = 1000, prompt: int = 32
 ) -> Decoder:
-    """Return a decoder with random weights, the same ones each time."""
+    """Return a decoder with random weights, the same on each call."""
     torch.manual_seed(0)
     decoder = Decoder(layers, width, hidden, vocabulary, prompt)
     return decoder.eval().requires_grad_(False)
 
 
 def export_decoder(decoder: Decoder) -> dict[str, ExportedProgram]:
-    """Return `prefill` of a prompt, and `decode` of the token behind it."""
+    """Return `prefill`, which takes a prompt, and `decode`, which takes the next token."""
     width = decoder.tokens.embedding_dim
     prompt = decoder.positions.num_embeddings - 1
     token = torch.ones(1, 1, dtype=torch.int64)

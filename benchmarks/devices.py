@@ -1,13 +1,14 @@
 """Validates packages on devices, and writes the table of docs/guides/proving-on-devices.md.
 
 python -m benchmarks.devices                  this repository's packages
-python -m benchmarks.devices llama vit        these, of the gallery too, whose extra they need
-python -m benchmarks.devices --gallery        the gallery's
-python -m benchmarks.devices --table          writes the table from what was measured
+python -m benchmarks.devices llama vit        these; the gallery's packages need its extra
+python -m benchmarks.devices --gallery        the gallery's packages
+python -m benchmarks.devices --table          write the table from earlier measurements
 
-`native_sdk` and `native_sdk_aarch64` are taken from the environment (`PTE_PIPELINE_NATIVE_SDK`),
-and so is the store. Records are kept in build/devices.json. The exit status is 1 where a device
-disagrees with this machine, or adds more time to a validation than it may.
+The devices `native_sdk` and `native_sdk_aarch64` are configured by the environment
+(`PTE_PIPELINE_NATIVE_SDK`), and so is the store. Records are kept in build/devices.json. The exit
+status is 1 if a device disagrees with this machine, or adds more than the allowed time to a
+validation.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ END = "<!-- end of the table -->\n"
 DEVICES = ("native", "qemu:cortex-a53", "qemu:cortex-a72", "qemu:neoverse-n1")
 HEADINGS = ("package", "ExecuTorch", "here", *(f"`{device}`" for device in DEVICES))
 _NATIVE_SECONDS, _EMULATED_SECONDS = 2.0, 10.0  # that a device may add to a validation
-_TAIL = 2000  # characters of what a build that failed printed
+_TAIL = 2000  # characters to show of a failed build's output
 Json = dict[str, Any]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure packages, and return the exit status."""
+    """Measure packages and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.devices",
         description=__doc__,
@@ -65,13 +66,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def find_packages(root: Path) -> list[str]:
-    """Return the packages of a workspace, sorted."""
+    """Return the sorted package names of a workspace."""
     paths = (root / "partition_configs").glob("[!_]*.yaml")
     return sorted(path.stem for path in paths)
 
 
 def _measure(package: str, root: Path) -> list[str]:
-    """Validate a package on all devices, keep its record, and return what is wrong."""
+    """Validate a package on all devices, keep its record, and return a line for each problem."""
     with tempfile.TemporaryDirectory(prefix="devices-") as folder:
         copy = Path(folder)
         _copy_workspace(root, copy, package)
@@ -92,7 +93,7 @@ def _measure(package: str, root: Path) -> list[str]:
 
 
 def _copy_workspace(root: Path, copy: Path, package: str) -> None:
-    """Copy models and configs, with the devices in the config of the package."""
+    """Copy models and configs, and add the devices to the config of the package."""
     for folder in ("models", "partition_configs"):
         shutil.copytree(root / folder, copy / folder)
     shutil.copy(root / "dodo.py", copy)
@@ -106,7 +107,7 @@ def _copy_workspace(root: Path, copy: Path, package: str) -> None:
 
 
 def make_record(report: Json) -> Json:
-    """Return what the table says of a package, from its report."""
+    """Return the table's data on a package, from its report."""
     methods = [method for method in report["methods"] if method.get("devices")]
     devices = {}
     for device in DEVICES:
@@ -121,7 +122,7 @@ def make_record(report: Json) -> Json:
 
 
 def _join_facts(methods: Sequence[Json]) -> Json:
-    """Return the record of a package on a device, from those of its methods."""
+    """Return the record of a package on one device, merged from the records of its methods."""
     ran = [facts for facts in methods if "calls" in facts]
     verdicts = sorted({facts["verdict"] for facts in methods})
     reasons = sorted({facts["reason"] for facts in methods if facts["reason"]})
@@ -135,13 +136,13 @@ def _join_facts(methods: Sequence[Json]) -> Json:
 
 
 def _find_worst(methods: Sequence[Json]) -> float | None:
-    """Return the greatest ratio of an error to its limit, None where there is none."""
+    """Return the largest ratio of an error to its limit, or None if there is none."""
     ratios = [facts["of_limit"] for facts in methods if facts["of_limit"] is not None]
     return max(map(float, ratios), default=None)
 
 
 def find_problems(package: str, record: Json) -> list[str]:
-    """Return where a device failed a package, or took too long."""
+    """Return a line for each device that failed a package or took too long."""
     problems = []
     for device, facts in record["devices"].items():
         most = _NATIVE_SECONDS if device == "native" else _EMULATED_SECONDS
@@ -154,7 +155,7 @@ def find_problems(package: str, record: Json) -> list[str]:
 
 
 def read_records() -> Json:
-    """Return the records of earlier runs, by package."""
+    """Return the records of earlier runs, keyed by package."""
     return json.loads(RECORDS.read_text()) if RECORDS.exists() else {}
 
 
@@ -165,8 +166,7 @@ def _keep(package: str, record: Json) -> None:
 
 
 def make_table(records: Json) -> str:
-    """Return the table in Markdown: this repository's packages first, then the gallery's that were
-    measured."""
+    """Return the Markdown table of this repository's packages, then the gallery's measured ones."""
     rows = [HEADINGS, tuple("---" for _ in HEADINGS)]
     for package in (*find_packages(REPOSITORY), *find_packages(GALLERY)):
         if package in records:
@@ -189,7 +189,7 @@ def _format(facts: Json) -> str:
 
 
 def write_table(records: Json, page: Path = PAGE) -> None:
-    """Write the table into the page, between its marks."""
+    """Write the table into the page, between its markers."""
     text = page.read_text(encoding="utf-8")
     head, _, rest = text.partition(BEGIN)
     page.write_text(head + BEGIN + make_table(records) + END + rest.partition(END)[2])

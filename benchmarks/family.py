@@ -1,4 +1,4 @@
-"""Linking a family of packages against lowering it: CPU time of one warm process."""
+"""Linking a family of packages against lowering it: CPU time in one warm process."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ LIMIT = 0.05
 
 
 def family(folder: Path, sizes: Sizes) -> Result:
-    """The adapters of `examples/adapters`: each lowered and emitted through an empty store, then
-    what they share chosen and laid out, and each package linked and written."""
+    """Measure the adapters of `examples/adapters`.
+
+    Each is lowered and emitted through an empty store. Then shared content is chosen and laid out,
+    and each package is linked and written.
+    """
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 
     from benchmarks.linking import link
@@ -55,7 +58,7 @@ def family(folder: Path, sizes: Sizes) -> Result:
         return own + sum(blob.size for stem, blob in linked[0].items() if stem)
 
     lowering, linking, size = [], [], 0
-    for repeat in range(sizes.repeats + 1):  # the first warms up
+    for repeat in range(sizes.repeats + 1):  # the first is for warm-up
         store = Store(folder / f"store{repeat}")
         spent, objects = _cpu(partial(compile_all, store))
         lowering.append(spent)

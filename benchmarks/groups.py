@@ -1,4 +1,4 @@
-"""Control groups of Linux, in which a process has so much memory and no more."""
+"""Linux control groups, which limit the memory of a process."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from pathlib import Path
 from pipeline.run.executors import system
 
 _LIMITS = {1: "memory.limit_in_bytes", 2: "memory.max"}
-_PATIENCE = 10.0  # seconds for its processes to end
+_PATIENCE = 10.0  # seconds to wait for its processes to end
 
 
 @contextmanager
 def control_group(limit: int) -> Iterator[Path]:
-    """Make a control group inside this process's own, with a limit of memory in bytes, swap not
-    among it. Raises OSError where none can be made."""
+    """Make a control group inside this process's group, with a memory limit in bytes.
+
+    Swap doesn't count towards the limit. Raises OSError if no group can be made.
+    """
     groups = system._groups()
     if not groups:
         raise OSError("there are no control groups")
@@ -42,5 +44,5 @@ def control_group(limit: int) -> Iterator[Path]:
 
 
 def entering(group: Path, command: Sequence[str]) -> list[str]:
-    """Return a command that runs another one in a group."""
+    """Return a command that runs another command in a group."""
     return ["sh", "-c", f'echo $$ > "{group}/cgroup.procs" && exec "$@"', "sh", *command]

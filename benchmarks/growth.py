@@ -1,8 +1,8 @@
-"""How the work of a build grows with what it builds, by calls of Python functions, which repeat
-exactly, and not by seconds.
+"""How the work of a build grows with its size, in calls of Python functions instead of seconds.
 
-Each dimension is doubled three times. A function that is called more than in proportion is named,
-with the power by which it grows; what is done in C, as the union of two sets, is not counted.
+Call counts repeat exactly. Each dimension is doubled three times. A function is reported if its
+calls grow faster than the size, with the power of its growth. Work done in C, such as the union of
+two sets, isn't counted.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from pipeline.store.store import Store
 from pipeline.validate.package import validate_package
 
 LIMIT = 1.1
-# A function counts if it makes so much of all calls.
+# A function counts only if it accounts for at least this share of all calls.
 SHARE = 0.002
 DOUBLINGS = 3
-# Keys of weak dictionaries are hashed again when these are resized and garbage is collected, which
-# depends on what else the process holds.
+# Resizing a weak dictionary, or collecting garbage from it, hashes its keys again. When that
+# happens depends on what else the process holds.
 _OF_THE_PROCESS = ("torch.utils.weak:", "weakref:")
 Work = Callable[[], object]
 
-# What grows faster, and can't be mended here.
+# Functions that grow faster, but can't be fixed here.
 _UNLIFTING = (
     "torch looks for the module of each weight among all modules beside it, when a program is "
     "unlifted (_assign_attr); a patch leaves all but one in a thousand of the matches out"
@@ -64,7 +64,7 @@ KNOWN = {
 
 
 class Constants(nn.Module):
-    """A sum of as many constants. x: float32 [4] -> the same."""
+    """A sum of `count` constants. x: float32 [4] -> the same."""
 
     def __init__(self, count: int) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class Constants(nn.Module):
 
 
 class Chain(nn.Module):
-    """As many operators, one after another. x: float32 [4] -> the same."""
+    """A chain of `count` operators. x: float32 [4] -> the same."""
 
     def __init__(self, count: int) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ def compile_nodes(count: int, folder: Path) -> Work:
 
 
 def compile_delegated(count: int, folder: Path) -> Work:
-    """Many operators that become one partition."""
+    """Compile many operators that become one partition."""
     return _compile(exported(Chain(count), 4), delegated=True)
 
 
@@ -122,7 +122,7 @@ def _compile(program: ExportedProgram, delegated: bool) -> Work:
 
 
 def link_methods(count: int, folder: Path) -> Work:
-    """One package of as many methods, whose objects are there."""
+    """Link one package of `count` methods, whose objects exist already."""
     store = Store(folder / "store")
     objects = []
     for number in range(count):
@@ -132,7 +132,7 @@ def link_methods(count: int, folder: Path) -> Work:
 
 
 def validate_examples(count: int, folder: Path) -> Work:
-    """One method that is called with as many inputs."""
+    """Validate one method on `count` inputs."""
     program = exported(Affine(1), 1, 8)
     folder.mkdir(exist_ok=True)
     package = folder / "affine.pte"
@@ -145,7 +145,7 @@ def validate_examples(count: int, folder: Path) -> Work:
 
 
 def plan_packages(count: int, folder: Path) -> Work:
-    """Finding that nothing is to be done for as many packages, and printing their plan."""
+    """Plan `count` packages for which nothing is to do, and print the plan."""
     folder.mkdir(exist_ok=True)
     checkout = finished_checkout(folder / "workspace", count, 2)
 
@@ -156,18 +156,18 @@ def plan_packages(count: int, folder: Path) -> Work:
         assert list(print_plan(plan, ()))
         plan.remember()
 
-    # Files that were just written are read again by every plan.
+    # Every plan reads files again that have just been written.
     time.sleep(RACY_NS / 1e9)
     work()
     return work
 
 
 class Dimension(NamedTuple):
-    """What is doubled.
+    """The quantity that is doubled.
 
     Attributes:
-        prepare: returns the work for a number of it, of which only the work is counted.
-        sizes: the first number: in CI, and in the full form.
+        prepare: returns the work for a size; only this work is counted.
+        sizes: the first size in CI, and in the full run.
     """
 
     prepare: Callable[[int, Path], Work]
@@ -186,7 +186,7 @@ DIMENSIONS: Mapping[str, Dimension] = {
 
 
 def count_calls(work: Work) -> Counter[str]:
-    """Return how often each Python function is called, by its module and name."""
+    """Return how often each Python function is called, keyed by module and name."""
     profile = cProfile.Profile(builtins=False)
     profile.runcall(work)
     calls: Counter[str] = Counter()
@@ -198,7 +198,7 @@ def count_calls(work: Work) -> Counter[str]:
 
 
 def _name_module(file: str) -> str:
-    """Return the module of a file, as far as its path tells."""
+    """Return the module of a file, judging by its path."""
     path = Path(file)
     for root in sorted(sys.path, key=len, reverse=True):
         if root and path.is_relative_to(root):
@@ -207,7 +207,7 @@ def _name_module(file: str) -> str:
 
 
 def count_sizes(dimension: Dimension, first: int, folder: Path) -> list[Counter[str]]:
-    """Return the calls at each size; what is done once in a process is done before."""
+    """Return the calls at each size; work that a process does once is done beforehand."""
     dimension.prepare(first, folder / "before")()
     counts = []
     for doubling in range(DOUBLINGS + 1):
@@ -217,7 +217,7 @@ def count_sizes(dimension: Dimension, first: int, folder: Path) -> list[Counter[
 
 
 def find_growth(counts: Sequence[Mapping[str, int]]) -> dict[str, float]:
-    """Return the powers by which functions grow faster than the limit, the fastest first."""
+    """Return the powers of the functions that grow faster than the limit, fastest first."""
     totals = [sum(calls.values()) for calls in counts]
     powers = {}
     for name, calls in counts[-1].items():
@@ -229,8 +229,10 @@ def find_growth(counts: Sequence[Mapping[str, int]]) -> dict[str, float]:
 
 
 def _find_power(calls: Sequence[int]) -> float:
-    """Return the power of the calls that the last doublings added: what is always the same, and
-    what is looked up in tables that fill first, says nothing of growth."""
+    """Return the power by which the calls grow in the last doublings.
+
+    Calls that stay constant, or that fill lookup tables at first, say nothing about growth.
+    """
     added, added_last = calls[-2] - calls[-3], calls[-1] - calls[-2]
     if added <= 0 or added_last <= 0:
         return 0.0
@@ -238,8 +240,8 @@ def _find_power(calls: Sequence[int]) -> float:
 
 
 def growth(folder: Path, sizes: Sizes) -> Result:
-    """All dimensions at the sizes of the full form, or at those of CI."""
-    warnings.simplefilter("ignore", FutureWarning)  # torch's, of copies of its own trees
+    """Measure all dimensions at the sizes of the full run or of CI."""
+    warnings.simplefilter("ignore", FutureWarning)  # raised by torch about copies of its own trees
     powers: dict[str, float] = {}
     mending: list[str] = []
     for name, dimension in DIMENSIONS.items():

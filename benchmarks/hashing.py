@@ -1,4 +1,4 @@
-"""Hashing a file in the page cache, against what the hash library does with it in one call."""
+"""Hashing a file in the page cache, against hashing it with one call of the hash library."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def hashing(folder: Path, sizes: Sizes) -> Result:
     def library(path: Path) -> str:
         return blake3(max_threads=1).update_mmap(path).hexdigest()
 
-    if digest.hash_file(path) != library(path):  # which also brings the file into the page cache
+    if digest.hash_file(path) != library(path):  # also brings the file into the page cache
         raise BenchmarkError("the digest of a file is not that of its content")
     theirs, ours = in_turns(
         sizes.turns, lambda _: _seconds(library, path), lambda _: _seconds(digest.hash_file, path)

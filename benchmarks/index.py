@@ -1,8 +1,8 @@
-"""A store of a million results: what it takes to ask it for its contents, for results like one that
-is missing, and to evict some.
+"""A store with a million results: the time for statistics, for similar results, and for eviction.
 
-The files are made, not built: results of preprocessing and of measuring in their form, as small as
-they are, a tenth of them with a blob of their own. The index is made once, which reads all of them.
+The files are generated, not built: results of preprocessing and of measuring in their real form, as
+small as they get, a tenth of them with a separate blob. The index is made once, by reading all of
+them.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from pipeline.store.digest import canonical_json, hash_bytes, hash_json
 from pipeline.store.entries import ActionEntry
 from pipeline.store.store import Store
 
-STATISTICS, EXPLAIN = 1.0, 0.5  # seconds, to reach
-EVICTED = (100, 1000)  # results
+STATISTICS, EXPLAIN = 1.0, 0.5  # target, in seconds
+EVICTED = (100, 1000)  # numbers of results
 _MODELS, _OWN_BLOBS = 1000, 10
-# Functions of this module, each called in a process of its own.
+# Calls a function of this module in a new process.
 _CALL = "import sys; from benchmarks import index; print(index.{}({!r}, *map(int, sys.argv[1:])))"
 
 
@@ -38,7 +38,7 @@ def index(folder: Path, sizes: Sizes) -> Result:
     explained = min(_timed(checkout, "explain") for _ in range(sizes.repeats))
     gone = {number: _timed(checkout, "shrink", number) for number in EVICTED}
     after = _timed(checkout, "ask")
-    # What does not go by the number stays below ten times the time for a tenth.
+    # Work that doesn't depend on the number stays below ten times the time for a tenth.
     ok = command <= STATISTICS and explained <= EXPLAIN and gone[1000] <= 10 * gone[100]
     return Result(
         case="index",
@@ -63,22 +63,21 @@ def _timed(checkout: Checkout, function: str, *numbers: int) -> float:
 
 
 def ask(root: str) -> float:
-    """Return the seconds that statistics of a store take."""
+    """Return the seconds that the statistics of a store take."""
     began = time.perf_counter()
     statistics(Store(Path(root)))
     return time.perf_counter() - began
 
 
 def explain(root: str) -> float:
-    """Return the seconds that it takes to read the results that can be compared with one."""
+    """Return the seconds it takes to read the results that are comparable with a missing one."""
     began = time.perf_counter()
     assert list(earlier_keys(Store(Path(root)), "measure", _key("measure", 0)))
     return time.perf_counter() - began
 
 
 def shrink(root: str, number: int) -> float:
-    """Return the seconds that it takes to evict so many results, beside bringing the index up to
-    date."""
+    """Return the seconds it takes to evict about `number` results once the index is up to date."""
     store = Store(Path(root))
     held = statistics(store)
     mean = held.size / sum(held.results.values())
@@ -95,7 +94,7 @@ def _key(kind: str, number: int) -> dict[str, object]:
 
 
 def _make(root: Path, entries: int) -> None:
-    """Write the files of a store as `Store` does, but for flushing them."""
+    """Write the files of a store as `Store` does, but without flushing them."""
     store, now = Store(root), time.time()
     blob = store.put(b"a blob that many results name")
     for top in ("blobs", "actions"):

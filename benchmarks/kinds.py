@@ -1,5 +1,7 @@
-"""All packages of this repository by one worker with nothing in the store: what each kind of action
-takes, in CPU time of the whole tree of processes."""
+"""All packages of this repository, built by one worker with an empty store.
+
+It measures the CPU time of the whole process tree for each kind of action.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from pathlib import Path
 from benchmarks.measure import Result
 from benchmarks.workspaces import Sizes, shipped_exporters
 
-# In the order of a build: what is asked for after the former is there. The words stand for all
+# The commands in build order; each needs the results of the previous one. The words stand for all
 # actions of a kind; `lower` links, and the bare `doit` validates.
 STEPS = {
     "export": ("export",),
@@ -21,8 +23,11 @@ LIMITS = {"quantize": 12.0, "validate": 30.0}  # CPU seconds
 
 
 def kinds(folder: Path, sizes: Sizes) -> Result:
-    """One run of `doit -n 1` for each kind, each of which starts a worker that imports torch and
-    ExecuTorch again: about 2 CPU seconds of each figure."""
+    """Run `doit -n 1` once for each kind of action.
+
+    Each run starts a worker that imports torch and ExecuTorch again, which is about 2 CPU seconds
+    of each figure.
+    """
     checkout = shipped_exporters(folder / "workspace", sizes.all_shipped)
     seconds = {kind: checkout.doit("-n", "1", *words).cpu for kind, words in STEPS.items()}
     ratio = max(seconds[kind] / limit for kind, limit in LIMITS.items())

@@ -1,9 +1,9 @@
-"""Large models: a decoder with methods `prefill` and `decode`, in float32 and in 4-bit, against the
-plain script that exports and lowers the same module.
+"""Large models: a decoder with the methods `prefill` and `decode`, in float32 and in 4-bit.
 
-Both sides begin with the Python code of the model, and draw its weights. Memory is that of all
-processes together. Validation is measured after `doit lower`, since the plain script has none, and
-so is a run with nothing to do.
+They are compared with the plain script, which exports and lowers the same module. Both sides start
+from the Python code of the model and draw its weights. Memory is the sum over all processes.
+Validation is measured after `doit lower`, since the plain script has none, and so is a run with
+nothing to do.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from benchmarks.cold import forget_builds
 from benchmarks.measure import BenchmarkError, Result, Run, in_turns, run
 from benchmarks.workspaces import Checkout, Sizes, new_checkout
 
-# Arguments of `decoder.make_decoder`, by the number of parameters.
+# Arguments of `decoder.make_decoder`, keyed by number of parameters.
 DECODERS = {
     "6M": {"layers": 4, "width": 256, "hidden": 1024, "vocabulary": 4000, "prompt": 32},
     "0.4B": {"layers": 24, "width": 1024, "hidden": 4096, "vocabulary": 8000, "prompt": 64},
@@ -26,13 +26,13 @@ DECODERS = {
 }
 PRECISIONS = ("float32", "4bit")
 SCHEME = "{quantizer: torchao, scheme: int8_dynamic_activation_int4_weight, group_size: 32}"
-STORE_LIMIT = 2.2  # bytes of the store a byte of the package, in float32
+STORE_LIMIT = 2.2  # bytes in the store per byte of the package, in float32
 _DECODER = Path(__file__).resolve().parent / "decoder.py"
 
 
 @dataclass(frozen=True)
 class LargeModel:
-    """What one decoder took in one precision; `differing` counts bytes of the two packages."""
+    """The figures of one decoder in one precision; `differing` counts bytes of the two packages."""
 
     name: str
     plain: Run
@@ -45,7 +45,7 @@ class LargeModel:
 
     @property
     def memory(self) -> float:
-        """The peak of our processes together, a byte of the plain script's."""
+        """Return the peak memory of our processes, relative to the plain script's."""
         return self.lower.peak / self.plain.peak
 
     @property
@@ -62,8 +62,11 @@ class LargeModel:
 
 
 def large(folder: Path, sizes: Sizes) -> Result:
-    """Raises BenchmarkError where the packages of one model have two sizes, or those in float32
-    are not the same."""
+    """Measure large models.
+
+    Raises:
+        BenchmarkError: the two packages of a model differ in size, or in content if float32.
+    """
     models = [
         _measure(folder / f"{decoder}-{precision}", decoder, precision)
         for decoder in sizes.decoders
@@ -115,7 +118,7 @@ def _measure(root: Path, decoder: str, precision: str) -> LargeModel:
         return checkout.doit("-n", "2", "lower")
 
     [plain_run], [lower_run] = in_turns(1, plain, lower)
-    # Before anything else is in it.
+    # Before the store holds anything else.
     stored = sum(path.stat().st_size for path in checkout.store.rglob("*") if path.is_file())
     differing = _count_differing(expected, made)
     if differing and precision == "float32":
@@ -131,13 +134,13 @@ def _measure(root: Path, decoder: str, precision: str) -> LargeModel:
         store=stored,
         differing=differing,
     )
-    print(model, file=sys.stderr, flush=True)  # the others may take long
-    shutil.rmtree(root)  # the next one needs the room
+    print(model, file=sys.stderr, flush=True)  # the others may take a long time
+    shutil.rmtree(root)  # to make room for the next one
     return model
 
 
 def _count_differing(one: Path, other: Path) -> int:
-    """Raises BenchmarkError where the files differ in size."""
+    """Return the number of differing bytes. Raises BenchmarkError if the files differ in size."""
     import numpy as np
 
     if one.stat().st_size != other.stat().st_size:

@@ -14,8 +14,10 @@ from pipeline.store.store import Store
 def link(
     objects: Sequence[MethodObject], store: Store, shared: Shared = NOTHING_SHARED
 ) -> dict[str, Blob]:
-    """Lay objects out, and return the committed files by the stem of a `.ptd`, or "", those of
-    the family too."""
+    """Lay objects out and return the committed files, including those that a family shares.
+
+    The files are keyed by the stem of a `.ptd`; the key of the `.pte` is "".
+    """
     pieces = lay_out(objects, {}, store, shared=shared)
     pieces = shared.add_files(pieces, [item.to_json() for item in objects])
     return {stem: Blob(*join_pieces(parts, store)) for stem, parts in pieces.items()}

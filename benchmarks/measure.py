@@ -1,7 +1,7 @@
-"""Measuring: processes with their wall time and CPU time, sides in turns, and the machine.
+"""Measures processes by wall time and CPU time, runs sides in turns, and describes the machine.
 
-It knows nothing of what is measured. Machines are busy, so figures of two sides come from one run,
-in turns, and ratios are taken of the best of each: noise only ever adds.
+This module doesn't know what it measures. Machines are busy, so the figures of two sides come from
+one run, in turns, and ratios compare the best of each: noise only ever adds.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
-_LOOK = 0.1  # seconds between two looks at memory
+_LOOK = 0.1  # seconds between two readings of memory
 _LIBC = ctypes.CDLL(None)
-_KCMP_VM = 1  # of `kcmp`: whether two processes have one address space
-_TAIL = 2000  # characters of the output of a process that failed
+_KCMP_VM = 1  # of `kcmp`: compares whether two processes share an address space
+_TAIL = 2000  # characters to show of a failed process's output
 
 
 class BenchmarkError(Exception):
-    """A case can't be measured: something that it runs failed, or did not do what it is to."""
+    """A case can't be measured: a command failed, or didn't do what it should."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a case measured. `ratio` and `limit` are None where it could not be measured;
-    `measured` and `to_reach` are the same for people."""
+    """The result of a case. `ratio` and `limit` are None if it could not be measured; `measured`
+    and `to_reach` are the figure and its target in words."""
 
     case: str
     ratio: float | None
@@ -48,9 +48,12 @@ class Result:
 
 @dataclass(frozen=True)
 class Run:
-    """Of one process: seconds of wall time, of CPU time with those of its descendants that were
-    waited for, all that it printed, and the most bytes that it and its descendants held at a time,
-    what they share counted once."""
+    """The figures of one process.
+
+    They are its wall time and CPU time in seconds (including descendants that were waited for), its
+    output, and the peak memory in bytes of the process and its descendants, with shared pages
+    counted once.
+    """
 
     wall: float
     cpu: float
@@ -59,8 +62,8 @@ class Run:
 
 
 def run(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> Run:
-    """Raises BenchmarkError when the process fails."""
-    with tempfile.TemporaryFile() as output:  # a pipe would have to be read meanwhile
+    """Run a command and measure it. Raises BenchmarkError if the process fails."""
+    with tempfile.TemporaryFile() as output:  # a pipe would need a reader during the run
         started = time.perf_counter()
         process = subprocess.Popen(
             command, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT
@@ -78,7 +81,7 @@ def run(command: Sequence[str], folder: Path, environment: Mapping[str, str]) ->
 
 @contextmanager
 def _watched_memory(process: int) -> Iterator[list[int]]:
-    """Look, again and again, how many bytes a process and its descendants hold."""
+    """Repeatedly measure the bytes that a process and its descendants hold."""
     held, ended = [0], threading.Event()
 
     def look() -> None:
@@ -95,8 +98,10 @@ def _watched_memory(process: int) -> Iterator[list[int]]:
 
 
 def _tree(process: int) -> Iterator[int]:
-    """The processes that hold memory of their own: one that is about to be another program
-    (`vfork`) still has its parent's, which would count twice."""
+    """Yield the processes of a tree that have an address space to themselves.
+
+    A process between `vfork` and its new program still uses its parent's, which would count twice.
+    """
     yield process
     with suppress(OSError):
         for thread in Path(f"/proc/{process}/task").iterdir():
@@ -111,7 +116,7 @@ def _have_one_memory(one: int, other: int) -> bool:
 
 
 def _memory(process: int) -> int:
-    """The proportional set size in bytes; 0 of a process that has ended."""
+    """Return the proportional set size in bytes, or 0 if the process has ended."""
     with suppress(OSError):
         for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
@@ -120,8 +125,10 @@ def _memory(process: int) -> int:
 
 
 def in_turns(repeats: int, *sides: Callable[[int], _T]) -> list[list[_T]]:
-    """What each side gives in each repeat, whose number it is told. Who goes first changes, so
-    that no side has the warmer caches."""
+    """Return the results of each side in each repeat; sides get the number of the repeat.
+
+    The first side changes from repeat to repeat, so that no side has the warmer caches.
+    """
     given: list[list[_T]] = [[] for _ in sides]
     for repeat in range(repeats):
         order = range(len(sides)) if repeat % 2 == 0 else reversed(range(len(sides)))
@@ -131,7 +138,7 @@ def in_turns(repeats: int, *sides: Callable[[int], _T]) -> list[list[_T]]:
 
 
 def best(runs: Sequence[Run]) -> float:
-    """The least wall time."""
+    """Return the least wall time."""
     return min(run.wall for run in runs)
 
 
@@ -143,7 +150,7 @@ def rounded(values: Sequence[float]) -> list[float]:
 
 
 def machine(folder: Path) -> dict[str, Any]:
-    """What figures depend on, but for names of machines and paths."""
+    """Return facts about the machine that figures depend on, without its name or paths."""
     return {
         "cpu": _cpu(),
         "cores": len(os.sched_getaffinity(0)),
@@ -165,7 +172,7 @@ def _cpu() -> str:
 
 
 def _filesystem(folder: Path) -> str:
-    """The type of the filesystem that a folder is on."""
+    """Return the type of the file system that holds a folder."""
     try:
         mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text().splitlines()]
     except OSError:

@@ -1,9 +1,9 @@
-"""Memory and disk of methods that are little but weights, against the plain script.
+"""Memory and disk use of methods that are almost nothing but weights, against the plain script.
 
-Each size is a workspace of its own: one method of linears for XNNPACK, compiled, linked and
-validated by one worker. Peaks are those of the worker in each action, mapped files included. These
-the system takes back where it needs memory; so the package is validated once more, with doit and
-all, in a control group of no more than what is to be reached.
+Each size gets a new workspace: one method of linear layers for XNNPACK, compiled, linked and
+validated by one worker. Peaks are per action of the worker and include mapped files. The system can
+reclaim these when it needs memory, so the package is validated once more, doit included, in a
+control group limited to the target.
 """
 
 from __future__ import annotations
@@ -21,18 +21,20 @@ from benchmarks.shipped import PLAIN
 from benchmarks.workspaces import Checkout, Sizes, new_checkout, write_config
 
 MIB = 1 << 20
-BASE = 460 * MIB  # what torch and ExecuTorch take
-COPIES = {"compile": 1.5, "validate": 1.2}  # of the weights, beside that
+BASE = 460 * MIB  # taken by torch and ExecuTorch
+COPIES = {"compile": 1.5, "validate": 1.2}  # of the weights, on top of BASE
 _FITS = {True: "done", False: "killed", None: "no control group can be made"}
 DISK = 1.1  # copies of the weights in the store
-_LAYER = 4096  # inputs and outputs of a linear: 64 MiB
+_LAYER = 4096  # inputs and outputs of a linear layer: 64 MiB
 
 
 @dataclass(frozen=True)
 class Weighed:
-    """What one size of weights took: peaks by action, and of the plain script, in bytes; the bytes
-    of the store; and whether validation ends well in a control group, None where none can be
-    made."""
+    """The figures for one size of weights.
+
+    They are peaks in bytes by action and of the plain script, the bytes of the store, and whether
+    validation succeeds in a control group (None if no group can be made).
+    """
 
     weights: int
     peaks: dict[str, int]
@@ -41,7 +43,7 @@ class Weighed:
     fits: bool | None
 
     def copies(self, action: str) -> float:
-        """How many times the weights an action held, beside the libraries."""
+        """Return how many times the weights an action held, in addition to the libraries."""
         return (self.peaks[action] - BASE) / self.weights
 
     @property
@@ -85,7 +87,7 @@ def _weigh(root: Path, megabytes: int) -> Weighed:
     checkout = new_checkout(root)
     name = f"weights{megabytes}"
     archive = root / "models" / f"{name}.pt2"
-    # In a process of its own: this one would keep what it took.
+    # In another process, since this one would keep the memory.
     code = f"from benchmarks.memory import export; export({str(archive)!r}, {megabytes})"
     run([sys.executable, "-c", code], root, checkout.environment)
     write_config(checkout, name, name, ["forward"])
@@ -103,8 +105,10 @@ def _limit(weights: int) -> int:
 
 
 def _fits(checkout: Checkout, weights: int) -> bool | None:
-    """Install and validate the package again in a control group, with no file in the page cache,
-    which would count for another group."""
+    """Install and validate the package again in a control group; return whether it fits.
+
+    No file may be in the page cache, where it would be charged to another group.
+    """
     for path in checkout.store.glob("actions/*/*.json"):
         if json.loads(path.read_text())["key"].get("kind") in ("measure", "validate"):
             path.unlink()
@@ -126,7 +130,7 @@ def _fits(checkout: Checkout, weights: int) -> bool | None:
 
 
 def export(archive: str, megabytes: int) -> None:
-    """Write an archive of a method with so many MiB of weights."""
+    """Write an archive of a method with this many MiB of weights."""
     from torch import nn
 
     from benchmarks.models import exported, write_archive
@@ -138,7 +142,7 @@ def export(archive: str, megabytes: int) -> None:
 
 
 def _peaks(checkout: Checkout) -> dict[str, int]:
-    """The peak of each kind of action of the last run."""
+    """Return the peak of each kind of action in the last run."""
     actions = json.loads((checkout.root / "build" / "run.json").read_text())["actions"]
     return {each["kind"]: each["peak_bytes"] for each in actions if each["peak_bytes"]}
 

@@ -1,4 +1,4 @@
-"""Models of the benchmarks' own, real architectures at small sizes, and their archives."""
+"""The models of the benchmarks, real architectures at small sizes, and their archives."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Affine(nn.Module):
 class AverageAttention(nn.Module):
     """Causal transformer whose layers average all earlier positions (Zhang et al., 2018,
     https://arxiv.org/abs/1805.00631). XNNPACK leaves the running sum to portable kernels, so each
-    layer is a partition of its own. x: float32 [1, LENGTH, WIDTH] -> the same.
+    layer is a separate partition. x: float32 [1, LENGTH, WIDTH] -> the same.
 
     Args:
         changed: the layer whose feed-forward weights differ from the other models'.
-        earlier: begins with one more operator that stays outside of the partitions, so that all
-            nodes after it get other names and other debug handles.
+        earlier: start with one more operator outside the partitions, so that all later nodes get
+            other names and debug handles.
     """
 
     def __init__(self, layers: int, changed: int | None = None, earlier: bool = False) -> None:
@@ -65,8 +65,8 @@ class _Layer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Transformer encoder (Vaswani et al., 2017), two layers. x: float32 [1, LENGTH, WIDTH] -> the
-    same. Those of two seeds have no weight in common."""
+    """Transformer encoder (Vaswani et al., 2017) with two layers. x: float32 [1, LENGTH, WIDTH] ->
+    the same. Encoders of two seeds have no weight in common."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class _EncoderLayer(nn.Module):
 
 
 class Wide(nn.Module):
-    """Little graph, many weights: a perceptron of `megabytes` MB. x: float32 [1, 1024]."""
+    """A small graph with large weights: a perceptron of `megabytes` MB. x: float32 [1, 1024]."""
 
     def __init__(self, megabytes: int) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class Wide(nn.Module):
 
 
 def exported(model: nn.Module, *shape: int) -> ExportedProgram:
-    """The program of a model of one tensor; by default of [1, LENGTH, WIDTH]."""
+    """Export a model that takes one tensor, by default of shape [1, LENGTH, WIDTH]."""
     shape = shape or (1, LENGTH, WIDTH)
     return export(model.eval().requires_grad_(False), (torch.zeros(shape),))
 

@@ -1,4 +1,4 @@
-"""Nothing to do, in a large workspace, against a doit run with as many tasks that do nothing."""
+"""A large workspace with nothing to do, against a doit run with as many empty tasks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from benchmarks.measure import BenchmarkError, Result, Run, best, in_turns, roun
 from benchmarks.workspaces import Sizes, finished_checkout, quiet
 
 LIMIT, LIMIT_SECONDS = 3.0, 0.6
-CPU_LIMIT = 2.0  # against as many tasks
+CPU_LIMIT = 2.0  # times a run with as many empty tasks
 EMPTY = """\
 DOIT_CONFIG = {{"backend": "sqlite3", "verbosity": 0}}
 
@@ -21,7 +21,7 @@ def task_empty():
 
 
 def noop(folder: Path, sizes: Sizes) -> Result:
-    """The bare `doit`, which lowers and validates, is judged; `lower` alone is told."""
+    """Judge the bare `doit`, which lowers and validates; report `lower` alone as well."""
     checkout = finished_checkout(folder / "workspace", sizes.packages, sizes.methods)
     empty = _write_empty(folder / "empty", sizes.packages)
     as_many = _write_empty(folder / "as_many", 2 * sizes.packages)  # each is lowered and validated
@@ -42,7 +42,7 @@ def noop(folder: Path, sizes: Sizes) -> Result:
         nothing,
         nothing_as_often,
         everything,
-    ):  # the first run of each writes its database
+    ):  # its first run writes its database
         side(0)
     sides = (nothing, nothing_as_often, everything, lower)
     least, as_often, ours, lowered = in_turns(sizes.turns, *sides)

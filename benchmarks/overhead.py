@@ -1,13 +1,14 @@
-"""What the cache adds to a cold build, in one warm process of its own.
+"""The cost that the cache adds to a cold build, in one warm process.
 
     python -m benchmarks.overhead WORKSPACE REPEATS
 
 Off: the methods of a package are read, lowered one by one and emitted, each to a `.pte` in memory.
-On: the same through an empty store, with all that doit and its workers do for it: the archive is
-described, each method recorded, and the package linked and installed. No two
-partitions of what is judged are equal, for the second would be found, and hide what misses cost.
-CPU time is judged; wall time has the disk in it, on which the store insists, and which off never
-touches. Few per cent can be told only where off does not vary by as many, so that is told too.
+On: the same through an empty store, with everything that doit and its workers do for it: the
+archive is described, each method recorded, and the package linked and installed. No two partitions
+of a judged package are equal, since the second would be a cache hit and hide the cost of misses.
+CPU time is judged: wall time includes disk writes, which the store requires and which off never
+makes. A difference of a few per cent shows only if off varies by less, so that variation is
+reported too.
 """
 
 from __future__ import annotations
@@ -83,13 +84,13 @@ def miss_overhead(folder: Path, sizes: Sizes) -> Result:
 
 
 def _ratio(told: dict[str, Any], clock: str) -> float:
-    """On to off: of each package the best, then summed."""
+    """Return the ratio of on to off, each the sum over packages of the best time."""
     on, off = (sum(min(each[side][clock]) for each in told.values()) for side in ("on", "off"))
     return on / off
 
 
 def _spread(told: dict[str, Any]) -> float:
-    """How far the median CPU time of `off` is above its best: what can't be told from noise."""
+    """Return how far the median CPU time of `off` is above its best: the noise level."""
     offs = [each["off"]["cpu"] for each in told.values()]
     return sum(map(median, offs)) / sum(map(min, offs)) - 1
 
@@ -100,11 +101,11 @@ def _measured(checkout: Checkout, repeats: int) -> dict[str, Any]:
     return json.loads(output.splitlines()[-1])
 
 
-# In the process that measures
+# Runs in the measuring process
 
 
 def main(root: Path, store: Path, repeats: int) -> dict[str, Any]:
-    """Seconds by package, side and clock, one for each repeat, and the stages of `on`."""
+    """Return the seconds of each repeat by package, side and clock, and the stages of `on`."""
     torch.set_num_threads(1)  # as in workers
     checkout = Checkout(root, store)
     return {p: _package(checkout, p, repeats) for p in plan_of(checkout).packages}
@@ -120,7 +121,7 @@ def _package(checkout: Checkout, package: str, repeats: int) -> dict[str, Any]:
     def off() -> None:
         without_store(checkout, package)
 
-    for side in (off, on):  # ExecuTorch warms up
+    for side in (off, on):  # warms ExecuTorch up
         _timed(side, checkout)
     offs, ons = in_turns(repeats, lambda _: _timed(off, checkout), lambda _: _timed(on, checkout))
     clocks = ("wall", "cpu")
@@ -132,7 +133,7 @@ def _package(checkout: Checkout, package: str, repeats: int) -> dict[str, Any]:
 
 
 def _timed(side: Callable[[], None], checkout: Checkout) -> tuple[float, float]:
-    """Wall and CPU seconds; without garbage collection, as in workers."""
+    """Return wall and CPU seconds, measured without garbage collection, as in workers."""
     for left in (checkout.store, checkout.root / "build"):
         shutil.rmtree(left, ignore_errors=True)
     gc.collect()
@@ -164,7 +165,7 @@ def without_store(checkout: Checkout, package: str) -> None:
 
 
 def with_store(checkout: Checkout, package: str, seconds: dict[str, float]) -> None:
-    """Raises BenchmarkError where two partitions are equal."""
+    """Build a package through the store. Raises BenchmarkError if two partitions are equal."""
     from pipeline.compile.preprocess.cache import counted_preprocess
     from pipeline.run.build.link import link_package
     from pipeline.run.build.perform_compile import perform_compile

@@ -1,11 +1,11 @@
-"""The plain script: what makes such packages without a build system.
+"""The plain script: how to make such packages without a build system.
 
     python benchmarks/plain.py MODELS CONFIGS OUT PACKAGE...
 
-For each package it loads the methods, quantizes those that are to be, hands all to
-`to_edge_transform_and_lower` with the partitioners of each, and writes the `.pte`: serial, in one
-process. It imports nothing of the build system. It knows of a config only what the configs that
-are measured use.
+For each package it loads the methods, quantizes those that the config says to, passes all to
+`to_edge_transform_and_lower` with each method's partitioners, and writes the `.pte`: serially, in
+one process. It imports nothing from the build system. It supports only the config keys that the
+measured configs use.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ def build(
     out: Path,
     calibration: Callable[[str], list[tuple[Any, ...]]] | None = None,
 ) -> None:
-    """Write a package's `.pte`, and its `.ptd` where the config asks for one.
+    """Write a package's `.pte`, and its `.ptd` if the config asks for one.
 
     Args:
-        calibration: gives the inputs that a static quantization of a method observes; those that
-            it was exported with otherwise.
+        calibration: returns the inputs that the static quantization of a method observes; by
+            default, those it was exported with.
     """
     methods = config["methods"]
     for name, program in programs.items():
@@ -76,7 +76,7 @@ def build(
 
 
 def partitioners(specs: list[Any]) -> list[XnnpackPartitioner]:
-    """`xnnpack`, or `{xnnpack: options}`."""
+    """Return the partitioners of `xnnpack` or `{xnnpack: options}`."""
     options = [spec["xnnpack"] if isinstance(spec, dict) else {} for spec in specs]
     return [XnnpackPartitioner(**each) for each in options]
 
@@ -84,8 +84,10 @@ def partitioners(specs: list[Any]) -> list[XnnpackPartitioner]:
 def quantized(
     program: ExportedProgram, spec: dict[str, Any], batches: list[tuple[Any, ...]]
 ) -> ExportedProgram:
-    """Quantize a program as ExecuTorch's tutorials do, observing `batches`, or else the inputs
-    that it was exported with."""
+    """Quantize a program as in ExecuTorch's tutorials.
+
+    It observes `batches`, or the inputs that the program was exported with if there are none.
+    """
     dynamic = spec.get("dynamic", False)
     scheme = get_symmetric_quantization_config(spec.get("per_channel", True), is_dynamic=dynamic)
     quantizer = XNNPACKQuantizer().set_global(scheme)
@@ -104,7 +106,7 @@ def quantized(
 
 
 def dynamic_shapes(program: ExportedProgram) -> tuple[Any, ...]:
-    """Those that the program was exported with; its arguments are tensors."""
+    """Return the dynamic shapes that the program was exported with; its arguments are tensors."""
     inputs = set(program.graph_signature.user_inputs)
     shapes = [n.meta["val"].shape for n in program.graph.nodes if n.name in inputs]
     return tuple({i: dim(program, s) for i, s in enumerate(shape)} for shape in shapes)

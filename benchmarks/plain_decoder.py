@@ -1,9 +1,10 @@
-"""The plain script of the benchmark of large models: a decoder, exported and lowered as a user
-writes it, without a build system.
+"""The plain script for the benchmark of large models.
+
+It exports and lowers a decoder as a user would write it, without a build system.
 
     python -m benchmarks.plain_decoder SIZES float32|4bit OUT.pte
 
-`SIZES` is JSON of the arguments of `decoder.make_decoder`.
+`SIZES` holds the arguments of `decoder.make_decoder` as JSON.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""A fresh checkout that takes everything from a remote far away: S3 on loopback, behind a proxy
-that keeps each packet for half of a round trip. The server keeps no connection, so each question
-pays for one, which S3 spares."""
+"""A fresh checkout that takes everything from a distant remote.
+
+The remote is S3 on loopback, behind a proxy that delays each packet by half a round trip. The
+server closes each connection, so every request pays for a new one, which real S3 would save.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +24,18 @@ from pipeline.features.remote.remote import Remote, RemoteSettings
 from pipeline.store.digest import Digest
 from pipeline.store.store import Store
 
-SECONDS = {30: 4.0, 100: 6.0}  # to reach, by the milliseconds of a round trip
+SECONDS = {30: 4.0, 100: 6.0}  # targets, keyed by round trip in milliseconds
 _BUCKET = "benchmarks"
 _SIGNED_IN = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
 _REGION = {"AWS_DEFAULT_REGION": "eu-west-1", "AWS_EC2_METADATA_DISABLED": "true"}
 
 
 def remote(folder: Path, sizes: Sizes) -> Result:
-    """A checkout with neither `build/` nor a store, first looked at with `doit plan`, which is to
-    fetch no blob; the store that this leaves is not that of the build."""
+    """Measure a checkout with neither `build/` nor a store.
+
+    It runs `doit plan` first, which must fetch no blob. The build then starts with another empty
+    store.
+    """
     shipped = build(folder.parent / "shipped", sizes).exporters
     runs: dict[int, list[Run]] = {}
     plans: dict[int, Run] = {}
@@ -69,7 +74,7 @@ def _told(seconds: Iterable[float]) -> str:
 
 
 def _checkout(shipped: Checkout, root: Path, port: int) -> Checkout:
-    """A fresh checkout with an empty store, whose remote answers at a port."""
+    """Make a fresh checkout with an empty store, and its remote at a port."""
     fresh = replace(shipped.fresh(root), store=root / "empty-store")
     fresh.environment.update(_SIGNED_IN | _REGION)
     fresh.environment.update(
@@ -81,7 +86,7 @@ def _checkout(shipped: Checkout, root: Path, port: int) -> Checkout:
 
 
 def _fill(shipped: Checkout, endpoint: str) -> None:
-    """Push all that a store holds."""
+    """Push everything in a store."""
     import fsspec
 
     options = {
@@ -104,7 +109,7 @@ def _fill(shipped: Checkout, endpoint: str) -> None:
 
 @contextmanager
 def _s3_server(folder: Path) -> Iterator[int]:
-    """An S3 server of the extra `test`, in a process of its own."""
+    """Run an S3 server from the extra `test` in another process."""
     port = _free_port()
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     with open(folder / "server.log", "wb") as log:
@@ -130,7 +135,7 @@ def _free_port() -> int:
 
 @contextmanager
 def _delayed(port: int, round_trip: float) -> Iterator[int]:
-    """A port at which what answers at another one is `round_trip` seconds away."""
+    """Yield a port that forwards to another one with a delay of `round_trip` seconds."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
@@ -145,7 +150,7 @@ def _delayed(port: int, round_trip: float) -> Iterator[int]:
             await asyncio.gather(_pass_on(near, there), _pass_on(far, back))
 
     async def _pass_on(source: asyncio.StreamReader, to: asyncio.StreamWriter) -> None:
-        """Each packet waits for itself, so many are under way at a time."""
+        """Forward packets, each with a separate delay, so that many can be in flight at once."""
         ends = [loop.create_task(asyncio.sleep(0))]
 
         async def deliver(data: bytes, earlier: asyncio.Task[None]) -> None:

@@ -1,5 +1,7 @@
-"""A workspace of a thousand packages, and a family of hundreds: what it costs to find that nothing
-is to be done, in CPU time of one process."""
+"""A workspace of a thousand packages, and a family of hundreds, with nothing to do.
+
+It measures the CPU time of one process that finds this out.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +12,16 @@ from pathlib import Path
 from benchmarks.measure import BenchmarkError, Result, in_turns, rounded
 from benchmarks.workspaces import Checkout, Sizes, finished_checkout
 
-LIMITS = {"doit": 0.8, "doit plan": 1.2}  # seconds, to reach
+LIMITS = {"doit": 0.8, "doit plan": 1.2}  # targets in seconds
 FAMILY_LIMIT = 1.5
 OTHERS = ("doit list", "doit lower:package1", "doit explain package1", "doit cache stats")
 
 
 def scale(folder: Path, sizes: Sizes) -> Result:
-    """Raises BenchmarkError where there is something to do."""
+    """Measure a large workspace. Raises BenchmarkError if there is something to do."""
     packages, methods = sizes.scale
     checkout = finished_checkout(folder / "workspace", packages, methods)
-    first = checkout.doit()  # which reads all files, and remembers them
+    first = checkout.doit()  # reads all files and remembers them
     if not checkout.doit().output.startswith("up to date: "):
         raise BenchmarkError("the workspace is not up to date")
     seconds = {
@@ -42,9 +44,11 @@ def scale(folder: Path, sizes: Sizes) -> Result:
 
 
 def family_scale(folder: Path, sizes: Sizes) -> Result:
-    """Packages of one family against as many without one.
+    """Compare the packages of one family with as many packages without one.
 
-    Raises BenchmarkError where there is something to do."""
+    Raises:
+        BenchmarkError: there is something to do.
+    """
     one = finished_checkout(folder / "family", sizes.members, 1, "assistant")
     apart = finished_checkout(folder / "apart", sizes.members, 1)
     for checkout in (one, apart):

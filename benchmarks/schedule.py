@@ -1,5 +1,6 @@
-"""A model of a large build: how long workers of a cluster take for many methods, by the order in
-which actions start. Durations are drawn from a run's `timeline.json`.
+"""A model of a large build: how long the workers of a cluster need for many methods.
+
+It compares orders in which actions start. Durations are drawn from the `timeline.json` of a run.
 
     python -m benchmarks.schedule build/timeline.json
 """
@@ -17,12 +18,12 @@ from itertools import count
 from pathlib import Path
 
 KINDS = ("compile", "link", "validate")
-SIZES = (2, 3, 5, 10, 20)  # methods of a package
+SIZES = (2, 3, 5, 10, 20)  # methods per package
 
 
 @dataclass(frozen=True)
 class Package:
-    """Seconds that the compile actions of a package take, its link and its validation."""
+    """The seconds of a package's compile actions, of its link and of its validation."""
 
     compiles: Sequence[float]
     link: float
@@ -33,7 +34,7 @@ class Package:
         return sum(self.compiles) + self.link + self.validate
 
 
-Order = Callable[[float, int], float]  # of an action's seconds and number: the least starts first
+Order = Callable[[float, int], float]  # of an action's seconds and number: the lowest goes first
 ORDERS: Mapping[str, Order] = {
     "as they come": lambda seconds, number: number,
     "longest first": lambda seconds, number: -seconds,
@@ -41,7 +42,7 @@ ORDERS: Mapping[str, Order] = {
 
 
 def durations(timeline: Path) -> dict[str, list[float]]:
-    """Return the seconds of the actions of a run by kind, without what their workers imported."""
+    """Return the seconds of a run's actions by kind, without the imports of their workers."""
     events = json.loads(timeline.read_bytes())["traceEvents"]
     spans = [event for event in events if event["ph"] == "X"]
     imports = [event for event in spans if event["name"] == "import" and event["cat"] == "stage"]
@@ -57,8 +58,10 @@ def durations(timeline: Path) -> dict[str, list[float]]:
 def make_packages(
     found: Mapping[str, Sequence[float]], methods: int, spread: float, seed: int = 0
 ) -> list[Package]:
-    """Make packages of `methods` methods in all. All that a package takes is scaled by a factor,
-    log-normal with the standard deviation `spread`."""
+    """Make packages with `methods` methods in total.
+
+    All times of a package are scaled by a log-normal factor with the standard deviation `spread`.
+    """
     chance, made, left = random.Random(seed), [], methods
     while left:
         size = min(chance.choice(SIZES), left)
@@ -76,12 +79,14 @@ def make_packages(
 def in_waves(
     packages: Sequence[Package], workers: int, order: Order, each: float = 0.0, start: float = 5.0
 ) -> float:
-    """Return the seconds until all packages are validated, where all methods are compiled before
-    any package is linked, and all are linked before any is validated, as a build does.
+    """Return the seconds until all packages are validated, if a build proceeds in waves.
+
+    As in a build, all methods are compiled before any package is linked, and all packages are
+    linked before any is validated.
 
     Args:
-        each: seconds that every action takes beside its own.
-        start: seconds until workers have imported what they need.
+        each: additional seconds per action.
+        start: seconds until workers have finished their imports.
     """
     waves = [
         [seconds for package in packages for seconds in package.compiles],
@@ -101,8 +106,11 @@ def in_waves(
 def without_waves(
     packages: Sequence[Package], workers: int, order: Order, each: float = 0.0, start: float = 5.0
 ) -> float:
-    """Return the seconds where each package is linked and validated as soon as it can be; of what
-    is ready, the action goes first behind which the longest way to its package's end lies."""
+    """Return the seconds if each package is linked and validated as soon as possible.
+
+    Among the ready actions, the first to start is the one with the longest path to its package's
+    end.
+    """
     number = count()
     ready: list[tuple[float, int, float, Iterator[float], list[int]]] = []
 
@@ -131,8 +139,10 @@ SCHEDULES = {"in waves": in_waves, "without waves": without_waves}
 
 
 def report(found: Mapping[str, Sequence[float]], methods: int, workers: int) -> Iterator[str]:
-    """Yield the lines of the model: by spread, schedule and order, the seconds, and how much of the
-    workers' time is spent on actions."""
+    """Yield the lines of the model for each spread, schedule and order.
+
+    Each gives the seconds, and the share of the workers' time that actions use.
+    """
     for spread in (0.0, 1.0, 1.5):
         packages = make_packages(found, methods, spread)
         total = sum(package.seconds for package in packages)

@@ -1,7 +1,7 @@
-"""The packages of this repository, made by the plain script and by doit, whose store knows them.
+"""The packages of this repository, made by the plain script, and by doit from a filled store.
 
-Their models are Python files that export, which the plain script would have to run as well. It is
-given archives instead, which favours it. doit is measured with both.
+Their models are Python files that export, which the plain script would have to run as well. It gets
+archives instead, which favors it. doit is measured with both.
 """
 
 from __future__ import annotations
@@ -28,8 +28,11 @@ PLAIN = REPOSITORY / "benchmarks" / "plain.py"
 
 @dataclass(frozen=True)
 class Shipped:
-    """Both workspaces after a build, and the time of the plain script, taken once: it is the
-    longest of all that is measured. `same` of its `.pte` and `.ptd` files are also doit's."""
+    """Both workspaces after a build, and the time of the plain script.
+
+    The script is timed only once, since it takes longer than anything else. `same` counts its
+    `.pte` and `.ptd` files that equal doit's.
+    """
 
     exporters: Checkout
     archives: Checkout
@@ -40,7 +43,7 @@ class Shipped:
 
 
 def build(folder: Path, sizes: Sizes) -> Shipped:
-    """In `folder`; a second case finds what the first has built."""
+    """Build both workspaces in `folder`, or return them if an earlier case has built them."""
     if folder not in _built:
         shutil.rmtree(folder, ignore_errors=True)  # left by a build that failed
         folder.mkdir()
@@ -80,8 +83,10 @@ def _told(shipped: Shipped) -> dict[str, object]:
 
 
 def fresh_checkout(folder: Path, sizes: Sizes) -> Result:
-    """A checkout that was never built in, whose packages are all in the store. The slower of the
-    two forms of models is judged."""
+    """Measure a checkout without a build, whose packages are all in the store.
+
+    The slower of the two forms of models is judged.
+    """
     shipped = build(folder.parent / "shipped", sizes)
     runs: dict[str, list[Run]] = {}
     silent = True
@@ -111,13 +116,16 @@ def fresh_checkout(folder: Path, sizes: Sizes) -> Result:
 
 
 def exported_again(folder: Path, sizes: Sizes) -> Result:
-    """New archives of the same programs, in a workspace that is built. With exporters, whose files
-    are touched with a comment, doit also runs the exports, in `exporters_seconds`."""
+    """Measure new archives of the same programs, in a workspace that has been built.
+
+    With exporters, whose files get another comment, doit also runs the exports
+    (`exporters_seconds`).
+    """
     shipped = build(folder.parent / "shipped", sizes)
     archives = Checkout(_copy(shipped.archives, folder / "archives"), shipped.archives.store)
     exporters = Checkout(_copy(shipped.exporters, folder / "exporters"), shipped.exporters.store)
     for checkout in (archives, exporters):
-        checkout.doit("lower")  # files moved, and their digests are remembered anew
+        checkout.doit("lower")  # files moved, so their digests are remembered anew
     runs = []
     for repeat in range(sizes.repeats):
         _export_anew(archives, sizes, 1 + repeat)
@@ -152,7 +160,7 @@ def _copy(checkout: Checkout, root: Path) -> Path:
 
 
 def _export_anew(checkout: Checkout, sizes: Sizes, edition: int) -> None:
-    """Raises BenchmarkError where the bytes stay, which would measure nothing."""
+    """Export again. Raises BenchmarkError if the bytes stay the same: nothing to measure."""
     models = sorted((checkout.root / "models").glob("*.pt2"))
     before = [path.read_bytes() for path in models]
     export_archives(checkout, sizes.shipped, edition)
@@ -161,7 +169,7 @@ def _export_anew(checkout: Checkout, sizes: Sizes, edition: int) -> None:
 
 
 def _no_compile(checkout: Checkout) -> Run:
-    """Raises BenchmarkError where anything is compiled, linked or asked of the cache."""
+    """Run doit. Raises BenchmarkError if it compiles, links or queries the cache."""
     before = checkout.preprocessed()
     done = checkout.doit("lower")
     compiled = checkout.built("compile") + checkout.built("link")

@@ -1,5 +1,5 @@
-"""T5 (Raffel et al., 2019, https://arxiv.org/abs/1910.10683) with random weights, as small as the
-gallery's: modules of transformers, exported as it exports them."""
+"""T5 (Raffel et al., 2019, https://arxiv.org/abs/1910.10683) with random weights, as small as in
+the gallery: modules of transformers, exported as transformers exports them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SOURCE, CACHE = 48, 32  # tokens
 
 
 def export_methods() -> dict[str, ExportedProgram]:
-    """`encoder`, and `text_decoder` of a token over a static cache."""
+    """Export `encoder`, and `text_decoder` of one token over a static cache."""
     torch.manual_seed(0)
     config = T5Config(
         vocab_size=256,

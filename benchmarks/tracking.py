@@ -1,16 +1,16 @@
-"""What it costs to see all that an exporter reads, in warm processes of its own.
+"""The cost of seeing everything that an exporter reads, in separate warm processes.
 
     python -m benchmarks.tracking WORKSPACE STORE REPEATS
 
 Off: an exporter runs in a fork of this process, which stores its programs and inputs. On: the same,
-with all that tells its inputs: the fork is watched, by the kernel or by Python's audit events, its
-inputs are found and hashed, and recorded. This process collects garbage as a worker does, where
-torch's own objects are left alone: otherwise a fork copies their pages whenever it collects, which
-the one side does once more than the other. CPU time is judged, of this process and its children:
-the median of what one side takes more in a turn. Each time some memory is taken before, so that
-Python's arenas fill at other moments: how often one is given back and taken again is a matter of
-chance, and can cost a fork a tenth of its time, always the same side in one process. For the same
-reason there are several processes, one after the other, whose turns count together.
+but its inputs are traced as well: the kernel or Python's audit events watch the fork, and its
+inputs are found, hashed and recorded. This process collects garbage as a worker does, which leaves
+torch's objects alone: otherwise a fork copies their pages at each collection, and one side has one
+collection more than the other. The CPU time of this process and its children is judged: the median
+of what one side takes more in a turn. Before each run some memory is taken, so that Python's arenas
+fill up at other moments: how often one is freed and allocated again is random, and can cost a fork
+a tenth of its time, always on the same side within one process. For the same reason several
+processes run one after the other, and their turns count together.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from pipeline.store.store import Store
 
 LIMIT = 0.05
 VIEWS = ("kernel", "audit")
-_LEAST = 6  # seconds for which small exports are repeated in each process
+_LEAST = 6  # seconds to repeat small exports in each process
 
 
 def tracking(folder: Path, sizes: Sizes) -> Result:
-    """The model that it costs most is judged, by the view that costs more."""
+    """Judge the model with the highest cost, with whichever way of watching costs more."""
     checkout = shipped_exporters(folder / "workspace", sizes.shipped)
     command = [sys.executable, "-m", __name__, str(checkout.root), str(checkout.store)]
     command += [str(sizes.export_repeats), *models_of(sizes.shipped)]
@@ -74,11 +74,11 @@ def tracking(folder: Path, sizes: Sizes) -> Result:
     )
 
 
-# In the process that measures
+# Runs in the measuring process
 
 
 def main(root: Path, store: Path, repeats: int, models: list[str]) -> dict[str, Any]:
-    """Return CPU seconds by model and side, one for each repeat."""
+    """Return the CPU seconds of each repeat, by model and side."""
     import torch
 
     from pipeline.features.tracing.tracer import has_kernel_view
@@ -98,7 +98,7 @@ def _model(
 
     def timed(side: Callable[[str], None], repeat: int) -> float:
         shutil.rmtree(checkout.store, ignore_errors=True)
-        Store(checkout.store).put(b"")  # as in a store that was used before
+        Store(checkout.store).put(b"")  # as in a store that has been used
         chance = [bytes(size) for size in range(0, 480, 16) for _ in range(random.randrange(2000))]
         before = _cpu()
         with contextlib.redirect_stdout(sys.stderr):
@@ -107,7 +107,7 @@ def _model(
         return _cpu() - before
 
     for side in sides.values():
-        timed(side, 0)  # torch and ExecuTorch warm up
+        timed(side, 0)  # warms torch and ExecuTorch up
     taken = max(timed(side, 0) for side in sides.values())
     repeats = max(repeats, int(_LEAST / taken / len(sides)))
     with worker_process(seldom=True):
@@ -116,7 +116,7 @@ def _model(
 
 
 def _cpu() -> float:
-    """Return the CPU seconds of this process and of those of its children that have ended."""
+    """Return the CPU seconds of this process and its finished children."""
     kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     return sum(usage.ru_utime + usage.ru_stime for usage in map(resource.getrusage, kinds))
 

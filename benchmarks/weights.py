@@ -1,4 +1,4 @@
-"""New weights, and nothing else, against a cold build of the same archive by one worker."""
+"""A change to nothing but weights, against a cold build of the same archive by one worker."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ LIMIT, WHISPER_LIMIT = 0.25, 0.10
 
 
 def weights(folder: Path, sizes: Sizes) -> Result:
-    """A whole `doit -n 1 lower` each time, without validation.
+    """Measure a whole `doit -n 1 lower` each time, without validation.
 
-    Before, the package was built once, with other weights; by that it is learnt how they are
-    stored. In each turn every floating-point weight is another one, on both sides the
-    same; the cold side has an empty store. Both sides must write the same bytes.
+    The package was built once before with other weights, so it is known how weights are stored. In
+    each turn every floating-point weight changes, to the same value on both sides; the cold side
+    has an empty store. Both sides must write the same bytes.
 
-    Raises BenchmarkError where they don't, or where a method was lowered again.
+    Raises BenchmarkError if they don't, or if a method was lowered again.
     """
     sides = {package: _measure(folder / package, package, sizes) for package in sizes.retrained}
     shares = {package: _share(sides, package, "cpu") for package in sides}
@@ -39,7 +39,7 @@ def weights(folder: Path, sizes: Sizes) -> Result:
 
 
 def _measure(folder: Path, package: str, sizes: Sizes) -> tuple[list[Run], list[Run]]:
-    """Return the runs with new weights, and the cold ones."""
+    """Return the runs with new weights, and the cold runs."""
     folder.mkdir()
     warm = new_package(folder / "workspace", package)
     (archive,) = (warm.root / "models").glob("*.pt2")
@@ -67,9 +67,9 @@ def _measure(folder: Path, package: str, sizes: Sizes) -> tuple[list[Run], list[
 
 
 def change_weights(archive: Path, changed: Path, edition: int) -> None:
-    """Write an archive with other values in every floating-point tensor, those of an edition.
+    """Write an archive with new values in every floating-point tensor, determined by `edition`.
 
-    What methods share stays shared.
+    Tensors that methods share stay shared.
     """
     import torch
     from blake3 import blake3
@@ -85,7 +85,7 @@ def change_weights(archive: Path, changed: Path, edition: int) -> None:
             if (storage := values.untyped_storage().data_ptr()) in done:
                 continue
             done.add(storage)
-            # A weight that methods share was loaded for each of them.
+            # A weight that methods share is loaded once for each of them.
             digest = blake3(values.contiguous().reshape(-1).view(torch.uint8).numpy())
             digest.update(f"{name} {edition}".encode())
             seed = torch.Generator().manual_seed(int.from_bytes(digest.digest(length=7)))

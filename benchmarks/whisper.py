@@ -1,5 +1,5 @@
 """Whisper-tiny (Radford et al., 2022, https://arxiv.org/abs/2212.04356) with random weights: the
-shapes and operators of `openai/whisper-tiny` in transformers, which needs not be installed."""
+shapes and operators of `openai/whisper-tiny` in transformers, which need not be installed."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class Attention(nn.Module):
 
 
 class Layer(nn.Module):
-    """A layer of the encoder, or of the decoder, which also attends to the encoder's states."""
+    """A layer of the encoder or the decoder; the decoder's also attends to the encoder's states."""
 
     def __init__(self, crosses: bool) -> None:
         super().__init__()
         self.attention, self.crossing = Attention(), Attention() if crosses else None
         self.norms = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in range(2 + crosses))
         self.widen, self.narrow = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
-        for norm in self.norms:  # as trained ones are, no two alike
+        for norm in self.norms:  # like trained norms, no two alike
             nn.init.normal_(norm.weight, 1.0, 0.1)
             nn.init.normal_(norm.bias, 0.0, 0.1)
 
@@ -82,7 +82,7 @@ class Decoder(nn.Module):
 
 
 def export_methods() -> dict[str, ExportedProgram]:
-    """`encode`, and `decode` of the tokens so far, whose number is dynamic."""
+    """Export `encode`, and `decode` of the tokens so far, whose number is dynamic."""
     torch.manual_seed(0)
     encoder, decoder = (each.eval().requires_grad_(False) for each in (Encoder(), Decoder()))
     tokens, states = torch.ones(1, 5, dtype=torch.int64), torch.zeros(1, FRAMES // 2, WIDTH)

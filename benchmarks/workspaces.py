@@ -1,4 +1,4 @@
-"""Workspaces that are measured: doit in them as a user runs it, and how they are generated."""
+"""The workspaces of benchmarks: generates them and runs doit in them as a user would."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ _IMPORTED = re.compile(r"^import time:.*\| +(\S+)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Sizes:
-    """How large the cases are. `shipped` are the packages of this repository that are built."""
+    """The sizes of the cases. `shipped` lists this repository's packages to build."""
 
     packages: int = 100
     methods: int = 20
     scale: tuple[int, int] = (1000, 10)  # packages and methods
-    members: int = 200  # of a family
-    turns: int = 7  # of what takes less than a second
-    repeats: int = 3  # of what takes some
-    changed_of: int = 6  # methods, of which one is changed
+    members: int = 200  # packages of a family
+    turns: int = 7  # for runs under a second
+    repeats: int = 3  # for runs of some seconds
+    changed_of: int = 6  # methods, one of which changes
     layers: int = 24
     shipped: tuple[str, ...] = (
         "add_sub-xnnpack",
@@ -74,20 +74,20 @@ class Sizes:
         "whisper_tiny",
     )
     retrained_repeats: int = 3
-    overhead: tuple[str, ...] = ("vision",)  # shipped too, and without two equal partitions
+    overhead: tuple[str, ...] = ("vision",)  # a shipped package that has no two equal partitions
     overhead_repeats: int = 4
     export_repeats: int = 2
     export_processes: int = 6
     adapters: int = 3
     cluster: tuple[str, ...] = ("router", "vision", "vision-portable")
     cluster_repeats: int = 5
-    megabytes: int = 512  # of the file that is hashed
-    wide_megabytes: int = 64  # of weights in the method that has little else
-    weights: tuple[int, ...] = (512, 1024, 2048)  # MiB of methods that are weighed
+    megabytes: int = 512  # size of the hashed file
+    wide_megabytes: int = 64  # weights in the method that has little else
+    weights: tuple[int, ...] = (512, 1024, 2048)  # MiB of weights per method
     decoders: tuple[str, ...] = ("6M",)
     constants: tuple[int, ...] = (500, 1000, 2000)  # of one method
-    entries: int = 1_000_000  # of a store
-    growth: int = 1  # 0 for what CI counts
+    entries: int = 1_000_000  # results in a store
+    growth: int = 1  # 0 for the sizes of CI
 
 
 QUICK = Sizes(
@@ -123,15 +123,17 @@ QUICK = Sizes(
 
 @dataclass(frozen=True)
 class Checkout:
-    """A workspace in a folder, and the store that its builds use."""
+    """A workspace, and the store that its builds use."""
 
     root: Path
     store: Path
 
     @cached_property
     def environment(self) -> dict[str, str]:
-        """Processes run the `pipeline` that stands beside these benchmarks, with no settings but
-        the store: a Python that may not keep bytecode, say, starts more slowly."""
+        """Return an environment with the `pipeline` next to these benchmarks, and the store.
+
+        Other settings are left out: a Python that may not write bytecode starts more slowly.
+        """
         kept = {name: value for name, value in os.environ.items() if not _SETTINGS.fullmatch(name)}
         ours = {"PYTHONPATH": str(REPOSITORY), "PTE_PIPELINE_STORE": str(self.store)}
         return {**kept, **ours}
@@ -140,7 +142,7 @@ class Checkout:
         return run([sys.executable, "-m", "doit", *arguments], self.root, self.environment)
 
     def imported(self, *arguments: str) -> set[str]:
-        """The modules that a doit process imports; its workers' are not among them."""
+        """Return the modules that a doit process imports, not counting its workers."""
         command = [sys.executable, "-X", "importtime", "-m", "doit", *arguments]
         imported = set(_IMPORTED.findall(run(command, self.root, self.environment).output))
         if "pipeline.tasks" not in imported:
@@ -148,31 +150,33 @@ class Checkout:
         return imported
 
     def built(self, kind: str) -> list[str]:
-        """`package/method` of the actions of a kind that the last run did."""
+        """Return the `package/method` of each action of a kind that the last run performed."""
         actions = json.loads((self.root / "build" / "run.json").read_text())["actions"]
         done = [a for a in actions if a["kind"] == kind and a["outcome"] == "built"]
         return sorted("/".join(filter(None, (a["package"], a["method"]))) for a in done)
 
     def preprocessed(self) -> tuple[int, int]:
-        """Partitions that were found in the store, and that were not, over all its runs."""
+        """Return how many partitions were store hits and misses, over all runs of the store."""
         usage = read_usage(Store(self.store)).get("preprocess")
         return (usage.hits, usage.misses) if usage else (0, 0)
 
     def files(self) -> dict[str, bytes]:
-        """The packages' files, by their path in `build/`."""
+        """Return the packages' files, keyed by path in `build/`."""
         build = self.root / "build"
         found = sorted(build.glob("*/*.pt[de]"))
         return {str(path.relative_to(build)): path.read_bytes() for path in found}
 
     def fresh(self, root: Path) -> Checkout:
-        """A copy without anything that a build left."""
+        """Make a copy without any build results."""
         left = shutil.ignore_patterns("build", ".doit.sqlite3*")
         return Checkout(Path(shutil.copytree(self.root, root, ignore=left)), self.store)
 
 
 def quiet(imported: set[str]) -> bool:
-    """Whether a doit process neither imported torch nor started a worker, for which it would have
-    imported joblib."""
+    """Return whether a doit process avoided torch and workers.
+
+    Starting a worker would have imported joblib.
+    """
     return imported.isdisjoint({"torch", "executorch", "joblib"})
 
 
@@ -194,12 +198,15 @@ def write_config(
     path.write_text("\n".join(lines) + "\n")
 
 
-# What a finished build left, without the hours of building
+# Results of a finished build, without the hours of building
 
 
 def finished_checkout(root: Path, packages: int, methods: int, family: str = "") -> Checkout:
-    """Packages, each of a model of its own, as `doit` leaves them. Their sources, configs, keys
-    and records are real; what their files hold is not. All are of the `family`, if there is one."""
+    """Make packages, each with a separate model, in the state that `doit` leaves them in.
+
+    Their sources, configs, keys and records are real; the content of their files is not. All belong
+    to `family`, if it is given.
+    """
     from benchmarks.models import Affine, exported, write_archive
 
     checkout = new_checkout(root)
@@ -211,7 +218,7 @@ def finished_checkout(root: Path, packages: int, methods: int, family: str = "")
         write_config(checkout, f"package{number}", f"model{number}", names, family)
     archive.unlink()
     plan = plan_of(checkout)
-    for finish in (_finish_link, _finish_validation):  # which looks at what all have linked
+    for finish in (_finish_link, _finish_validation):  # validation needs the links of all
         for package in plan.packages:
             finish(plan, package)
     plan.remember()
@@ -219,7 +226,7 @@ def finished_checkout(root: Path, packages: int, methods: int, family: str = "")
 
 
 def _finish_link(plan: Plan, package: str) -> None:
-    """Records the results of linking."""
+    """Record the results of linking a package."""
     link = plan.link(package)
     assert link is not None
     records = dict.fromkeys((MANIFEST, CONTENTS, CONTRACT, SELECTION), "{}")
@@ -253,7 +260,7 @@ def _install(plan: Plan, action: Any, contents: Mapping[str, str], **more: Any) 
 
 
 def shipped_exporters(root: Path, packages: Sequence[str]) -> Checkout:
-    """As they are: models are Python files that export."""
+    """Make a workspace whose models are the repository's Python files that export."""
     checkout = new_checkout(root)
     _copy_configs(checkout, packages)
     for model in models_of(packages):
@@ -262,7 +269,7 @@ def shipped_exporters(root: Path, packages: Sequence[str]) -> Checkout:
 
 
 def shipped_archives(root: Path, packages: Sequence[str], store: Path) -> Checkout:
-    """With models that have been exported to archives."""
+    """Make a workspace whose models have been exported to archives."""
     checkout = new_checkout(root, store)
     _copy_configs(checkout, packages)
     export_archives(checkout, packages)
@@ -270,14 +277,16 @@ def shipped_archives(root: Path, packages: Sequence[str], store: Path) -> Checko
 
 
 def export_archives(checkout: Checkout, packages: Sequence[str], edition: int = 0) -> None:
-    """The same programs in every edition of their source, which differ in where it stands and in
-    the numbers of its lines, and so in the bytes of the archives."""
+    """Export the same programs in every edition of their source.
+
+    Editions differ in path and line numbers, and so in the bytes of the archives.
+    """
     from benchmarks.models import write_archive
 
     with tempfile.TemporaryDirectory() as folder:
         for model in models_of(packages):
             source = (REPOSITORY / "models" / f"{model}.py").read_text(encoding="utf-8")
-            path = Path(folder) / f"{model}.py"  # classes go by its name, as an exporter's do
+            path = Path(folder) / f"{model}.py"  # its name identifies classes, as in an exporter
             path.write_text("#\n" * edition + source, encoding="utf-8")
             write_archive(checkout.root / "models" / f"{model}.pt2", _export(path))
 
@@ -292,7 +301,7 @@ def _export(exporter: Path) -> dict[str, ExportedProgram]:
 
 
 def models_of(packages: Sequence[str]) -> list[str]:
-    """Packages are called `<model>` or `<model>-<variant>`."""
+    """Return the models of packages, which are named `<model>` or `<model>-<variant>`."""
     return sorted({package.partition("-")[0] for package in packages})
 
 
@@ -303,5 +312,5 @@ def _copy_configs(checkout: Checkout, packages: Sequence[str]) -> None:
 
 
 def plan_of(checkout: Checkout) -> Plan:
-    """Of a workspace whose store is not the one that the environment names."""
+    """Return the plan of a workspace, with the checkout's store and not the environment's."""
     return Plan(Workspace(checkout.root, Store(checkout.store), jobs=1))

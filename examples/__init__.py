@@ -1,3 +1,4 @@
-"""A gallery: models that nobody here wrote, each built as a package and compared with what
-ExecuTorch's own call makes of it. `python -m examples --help`; the results are in
-docs/guides/gallery.md."""
+"""A gallery of well-known models, each built as a package and compared with ExecuTorch's own call.
+
+See `python -m examples --help`; the results are in docs/guides/gallery.md.
+"""

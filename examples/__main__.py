@@ -1,9 +1,9 @@
 """Builds packages of the gallery and compares each with ExecuTorch's own call.
 
-python -m examples llama vit     these
-python -m examples --part        one of them: the commit's hash says which
-python -m examples --all         all of them, in about half an hour on two cores
-python -m examples --table       writes docs/guides/gallery.md from what was measured
+python -m examples llama vit     build these packages
+python -m examples --part        build one package, chosen by the commit's hash
+python -m examples --all         build all packages, in about half an hour on two cores
+python -m examples --table       write docs/guides/gallery.md from the records
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from examples import build, table
 
 
 def main() -> int:
-    """Return 1 where a package failed, differs from the joint call, or is not valid."""
+    """Run the command; return 1 if a package fails, differs from the joint call, or isn't valid."""
     parser = argparse.ArgumentParser(
         prog="python -m examples",
         description=__doc__,
@@ -41,14 +41,16 @@ def main() -> int:
 
 
 def turn(repository: Path = build.HERE) -> int:
-    """Return the hash of the commit as a number, which a shallow checkout knows too: the same
-    commit always builds the same package. It is 0 where there is no commit."""
+    """Return the hash of the commit as a number, or 0 if there is no commit.
+
+    Even a shallow checkout knows the hash, so the same commit always builds the same package.
+    """
     command = ["git", "-C", str(repository), "rev-parse", "--verify", "--quiet", "HEAD"]
     return int(subprocess.run(command, capture_output=True, text=True).stdout.strip() or "0", 16)
 
 
 def part(turn: int) -> str:
-    """Return the package of a turn; hashes fall on all of them alike."""
+    """Return the package for a hash; all packages are equally likely."""
     names = build.packages()
     return names[turn % len(names)]
 

@@ -1,5 +1,7 @@
-"""Builds packages by doit, compares their bytes with the oracle's, and keeps what was measured in
-`examples/build/gallery.json`."""
+"""Builds packages with doit and compares their bytes with the oracle's.
+
+The measurements are kept in `examples/build/gallery.json`.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,11 @@ RECORDS = HERE / "build" / "gallery.json"
 
 @dataclass(frozen=True)
 class Record:
-    """What was measured of one package. `seconds` and `joint_seconds` are CPU seconds of the build
-    from an empty store and of the oracle, each with all its processes."""
+    """The measurements of one package.
+
+    `seconds` and `joint_seconds` are the CPU seconds of the build from an empty store and of the
+    oracle, each including all processes.
+    """
 
     package: str
     methods: list[str]
@@ -35,7 +40,7 @@ class Record:
 
 
 class BuildError(Exception):
-    """doit or the oracle failed; the message is what it printed last."""
+    """doit or the oracle failed; the message is the last of its output."""
 
 
 def packages() -> list[str]:
@@ -45,10 +50,10 @@ def packages() -> list[str]:
 
 
 def build(package: str) -> Record:
-    """Build a package from an empty store, make it by the oracle too, and return the record.
+    """Build a package from an empty store and with the oracle, and return the record.
 
     Raises:
-        BuildError: one of them failed; where the validation failed, its message says so.
+        BuildError: one of them failed; if validation failed, the message says so.
     """
     with tempfile.TemporaryDirectory(prefix="gallery-") as folder:
         root = Path(folder)
@@ -70,7 +75,7 @@ def _built(package: str) -> Path:
 
 
 class _Command:
-    """Python, started in the workspace."""
+    """A Python process started in the workspace."""
 
     def __init__(self, *arguments: str, **environment: str) -> None:
         self._command = [sys.executable, *arguments]
@@ -84,7 +89,7 @@ class _Command:
         )
 
     def finish(self) -> float:
-        """Wait for it; return the CPU seconds of it and of its children. Raises BuildError."""
+        """Wait for the process; return its CPU seconds, children included. Raises BuildError."""
         _, status, usage = os.wait4(self._process.pid, 0)
         self._process.returncode = os.waitstatus_to_exitcode(status)
         self._output.seek(0)
@@ -126,12 +131,12 @@ def _worst_error(method: dict[str, Any]) -> float:
 
 
 def read_records() -> dict[str, Any]:
-    """Return the records of earlier builds, by package."""
+    """Return the records of earlier builds, keyed by package."""
     return json.loads(RECORDS.read_text()) if RECORDS.exists() else {}
 
 
 def keep(record: Record) -> None:
-    """Keep a record in the place of an earlier one of the same package."""
+    """Save a record, replacing an earlier one of the same package."""
     records = {**read_records(), record.package: asdict(record)}
     RECORDS.parent.mkdir(exist_ok=True)
     RECORDS.write_text(json.dumps(dict(sorted(records.items())), indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""Makes the Hugging Face folders that samples read: random weights, in safetensors.
+"""Makes the Hugging Face folders that the samples read: random weights, in safetensors.
 
 python examples/checkpoints.py
 """
@@ -12,7 +12,7 @@ FOLDER = Path(__file__).resolve().parent / "checkpoints"
 
 
 def make_qwen3(folder: Path) -> None:
-    """Write a small Qwen3: config.json, generation_config.json, model.safetensors."""
+    """Write a small Qwen3 as config.json, generation_config.json and model.safetensors."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 

@@ -1,3 +1,3 @@
-"""The doit tasks of the gallery: `doit validate:llama`, say, with the extra `gallery` installed."""
+"""The doit tasks of the gallery, such as `doit validate:llama`; they need the extra `gallery`."""
 
 from pte_pipeline.tasks import *

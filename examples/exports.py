@@ -1,6 +1,8 @@
-"""Programs of transformers' models as a user exports them: by transformers' own modules and
-`torch.export`, with no code of the build system. Each function returns the programs of a package,
-and its constant methods."""
+"""Programs of transformers models, exported as a user would, without the build system.
+
+They use transformers' modules and `torch.export` only. Each function returns the programs of a
+package, and its constant methods.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ def qwen3() -> Exported:
 
 
 def _language_model(model: Any, bos: int, eos: int) -> Exported:
-    """A prompt of any length, then a token a call, over a static cache."""
+    """Export a prompt of any length, then one token per call, over a static cache."""
     most = models.POSITIONS
     model.generation_config.use_cache = True
     model.generation_config.cache_implementation = "static"
@@ -87,7 +89,7 @@ def t5() -> Exported:
 
 
 class Named(nn.Module):
-    """Returns some outputs of a model of images, which are tensors where its own is a mapping."""
+    """Returns some outputs of an image model as tensors; the model itself returns a mapping."""
 
     def __init__(self, model: nn.Module, *names: str) -> None:
         super().__init__()

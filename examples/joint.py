@@ -1,11 +1,10 @@
-"""The oracle: a package of the gallery as a user of ExecuTorch's API makes it, without a build
-system.
+"""The oracle: makes a package of the gallery with ExecuTorch's API, without a build system.
 
     python examples/joint.py PACKAGE FILE
 
-It exports the programs and lowers all methods in one call, by the script that ExecuTorch ships for
-the example where there is one. Nothing of the build system can be imported in it: what its sources
-do for models of transformers, `exports.py` writes out.
+It exports the programs and lowers all methods in one call, with the script that ExecuTorch ships
+for the example if there is one. It can't import the build system: what that system's sources do for
+transformers models, `exports.py` spells out.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ Exported: TypeAlias = tuple[dict[str, ExportedProgram], dict[str, Any]]
 
 
 def export_package(package: str) -> Exported:
-    """Return the programs of a package, and its constant methods."""
+    """Return the programs of a package and its constant methods."""
     if package in WRITTEN_OUT:
         return getattr(importlib.import_module("exports"), package)()
     model = importlib.import_module(package)
@@ -89,7 +88,7 @@ def as_export_llama(programs: Any, constants: Any) -> ExecutorchProgramManager:
 
 
 def by_script(script: str) -> Callable[..., ExecutorchProgramManager]:
-    """Lower by a script of `executorch.examples.models`."""
+    """Lower with a script of `executorch.examples.models`."""
 
     def run(*exported: Any) -> ExecutorchProgramManager:
         module = importlib.import_module(f"executorch.examples.models.{script}")
@@ -98,7 +97,7 @@ def by_script(script: str) -> Callable[..., ExecutorchProgramManager]:
     return run
 
 
-# How packages are lowered that are not lowered by `lower` alone.
+# How to lower the packages for which `lower` alone isn't enough.
 OWN: dict[str, Callable[..., ExecutorchProgramManager]] = {
     "executorch_llama": as_export_llama,
     "gemma3": share_cache,
@@ -114,9 +113,9 @@ OWN: dict[str, Callable[..., ExecutorchProgramManager]] = {
 def main(package: str, file: Path) -> None:
     """Write the `.pte` of a package."""
     sys.modules["pipeline"] = None  # type: ignore[assignment]
-    sys.path[:0] = [str(HERE / "models"), str(HERE)]  # as doit's exporters find what they import
-    # And with one thread, as they are run: the last bits of weights that an exporter computes, as
-    # from batches for batch norms, depend on the number.
+    sys.path[:0] = [str(HERE / "models"), str(HERE)]  # where doit's exporters find imports, too
+    # With one thread, as the exporters run: the last bits of weights that an exporter computes, as
+    # from batches for batch norms, depend on the number of threads.
     torch.set_num_threads(1)
     made = OWN.get(package, lower)(*export_package(package))
     file.write_bytes(made.buffer)

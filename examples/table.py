@@ -1,4 +1,4 @@
-"""Writes docs/guides/gallery.md's table from the records of builds."""
+"""Writes the table in docs/guides/gallery.md from the records of builds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HEADINGS = (
 
 
 def table(records: dict[str, Any]) -> str:
-    """Return the table of all packages, in Markdown; one that was never built has an empty row."""
+    """Return the table of all packages in Markdown; packages never built have an empty row."""
     rows = [HEADINGS, tuple("---" for _ in HEADINGS)]
     for package in packages():
         record = records.get(package)
@@ -41,7 +41,7 @@ def _row(package: str, record: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _title(package: str) -> str:
-    """Return the beginning of the docstring of a package's exporter."""
+    """Return the beginning of the docstring of a package's exporter, up to a comma or a colon."""
     text = (HERE / "partition_configs" / f"{package}.yaml").read_text()
     model = next(line.split()[1] for line in text.splitlines() if line.startswith("model:"))
     path = HERE / "models" / f"{model}.py"
@@ -50,7 +50,7 @@ def _title(package: str) -> str:
 
 
 def write(records: dict[str, Any], page: Path = PAGE) -> None:
-    """Write the table into the page, between its marks."""
+    """Write the table into the page, between its markers."""
     text = page.read_text(encoding="utf-8")
     head, _, rest = text.partition(BEGIN)
     page.write_text(head + BEGIN + table(records) + END + rest.partition(END)[2], encoding="utf-8")

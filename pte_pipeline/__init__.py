@@ -1,8 +1,8 @@
-"""The public interface of pte-pipeline: what dodo files, exporters, plugins and scripts import.
+"""The public interface of pte-pipeline, for dodo files, exporters, plugins and scripts to import.
 
-`import pte_pipeline` imports nothing else: each name comes with its module when it is asked for.
-The objects are those of `pipeline`, the package itself, which a folder of that name can't hide from
-here.
+`import pte_pipeline` imports nothing else: each name is imported with its module on first use. The
+objects themselves live in the package `pipeline`. Importing them from here works even where a
+folder named `pipeline` hides that package.
 """
 
 from __future__ import annotations

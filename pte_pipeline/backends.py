@@ -1,7 +1,7 @@
-"""What a plugin describes a backend with: docs/guides/writing-a-backend.md.
+"""The names that a plugin needs to describe a backend: docs/guides/writing-a-backend.md.
 
-Nothing here imports torch. Plugins are imported while the catalogue is made, so these names come
-from where they are declared.
+Nothing here imports torch. Plugins are imported while the catalogue is being built, so these names
+are taken directly from the modules that define them.
 """
 
 from pte_pipeline.name_conflict import claim_pipeline

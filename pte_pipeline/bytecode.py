@@ -1,8 +1,9 @@
-"""Bytecode that is not of its source is not run.
+"""Keeps Python from running bytecode that doesn't match its source.
 
-Python takes a `.pyc` for any source of the same size and the same second. So a file that is patched
-in place, or put back, with its time kept would run as it was, under the key of what it is, since
-keys hold contents. The kernel's own times (ctime) tell: they can't be set.
+Python accepts a `.pyc` for any source with the same size and the same modification time, in
+seconds. A file that is patched or restored in place with its time preserved would therefore run its
+old code under the key of its new content, since keys hash contents. The kernel's change times
+(ctime) reveal such edits, because no program can set them.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ _copied_well: tuple[str, ...] = ()
 
 
 def check_bytecode(copied_well: Sequence[str] = (os.sep,)) -> None:
-    """Import with bytecode that is younger than its source from now on, in this process.
+    """From now on, load only bytecode that is younger than its source, in this process.
 
-    Any other is written anew, as Python does for a source of another size. An environment that was
-    copied, or unpacked from an image, gives both a time of their own.
+    Any other bytecode is compiled again, as Python does when the size of a source changes. Copying
+    an environment, or unpacking it from an image, gives both files new change times.
 
     Args:
-        copied_well: folders whose sources are known to be as they were installed. There bytecode
-            that was copied within a minute of its source is believed.
+        copied_well: folders whose sources are known to be as installed. Bytecode there is trusted
+            if it was copied within a minute of its source.
     """
     global _copied_well
     _copied_well = tuple(folder.rstrip(os.sep) + os.sep for folder in copied_well)
@@ -41,7 +42,7 @@ def _read_checked(loader: SourceFileLoader, path: str) -> bytes:
 
 
 def is_outdated(source: str, bytecode: str) -> bool:
-    """Tell whether a source may have changed since its bytecode was made. Raises OSError."""
+    """Return whether a source may have changed since its bytecode was compiled. Raises OSError."""
     changed, made = os.stat(source).st_ctime_ns, os.stat(bytecode)
     if made.st_ctime_ns > changed:
         return False

@@ -1,8 +1,9 @@
-"""The program `pte`: doit's command line for workspaces, which answers in any other folder too;
-and whose workspace a folder is in. Nothing of doit is imported before it is needed.
+"""The program `pte`: doit's command line for workspaces, which also works in any other folder.
 
-`pte lower` is `doit lower`. doit itself answers `doit --version` and `doit --help` before it looks
-at commands of plugins, so these two are ours only here.
+This module also finds the workspace of a folder. It imports doit only when needed.
+
+`pte lower` is `doit lower`. doit itself handles `doit --version` and `doit --help` before it
+consults the commands of plugins, so only `pte` can answer these two for the pipeline.
 """
 
 from __future__ import annotations
@@ -24,22 +25,22 @@ _DISTRIBUTIONS = ("executorch", "torch", "doit")
 
 
 def main() -> int:
-    """Run a command line; return its exit status."""
+    """Run the command line and return its exit status."""
     words = sys.argv[1:]
     if words[:1] in (["--version"], ["-V"]):
         print(*describe_versions(), sep="\n")
         return 0
     if words[:1] == ["--help"]:
         words = ["help"]
-    elif words and words[0].startswith("-k"):  # before a command, doit's loader takes it
+    elif words and words[0].startswith("-k"):  # before any command, doit's loader would take it
         words.insert(0, "run")
-    elif words[:1] == ["_complete"]:  # by the shell, at each Tab
+    elif words[:1] == ["_complete"]:  # called by the shell at each Tab
         return _complete(words[1:])
-    from doit.doit_cmd import DoitMain  # which takes a tenth of a second
+    from doit.doit_cmd import DoitMain  # takes a tenth of a second
 
     DoitMain.BIN_NAME = PROGRAM
     try:
-        doit = DoitMain()  # which reads pyproject.toml of this folder
+        doit = DoitMain()  # reads this folder's pyproject.toml
     except tomllib.TOMLDecodeError as error:
         mistake = f"pyproject.toml: is not valid TOML: {error} [{_INVALID_SETTINGS}]"
         print(f"ERROR: {mistake}", file=sys.stderr)
@@ -48,8 +49,10 @@ def main() -> int:
 
 
 def describe_versions() -> Iterator[str]:
-    """Yield a line for this package, then one for each that decides what it does, without importing
-    them."""
+    """Yield the version of this package, then of each package that affects what it builds.
+
+    Nothing is imported to find them out.
+    """
     yield f"pte-pipeline {version('pte-pipeline')}"
     for name in _DISTRIBUTIONS:
         try:
@@ -59,7 +62,7 @@ def describe_versions() -> Iterator[str]:
 
 
 def _complete(words: list[str]) -> int:
-    """Print what may stand in place of the last word, where the installation has help."""
+    """Print completions of the last word; return 1 if the `help` feature isn't installed."""
     claim_pipeline()
     try:
         candidates = import_module("pipeline.features.help.candidates")
@@ -72,8 +75,10 @@ def _complete(words: list[str]) -> int:
 
 
 def find_dodo(name: str = DODO) -> Path | None:
-    """Return the dodo file of this name; of doit's default name, the nearest one in this folder or
-    above, if there is one."""
+    """Return the dodo file of this name, or None if there is none.
+
+    The default name is looked up in this folder and then in each of its parents.
+    """
     folder = Path.cwd()
     if name != DODO:
         return folder / name
@@ -84,8 +89,11 @@ def find_dodo(name: str = DODO) -> Path | None:
 
 
 def is_ours(dodo: Path) -> bool:
-    """Tell whether a dodo file takes the tasks of this package: by the public name, or from
-    `pipeline.tasks` where no module beside the file is called so."""
+    """Return whether a dodo file takes its tasks from this package.
+
+    It names either `pte_pipeline.tasks`, or `pipeline.tasks` if no local module of that name hides
+    it.
+    """
     with suppress(OSError):
         text = dodo.read_bytes()
         if b"pte_pipeline.tasks" in text:

@@ -1,4 +1,4 @@
-"""What a device is made with: docs/guides/writing-a-device.md."""
+"""The names that a plugin needs to describe a device: docs/guides/writing-a-device.md."""
 
 from pte_pipeline.name_conflict import claim_pipeline
 

@@ -1,13 +1,14 @@
-"""The door from doit to this package: six of doit's commands, as entry points of `doit.COMMAND`.
+"""doit's way into this package: six of its commands, as entry points of `doit.COMMAND`.
 
-doit looks entry points up wherever it is started. So each command here asks first whose command
-line it has. In a workspace of ours, and where there is no dodo file at all (for `doit init` and
-`doit help`), `pipeline.cli.workspace_commands` takes over; in every other project the command is
-doit's own and nothing else of this package is imported: `pipeline` means the project's own.
+doit looks up entry points wherever it is started, so each command here first asks whose command
+line it is running. In one of our workspaces, or where there is no dodo file at all (for `doit init`
+and `doit help`), `pipeline.cli.workspace_commands` takes over. In any other project the command is
+doit's original and nothing else of this package is imported: there, `pipeline` means the project's
+module of that name.
 
-No other door leads there. doit looks for commands, and reads their options, before it imports a
-dodo file; a `COMMAND` section in a file of settings would be one more file that each workspace
-needs, and works in no folder below.
+Entry points are the only way in: doit looks up commands and reads their options before it imports a
+dodo file. A `COMMAND` section in a settings file would be one more file that each workspace needs,
+and would not apply in subfolders.
 """
 
 from __future__ import annotations
@@ -31,14 +32,16 @@ from pte_pipeline.import_path import is_untrusted, leave_workspace_out
 from pte_pipeline.name_conflict import claim_pipeline
 
 _TASKS = "pipeline.cli.tasks"
-_INTERRUPTED = 128 + signal.SIGINT  # as shells give it
+_INTERRUPTED = 128 + signal.SIGINT  # as shells report it
 _TAKES_OVER = "pipeline.cli.workspace_commands"
 
 
 @contextmanager
 def _ending_quietly() -> Iterator[None]:
-    """Let Ctrl-C end the process at once while it only imports: it has nothing to close, and a
-    traceback through half of an import helps nobody."""
+    """Let Ctrl-C end the process at once during imports.
+
+    There is nothing to close yet, and a traceback from the middle of an import helps nobody.
+    """
     is_ours = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGINT)
     if not is_ours or handler is not signal.default_int_handler:
@@ -53,7 +56,7 @@ def _ending_quietly() -> Iterator[None]:
 
 @contextmanager
 def _without_collection() -> Iterator[None]:
-    """Look for no garbage while only importing, which leaves none: 11 ms of a no-op run."""
+    """Disable garbage collection during imports, which leave no garbage; saves 11 ms per no-op."""
     gc.disable()
     try:
         yield
@@ -62,7 +65,7 @@ def _without_collection() -> Iterator[None]:
 
 
 class _Door:
-    """A command of doit's that leaves the command line of a workspace to this package."""
+    """A doit command that hands the command lines of workspaces over to this package."""
 
     bin_name: str
     cmdparser: Any
@@ -72,7 +75,7 @@ class _Door:
     def __init__(self, **options: Any) -> None:
         loader = options.get("task_loader")
         if is_untrusted() and getattr(loader, "namespace", None) is None:
-            # doit.cfg and [tool.doit] name dodo files, loaders, reporters: whatever is code.
+            # doit.cfg and [tool.doit] can name dodo files, loaders and reporters, all of them code.
             options["config"] = {}
             options["task_loader"] = get_loader({}, None, options.get("cmds"))
         super().__init__(**options)
@@ -84,21 +87,21 @@ class _Door:
         if not self._leads_to_workspace(dodo):
             if self.bin_name != PROGRAM:
                 return super().parse_execute(in_args)  # type: ignore[misc]
-            dodo = None  # of another project: commands that need no workspace work beside it
+            dodo = None  # another project's: only commands that need no workspace work there
         try:
             with _ending_quietly(), _without_collection():
                 check_bytecode()
                 claim_pipeline()
                 take_over = import_module(_TAKES_OVER)
             return take_over.run_command(self, list(in_args), dodo)
-        except KeyboardInterrupt:  # where nothing had to be closed
+        except KeyboardInterrupt:  # there was nothing to close
             return _INTERRUPTED
 
     def _dodo_name(self, words: Sequence[str]) -> str:
-        """Return the name of the dodo file, as options, settings or the environment have it."""
+        """Return the name of the dodo file, from the options, the settings or the environment."""
         try:
             options, _ = self.cmdparser.parse(words)
-        except CmdParseError:  # options that only our commands have
+        except CmdParseError:  # options that only our commands know
             options, _ = self.cmdparser.parse([])
         name: str = {**options, **self.opt_vals}.get("dodoFile", DODO)
         return name
@@ -107,12 +110,12 @@ class _Door:
         namespace = getattr(self.loader, "namespace", None)
         if namespace is None:
             return dodo is None or is_ours(dodo)
-        # `doit.run(globals())` gives the tasks without a file.
+        # `doit.run(globals())` passes the tasks in without a file.
         return any(getattr(value, "__module__", "") == _TASKS for value in namespace.values())
 
 
 class Run(_Door, cmd_run.Run):  # type: ignore[misc]
-    """`doit run`, which is what `doit` alone and `doit TASK` are."""
+    """`doit run`, which `doit` alone and `doit TASK` stand for."""
 
 
 class List(_Door, cmd_list.List):  # type: ignore[misc]
@@ -132,8 +135,11 @@ class Clean(_Door, cmd_clean.Clean):  # type: ignore[misc]
 
 
 def _help_purpose() -> str:
-    """Return the line of `doit --help` for `doit help`: there doit lists the commands that it
-    knows, whatever entry points say, so in a workspace it points to the list of all of them."""
+    """Return the line of `doit --help` about `doit help`.
+
+    `doit --help` lists only doit's built-in commands, whatever the entry points say, so in a
+    workspace this line points to the list of all commands.
+    """
     dodo = find_dodo()
     if dodo is None or is_ours(dodo):
         return "show the commands of a workspace: lower, validate, plan, explain, ..."

@@ -1,4 +1,4 @@
-"""What a feature of another distribution is declared with: docs/guides/writing-a-feature.md."""
+"""The names that declare a feature of another distribution: docs/guides/writing-a-feature.md."""
 
 from pte_pipeline.name_conflict import claim_pipeline
 

@@ -1,4 +1,4 @@
-"""Model sources for models of transformers: docs/guides/transformers.md."""
+"""Model sources for transformers models: docs/guides/transformers.md."""
 
 from pte_pipeline.name_conflict import claim_pipeline
 

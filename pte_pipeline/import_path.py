@@ -1,7 +1,7 @@
-"""Where modules are looked for in an untrusted build: not in the workspace.
+"""Keeps the workspace off the module search path in untrusted builds.
 
-There a file of a stranger's that is called as an installed module is (`filelock.py`) would be
-imported in its place, by the process that builds and by its workers.
+Otherwise a file in an untrusted workspace that shares its name with an installed module
+(`filelock.py`) would be imported in its place, by the building process and by its workers.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ SAFE_PATH = "PYTHONSAFEPATH"
 
 
 def is_untrusted() -> bool:
-    """Tell whether the build is one of a stranger's change."""
+    """Return whether this build is untrusted, as for a change from an outside contributor."""
     return os.environ.get("PTE_PIPELINE_UNTRUSTED", "") not in ("", "0", "false")
 
 
 def leave_workspace_out(root: Path) -> None:
-    """Look for no module in a workspace, its folder of models, or the folder of this process. The
-    environment's own folder may be inside of it."""
+    """Take the workspace, its folder of models and the current folder off the module search path.
+
+    The environment's folders stay, even if they lie inside the workspace.
+    """
     here = os.path.realpath(os.curdir)
     root_folder = os.path.realpath(root)
     folders = {here, root_folder, os.path.join(root_folder, "models")}
@@ -32,12 +34,12 @@ def leave_workspace_out(root: Path) -> None:
 
 
 def begin_worker(is_users: bool, copied_well: Sequence[str]) -> None:
-    """Begin a worker, before anything of this package is unpickled there.
+    """Set a worker up, before anything of this package is unpickled there.
 
     Args:
-        copied_well: as `check_bytecode` takes them.
-        is_users: whether the variable by which it was started safely is the user's; otherwise it is
-            taken away, since exporters may look at the environment.
+        copied_well: as for `check_bytecode`.
+        is_users: whether the user set the variable that started the worker safely. If not, it is
+            removed again, since exporters may read the environment.
     """
     if not is_users:
         os.environ.pop(SAFE_PATH, None)

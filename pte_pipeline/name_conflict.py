@@ -1,7 +1,7 @@
-"""Finds the package `pipeline` beside this one, where a team's own `pipeline/` comes before it.
+"""Finds our package `pipeline`, even if a team's `pipeline/` comes first on the module search path.
 
-The folder of a script, or of a dodo file, is searched for modules before what is installed. This
-module imports nothing else of the distribution.
+Python searches the folder of a script or a dodo file before the installed packages. This module
+imports nothing else of the distribution.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 class _NeighborFinder:
-    """Finds `pipeline` beside `pte_pipeline`, and nothing else."""
+    """A finder of the package `pipeline` next to `pte_pipeline`, and of no other module."""
 
     @staticmethod
     def find_spec(
@@ -31,13 +31,13 @@ class _NeighborFinder:
 
 
 def claim_pipeline(tell: bool = False) -> None:
-    """Let `pipeline` be this distribution's package in this process, wherever else it is found.
+    """Make `pipeline` mean this distribution's package in this process, whatever else is found.
 
     Args:
-        tell: log a line if that hides another module from here on.
+        tell: log a line if that hides another module from now on.
 
     Raises:
-        ImportError: another module of this name is imported already.
+        ImportError: another module of this name has already been imported.
     """
     loaded = sys.modules.get(NAME)
     if loaded is not None:
@@ -61,13 +61,16 @@ def find_hidden() -> Path | None:
 
 
 def is_package(place: Path | None) -> bool:
-    """Tell whether a folder is this package; one that is spelled so is not looked at, as what an
-    exporter looks at is its input."""
+    """Return whether a folder is this package.
+
+    A path that is spelled like the package is not resolved, since any file that an exporter looks
+    at counts as its input.
+    """
     return place == PACKAGE or (place is not None and place.resolve() == PACKAGE.resolve())
 
 
 def _find_place(spec: ModuleSpec | None) -> Path | None:
-    """Return the folder of a package, or the file of another module; None without one."""
+    """Return the folder of a package or the file of another module, or None if there is neither."""
     if spec is None:
         return None
     folders = list(spec.submodule_search_locations or ())
@@ -80,6 +83,6 @@ def describe_hidden(place: str) -> str:
 
 
 def describe_conflict(place: Path | None) -> str:
-    """Describe what keeps this package from being imported."""
+    """Return a message that names the module hiding this package."""
     what = place or f"a module `{NAME}` without a file"
     return f"{what} hides the package `{NAME}` of pte-pipeline in this process: rename it"

@@ -1,4 +1,4 @@
-"""`python -m pte_pipeline.schema [FILE]` writes the JSON Schema of package configs, for editors."""
+"""`python -m pte_pipeline.schema [FILE]` writes the JSON Schema of package configs for editors."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The doit tasks: a `dodo.py` says `from pte_pipeline.tasks import *`."""
+"""The doit tasks, for a `dodo.py` to import: `from pte_pipeline.tasks import *`."""
 
 from pte_pipeline.name_conflict import claim_pipeline
 

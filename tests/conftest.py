@@ -1,4 +1,4 @@
-"""Fixtures: workspaces that tests build in. The larger builds are made once."""
+"""Fixtures: workspaces for tests to build in. Larger builds are made only once."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.support.quick_torch import make_torch_quick
 
 
 def pytest_configure():
-    # How long an example takes is the machine's business.
+    # How long an example takes depends on the machine.
     settings.register_profile("any", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("any")
 
 
-# Files that take longest, most first. They are begun first, as no processor may be idle while the
-# other one has such a file left.
+# The slowest files, longest first. They start first, so that no processor ends up idle while
+# another one still has such a file to run.
 LONGEST = (
     "packages", "mutations", "deletion", "cluster", "blocks_run", "upgrade", "kills", "prover",
     "driver", "quantize", "upstream", "apple", "openvino", "arm", "damage", "tutorial", "vulkan",
@@ -39,8 +39,10 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
-    """Keep the garbage collector off what was imported: 400,000 objects that it would look through
-    again and again while programs are lowered."""
+    """Keep the garbage collector away from what has been imported.
+
+    Otherwise it scans these 400,000 objects over and over while programs are lowered.
+    """
     if "torch" in sys.modules:
         make_torch_quick()
     gc.collect()
@@ -49,8 +51,7 @@ def pytest_collection_finish():
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item):
-    """Hold a test that errors.toml names to the messages that it provokes, so that what the docs
-    quote is real."""
+    """Check that a test that errors.toml names provokes its messages, so that quotes are real."""
     messages = find_expected(item.nodeid)
     if not messages:
         return (yield)
@@ -63,13 +64,13 @@ def pytest_runtest_call(item):
 
 @pytest.fixture
 def bench(tmp_path):
-    """Makes a bench of a sample workspace."""
+    """Return a function that makes a bench of a sample workspace."""
     return lambda sample: bench_of(sample, tmp_path)
 
 
 @pytest.fixture(scope="session")
 def endpoint():
-    """The address of an S3 server."""
+    """Yield the address of an S3 server."""
     from moto.server import ThreadedMotoServer
 
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
@@ -100,7 +101,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def gcs(monkeypatch):
-    monkeypatch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")  # read when it is imported
+    monkeypatch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")  # read on import
     pytest.importorskip("gcsfs")
     pytest.importorskip("gcp_storage_emulator")
     from tests.support.sites import serve_gcs
@@ -128,7 +129,7 @@ def azure(_azure):
 @pytest.fixture
 def hf(monkeypatch):
     constants = pytest.importorskip("huggingface_hub.constants")
-    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)  # which needs its own server
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)  # Xet needs another server
     from tests.support.hub_api import serve_hub
 
     with serve_hub() as site:
@@ -154,7 +155,7 @@ def webdav(tmp_path):
         yield site
 
 
-# tests/features/remote/test_http.py has a small test of them in each run of the slow tests.
+# Each run of the slow tests has a small test of them, in tests/features/remote/test_http.py.
 _RARE = (pytest.mark.slow, pytest.mark.release)
 RARE_SITES = [pytest.param(name, marks=_RARE) for name in ("azure", "gcs", "hf", "http", "webdav")]
 
@@ -166,7 +167,7 @@ def site(request):
 
 @pytest.fixture(scope="session")
 def _built(tmp_path_factory, worker_id):
-    """The sample `pair` after a first run, made once for all of pytest's processes."""
+    """The sample `pair` after its first run, made once for all pytest processes."""
     shared = tmp_path_factory.getbasetemp()
     if worker_id != "master":
         shared = shared.parent
@@ -182,5 +183,5 @@ def _built(tmp_path_factory, worker_id):
 
 @pytest.fixture
 def built(_built, tmp_path):
-    """A copy of the sample `pair` as a first run left it, its store included."""
+    """A copy of the sample `pair` after its first run, including its store."""
     return Bench(Path(shutil.copytree(_built.root, tmp_path / "pair")), _built.output)

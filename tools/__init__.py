@@ -1,1 +1,1 @@
-"""Scripts for those who work on this repository; nothing of the package imports them."""
+"""Scripts for maintainers of this repository; no module of the package imports them."""

@@ -1,9 +1,9 @@
-"""Describe the callables that options are passed to: `python -m tools.describe_constructors`.
+"""Describe the callables that take options: `python -m tools.describe_constructors`.
 
-Writes constructors.json into the folder of each family of backends, which the plan reads instead of
-importing torch; with another release of ExecuTorch than the first, what differs in it.
-Everything is read out of the installed source and nothing of it is imported: some backends can't be
-imported without a vendor's SDK, and Qualcomm's tries to download its own.
+Writes constructors.json into the folder of each family of backends, so that the plan needn't import
+torch. With an ExecuTorch release other than the first, it writes only the differences from the
+first. It reads the installed source and imports none of it: some backends can't be imported without
+a vendor's SDK, and Qualcomm's tries to download one.
 """
 
 from __future__ import annotations
@@ -25,9 +25,13 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def description(targets: Iterable[str]) -> dict[str, Any]:
-    """Return the versions of the packages, and target to parameters or keys: [] for the target of a
-    backend that the installed release lacks. Raises LookupError for any other target that is not in
-    the installed source."""
+    """Return the versions of the packages, and the parameters or keys of each target.
+
+    A target has [] if the installed release lacks its backend.
+
+    Raises:
+        LookupError: any other target is missing from the installed source.
+    """
     described = {target: describe_present(target) for target in sorted(set(targets))}
     return _add_versions(described)
 
@@ -50,7 +54,7 @@ def targets(family: str) -> list[str]:
 
 
 def describe_present(target: str) -> list[dict[str, Any]]:
-    """Return `describe(target)`; [] for a target of a backend that the installed release lacks."""
+    """Return `describe(target)`, or [] if the installed release lacks the target's backend."""
     stages = [stage for row in constructors() if row.target == target for stage in row.stages]
     backends = {stage.partition(".")[0] for stage in stages}
     if backends and backends <= installed_release().lacks.keys():
@@ -59,8 +63,11 @@ def describe_present(target: str) -> list[dict[str, Any]]:
 
 
 def describe(target: str) -> list[dict[str, Any]]:
-    """Return the parameters of `module:function`, `module:Class` or `module:Class.method`. With
-    `[expression]` behind it, which is a mapping or a key there, return the keys that are read."""
+    """Return the parameters of `module:function`, `module:Class` or `module:Class.method`.
+
+    A target may end in `[expression]`, naming a mapping or a key of one. Then return the keys that
+    the code reads.
+    """
     module, _, rest = target.partition(":")
     path, _, expression = rest.removesuffix("]").partition("[")
     tree = ast.parse(source_of(module).read_text(encoding="utf-8"))
@@ -85,7 +92,7 @@ def describe(target: str) -> list[dict[str, Any]]:
 
 
 def members(target: str) -> list[str]:
-    """Return the names of an enumeration `module:Class`, in their order."""
+    """Return the names of an enumeration `module:Class`, in order."""
     module, _, name = target.partition(":")
     found = _find(ast.parse(source_of(module).read_text(encoding="utf-8")).body, name)
     if not isinstance(found, ast.ClassDef):
@@ -95,8 +102,11 @@ def members(target: str) -> list[str]:
 
 
 def source_of(module: str) -> Path:
-    """Return the file of a module of an installed package, without importing it. Raises LookupError
-    where there is none."""
+    """Return the file of an installed package's module, without importing it.
+
+    Raises:
+        LookupError: there is no such file.
+    """
     package, *rest = module.split(".")
     for folder in package_folders(package):
         path = folder.joinpath(*rest)
@@ -132,7 +142,7 @@ def _parameters(function: _Function, method: bool) -> Iterator[dict[str, Any]]:
 
 
 def _fields(dataclass: ast.ClassDef) -> Iterator[dict[str, Any]]:
-    """Yield the fields of a dataclass, or of a class of attrs, that its constructor takes."""
+    """Yield the constructor's fields of a dataclass or an attrs class."""
     for node in dataclass.body:
         if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
             continue
@@ -146,9 +156,11 @@ def _fields(dataclass: ast.ClassDef) -> Iterator[dict[str, Any]]:
 
 
 def _keys(module: ast.Module, scope: ast.AST, expression: str) -> Iterator[dict[str, Any]]:
-    """Yield the keys with which a mapping is read, `options["key"]`, `options.get("key", default)`
-    and `"key" in options`, or to which a key is compared, `spec.key == "key"` and `spec.key in
-    keys`; each once, in the order of the source."""
+    """Yield each key that the code reads from a mapping or compares with, in source order.
+
+    Reads are `options["key"]`, `options.get("key", default)` and `"key" in options`; comparisons
+    are `spec.key == "key"` and `spec.key in keys`.
+    """
     constants = {**_constants(module.body), **_constants(ast.walk(scope))}
     found: dict[str, ast.expr | None] = {}
     nodes = [node for node in ast.walk(scope) if isinstance(node, ast.expr)]
@@ -174,7 +186,7 @@ def _keys(module: ast.Module, scope: ast.AST, expression: str) -> Iterator[dict[
 
 
 def _constants(nodes: Iterable[ast.AST]) -> dict[str, ast.expr]:
-    """Return the values of names that are assigned once and for all."""
+    """Return the values of the names that are assigned."""
     return {
         target.id: node.value
         for node in nodes
@@ -185,7 +197,7 @@ def _constants(nodes: Iterable[ast.AST]) -> dict[str, ast.expr]:
 
 
 def _values(key: ast.expr, constants: Mapping[str, ast.expr]) -> list[str]:
-    """Return the texts that a key can be; [] where the source does not say."""
+    """Return the strings that a key can be, or [] if the source doesn't say."""
     if isinstance(key, ast.Name) and key.id in constants:
         key = constants[key.id]
     try:
@@ -203,8 +215,7 @@ def _parameter(each: ast.arg, kind: str, default: ast.expr | None) -> dict[str, 
 
 
 def _default(node: ast.expr | None) -> dict[str, Any]:
-    """Return the value of a default where that is plain JSON, else its code; {} without a
-    default."""
+    """Return a default as plain JSON if possible, otherwise as code; {} if there is none."""
     if node is None:
         return {}
     try:
@@ -216,8 +227,10 @@ def _default(node: ast.expr | None) -> dict[str, Any]:
 
 
 def texts() -> dict[Path, str]:
-    """Return the content of each family's file; with another release than the first, that of the
-    one file that says what differs."""
+    """Return the content of each family's file.
+
+    With a release other than the first, return that of the one file that lists the differences.
+    """
     release = installed_release()
     if release != RELEASES[0]:
         return {release.constructors: _to_text(_find_differences())}
@@ -230,7 +243,7 @@ def texts() -> dict[Path, str]:
 
 
 def _find_differences() -> dict[str, Any]:
-    """Return the description of what is not in the families' files as it is in this release."""
+    """Return the descriptions that this release changes from those in the families' files."""
     all_targets = [target for family in find_families() for target in targets(family)]
     installed = description(all_targets)["callables"]
     for path in find_files(DESCRIPTION):

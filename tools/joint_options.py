@@ -1,8 +1,7 @@
-"""Writes the table of ExecuTorch's parameters and our keys,
-docs/reference/executorch-parameters.md.
+"""Writes the table that maps ExecuTorch's parameters to config keys.
 
-`python -m tools.joint_options` makes it of joint_options.toml, and of what the catalogue says of
-partitioners. Reads no ExecuTorch.
+`python -m tools.joint_options` makes docs/reference/executorch-parameters.md from
+joint_options.toml and from the catalogue's partitioners. It doesn't read ExecuTorch.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ NOT_OFFERED = "not offered: "
 
 
 def joint_parameters() -> dict[str, dict[str, str]]:
-    """Return what is said for each parameter that the installed release has, by `module:callable`
-    and parameter."""
+    """Return the table's text for each parameter of the installed release, by `module:callable`."""
     parameters: dict[str, dict[str, str]] = {}
     for target, rows in _read_rows().items():
         parameters[target] = {}
@@ -39,7 +37,7 @@ def _read_rows() -> dict[str, dict[str, str]]:
 
 
 def _split(row: str) -> tuple[str, str]:
-    """Return the first release that has a parameter, "" for the first of all, and what is said."""
+    """Return the first release with a parameter ("" for the first release of all), and the text."""
     since, colon, said = row.partition(": ")
     return (since, said) if colon and since[0].isdigit() else ("", row)
 
@@ -49,8 +47,10 @@ def _numbers(since: str) -> tuple[int, ...]:
 
 
 def partitioner_parameters() -> Iterator[tuple[str, str, str]]:
-    """Yield each parameter of what the catalogue makes partitioners with, in any release, and what
-    is said for it: the callable, the parameter, the key or why there is none."""
+    """Yield the parameters of the partitioner constructors in the catalogue, in any release.
+
+    Each comes as the callable, the parameter, and the config key or the reason why there is none.
+    """
     for name, backend in BACKENDS.items():
         for constructor in constructors(f"{name}.lowering") if not backend.plugin else ():
             target = constructor.target.partition(":")[2] or constructor.target
@@ -91,7 +91,7 @@ def _row(of: str, parameter: str, said: str) -> str:
 
 
 def write(text: str) -> str:
-    """Return the page with the table of now in its place."""
+    """Return the page with its table replaced by the current one."""
     head, _, rest = text.partition(BEGIN)
     return head + BEGIN + table() + END + rest.partition(END)[2]
 

@@ -1,15 +1,15 @@
-"""Print the weight of `pipeline/` by room, and fail where it passes a ceiling or misses a floor.
+"""Print the size of `pipeline/` by folder, and fail if it exceeds a ceiling or misses a floor.
 
-Lines and modules, then what a reader has to hold in mind (`tools/measures.py`): syntax nodes, nodes
-a code line, record types, the share of vague names, the share of lines with a comment. Tables and
-templates (TOML, JSON, Jinja) are counted by themselves, after the sum of the modules. The ceilings,
-and the floor of comments, are in `[tool.house]` of pyproject.toml.
+It prints lines and modules, then what a reader has to keep in mind (`tools/measures.py`): syntax
+nodes, nodes per code line, record types, the share of vague names, the share of lines with a
+comment. Tables and templates (TOML, JSON, Jinja) are counted separately, after the sum of the
+modules. The ceilings, and the floor for comments, are in `[tool.house]` of pyproject.toml.
 
-python tools/lines.py [REVISION]           what has grown since a revision, too
-python tools/lines.py --closure MODULE     what a module imports, and they import
+python tools/lines.py [REVISION]           also print the growth since a revision
+python tools/lines.py --closure MODULE     print what a module imports, directly or indirectly
 
-Features are apart: of what is outside of `pipeline/features/` it prints the nodes, and how many
-modules import a feature, which must be none.
+Features are listed separately: for the code outside `pipeline/features/` it prints the nodes, and
+how many modules import a feature, which must be none.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT)]  # run as a script, this folder stands first
+sys.path[:0] = [str(ROOT)]  # when run as a script, this folder comes first
 
 from tools.measures import (  # noqa: E402
     Measure,
@@ -39,7 +39,7 @@ _HEADINGS = ("room", "files", "lines", "grown", "nodes", "a line", "records", "v
 
 
 def read_files(revision: str | None = None) -> dict[str, bytes]:
-    """Return the files of the package by their path, in the work tree or in a revision."""
+    """Return the files of the package keyed by path, in the work tree or in a revision."""
     kinds = (".py", *_DATA_KINDS)
     if revision is None:
         paths = sorted((ROOT / "pipeline").rglob("*"))
@@ -53,7 +53,7 @@ def _git(*arguments: str) -> bytes:
 
 
 def read_modules(files: Mapping[str, bytes]) -> dict[str, str]:
-    """Return the texts of the modules by their dotted name."""
+    """Return the text of each module, keyed by dotted name."""
     texts = {}
     for path, content in files.items():
         if path.endswith(".py"):
@@ -63,14 +63,14 @@ def read_modules(files: Mapping[str, bytes]) -> dict[str, str]:
 
 
 def room_of(module: str) -> str:
-    """Return the first folder of a module, `(top)` where it has none."""
+    """Return the top-level folder of a module, or `(top)` if it has none."""
     parts = module.split(".")
     is_folder = (ROOT / "pipeline" / parts[1]).is_dir() if len(parts) == 2 else len(parts) > 2
     return parts[1] if is_folder else "(top)"
 
 
 def count_lines(files: Mapping[str, bytes]) -> Counter[str]:
-    """Return the lines of the modules by room."""
+    """Return the number of lines of the modules in each folder."""
     lines: Counter[str] = Counter()
     for module, text in read_modules(files).items():
         lines[room_of(module)] += text.count("\n")
@@ -80,9 +80,9 @@ def count_lines(files: Mapping[str, bytes]) -> Counter[str]:
 def measure_core(
     measures: Mapping[str, Measure], imports: Mapping[str, set[str]]
 ) -> dict[str, float]:
-    """Return the nodes of the core, and how many of its modules import a feature.
+    """Return the number of syntax nodes in the core, and how many of its modules import a feature.
 
-    The core is what a build can't do without: features are folders, each of which tests delete.
+    The core is what a build needs: each feature is a folder that a test deletes.
     """
     outside = [name for name in measures if not _is_of_feature(name)]
     importers = [name for name in outside if any(map(_is_of_feature, imports[name]))]
@@ -102,11 +102,11 @@ def find_excesses(
     closures: Mapping[str, int],
     core: Mapping[str, float] = MappingProxyType({}),
 ) -> list[str]:
-    """Return a line for each figure that passes its ceiling of `[tool.house]`.
+    """Return a line for each figure above its ceiling in `[tool.house]`.
 
     Args:
-        core: as `measure_core` returns it.
-        closures: by module, how many modules it imports, directly and through others.
+        core: the result of `measure_core`.
+        closures: how many modules each module imports, directly and through others.
     """
     figures = {
         "nodes-a-line": total.nodes_a_line,
@@ -126,7 +126,7 @@ def find_excesses(
 
 
 def find_shortfalls(total: Measure, floors: Mapping[str, float]) -> list[str]:
-    """Return a line for each figure that misses its floor of `[tool.house]`."""
+    """Return a line for each figure below its floor in `[tool.house]`."""
     figures = {"comments": total.comment_percent}
     shortfalls = []
     for name, figure in figures.items():
@@ -136,7 +136,7 @@ def find_shortfalls(total: Measure, floors: Mapping[str, float]) -> list[str]:
 
 
 def read_limits() -> tuple[dict[str, float], dict[str, int]]:
-    """Return the limits of `[tool.house]`: of figures, and of modules in a closure."""
+    """Return the limits in `[tool.house]`: first for figures, then for the size of closures."""
     house = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["house"]
     closures = house.pop("closures")
     return house, closures
@@ -145,10 +145,10 @@ def read_limits() -> tuple[dict[str, float], dict[str, int]]:
 def print_table(
     files: Mapping[str, bytes], measures: Mapping[str, Measure], before: Counter[str] | None
 ) -> Measure:
-    """Print a row a room, and return the sum of all.
+    """Print a row per folder, and return the sum of all measures.
 
     Args:
-        measures: of the modules among the files, by their dotted name.
+        measures: the measures of the modules among the files, keyed by dotted name.
     """
     rooms: dict[str, Measure] = defaultdict(Measure)
     for module, measure in measures.items():
@@ -175,7 +175,7 @@ def _print_row(room: str, measure: Measure, lines_before: int | None) -> None:
 
 
 def main() -> int:
-    """Return 1 where a figure passes its ceiling or misses its floor."""
+    """Print the figures; return 1 if one exceeds its ceiling or misses its floor."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

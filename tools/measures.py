@@ -1,8 +1,8 @@
-"""Measure how much a reader of a package has to hold in mind, from its source text alone.
+"""Measure how much a reader of a package has to keep in mind, from its source text alone.
 
-Four figures: syntax nodes a code line (density), record types, bound names that say nothing of what
-they hold (pronouns and participles), and lines with a comment, also after code. It knows no room
-and no ceiling; nothing is imported, everything is parsed.
+Four figures: syntax nodes per code line (density), record types, names that don't say what they are
+bound to (pronouns and participles), and lines with a comment, including trailing ones. The module
+knows no folders and no ceilings. It parses the code and imports none of it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import tokenize
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-# Names that a reader has to ask about: what each? found what?
+# Names that make a reader ask: each what? found what?
 _VAGUE_WORDS = """
     each every own given made found known other others one ones what whose left wanted asked told
     seen taken kept held said done gone here there these those this that it its them they such same
@@ -23,13 +23,13 @@ _VAGUE_WORDS = """
 VAGUE_NAMES = frozenset(_VAGUE_WORDS.split())
 _RECORD_BASES = frozenset({"BaseModel", "Model", "NamedTuple", "Struct", "TypedDict"})
 _ANNOTATIONS = ("annotation", "returns")
-# Directives to a tool say nothing to a reader, unless a reason follows them.
+# Directives to a tool don't help a reader, unless a reason follows them.
 _DIRECTIVE = re.compile(r"#\s*(noqa|type|fmt): ?[\w, ]+(\[[\w, -]+\])?\s*")
 
 
 @dataclass
 class Measure:
-    """The figures of some modules; those of two are added by `+`."""
+    """The figures of some modules; `+` combines two of them."""
 
     modules: int = 0
     lines: int = 0
@@ -66,9 +66,9 @@ class Measure:
 
 
 def measure_modules(texts: Mapping[str, str]) -> dict[str, Measure]:
-    """Return the figures of each module, by its name, from the text of all of them.
+    """Return the figures of each module, keyed by name, from the texts of all modules.
 
-    A class is a record also where it inherits from one that another module declares.
+    A class also counts as a record if it inherits from one in another module.
     """
     trees = {name: ast.parse(text) for name, text in texts.items()}
     records = find_records(trees)
@@ -79,8 +79,11 @@ def measure_modules(texts: Mapping[str, str]) -> dict[str, Measure]:
 
 
 def find_records(trees: Mapping[str, ast.Module]) -> dict[str, set[str]]:
-    """Return the record types that each module declares: dataclasses, typed dicts, named tuples,
-    models, and whatever inherits from one of them."""
+    """Return the record types that each module declares.
+
+    These are dataclasses, typed dicts, named tuples, models, and whatever inherits from one of
+    them.
+    """
     bases: dict[str, set[str]] = {}
     declared: dict[str, set[str]] = {}
     records: set[str] = set()
@@ -101,7 +104,7 @@ def find_records(trees: Mapping[str, ast.Module]) -> dict[str, set[str]]:
 
 
 def find_shared_names(texts: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return the class names that several modules declare, each with these modules."""
+    """Return the class names that several modules declare, with the modules that declare each."""
     modules_by_name: dict[str, list[str]] = {}
     for module, text in texts.items():
         for node in ast.parse(text).body:
@@ -111,7 +114,7 @@ def find_shared_names(texts: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def find_imports(texts: Mapping[str, str]) -> dict[str, set[str]]:
-    """Return which modules of these each of them imports, lazy imports included."""
+    """Return which of these modules each module imports, including lazy imports."""
     imports: dict[str, set[str]] = {}
     for module, text in texts.items():
         names: set[str] = set()
@@ -122,7 +125,7 @@ def find_imports(texts: Mapping[str, str]) -> dict[str, set[str]]:
 
 
 def find_closure(module: str, imports: Mapping[str, set[str]]) -> set[str]:
-    """Return a module and all that it imports, and they import."""
+    """Return a module and all modules that it imports, directly or indirectly."""
     closure: set[str] = set()
     waiting = [module]
     while waiting:
@@ -150,8 +153,8 @@ def _measure_module(text: str, tree: ast.Module, records: set[str]) -> Measure:
 
 
 def _count_comments(text: str) -> int:
-    """Return how many lines have a comment: a line has at most one."""
-    if "#" not in text:  # tokenizing takes longer than all other figures
+    """Return the number of lines with a comment (a line has at most one)."""
+    if "#" not in text:  # tokenizing takes longer than all other measurements
         return 0
     tokens = tokenize.generate_tokens(io.StringIO(text).readline)
     comments = [token.string for token in tokens if token.type == tokenize.COMMENT]
@@ -159,7 +162,7 @@ def _count_comments(text: str) -> int:
 
 
 def _nodes_to_read(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield what a reader reads: no load or store contexts, no annotations, no docstrings."""
+    """Yield the nodes that a reader reads: no load or store contexts, annotations or docstrings."""
     waiting = [tree]
     while waiting:
         node = waiting.pop()
@@ -198,7 +201,7 @@ def _bound_names(tree: ast.Module) -> Iterator[str]:
 
 
 def _base_name(base: ast.expr) -> str:
-    """Return `Model` of `config.Model[int]`."""
+    """Return the bare name of a base class, such as `Model` for `config.Model[int]`."""
     return ast.unparse(base).partition("[")[0].rpartition(".")[2]
 
 

@@ -1,13 +1,13 @@
-"""Writes a file as this pipeline's one comment on a pull request or merge request.
+"""Writes a file as this pipeline's only comment on a pull request or merge request.
 
     python comment.py build/diff.md [NAME]
 
-The comment begins with a marker that pages don't show. A comment of the same author that begins
-with it is edited; without one, a new comment is written. With NAME, several workspaces of one
-repository have a comment each. Standard library only, with the variables that the service sets:
+The comment begins with a hidden marker. If the same author already has a comment with that marker,
+it is edited; otherwise a new comment is written. With NAME, each of several workspaces in one
+repository has a comment. It uses only the standard library and the variables that the service sets:
 
-- GitHub: GITHUB_API_URL, GITHUB_REPOSITORY; and NUMBER, of the pull request, and GITHUB_TOKEN.
-- GitLab: CI_API_V4_URL, CI_PROJECT_ID, CI_MERGE_REQUEST_IID; and NOTES_TOKEN, an access token.
+- GitHub: GITHUB_API_URL and GITHUB_REPOSITORY; also NUMBER, of the pull request, and GITHUB_TOKEN.
+- GitLab: CI_API_V4_URL, CI_PROJECT_ID, CI_MERGE_REQUEST_IID; also NOTES_TOKEN, an access token.
 """
 
 import json
@@ -19,13 +19,15 @@ from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 MOST = 60_000  # characters; GitHub takes 65,536
-PAGE = 100  # comments, the most that both services give at a time
+PAGE = 100  # comments, the maximum per request on both services
 SECONDS = 30
 
 
 class Service(NamedTuple):
-    """Where comments are listed and written, where the one with an id is edited, and how; `author`
-    is the key and the value by which the comments of this pipeline are known."""
+    """How a service lists, writes and edits comments.
+
+    `author` is the key and the value that identify this pipeline's comments.
+    """
 
     comments: str
     comment: str
@@ -34,7 +36,7 @@ class Service(NamedTuple):
     author: tuple[str, object]
 
     def ask(self, method: str, address: str, body: str | None = None) -> Any:
-        """Return the answer to a request, as JSON. Raises OSError."""
+        """Send a request and return the answer as JSON. Raises OSError."""
         data = None if body is None else json.dumps({"body": body}).encode()
         headers = {"Accept": "application/json", "Content-Type": "application/json", **self.headers}
         request = Request(address, data, headers, method=method)
@@ -77,7 +79,7 @@ def gitlab() -> Service:
 
 
 def shorten(text: str) -> str:
-    """Return the first whole lines of a text that is too long for a comment."""
+    """Return a text, cut after a whole line if it is too long for a comment."""
     if len(text) <= MOST:
         return text
     lines, size = [], 0

@@ -1,8 +1,8 @@
-"""Imports torchvision, which transformers imports too, where its library can't be loaded.
+"""Imports torchvision, as transformers does too, even if its native library can't be loaded.
 
-PyPI's torchvision for Linux is linked against CUDA's torch. Beside torch for CPUs its library is
-left out without a word, and the import fails for want of two operators that none of these models
-calls. This can go where both come from one index (https://download.pytorch.org/whl/cpu).
+PyPI's torchvision for Linux is linked against torch for CUDA. With torch for CPUs, its library is
+silently left out, and the import then fails for lack of two operators that none of these models
+calls. This module can go once both come from one index (https://download.pytorch.org/whl/cpu).
 """
 
 import torch
@@ -20,12 +20,12 @@ __all__ = ["settle_batch_norms", "torchvision"]
 
 
 def settle_batch_norms(model: nn.Module, images: Tensor) -> None:
-    """Give batch norms the mean and the variance of some images, [N, 3, H, W].
+    """Set the mean and the variance of batch norms from some images, [N, 3, H, W].
 
     With their initial statistics, the activations of random weights shrink from layer to layer,
     until the outputs no longer depend on the inputs.
     """
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
-            module.momentum = 1.0  # no trace of the initial statistics
+            module.momentum = 1.0  # discards the initial statistics
     model.train()(images)

@@ -1,5 +1,5 @@
-"""Models of transformers with random weights, small: made by its own classes alone, for the sources
-of this gallery and for the oracle."""
+"""Small transformers models with random weights, for the sources of this gallery and for the
+oracle: made with transformers' classes alone."""
 
 from pathlib import Path
 
@@ -7,8 +7,8 @@ import _torchvision  # noqa: F401
 import torch
 import transformers as hf
 
-POSITIONS = 64  # of the caches
-QWEN3 = Path(__file__).parents[1] / "checkpoints" / "qwen3"  # `checkpoints.py` makes it
+POSITIONS = 64  # in the caches
+QWEN3 = Path(__file__).parents[1] / "checkpoints" / "qwen3"  # written by `checkpoints.py`
 _DECODER = {
     "vocab_size": 512,
     "hidden_size": 64,
@@ -24,7 +24,7 @@ def llama() -> torch.nn.Module:
 
 
 def gemma3() -> torch.nn.Module:
-    """Layers of both kinds: local and global."""
+    """Return a Gemma 3 with layers of both kinds, local and global."""
     config = hf.Gemma3TextConfig(
         **_DECODER,
         num_hidden_layers=2,

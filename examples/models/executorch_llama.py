@@ -1,5 +1,5 @@
 """Llama as ExecuTorch's example builds it, with random weights: custom attention over a custom
-cache, adapters (LoRA), and linears of 4-bit weights (8da4w)."""
+cache, adapters (LoRA), and linear layers with 4-bit weights (8da4w)."""
 
 import torch
 from executorch.examples.models.llama.llama_transformer import construct_transformer
@@ -39,7 +39,7 @@ def build() -> torch.nn.Module:
     quantize_model_(
         model, qlinear_config="8da4w", qlinear_group_size=32, skip_incompatible_shapes=True
     )
-    return unwrap_tensor_subclass(model)  # plain tensors, which an archive holds
+    return unwrap_tensor_subclass(model)  # archives hold plain tensors only
 
 
 def _call(tokens: Tensor, position: int) -> tuple[tuple[Tensor], dict[str, dict[str, Tensor]]]:
@@ -47,7 +47,7 @@ def _call(tokens: Tensor, position: int) -> tuple[tuple[Tensor], dict[str, dict[
 
 
 def export_methods() -> dict[str, tuple[ExportedProgram, torch.nn.Module]]:
-    """`forward` of 1 to LENGTH - 1 tokens, at the position of the first of them."""
+    """Export `forward` of 1 to LENGTH - 1 tokens, given the position of the first one."""
     (tokens,), options = _call(torch.tensor([[2, 3, 4]]), 0)
     length = Dim("length", min=1, max=LENGTH - 1)
     shapes = {"tokens": {1: length}, "attn_options": {"input_pos": {0: 1}}}

@@ -6,7 +6,7 @@ from torch.export import Dim, ExportedProgram, export
 
 
 def export_methods() -> dict[str, tuple[ExportedProgram, torch.nn.Module]]:
-    """`speech_transform` of 16 kHz samples, float32 [160 n + 1]."""
+    """Export `speech_transform` of 16 kHz samples, float32 [160 n + 1]."""
     model = Gemma4SpeechTransformModel().requires_grad_(False).eval()
     samples = torch.randn(3201, generator=torch.Generator().manual_seed(0))
     frames = Dim("frames", min=4, max=100)
@@ -15,6 +15,6 @@ def export_methods() -> dict[str, tuple[ExportedProgram, torch.nn.Module]]:
 
 
 def example_inputs(method: str) -> list[tuple[torch.Tensor]]:
-    """Sounds of several lengths."""
+    """Return sounds of several lengths."""
     generator = torch.Generator().manual_seed(1)
     return [(torch.randn(160 * frames + 1, generator=generator),) for frames in (4, 31, 100)]

@@ -1,5 +1,5 @@
-"""MobileNet V2 of torchvision, by ExecuTorch's example, with random weights: one program that
-classifies, one that returns the features."""
+"""MobileNet V2 of torchvision, by ExecuTorch's example, with random weights: one program
+classifies, the other returns the features."""
 
 import torch
 from _torchvision import settle_batch_norms
@@ -9,8 +9,8 @@ from torch.export import ExportedProgram, export
 
 
 class Features(nn.Module):
-    """An `nn.Sequential` exported by itself has weights whose names begin with a digit, on which
-    XNNPACK's FuseBatchNormPass fails."""
+    """Wraps the features: the weights of a bare `nn.Sequential` have names that begin with a digit,
+    on which XNNPACK's FuseBatchNormPass fails."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -21,7 +21,7 @@ class Features(nn.Module):
 
 
 def export_methods() -> dict[str, tuple[ExportedProgram, nn.Module]]:
-    """`classify` and `features` of an image, float32 [1, 3, 64, 64]."""
+    """Export `classify` and `features` of an image, float32 [1, 3, 64, 64]."""
     torch.manual_seed(0)
     model = MV2UntrainedModel().get_eager_model().requires_grad_(False)
     settle_batch_norms(model, torch.randn(16, 3, 64, 64))

@@ -15,15 +15,15 @@ def build() -> torch.nn.Module:
 
 
 def exported() -> tuple[dict[str, ExportedProgram], dict[str, Any]]:
-    """The programs and the metadata, as ExecuTorch's script makes them."""
+    """Return the programs and the metadata that ExecuTorch's script makes."""
     return silero.export_model(build())
 
 
 def export_methods() -> dict[str, ExportedProgram]:
-    """`forward` of a window and the state of the LSTM."""
+    """Export `forward` of a window and the LSTM's state."""
     return exported()[0]
 
 
 def reference(method: str) -> torch.nn.Module:
-    """The detector in eager mode."""
+    """Return the detector in eager mode."""
     return build()

@@ -1,5 +1,5 @@
-"""SSDlite of torchvision, with random weights: backbone and detection head. Boxes are decoded and
-suppressed by the application: `torchvision::nms` is no operator of ExecuTorch."""
+"""SSDlite of torchvision, with random weights: backbone and detection head. The application decodes
+and suppresses boxes: ExecuTorch has no operator for `torchvision::nms`."""
 
 import torch
 from _torchvision import settle_batch_norms, torchvision
@@ -20,7 +20,7 @@ class Detect(nn.Module):
 
 
 def export_methods() -> dict[str, tuple[ExportedProgram, nn.Module]]:
-    """`detect`."""
+    """Export `detect`."""
     torch.manual_seed(0)
     model = torchvision.models.detection.ssdlite320_mobilenet_v3_large(
         weights=None, weights_backbone=None, num_classes=5

@@ -1,5 +1,5 @@
-"""Voxtral Realtime, ExecuTorch's example, with random weights: `audio_encoder`, whose length is 8
-times another, `text_decoder` over a cache with custom operators, and `token_embedding`."""
+"""Voxtral Realtime, ExecuTorch's example, with random weights: `audio_encoder`, whose one length is
+8 times another, `text_decoder` over a cache with custom operators, and `token_embedding`."""
 
 from functools import cache
 from typing import Any
@@ -43,18 +43,18 @@ def build() -> torch.nn.Module:
 
 
 def exported() -> tuple[dict[str, ExportedProgram], dict[str, Any]]:
-    """The programs and the metadata, as ExecuTorch's script makes them."""
-    programs, metadata, *_ = voxtral.export_all(build(), LENGTH)  # three values with 1.5
+    """Return the programs and the metadata that ExecuTorch's script makes."""
+    programs, metadata, *_ = voxtral.export_all(build(), LENGTH)  # returns three values in 1.5
     return programs, metadata
 
 
 def export_methods() -> dict[str, ExportedProgram]:
-    """`audio_encoder`, `text_decoder` and `token_embedding`."""
+    """Export `audio_encoder`, `text_decoder` and `token_embedding`."""
     return exported()[0]
 
 
 def reference(method: str) -> torch.nn.Module:
-    """The script's module of a method, in eager mode."""
+    """Return the script's module of a method, in eager mode."""
     modules = {
         "audio_encoder": voxtral.AudioEncoderExport,
         "text_decoder": voxtral.TextDecoderExport,
@@ -64,5 +64,5 @@ def reference(method: str) -> torch.nn.Module:
 
 
 def constant_methods() -> dict[str, Any]:
-    """The script's metadata, which its runner asks for."""
+    """Return the script's metadata, which its runner reads."""
     return exported()[1]

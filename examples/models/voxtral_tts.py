@@ -1,5 +1,5 @@
-"""Voxtral TTS, ExecuTorch's example, with random weights: five methods of one file, from text to
-the codes of sound."""
+"""Voxtral TTS, ExecuTorch's example, with random weights: the five methods of one file, from text
+to audio codes."""
 
 from functools import cache
 from typing import Any
@@ -44,18 +44,18 @@ def build() -> torch.nn.Module:
 
 
 def exported() -> tuple[dict[str, ExportedProgram], dict[str, Any]]:
-    """The programs and the metadata, as ExecuTorch's script makes them."""
+    """Return the programs and the metadata that ExecuTorch's script makes."""
     return voxtral.export_model(build(), LENGTH)
 
 
 def export_methods() -> dict[str, ExportedProgram]:
-    """`text_decoder`, `token_embedding`, `audio_token_embedding`, `semantic_head` and
+    """Export `text_decoder`, `token_embedding`, `audio_token_embedding`, `semantic_head` and
     `predict_velocity`."""
     return exported()[0]
 
 
 def reference(method: str) -> torch.nn.Module:
-    """The script's module of a method, in eager mode."""
+    """Return the script's module of a method, in eager mode."""
     modules = {
         "text_decoder": voxtral.TextDecoderExport,
         "token_embedding": voxtral.TokenEmbeddingExport,
@@ -67,5 +67,5 @@ def reference(method: str) -> torch.nn.Module:
 
 
 def constant_methods() -> dict[str, Any]:
-    """The script's metadata, which its runner asks for."""
+    """Return the script's metadata, which its runner reads."""
     return exported()[1]

@@ -56,7 +56,7 @@ def build() -> nn.Module:
 
 
 def export_methods() -> dict[str, tuple[ExportedProgram, nn.Module]]:
-    """`encode`, and `decode` with T from 2 to TARGETS."""
+    """Export `encode`, and `decode` with T from 2 to TARGETS."""
     model = build()
     length = Dim("length", min=2, max=TARGETS)
     tokens, hidden = torch.ones(1, 5, dtype=torch.int64), torch.zeros(1, FRAMES // 2, 32)

@@ -1,5 +1,5 @@
-"""Writes tiny checkpoints of transformers with random weights, the same in each run:
-`python checkpoints.py FOLDER MODEL ...`."""
+"""Writes tiny transformers checkpoints with random weights, the same in each run: `python
+checkpoints.py FOLDER MODEL ...`."""
 
 import sys
 from pathlib import Path
@@ -28,7 +28,7 @@ def make_vision():
 
 
 def make_speech():
-    # Group norm, the default of the first layers, gives NaN on silence in ExecuTorch's runtime.
+    # Group norm, the default in the first layers, gives NaN on silence in ExecuTorch's runtime.
     convolutions = {"conv_dim": (8, 8), "conv_kernel": (8, 8), "conv_stride": (16, 16)}
     config = transformers.HubertConfig(
         **SIZES,

@@ -1,4 +1,4 @@
-"""Runs packages as `pte fetch` left them, without transformers: `python client.py PTE ...`."""
+"""Runs packages fetched with `pte fetch`, without transformers: `python client.py PTE ...`."""
 
 import sys
 from pathlib import Path
@@ -15,7 +15,7 @@ INPUTS = {
 for path in map(Path, sys.argv[1:]):
     package = load_package(path)
     inputs = INPUTS.get(path.stem.partition("-")[0])
-    if inputs is None:  # a decoder, whose caches are arguments
+    if inputs is None:  # a decoder, which takes its caches as arguments
         print(f"{path.name}: loaded, methods {', '.join(package)}")
         continue
     logits = package.forward(**inputs)["logits"]

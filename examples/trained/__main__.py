@@ -1,8 +1,8 @@
-"""Builds packages of trained models, validates them, and measures what they are for.
+"""Builds packages of trained models, validates them, and measures how well they do their tasks.
 
-python -m examples.trained voice_detector     the packages of these models
-python -m examples.trained --all              all of them, in about a quarter of an hour
-python -m examples.trained --table            writes docs/guides/gallery.md from what was measured
+python -m examples.trained voice_detector     build the packages of these models
+python -m examples.trained --all              build all packages, in about a quarter of an hour
+python -m examples.trained --table            write docs/guides/gallery.md from the records
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from examples.trained import build, table
 
 
 def main() -> int:
-    """Return 1 where a package failed, or does what it is for less well than its limit allows."""
+    """Run the command; return 1 if a package fails, or does its task worse than its limit."""
     parser = argparse.ArgumentParser(
         prog="python -m examples.trained",
         description=__doc__,

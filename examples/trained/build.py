@@ -1,5 +1,7 @@
-"""Builds the packages of trained models by doit, asks each what it is for, and keeps what was
-measured in `examples/trained/build/trained.json`."""
+"""Builds the packages of trained models with doit, and runs each one's task.
+
+The measurements are kept in `examples/trained/build/trained.json`.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,11 @@ LEAST_KEPT = 0.95  # share of answers that a package must have in common with it
 
 @dataclass(frozen=True)
 class Record:
-    """What was measured of one package. `sqnr` holds the worst of each method on its examples, in
-    dB; `right` and `source_right` count the right ones of `known` answers."""
+    """The measurements of one package.
+
+    `sqnr` holds each method's worst value on its examples, in dB; `right` and `source_right` count
+    the right answers among the `known` ones.
+    """
 
     package: str
     model: str
@@ -40,14 +45,14 @@ class Record:
 
     @property
     def good(self) -> bool:
-        """Return whether it is not judged, or passed and answers as its module does."""
+        """Return whether it isn't judged, or passed and answers like its module."""
         kept = self.same >= LEAST_KEPT * self.answers
         right = self.right >= LEAST_KEPT * self.source_right
         return self.verdict == "not judged" or (self.verdict == "passed" and kept and right)
 
 
 class BuildError(Exception):
-    """doit failed; the message is what it printed last."""
+    """doit failed; the message is the last of its output."""
 
 
 def models() -> list[str]:
@@ -105,25 +110,25 @@ def _example_figures(method: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _worst_sqnr(method: dict[str, Any]) -> float:
-    """Return the least SQNR of a method's outputs on its examples."""
+    """Return the lowest SQNR of a method's outputs on its examples."""
     figures = [float(output["sqnr_db"]) for output in _example_figures(method)]
     return min((figure for figure in figures if not math.isnan(figure)), default=math.inf)
 
 
 def _agreement(method: dict[str, Any]) -> str:
-    """Return in how many rows of the examples the greatest values stand in the same place."""
+    """Return for how many rows of the examples the highest values are at the same index."""
     figures = _example_figures(method)
     rows = sum(int(output["rows"]) for output in figures)
     return f"{sum(int(output['agreeing']) for output in figures)} of {rows}" if rows else ""
 
 
 def read_records() -> dict[str, Any]:
-    """Return the records of earlier builds, by package."""
+    """Return the records of earlier builds, keyed by package."""
     return json.loads(RECORDS.read_text()) if RECORDS.exists() else {}
 
 
 def keep(record: Record) -> None:
-    """Keep a record in the place of an earlier one of the same package."""
+    """Save a record, replacing an earlier one of the same package."""
     records = {**read_records(), record.package: asdict(record)}
     RECORDS.parent.mkdir(exist_ok=True)
     RECORDS.write_text(json.dumps(dict(sorted(records.items())), indent=1) + "\n")

@@ -1,3 +1,3 @@
-"""The doit tasks of the trained models, with the extra `gallery` and the wheels of `wheels.txt`."""
+"""The doit tasks of the trained models; they need the extra `gallery` and `wheels.txt`'s wheels."""
 
 from pte_pipeline.tasks import *

@@ -1,9 +1,8 @@
-"""How well a model does what it is for: the same questions to its module in eager mode and to its
-packages.
+"""How well a model does its task: the same questions go to its eager module and to its packages.
 
-A measure takes the methods of a model, which are attributes of an object that gives tensors or
-tuples of them, and returns its answers. Which of them are right is known from annotations, or from
-how the inputs were made.
+A measure takes an object whose attributes are the model's methods, returning tensors or tuples of
+tensors, and returns the model's answers. Annotations, or the way the inputs were made, tell which
+answers are right.
 """
 
 from __future__ import annotations
@@ -20,26 +19,29 @@ import torch
 from torch import Tensor
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE / "models"))  # as doit's exporters find what they import
+sys.path.insert(0, str(HERE / "models"))  # where doit's exporters find their imports, too
 
 
 @dataclass(frozen=True)
 class Answers:
-    """Answers to the same questions, in order; `tolerance` is how far two may differ and be the
-    same. `right` has one bool for each question whose answer is known, which may be fewer."""
+    """Answers to the same questions, in order.
+
+    Two answers that differ by at most `tolerance` count as the same. `right` has one bool per
+    question whose answer is known, which may be fewer than all.
+    """
 
     values: Tensor
     right: Tensor
     tolerance: float = 0.0
 
     def same(self, other: Answers) -> int:
-        """Return how many of the other's answers are the same."""
+        """Return how many of the other's answers agree with these."""
         return int(((self.values - other.values).abs() <= self.tolerance).sum())
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a model is asked, in words; its eager methods; and the measure."""
+    """The questions for a model, in words; its eager methods; and the measure."""
 
     question: str
     source: Callable[[], Any]
@@ -47,7 +49,7 @@ class Task:
 
 
 def _detect_voice(methods: Any) -> Answers:
-    """Is there speech in each window of the call? The state goes from window to window."""
+    """Is there speech in each window of the call? The state carries over from window to window."""
     import _speech  # type: ignore[import-not-found]
     import voice_detector  # type: ignore[import-not-found]
 
@@ -72,7 +74,7 @@ def _voice_source() -> Any:
 
 
 def _track_pitch(methods: Any) -> Answers:
-    """What is the pitch of each frame of tones that glide, in cents?"""
+    """What is the pitch, in cents, of each frame of gliding tones?"""
     import pitch_tracker as tracker  # type: ignore[import-not-found]
 
     values, truth = [], []
@@ -93,7 +95,7 @@ def _pitch_source() -> Any:
 
 
 def _find_paraphrase(methods: Any) -> Answers:
-    """Which of all sentences says the same as this one? And does `score` prefer it to the next?"""
+    """Which of all sentences means the same as this one, and does `score` prefer it to the next?"""
     import sentence_encoder as encoder  # type: ignore[import-not-found]
 
     firsts, seconds = (
@@ -120,7 +122,7 @@ def _sentence_source() -> Any:
 
 
 def _recognise_speaker(methods: Any) -> Answers:
-    """Whose voice is in each partial utterance: of two, which other partials made known?"""
+    """Which of two speakers, known from other partial utterances, speaks in each one?"""
     import speaker_encoder as encoder  # type: ignore[import-not-found]
 
     states: list[tuple[str, Tensor]] = []
@@ -150,7 +152,7 @@ def _speaker_source() -> Any:
 
 
 def _classify_images(methods: Any) -> Answers:
-    """What does each picture show? ImageNet has a class for six of the twenty."""
+    """What does each picture show? Six of the twenty have a class in ImageNet."""
     import image_classifier as classifier  # type: ignore[import-not-found]
 
     values, right = [], []

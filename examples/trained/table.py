@@ -22,7 +22,7 @@ def packages() -> list[str]:
 
 
 def table(records: dict[str, Any]) -> str:
-    """Return the table of all packages, in Markdown; one that was never built has an empty row."""
+    """Return the table of all packages in Markdown; packages never built have an empty row."""
     rows = [HEADINGS, tuple("---" for _ in HEADINGS)]
     for package in packages():
         record = records.get(package)
@@ -46,7 +46,7 @@ def _row(record: dict[str, Any]) -> tuple[str, ...]:
 
 
 def write(records: dict[str, Any], page: Path = PAGE) -> None:
-    """Write the table into the page, between its marks."""
+    """Write the table into the page, between its markers."""
     text = page.read_text(encoding="utf-8")
     head, _, rest = text.partition(BEGIN)
     page.write_text(head + BEGIN + table(records) + END + rest.partition(END)[2], encoding="utf-8")

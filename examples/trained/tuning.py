@@ -3,8 +3,8 @@
 python -m examples.trained.tuning voice_detector    measure these models
 python -m examples.trained.tuning --table           write docs/guides/find-the-best-package.md
 
-Each model has a workspace and a store of its own, in a temporary folder. `doit tune` comes first
-and lowers what it asks for; `doit tune --all` then lowers the rest. What was measured is kept in
+Each model has a workspace and a store in a temporary folder. `doit tune` runs first and lowers what
+it needs; `doit tune --all` then lowers the rest. The measurements are kept in
 `examples/trained/tuning.json`.
 """
 
@@ -58,14 +58,13 @@ def _dynamic(**options: Any) -> dict[str, Any]:
 
 
 def _torchao4(embedding_bits: int, **options: Any) -> dict[str, Any]:
-    """Return torchao's 8da4w (4-bit weights, dynamic 8-bit activations), and embeddings of so many
-    bits."""
+    """Return torchao's 8da4w: 4-bit weights, dynamic 8-bit activations, and these embeddings."""
     scheme = "int8_dynamic_activation_int4_weight"
     embedding = {"bits": embedding_bits}
     return {"quantizer": "torchao", "scheme": scheme, "embedding": embedding, **options}
 
 
-# By model: its methods, the floor in dB, the number of trials and the space.
+# The methods, the floor in dB, the number of trials and the space of each model.
 SPACES: dict[str, tuple[dict[str, Any], float, int, dict[str, list[Any]]]] = {
     "voice_detector": (
         {"step": {}},
@@ -136,7 +135,7 @@ SPACES: dict[str, tuple[dict[str, Any], float, int, dict[str, list[Any]]]] = {
 
 
 def make_workspace(model: str, folder: Path) -> None:
-    """Write a workspace that has the model, and a package with its space."""
+    """Write a workspace with the model, and a package with its space."""
     methods, floor, trials, space = SPACES[model]
     for name in ("dodo.py", "models", "metrics", "wheels"):
         (folder / name).symlink_to(HERE / name)
@@ -155,7 +154,7 @@ def make_workspace(model: str, folder: Path) -> None:
             "cases": [],
             "latency": {"seconds": 0},
             "allow": ["not-judged"],
-            "min_sqnr": 0,  # of a quantization: the floor of the search decides
+            "min_sqnr": 0,  # a quantization limit: the floor of the search decides
         },
     }
     if model == "pitch_tracker":
@@ -169,7 +168,7 @@ def tune(model: str, folder: Path, *options: str) -> dict[str, Any]:
     """Run `doit tune` and return its record, with the `lowerings` and `seconds` that it took.
 
     Raises:
-        SystemExit: it failed.
+        SystemExit: `doit tune` failed.
     """
     search = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "PYTHONPATH": search, "XDG_CACHE_HOME": str(folder / "cache")}
@@ -186,13 +185,13 @@ def tune(model: str, folder: Path, *options: str) -> dict[str, Any]:
 
 
 def measure(model: str) -> dict[str, Any]:
-    """Search the space of a model by `doit tune` and exhaustively, and return both records."""
+    """Search the space of a model with `doit tune` and exhaustively, and return both records."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make_workspace(model, folder)
         searched = tune(model, folder)
         everything = tune(model, folder, "--all")
-    everything["lowerings"] += searched["lowerings"]  # which the store has
+    everything["lowerings"] += searched["lowerings"]  # found in the store
     return {"searched": _shorten(searched), "exhaustive": _shorten(everything)}
 
 
@@ -213,7 +212,7 @@ def _shorten(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def table(records: dict[str, Any]) -> str:
-    """Return the table of all models that were measured, in Markdown."""
+    """Return the table of all measured models, in Markdown."""
     rows = [HEADINGS, tuple("---" for _ in HEADINGS)]
     rows += [_row(model, records[model]) for model in sorted(records)]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)

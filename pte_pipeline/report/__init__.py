@@ -1,4 +1,4 @@
-"""Pages from the records of builds: docs/reference/reports.md."""
+"""Renders pages from the records of builds: docs/reference/reports.md."""
 
 from pte_pipeline.name_conflict import claim_pipeline
 

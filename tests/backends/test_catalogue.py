@@ -1,4 +1,4 @@
-"""The catalogue against the installed executorch: it must not promise what that does not do."""
+"""Checks that the catalogue promises nothing that the installed ExecuTorch can't do."""
 
 from importlib import metadata
 from typing import get_args
@@ -28,7 +28,7 @@ from pipeline.features.xnnpack.entries import (
     XnnpackQuantize,
 )
 
-# Options without a default, of partitioner and quantizer.
+# Partitioner and quantizer options that have no default.
 NEEDED = {"ethos-u": {"target": "ethos-u55-128"}, "tosa": {"tosa_spec": "TOSA-1.0+INT"}}
 PRECISIONS = xnnpack_config.ConfigPrecisionType
 

@@ -1,4 +1,4 @@
-"""Libraries that bring delegates into the runtime: what the catalogue says where there are some."""
+"""Libraries that add delegates to the runtime, and what the catalogue says if one is installed."""
 
 import pytest
 
@@ -40,7 +40,7 @@ def test_a_listed_library_runs_what_it_holds_and_its_content_counts(library, mon
     for name in ("vulkan", "webgpu"):
         machine = BACKENDS[name].machine
         assert machine == {"runs_with": {"delegate library": hash_file(library)}}
-    # Its name is only a part of a longer one there.
+    # There, the entry's name is only part of a longer one.
     assert "no MLX delegate" in BACKENDS["mlx"].machine["cannot_run"]
     assert find_library("VulkanBackend") == library
 
@@ -69,7 +69,7 @@ def test_a_runtime_of_ones_own_that_has_it_needs_no_library(library, monkeypatch
 
 
 def test_another_library_validates_again(library, tmp_path, monkeypatch):
-    """Its digest is part of the key of what was measured, and where there is none nothing is."""
+    """The library's digest is part of the key of the measurements; without one there are none."""
     folder = tmp_path / "configs"
     folder.mkdir()
     (folder / "p.yaml").write_text("model: any\nmethods: {run: {partitioners: [vulkan]}}\n")

@@ -1,4 +1,4 @@
-"""A new backend is a new folder of a feature: nothing else names it."""
+"""A new backend is just a new folder of a feature: nothing else names it."""
 
 import json
 import shutil

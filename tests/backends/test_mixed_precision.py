@@ -1,4 +1,4 @@
-"""Mixed precision: quantizers that take options by module and by operator take them alike."""
+"""Mixed precision: all quantizers with options per module and operator treat them the same way."""
 
 import json
 from functools import cache
@@ -24,7 +24,7 @@ from pipeline.store.errors import ConfigErrors, PipelineError
 from tests.support.configs import parse_config
 
 MIXED = sorted(name for name, each in QUANTIZERS.items() if issubclass(each.options, MixedQuantize))
-# What a quantizer can't do without.
+# Options that a quantizer requires.
 BASE = {
     "ethos-u": {"target": "ethos-u85-256"},
     "tosa": {"tosa_spec": "TOSA-1.0+INT+FP+int16"},
@@ -38,8 +38,11 @@ MODULES = {
 
 
 def needs(quantizer, *values, release=()):
-    """A parameter that is skipped where an extra is not installed. What takes long is slow, and of
-    quantizers that share their code with another one, for a release."""
+    """Return a parameter that is skipped if its extra isn't installed.
+
+    Long cases are marked slow; quantizers that share code with another one run before releases
+    only.
+    """
     there = all(find_spec(module) for module in MODULES.get(quantizer, ()))
     reason = f"needs pip install 'pte-pipeline[{quantizer}]'"
     marks = [pytest.mark.skipif(not there, reason=reason)]
@@ -51,7 +54,7 @@ def needs(quantizer, *values, release=()):
 
 
 class Net(nn.Module):
-    """Two convolutions, of which the second is in a module of its own, and two linear layers."""
+    """Two convolutions, the second in a submodule, and two linear layers."""
 
     def __init__(self):
         super().__init__()
@@ -94,12 +97,14 @@ def quantized(program, quantizer, **overrides):
 
 
 def source(node):
-    """How a value that an operator reads is quantized: the operator that gives it, its limits and
-    its type; "" if it is not."""
+    """Return how a value that an operator reads is quantized, or "" if it isn't.
+
+    It names the operator that produces the value, its limits and its type.
+    """
     while base_name(node) in ("to", "_assert_tensor_metadata", "mul") and "weights" in str(
         enclosing_modules(node)
     ):
-        node = node.args[0]  # NNCF stores weights so, and casts them
+        node = node.args[0]  # NNCF stores weights this way, and casts them
     if node.op != "call_function":
         kept = node.meta.get("val")
         return str(kept.dtype) if kept is not None and not kept.dtype.is_floating_point else ""
@@ -108,8 +113,10 @@ def source(node):
 
 
 def kinds(program):
-    """By operator and module: how each of its inputs is quantized, and whether Arm's backends are
-    told that it is."""
+    """Return how each input of an operator is quantized, by operator and module.
+
+    It also says whether Arm's backends are told so.
+    """
     found = {}
     for node in program.graph.nodes:
         name = base_name(node)
@@ -129,7 +136,7 @@ def _kinds_of_all(program, quantizer):
 
 
 def changed(program, quantizer, **overrides):
-    """The operators, with their modules, that overrides make a difference to."""
+    """Return the operators, with their modules, that overrides affect."""
     before = _kinds_of_all(program, quantizer)
     after = kinds(quantized(program, quantizer, **overrides))
     assert before.keys() == after.keys()
@@ -139,11 +146,11 @@ def changed(program, quantizer, **overrides):
 CONV, UP, DOWN, ADD = ("conv2d", "block.0"), ("linear", "up"), ("linear", "down"), ("add", "")
 POOL, FLATTEN = ("max_pool2d", ""), ("flatten", "")
 STATIC = ("coreml", "openvino", "tosa", "xnnpack")
-# By quantizer: overrides, and what they change.
+# Overrides of each quantizer, and what they change.
 CASES = [
     *(needs(name, {"modules": {"down": "none"}}, {DOWN}) for name in MIXED if name in STATIC),
     needs("vulkan", {"modules": {"down": "none"}}, {DOWN}),
-    # The rectifier in the block is fused into the convolution and goes with it.
+    # The block's rectifier is fused into the convolution, so it changes too.
     needs("xnnpack", {"modules": {"block": "none"}}, {CONV}),
     needs("tosa", {"modules": {"block": "none"}}, {CONV, ("relu", "block.1")}),
     needs("coreml", {"modules": {"block": "none"}}, {CONV}),
@@ -152,7 +159,7 @@ CASES = [
     needs("tosa", {"modules": {"down": {"activations": "int16"}}}, {DOWN}),
     needs("tosa", {"operators": {"linear": {"per_channel": False}}}, {UP, DOWN}),
     needs("coreml", {"operators": {"linear": {"weight_dtype": "quint8"}}}, {UP, DOWN}),
-    # A module before an operator.
+    # A module option comes before an operator option.
     needs(
         "coreml",
         {"operators": {"linear": "none"}, "modules": {"up": {"weight_per_channel": True}}},
@@ -179,7 +186,7 @@ def test_an_override_changes_what_it_names_and_nothing_else(net, quantizer, over
 
 @pytest.mark.parametrize("quantizer", [needs(name) for name in MIXED])
 def test_none_leaves_a_module_as_it_was(net, quantizer):
-    """Its weight is float, and where Arm's quantizer says what it saw, it is not this."""
+    """Its weight stays float, and Arm's quantizer doesn't list the module among those it saw."""
     found = kinds(quantized(net, quantizer, modules={"up": "none"}))
     (up,) = (each for key, each in found.items() if key[:2] == UP)
     (down,) = (each for key, each in found.items() if key[:2] == DOWN)
@@ -192,10 +199,10 @@ def test_none_leaves_a_module_as_it_was(net, quantizer):
 def test_an_operator_that_works_in_place_is_the_same_operator(net, quantizer):
     assert "aten.add_.Tensor" in {str(node.target) for node in net.graph.nodes}
     different, after = changed(net, quantizer, operators={"add": "none"})
-    if quantizer == "tosa":  # else what stands around it is quantized, which looks the same
+    if quantizer == "tosa":  # otherwise its surroundings are quantized, which looks the same
         assert different == {ADD}
         assert not after[*ADD, 0][1]
-    else:  # the pool reads what was quantized, and goes on so
+    else:  # the pool reads a quantized value and passes it on
         assert different <= {ADD, POOL, FLATTEN}
 
 
@@ -206,7 +213,7 @@ def test_what_reads_a_value_that_is_left_out_reads_it_as_it_is(net):
 
 @pytest.mark.slow
 def test_activations_are_quantized_behind_weights_alone(net):
-    """Core ML's own quantizer takes an annotated input for a quantized one."""
+    """Core ML's quantizer treats an annotated input as a quantized one."""
     after = changed(net, "coreml", modules={"first": {"activation_dtype": "float32"}})[1]
     assert after["conv2d", "block.0", 0][0][0].endswith("torch.uint8)")
     assert after["conv2d", "first", 0][0][0] == ""
@@ -225,7 +232,7 @@ class Attention(nn.Module):
 @needs("tosa").marks[0]
 @pytest.mark.slow
 def test_what_arm_makes_of_an_operator_goes_with_it():
-    """A softmax becomes other operators before it is annotated."""
+    """A softmax is decomposed into other operators before annotation."""
     program = export(Attention().eval().requires_grad_(False), (torch.randn(2, 8),))
     spec = method_of("tosa", operators={"softmax": {"activations": "int16"}}).quantize
     found = kinds(quantize(program, spec, [InputSet((torch.randn(2, 8),))]))

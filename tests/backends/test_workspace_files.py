@@ -1,6 +1,6 @@
-"""Options that name files of the workspace: their content counts, wherever they stand.
+"""Options that name files of the workspace: only their content counts, not where they are.
 
-The backend is one from another distribution, which is told of them as ours are.
+The backend comes from another distribution, and gets such files the way our backends do.
 """
 
 import subprocess
@@ -65,7 +65,7 @@ COMPILES = ("compile board/features", "compile board/classify")
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory):
-    """Built once; each test leaves it as it found it."""
+    """Built once; each test restores what it changes."""
     folder = tmp_path_factory.mktemp("files")
     (folder / "site").mkdir()
     install(folder / "site", PLUGIN)
@@ -87,7 +87,7 @@ def test_the_backend_is_given_the_file(bench):
     lowering = manifest_of(bench, "board")["methods"]["features"]["lowering"]
     ((place, (digest,)),) = lowering["files"].items()
     assert place == "partitioners[0].acme.board" and len(digest) == 64
-    assert "boards/a.ini" not in str(lowering)  # a moved file's package would say otherwise
+    assert "boards/a.ini" not in str(lowering)  # the package of a moved file would say otherwise
 
 
 @pytest.mark.slow
@@ -114,7 +114,7 @@ def test_another_place_of_the_same_content_is_none(bench, tmp_path):
     (bench.root / "boards" / "a.ini").write_bytes((bench.root / "b.ini").read_bytes())
     (bench.root / "b.ini").unlink()
     bench.edit("partition_configs/board.yaml", "b.ini", "boards/a.ini")
-    assert bench.doit("-a", "lower") == 0, bench.output  # made of the other place
+    assert bench.doit("-a", "lower") == 0, bench.output  # built in the other place
     assert (
         bench.bytes_of("board", "board.pte"),
         bench.bytes_of("board", "manifest.json"),
@@ -149,7 +149,7 @@ def test_what_can_not_be_is_told_when_planned(bench, content, says):
     path.unlink() if content is None else path.write_text(content)
     try:
         assert bench.doit("plan") == 1
-        # Once, though both methods say so: the file has an alias in the other.
+        # Reported once for both methods, since the file has an alias in the other one.
         assert bench.output.count(f"partitioners[0].acme.board: {says} [PTE") == 1
         assert bench.doit("lower") == 1
         assert says in bench.output

@@ -1,4 +1,4 @@
-"""docs/guides/writing-a-backend.md: its files make a distribution that is lowered to and runs."""
+"""docs/guides/writing-a-backend.md: its files form a distribution whose backend lowers and runs."""
 
 import json
 import os
@@ -17,20 +17,20 @@ from tests.support.resident import run_python
 pytestmark = pytest.mark.slow
 
 PAGE = (REPOSITORY / "docs" / "guides" / "writing-a-backend.md").read_text()
-# A file: its path in backquotes on a line of its own, then its content.
+# A file: its path in backquotes on a separate line, then its content.
 FILES = dict(re.findall(r"^`([\w./-]+)`\n\n```\w+\n(.*?)^```$", PAGE, re.M | re.S))
 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """The files of the page, with the distribution installed in a folder of its own."""
+    """Write the page's files, and install the distribution in a temporary folder."""
     root = tmp_path_factory.mktemp("written")
     for name, content in FILES.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
     (root / "dodo.py").write_text("from pipeline.tasks import *\n")
-    site = tmp_path_factory.mktemp("site")  # an exporter forgets the modules of its workspace
+    site = tmp_path_factory.mktemp("site")  # exporters forget modules of their workspace
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
     install += ["--no-build-isolation", "--target", str(site), str(root / "acme-sums")]
     subprocess.run(install, check=True, timeout=300)

@@ -1,4 +1,4 @@
-"""XNNPACK as an entry of the catalogue: lowered through doit, in float32 and int8, and run."""
+"""XNNPACK as a catalogue entry: lowered through doit, in float32 and int8, and run."""
 
 import pytest
 

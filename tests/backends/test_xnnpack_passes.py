@@ -1,5 +1,7 @@
-"""XNNPACK's passes, run without what they do in vain, against ExecuTorch's own preprocess function:
-each partition becomes the same payload and the same named data."""
+"""XNNPACK's passes without their redundant work, against ExecuTorch's preprocess function.
+
+Each partition must give the same payload and the same named data.
+"""
 
 import copy
 
@@ -25,8 +27,8 @@ from tests.support.matrix import in_tiers
 
 
 class Convolutions(nn.Module):
-    """Batch norms, fused and alone, activations that are fused, a one-dimensional convolution,
-    slopes and a concatenation that is split."""
+    """Fused and separate batch norms, fused activations, a one-dimensional convolution, slopes, and
+    a concatenation that is split."""
 
     def __init__(self):
         super().__init__()
@@ -43,7 +45,7 @@ class Convolutions(nn.Module):
 
 
 class Plain(nn.Module):
-    """Padding, a convolution, a pool, a sum and a linear layer, which int8 takes."""
+    """Padding, a convolution, a pool, a sum and a linear layer, all of which int8 supports."""
 
     def __init__(self):
         super().__init__()
@@ -123,7 +125,7 @@ OPTIONS = {"each its own": {"per_op_mode": True}, "weights outside": {
 
 
 def compare(program, **options):
-    """Lower a program, each partition both ways; return how many graphs were traced, each way."""
+    """Lower a program with each partition both ways; return how many graphs each way traced."""
     plain, traced, counts = XnnpackBackend.preprocess, [], []
     trace = _ExportPassBase.call
 
@@ -147,7 +149,7 @@ def compare(program, **options):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_ExportPassBase, "call", counting)
-        patch.setattr(passes, "_is_known", lambda: True)  # but for the count
+        patch.setattr(passes, "_is_known", lambda: True)  # all but the count
         patch.setattr(XnnpackBackend, "preprocess", staticmethod(both))
         lower({"forward": program}, {"forward": [XnnpackPartitioner(**options)]})
     return counts
@@ -159,7 +161,7 @@ def compare(program, **options):
 def test_payload_is_that_of_executorch(name):
     counts = compare(PROGRAMS[name]())
     assert counts and all(after < before for before, after in counts)
-    if name == "dynamic sizes":  # no pass changes them
+    if name == "dynamic sizes":  # no pass changes dynamic sizes
         assert {after for _, after in counts} == {1}
 
 
@@ -170,13 +172,13 @@ def test_payload_is_that_of_executorch_with_other_options(options):
 
 
 def test_passes_are_those_that_this_was_written_for():
-    """Look at what changed, and mend `FastPassManager` or take it away."""
+    """On failure, look at what changed, and fix or remove `FastPassManager`."""
     assert digest_source(*passes.SOURCES) == passes.known_digest()
     assert passes._has_known_patterns()
 
 
 def test_no_partitioner_looks_for_who_calls_it():
-    """It tells those who call `to_backend` of ExecuTorch that there is another way."""
+    """Partitioners look for callers of ExecuTorch's `to_backend` to suggest another function."""
     assert hasattr(XnnpackPartitioner, "_check_if_called_from_to_backend")
     (own,) = make_partitioners([PartitionerSpec(name="xnnpack", options=XnnpackOptions())])
     assert type(own) is XnnpackPartitioner and not own._check_if_called_from_to_backend()

@@ -1,4 +1,4 @@
-"""Bad input: each a clear error, the other packages still built, nothing lost."""
+"""Bad input: each mistake is a clear error, other packages are still built, nothing is lost."""
 
 import json
 import os
@@ -49,7 +49,7 @@ def another_torch(name, data):
     ).encode()
 
 
-# What is wrong with each package's config or source, and what must be said of it, in one line.
+# The mistake in each package's config or source, and the one-line message it must cause.
 PLANNED = {
     "no_model": (config("absent", "forward"), "no_model.yaml:1: model: no model 'absent'; known: "),
     "truncated": (config("truncated", "encode", "decode"), "truncated.pt2: "),
@@ -116,7 +116,7 @@ PLANNED = {
     "circular_config": (None, "circular_config.yaml: cannot be read"),
 }
 
-# Links that lead nowhere, as a checkout without its large files has them.
+# Dangling links, as in a checkout without its large files.
 LINKS = {
     "models/gone_archive.pt2": "nowhere.pt2",
     "models/gone_in_folder/encode.pt2": "nowhere.pt2",
@@ -139,7 +139,7 @@ def bomb(path):
         members.writestr("x/data/weights/weight_0", bytes(1 << 24))
 
 
-# What writes the archives that are none.
+# Code that writes invalid archives.
 ARCHIVES = {
     "pipe": os.mkfifo,
     "pipe_inside/x": os.mkfifo,
@@ -150,7 +150,7 @@ ARCHIVES = {
     "bomb": bomb,
 }
 
-# What can be found out by running only, and the stage in which it is.
+# Mistakes that only running reveals, and the stage in which they appear.
 RUN = {
     "raises": ("def export_methods(): raise ValueError('no weights here')", "no weights here"),
     "returns": ("def export_methods(): return [program()]", "export_methods() returned list"),
@@ -169,7 +169,7 @@ RUN = {
 
 @pytest.fixture(scope="module")
 def ruined(tmp_path_factory):
-    """One run over a workspace that has every mistake above, and two good packages."""
+    """Run once over a workspace with every mistake above and two good packages."""
     bench = bench_of("archives", tmp_path_factory.mktemp("bad"))
     models, configs = bench.root / "models", bench.root / "partition_configs"
     one = (models / "one.pt2").read_bytes()
@@ -192,7 +192,7 @@ def ruined(tmp_path_factory):
     for name, (body, _) in RUN.items():
         (models / f"{name}.py").write_text(exporter(body))
         (configs / f"{name}.yaml").write_text(config(name, "forward"))
-    code = bench.process(timeout=500)  # one exporter ends its process
+    code = bench.process(timeout=500)  # one of the exporters ends its process
     return bench, code
 
 
@@ -302,11 +302,11 @@ def test_backend_that_misbehaves_fails_its_method_alone(bench, tmp_path, module,
     assert workspace.doit(**changes) == 1
     outcomes = workspace.outcomes()
     assert outcomes["compile many/features"] == "failed"
-    # What was done when a worker died, but not told yet, is looked for again, and found.
+    # Results that a dying worker had finished but not reported are looked up again and found.
     done = {"built", "hit"} if "SIGKILL" in patch else {"built"}
     assert {outcomes["compile many/classify"], outcomes["validate one"]} <= done
     assert outcomes["link many"] == "not-run"
     assert words in workspace.output
-    # Once it behaves, only what failed is done; what Python runs at its start is an input.
+    # Once it behaves, only the failed actions run; code that Python runs at startup is an input.
     assert workspace.doit(PYTHONPATH=changes["PYTHONPATH"]) == 0
     assert workspace.outcomes()["compile many/classify"] == "hit"

@@ -1,4 +1,4 @@
-"""Whose command line it is: doit's commands in a workspace, below one, without one, and beside."""
+"""doit's commands in a workspace, below one, without one, and in other projects."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ from tests.support.keys import write_keys
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
-    """A folder for PYTHONPATH in which this package is installed, with its entry points."""
+    """A folder for PYTHONPATH in which this package is installed with its entry points."""
     folder = tmp_path_factory.mktemp("site")
     facts = folder / "pte_pipeline-9.dist-info"
     facts.mkdir()
@@ -37,7 +37,7 @@ def installed(tmp_path_factory):
 
 @pytest.fixture
 def doit(installed, tmp_path):
-    """A function that runs doit in a folder; it returns its status and what it printed."""
+    """Return a function that runs doit in a folder, and returns the exit status and the output."""
 
     def run(folder, *words):
         path = os.pathsep.join([str(installed), str(REPOSITORY)])
@@ -108,10 +108,10 @@ def test_help_lists_our_commands(doit, tmp_path):
     code, said = doit(bench.root, "help", "list")
     assert code == 0 and said.startswith("list: list the tasks\n")
     code, said = doit(bench.root, "help", "strace")
-    assert code == 0 and "PURPOSE" in said  # doit's own
+    assert code == 0 and "PURPOSE" in said  # doit's original
     code, said = doit(tmp_path, "help", "lowr")
     assert code == 3 and said.startswith("ERROR: no help on 'lowr'; did you mean 'lower'?")
-    code, said = doit(bench.root, "--help")  # which no command of a plugin prints
+    code, said = doit(bench.root, "--help")  # no command of a plugin prints this
     assert code == 0 and "help              show the commands of a workspace: lower, " in said
 
 
@@ -151,7 +151,7 @@ def test_a_project_of_others_sees_nothing_of_ours(doit, tmp_path):
 
 
 def test_projects_of_others_are_as_they_were(doit, tmp_path):
-    """Also with tasks of the same names, and no more of this package is imported than that door."""
+    """Even with tasks of the same names; of this package, only the entry point is imported."""
     (tmp_path / "dodo.py").write_text(
         "def task_init():\n"
         "    return {'actions': ['echo hello'], 'verbosity': 2}\n"
@@ -191,7 +191,7 @@ def write(folder, files):
 
 
 def test_tasks_of_another_project_may_stand_in_a_module_of_our_name(doit, tmp_path):
-    """By the name that our tasks have as well, with and without a dodo file of this folder."""
+    """The module may have our tasks' name, with or without a dodo file in this folder."""
     task = "def task_hi():\n    return {'actions': ['echo hi'], 'verbosity': 2}\n"
     own = {**OWN, "pipeline/tasks.py": task, "dodo.py": "from pipeline.tasks import *\n"}
     write(tmp_path, own)
@@ -231,8 +231,10 @@ def test_a_dodo_file_that_imports_what_our_name_hides_is_told_in_a_line(
 
 @pytest.mark.slow
 def test_a_package_is_built_beside_a_module_of_our_name(doit, tmp_path):
-    """By worker processes, whose path for modules has the workspace first; an exporter that means
-    that module fails in a line."""
+    """Worker processes search the workspace first for modules.
+
+    An exporter that imports that module fails with a one-line error.
+    """
     write(tmp_path, OWN)
     assert doit(tmp_path, "init")[0] == 0
     code, said = doit(tmp_path, "lower")
@@ -250,7 +252,7 @@ def test_pte_answers_beside_a_project_of_others(tmp_path, monkeypatch, capsys):
     (tmp_path / "dodo.py").write_text("def task_hi():\n    return {'actions': None}\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(DoitMain, "BIN_NAME", "doit")
-    # The program changes for its process what bytecode is believed.
+    # The program changes which bytecode is trusted in its process.
     monkeypatch.setattr(SourceFileLoader, "get_data", SourceFileLoader.get_data)
     monkeypatch.setattr(bytecode, "_copied_well", ())
     for line, status in (("help init", 0), ("--help", 0), ("init -h", 0), ("lower", 3)):
@@ -290,7 +292,7 @@ def test_a_folder_is_verified_without_a_workspace(doit, tmp_path):
 
 
 def test_ctrl_c_during_the_start_ends_without_a_traceback(bench):
-    """At an import, the process ends by the signal; later, with its status."""
+    """During imports the signal ends the process; later, it exits with the signal's status."""
     code = (
         "import os, signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from pte_pipeline import doit_commands\n"

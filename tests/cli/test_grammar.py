@@ -1,4 +1,4 @@
-"""Words of the command line: what they stand for, and what is said of those that name nothing."""
+"""Command-line words: what they select, and the messages on words that select nothing."""
 
 from types import SimpleNamespace
 
@@ -15,7 +15,7 @@ _UNITS = {"asr": (("encode", "decode"),), "vision": (("classify",), ("embed",)),
 
 
 class Planned:
-    """A plan of three packages; the last one's config has mistakes."""
+    """A plan of three packages, the last of which has mistakes in its config."""
 
     packages = tuple(_UNITS)
     exporters = ("asr", "net+dtype~bf16")

@@ -1,4 +1,4 @@
-"""What is wrong in many configs for one cause is said once, whatever the command."""
+"""A mistake with one cause in many configs is reported once, by every command."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""A workspace that is mounted read-only, as in images of CI."""
+"""A workspace mounted read-only, as in CI images."""
 
 import shutil
 
@@ -10,7 +10,7 @@ from tests.support.permissions import folders_of, mode, obey_permissions
 
 @pytest.fixture
 def sources(built):
-    """The built workspace, whose sources can't be written, without `build/` and database."""
+    """The built workspace with read-only sources, without `build/` and the database."""
     shutil.rmtree(built.root / "build")
     (built.root / ".doit.sqlite3").unlink()
     store = built.root.parent / "store"
@@ -31,7 +31,7 @@ def test_what_runs_nothing_needs_neither_database_nor_build_folder(sources):
         (["plan", "--db-file", "states"], 0),
         (["list", "--all", "-s"], 0),
         (["explain", "pair"], 0),
-        (["info", "lower:pair"], 1),  # doit's own: it isn't up to date
+        (["info", "lower:pair"], 1),  # doit's status: the task isn't up to date
         (["clean"], 0),
     ):
         code, output = doit(*words)

@@ -1,4 +1,4 @@
-"""A file that is removed while a run goes on ends what needs it in a line, and nothing else."""
+"""Removing a file during a run fails only the actions that need it, each with a one-line error."""
 
 import shutil
 

@@ -71,7 +71,7 @@ for _ in range(300):
 
 @pytest.mark.slow
 def test_a_long_export_holds_nothing_up_that_does_not_need_it(bench):
-    """No waves: what is ready runs beside it, to the end, and no worker is idle meanwhile."""
+    """There are no waves: ready tasks run to the end meanwhile, and no worker is idle."""
     bench = bench("archives")
     for name in ("pair.py", "_parts.py"):
         shutil.copy(REPOSITORY / "tests/samples/pair/models" / name, bench.root / "models")

@@ -1,4 +1,4 @@
-"""Tasks are made for what a command line asks for."""
+"""Tasks are made only for what a command line selects."""
 
 import json
 import shutil
@@ -53,7 +53,7 @@ def test_unknown_packages_leave_it_to_doit():
 
 
 def test_one_package_is_planned_alone(built):
-    """The other one's model is not even looked at."""
+    """The model of the other package isn't even looked at."""
     for folder in ("models", "partition_configs"):
         for path in (built.root / folder).glob("pair.*"):
             shutil.copy(path, path.with_name(path.name.replace("pair", "other")))
@@ -69,7 +69,7 @@ def test_one_package_is_planned_alone(built):
 
 
 def test_a_plan_finds_what_a_run_would_find(built):
-    """A package that is lowered is up to date without its objects, and so are its methods."""
+    """A lowered package is up to date even without its objects, and so are its methods."""
     entries = [*built.store.glob("actions/*/*.json")]
     objects = [p for p in entries if json.loads(p.read_bytes())["key"]["kind"] == "compile"]
     assert len(objects) == 2

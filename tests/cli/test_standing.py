@@ -1,4 +1,4 @@
-"""What is not judged or not run is reported each time, and counts for the exit status."""
+"""Outputs that aren't judged or not run are reported each time, and affect the exit status."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""What a user does, from outside, with the real ExecuTorch."""
+"""What a user does, tested from outside with the real ExecuTorch."""
 
 import json
 import shutil
@@ -89,12 +89,12 @@ def test_second_run_does_nothing(built):
 
 
 def never_exported(bench):
-    """Add a package of a model that was never exported."""
+    """Add a package of a model that has never been exported."""
     for name in ("models/pair.py", "partition_configs/pair.yaml"):
         text = (bench.root / name).read_text().replace("model: pair", "model: other")
         (bench.root / name.replace("pair.", "other.")).write_text(text)
     bench.settle()
-    assert bench.doit("list") == 0  # which remembers what it found out
+    assert bench.doit("list") == 0  # remembers what it found
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_one_changed_method_compiles_alone(built):
     assert built.outcomes() == {
         **dict.fromkeys(ALL, "built"),
         "compile pair/encode": "up-to-date",
-        "link pair": "refit",  # its objects have the sizes of the former ones
+        "link pair": "refit",  # its objects have the same sizes as before
     }
 
 
@@ -136,7 +136,7 @@ def test_change_that_changes_no_program_compiles_nothing(built):
     before = built.bytes_of("pair", "pair.pte")
     built.edit("models/pair.py", '"""Two methods', '"""\n\nTwo methods')
     assert built.doit() == 0
-    # The lines that the report names have moved.
+    # The lines named in the report have moved.
     again = {"export pair": "built", "validate pair": "built"}
     assert built.outcomes() == {**dict.fromkeys(ALL, "up-to-date"), **again}
     assert built.bytes_of("pair", "pair.pte") == before
@@ -231,7 +231,7 @@ def test_lost_store_costs_time_only(built):
 
 
 def test_corrupt_blobs_are_never_served(built):
-    """Every blob of the store is damaged, and the package is gone: it is built again."""
+    """With every blob damaged and the package gone, it is built again."""
     before = built.bytes_of("pair", "pair.pte")
     for path in (built.store / "blobs").rglob("*"):
         if path.is_file() and path.stat().st_size:
@@ -327,7 +327,7 @@ def test_another_gate_measures_nothing_again(built):
         assert built.doit("validate:pair") == code
         assert built.outcomes()["validate pair"] == ("failed" if code else "built")
         after = json.loads(built.bytes_of("pair", "report.json"))
-        assert after["seconds"] == before["seconds"]  # which no two runs have in common
+        assert after["seconds"] == before["seconds"]  # no two runs have the same
         if code:
             built.edit("partition_configs/pair.yaml", "1kB", "2kB")
             assert built.doit("plan") == built.doit("explain", "pair") == 0
@@ -346,7 +346,7 @@ def test_archives_of_both_kinds(bench):
     assert workspace.outcomes()["compile many/classify"] == "built"
     assert workspace.doit() == 0
     assert set(workspace.outcomes().values()) == {"up-to-date"}
-    shutil.rmtree(workspace.store)  # nothing of it is needed while the package is current
+    shutil.rmtree(workspace.store)  # not needed while the package is current
     assert workspace.doit() == 0
     assert set(workspace.outcomes().values()) == {"up-to-date"}
 
@@ -380,7 +380,7 @@ def test_a_dodo_file_with_settings_of_its_own_keeps_ours(bench):
 
 @pytest.mark.slow
 def test_doits_own_reporters_and_options_work(built):
-    """`-n` sets the number of workers, `-P` means nothing, and other reporters tell our tasks."""
+    """`-n` sets the number of workers, `-P` has no effect, and other reporters show our tasks."""
     built.edit("partition_configs/pair.yaml", "[xnnpack]", "[]")
     assert built.doit("-n", "1", "-P", "thread", "-r", "json", "lower") == 0
     results = {task["name"]: task["result"] for task in json.loads(built.output)["tasks"]}

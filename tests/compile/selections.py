@@ -1,8 +1,8 @@
-"""Compares contracts with what ExecuTorch's selective build reads, of every `.pte` of folders.
+"""Compares contracts with what ExecuTorch's selective build reads, for each `.pte` in some folders.
 
     python -m tests.compile.selections FOLDER...
 
-prints each file whose operators or kernel keys differ, and how many files and methods there were.
+prints each file whose operators or kernel keys differ, and the number of files and methods.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TENSORS = {int(each) for each in KernelType}
 
 
 def upstream(data: bytes) -> dict[str, list[str]]:
-    """Return the kernel keys of each operator, as gen_oplist has them."""
+    """Return the kernel keys of each operator, as gen_oplist reports them."""
     program = selective_build._get_program_from_buffer(data)
     found: dict[str, set[str]] = {
         name: set() for name in selective_build._get_program_operators(program)
@@ -35,14 +35,14 @@ def upstream(data: bytes) -> dict[str, list[str]]:
 
 
 def main() -> None:
-    """Compare what the folders of the command line hold."""
+    """Compare the packages in the folders of the command line."""
     files = methods = different = refused = 0
     operators: set[str] = set()
     spent = time.process_time()
     for path in (each for folder in sys.argv[1:] for each in sorted(Path(folder).rglob("*.pte"))):
         try:
             contract = describe_contract(path.stem, {path.name: path}, "")
-        except PipelineError:  # of tests of damage, say
+        except PipelineError:  # from damage tests, for example
             refused += 1
             continue
         files, methods = files + 1, methods + len(contract["methods"])

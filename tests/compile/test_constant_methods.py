@@ -1,5 +1,5 @@
-"""Constant methods: all values that ExecuTorch's `constant_methods` takes, the joint call's bytes,
-and a line for each value that it does not take."""
+"""Constant methods: every value that ExecuTorch's `constant_methods` accepts gives the joint call's
+bytes, and every other value a one-line error."""
 
 import collections
 import enum

@@ -1,4 +1,4 @@
-"""Control flow on every backend that lowers with the plain install, and what is refused of it."""
+"""Control flow on every backend that lowers with the plain install, and the refused cases."""
 
 import json
 
@@ -31,7 +31,7 @@ X = torch.randn(3, 8, generator=torch.Generator().manual_seed(1))
 
 
 class Layers(nn.Module):
-    """One linear layer outside of the control flow, one inside."""
+    """One linear layer outside the control flow, one inside."""
 
     def __init__(self):
         super().__init__()
@@ -48,7 +48,7 @@ class Cond(Layers):
 
 
 class Any(Layers):
-    """A predicate that is the whole of a tensor, without a comparison behind it."""
+    """A predicate on a whole tensor, without a comparison after it."""
 
     def forward(self, x):
         y = self.outside(x)
@@ -136,7 +136,7 @@ def test_a_scan_that_upstream_emits_wrongly_is_emitted_so_with_a_warning(tmp_pat
     assert "run: scan reads its carry through a view" in caplog.text
     assert "remove_view_copy: false" in caplog.text
     assert emitted.buffer == lowered(Scan, "portable").to_executorch().buffer
-    with pytest.raises(AssertionError):  # a new ExecuTorch may mend it
+    with pytest.raises(AssertionError):  # a new ExecuTorch may fix it
         check_runs(emitted, Scan, tmp_path)
 
 
@@ -148,7 +148,7 @@ def test_while_loop_is_refused_where_the_emitter_refuses_it(module, place):
 
 
 class NoGrad(Layers):
-    """As the rotary embeddings of transformers are: decomposing inlines it."""
+    """Like the rotary embeddings of transformers: decomposition inlines it."""
 
     def forward(self, x):
         with torch.no_grad():
@@ -209,7 +209,7 @@ def calibration_inputs(method):
 
 @pytest.mark.slow
 def test_a_person_is_told_what_stays_float_in_a_quantized_method(tmp_path):
-    """In the log of the quantization, in the manifest and in the report."""
+    """The log of the quantization, the manifest and the report all say so."""
     method = {"quantize": {"quantizer": "xnnpack"}, "partitioners": ["xnnpack"]}
     config = {
         "methods": {"choose": method, "plain": method},
@@ -232,7 +232,7 @@ def test_a_person_is_told_what_stays_float_in_a_quantized_method(tmp_path):
 
 @pytest.mark.slow
 def test_a_scan_in_a_quantized_method_is_refused():
-    """Torch fails on it with a traceback; a new torch may mend it."""
+    """Torch fails on a scan with a traceback; a new torch may fix it."""
     data = {"quantize": {"quantizer": "xnnpack"}, "partitioners": ["xnnpack"]}
     method = parse_config("p", {"model": "m", "methods": {"run": data}}, "p.yaml").methods["run"]
     program = quantize(program_of(Scan), method.quantize, [InputSet((X,))])

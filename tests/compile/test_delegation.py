@@ -1,4 +1,4 @@
-"""What delegates run and what they leave, against graphs that were counted by hand."""
+"""What delegates run and what they leave, checked against hand-counted graphs."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def left_of(counts):
 
 
 class Chain(nn.Module):
-    """An addition and a subtraction, with a sine between them that reads the first."""
+    """An addition and a subtraction, and between them a sine of the addition's result."""
 
     def forward(self, x):
         y = x + x
@@ -76,7 +76,7 @@ class Chain(nn.Module):
 
 
 class Cached(nn.Module):
-    """A cache that an operator changes in place."""
+    """A cache that an operator modifies in place."""
 
     def __init__(self):
         super().__init__()
@@ -88,7 +88,7 @@ class Cached(nn.Module):
 
 
 class Condition(nn.Module):
-    """Branches of unlike size: the first takes two tensors."""
+    """Branches that differ in size: the first takes two tensors."""
 
     def forward(self, x):
         return torch.cond(
@@ -107,7 +107,7 @@ class Steps(nn.Module):
 
 
 class Deep(nn.Module):
-    """A branch in a branch."""
+    """A branch inside a branch."""
 
     def forward(self, x):
         def outer(x):
@@ -117,7 +117,7 @@ class Deep(nn.Module):
 
 
 class Parts(nn.Module):
-    """`split` gives its tensors through `getitem`; the constant is no operator."""
+    """`split` returns its tensors through `getitem`; the constant isn't an operator."""
 
     def __init__(self):
         super().__init__()
@@ -129,14 +129,14 @@ class Parts(nn.Module):
 
 
 ROW = X[0].nbytes  # 32
-# Module, nodes, those that add_sub takes, its partitions, sub-graphs, and what goes in and out, as
+# Module, nodes, nodes that add_sub takes, its partitions, subgraphs, and what goes in and out, as
 # tensors and bytes.
 GRAPHS = [
     (Chain, 3, 2, 2, 0, (3, 3 * X.nbytes), (2, 2 * X.nbytes)),
-    # sum, gt and mul outside; add, sin and sub inside. The first branch is the dearer one.
+    # sum, gt and mul outside; add, sin and sub inside. The first branch is the more expensive one.
     (Condition, 6, 2, 2, 2, (2, 2 * X.nbytes), (1, X.nbytes)),
     (Rows, 2, 1, 1, 1, (3, 3 * ROW), (3, 3 * ROW)),
-    # A sum and a comparison twice, add, sin, sub. Constants of a branch are operands of it.
+    # A sum and a comparison twice, add, sin, sub. A branch's constants are its operands.
     (Deep, 7, 2, 2, 4, (2, X.nbytes + 4), (1, X.nbytes)),
     (Parts, 3, 2, 1, 0, (2, 2 * 48), (1, 48)),
 ]
@@ -184,7 +184,7 @@ def test_portable_methods_cross_no_boundary():
 
 
 class Step(nn.Module):
-    """One operator by name."""
+    """A single operator, given by name."""
 
     def __init__(self, *names):
         super().__init__()
@@ -199,7 +199,7 @@ class Step(nn.Module):
 
 
 def runs(names, taken):
-    """How many times in a row names are of those that are taken."""
+    """Return the number of runs of consecutive names that are taken."""
     return sum(
         name in taken and (place == 0 or names[place - 1] not in taken)
         for place, name in enumerate(names)
@@ -218,7 +218,7 @@ def test_every_call_is_delegated_or_left(names):
     assert counts["delegated_operators"] == len(set(taken))
     assert sum(counts["partitions"].values()) == runs(names, ("add", "sub"))
     assert [each["operator"] for each in counts["left"]] == [f"aten.{name}" for name in others]
-    # The first node is the input; each operator is one.
+    # The first node is the input; each operator is one node.
     places = [place for place, name in enumerate(names, 1) if name not in ("add", "sub")]
     assert [each["place"] for each in counts["left"]] == places
     transfers = (runs(names, ("add", "sub")), X.nbytes * runs(names, ("add", "sub")))
@@ -234,7 +234,7 @@ def test_methods_of_several_backends():
     assert counts["partitions"] == {"AddSubBackend": 1, "XnnpackBackend": 2}
     assert (counts["nodes"], counts["delegated_nodes"]) == (4, 3)
     assert (counts["operators"], counts["delegated_operators"]) == (3, 2)
-    # What goes from one delegate to another goes out of the one and into the other.
+    # A value passed between two delegates leaves one and enters the other.
     assert counts["boundary"]["into"] == counts["boundary"]["out_of"] == crossing(3, 3 * X.nbytes)
     assert left_of(counts) == [("aten.erf", f"xnnpack: {OF_NO_TYPE}")]
 
@@ -252,7 +252,7 @@ def test_copies_beside_delegates_are_counted():
 
     counts = counted(program_of(Cast()), spec("xnnpack"))
     assert counts["partitions"] == {"XnnpackBackend": 1}
-    assert counts["boundary"]["copies"] == 2  # the first copy is beside another copy only
+    assert counts["boundary"]["copies"] == 2  # the first copy has only another copy next to it
     assert sum(n for name, n in counts["undelegated"].items() if "_to_dim_order_copy" in name) == 3
 
 
@@ -338,7 +338,7 @@ def test_what_changes_between_equal_programs_is_no_part_of_a_reason(said, kept):
 
 
 def test_no_key_of_a_partition_holds_a_reason():
-    """The inputs of a delegate are named after what was left, and have its metadata."""
+    """A delegate's inputs take their names and metadata from the operators that were left."""
     program = program_of(Several())
     noted = lowered(program, spec("xnnpack", configs=["LinearConfig"]), spec("xnnpack"))
     silent = [
@@ -407,7 +407,7 @@ def test_places_are_those_of_the_source():
     ]
     places = [each["place"] for each in counted(program)["left"]]
     assert len(set(places)) == 8  # a linear layer is two operators
-    # torch.export does not tell the modules of what stands in a branch; that around it is known.
+    # torch.export records no modules for nodes in a branch, only for those around it.
     assert {each["module"] for each in counted(program)["left"]} == {"", "outside"}
 
 
@@ -422,12 +422,12 @@ def test_what_stands_in_a_branch_is_of_the_module_around():
 
     modules = {each["operator"]: each["module"] for each in counted(program_of(Outer()))["left"]}
     assert modules == dict.fromkeys(modules, "deep") | {"aten.exp": ""}
-    assert modules["aten.sin"] == "deep"  # of a branch in a branch
+    assert modules["aten.sin"] == "deep"  # of the inner branch
 
 
 @pytest.mark.slow
 def test_places_outlive_constants_that_branches_share():
-    """The program is then lowered from a copy of itself."""
+    """In this case the program is lowered from a copy."""
     program = program_of(Layers())
     counts = counted(program, spec("xnnpack"))
     assert counts["partitions"] == {"XnnpackBackend": 1}

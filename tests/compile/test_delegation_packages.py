@@ -1,4 +1,4 @@
-"""What the manifests and reports of packages say of delegation, built by doit."""
+"""What manifests and reports of packages built by doit say about delegation."""
 
 import json
 import re
@@ -71,7 +71,7 @@ PORTABLE = "portable kernels only, as the config says"
 
 
 def features(**method):
-    """A config of the first method, with the second on portable kernels."""
+    """Return a config for the first method, with the second one on portable kernels."""
     return {"methods": {"features": method, "classify": {"partitioners": []}}}
 
 
@@ -102,7 +102,7 @@ def left(bench, package, method="features"):
 
 
 def rows(bench, package, method, operator):
-    """The rows of the report's table of calls that are left: operator, times, why, line."""
+    """Return the report's rows on undelegated calls: operator, times, reason, line."""
     text = bench.bytes_of(package, "report.md").decode()
     section = text.split("## Left to portable kernels")[1].split("\n## ")[0]
     cells = [line.strip("| ").split(" | ") for line in section.splitlines()]
@@ -138,7 +138,7 @@ def test_several_backends_have_their_shares_and_reasons(bench):
     assert own["nodes"] == counts["delegated_nodes"]
     assert own["partitions"] == counts["partitions"]["XnnpackBackend"] == 2
     assert counts["subgraphs"] == 2
-    # The input and the sum go in, two outputs out: 3 rows of 8 floats each.
+    # The input and the sum go in, two outputs come out: 3 rows of 8 floats each.
     assert (
         counts["boundary"]["into"] == counts["boundary"]["out_of"] == {"tensors": 2, "bytes": 192}
     )
@@ -153,7 +153,7 @@ def test_the_report_leads_to_the_lines(bench, package):
 
 
 def test_the_report_leads_to_branches(bench):
-    """torch.export does not tell which line of a branch; that of the condition is known."""
+    """torch.export doesn't record lines inside a branch, only that of the condition."""
     lines = {why: line for *_, why, line in rows(bench, "plain", "classify", "aten.asinh")}
     assert lines[IN_BRANCH].startswith("`return torch.cond(` (models/small.py:")
     assert "y = torch.asinh(y)" in lines[OF_NO_TYPE]

@@ -1,4 +1,4 @@
-"""Options of emission take effect, and units of several methods link to the joint call's bytes."""
+"""Emission options take effect, and units of several methods link to the joint call's bytes."""
 
 import copy
 import json
@@ -25,7 +25,7 @@ from tests.support.programs import Shared, Stateful, shared_programs
 
 
 class Deep(nn.Module):
-    """Intermediate values that do not live at the same time."""
+    """Intermediate values with disjoint lifetimes."""
 
     def __init__(self):
         super().__init__()
@@ -114,7 +114,7 @@ def test_stack_traces_are_stored_on_demand():
 
 
 def units(programs, partitioners, groups, settings, store):
-    """Objects of methods that are compiled in these groups."""
+    """Return the objects of methods, compiled in these groups."""
     for group in groups:
         own = {name: programs[name] for name in group}
         lowered = lower(own, {name: partitioners[name] for name in group})
@@ -147,7 +147,7 @@ class Head(nn.Module):
 
 
 def test_a_unit_of_several_methods_links_in_among_others(tmp_path):
-    """Its methods stand before and after a single one, and each brings weights of its own."""
+    """Its methods come before and after a single one, and each adds weights."""
     programs = {
         name: export(Head(seed).eval().requires_grad_(False), (torch.ones(2, 8),))
         for seed, name in enumerate(("c", "a", "b", "d"))
@@ -161,7 +161,7 @@ def test_a_unit_of_several_methods_links_in_among_others(tmp_path):
 
 @pytest.fixture(scope="module")
 def laid_out(tmp_path_factory):
-    """The objects of programs, and ExecuTorch's joint call of them before it has a layout."""
+    """Return the objects of programs, and their joint call before it has a layout."""
     programs, store = shared_programs(), Store(tmp_path_factory.mktemp("laid_out"))
     partitioners = {"step": [], "plain": [XnnpackPartitioner()], "branch": []}
     objects = list(units(programs, partitioners, [(n,) for n in programs], EmitConfig(), store))
@@ -231,7 +231,7 @@ def test_preserved_operators_stay_whole():
 
 
 class Words(nn.Module):
-    """A portable embedding before layers that XNNPACK takes."""
+    """A portable embedding in front of layers that XNNPACK takes."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Which instruction gives which node."""
+"""Which instruction stems from which node."""
 
 import json
 from dataclasses import asdict

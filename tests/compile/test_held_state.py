@@ -1,4 +1,4 @@
-"""Shared state that a delegate keeps for itself is refused."""
+"""Shared state that a delegate keeps internally is refused."""
 
 import pytest
 import torch
@@ -49,4 +49,4 @@ def test_state_inside_a_delegate_is_refused(programs):
     delegated = lowered(programs, VulkanPartitioner)
     with pytest.raises(PipelineError, match="read: VulkanBackend keeps cache inside its delegate"):
         refuse_held_state(delegated)
-    refuse_held_state({"read": delegated["read"]})  # alone, it is a constant
+    refuse_held_state({"read": delegated["read"]})  # by itself, it is a constant

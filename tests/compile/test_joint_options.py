@@ -1,5 +1,5 @@
-"""Options of a joint call as a user writes it, of ExecuTorch's API alone, and the same bytes of
-methods that are compiled apart and linked. Each option is seen to take effect in them."""
+"""Options of a joint call written with ExecuTorch's API alone give the same bytes as methods that
+are compiled separately and linked. Each option must visibly take effect."""
 
 import json
 from types import SimpleNamespace
@@ -43,7 +43,7 @@ from tests.support.programs import shared_programs
 
 
 def linked(programs, partitioners, store, settings, methods=None, edge=None, after=None):
-    """The files of methods that are compiled apart, and taken through JSON as records are."""
+    """Return the files of methods compiled separately, whose records went through JSON."""
     objects, delegates = [], any(partitioners.values())
     for name, program in programs.items():
         lowered = lower(
@@ -89,8 +89,7 @@ PARTITIONERS = {"step": [], "plain": [XnnpackPartitioner()], "branch": []}
 
 @pytest.mark.slow
 def test_names_plans_and_sizes_by_method_are_those_of_the_joint_call(store):
-    """Names of buffers with initial values, a plan and sizes of its own, and passes after
-    delegation, each of one method."""
+    """Each applies to one method: names of initialized buffers, a plan, sizes, and later passes."""
     edge = to_edge_transform_and_lower(
         shared_programs(),
         partitioner=PARTITIONERS,
@@ -173,7 +172,7 @@ def test_buffers_without_planned_memory_have_names(store):
 
 
 class Reads(nn.Module):
-    """Changes a buffer, or reads it as it began."""
+    """Changes a buffer, or reads its initial value."""
 
     def __init__(self, changes):
         super().__init__()
@@ -186,7 +185,7 @@ class Reads(nn.Module):
 
 @pytest.mark.parametrize("together", [False, True], ids=["apart", "together"])
 def test_a_named_buffer_is_not_taken_for_a_constant(store, together):
-    """The joint call gives the buffer of `b` the index of the constant of `a`."""
+    """The joint call gives the buffer of `b` the same index as the constant of `a`."""
     programs = {n: export(Reads(n == "b"), (torch.ones(4),)) for n in ("a", "b")}
     settings = EmitConfig(initialized_buffers=["cache"], emit_mutable_buffer_names=True)
     with pytest.raises(PipelineError, match="'cache' has the initial values of a constant"):
@@ -207,7 +206,7 @@ class Trained(nn.Module):
 
 @pytest.mark.slow
 def test_weights_of_training_go_to_a_file_of_their_own(store):
-    """Through an archive, with a method before and one after the others' names."""
+    """Goes through an archive, with methods whose names sort before and after the others."""
 
     def programs():
         x = torch.ones(2, 4)
@@ -286,7 +285,7 @@ class Pooled(nn.Module):
 
 @pytest.mark.slow
 def test_a_partitioner_of_another_method_takes_the_edge_settings_of_this_one(store):
-    """In the joint call; `skip_dim_order` shows it in the bytes of one without partitioners."""
+    """In the joint call. `skip_dim_order` shows in the bytes of a method without partitioners."""
     x = torch.ones(1, 4, 3, 3).to(memory_format=torch.channels_last)
 
     def programs():

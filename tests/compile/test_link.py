@@ -1,4 +1,4 @@
-"""Linking gives the bytes of ExecuTorch's joint call. The oracle is always that call itself."""
+"""Linking gives the bytes of ExecuTorch's joint call, which always serves as the oracle."""
 
 import copy
 import itertools
@@ -56,20 +56,20 @@ def store(tmp_path):
 
 
 def joint(edge, external, initialized):
-    """The joint call's end, on a copy of what it has lowered."""
+    """Finish the joint call on a copy of what it has lowered."""
     passes = [InitializedMutableBufferPass(list(initialized))] if initialized else []
     config = ExecutorchBackendConfig(passes=passes, external_constants=external)
     return copy.deepcopy(edge).to_executorch(config)
 
 
 def apart(programs, partitioners):
-    """Each method lowered apart."""
+    """Lower each method separately."""
     for name, program in programs.items():
         yield lower({name: program}, {name: partitioners[name]})
 
 
 def emitted(lowered, external, initialized, store):
-    """The objects of methods, taken through JSON as a record in the store is."""
+    """Return the objects of methods after a round trip through JSON, as in the store's records."""
     settings = EmitConfig(external_constants=external, initialized_buffers=initialized)
     for each in lowered:
         compiled = make_object(emit(copy.deepcopy(each), settings), store)
@@ -82,7 +82,7 @@ def objects_of(programs, partitioners, external, initialized, store):
 
 @pytest.fixture(scope="module")
 def _compiled(tmp_path_factory):
-    """The programs compiled for XNNPACK, once for all tests that look at links of them."""
+    """Compile the programs for XNNPACK, once for all link tests."""
     store = Store(tmp_path_factory.mktemp("compiled") / "store")
     partitioners = PARTITIONERS["xnnpack"]
     return store, list(objects_of(shared_programs(), partitioners, False, ("count",), store))
@@ -90,7 +90,7 @@ def _compiled(tmp_path_factory):
 
 @pytest.fixture
 def objects(_compiled, store):
-    """The same objects, and their blobs in the test's own store."""
+    """Return the same objects, with their blobs in the test's store."""
     kept, objects = _compiled
     shutil.copytree(kept.root, store.root, dirs_exist_ok=True)
     return objects
@@ -98,7 +98,7 @@ def objects(_compiled, store):
 
 @pytest.fixture(scope="module")
 def lowered():
-    """By partitioners: the programs lowered apart, and by the joint call."""
+    """Return programs lowered separately and jointly, keyed by partitioners."""
 
     @cache
     def of(backend):
@@ -115,8 +115,8 @@ def combinations():
     for backend in PARTITIONERS:
         for initialized, external in itertools.product([(), ("count",)], [False, True]):
             names = [backend, "initialized" if initialized else "", "ptd" if external else "inside"]
-            # Both at once, and neither; the other two are left to the slow tests, and what mixes
-            # backends.
+            # Both options or neither; the other two combinations, and mixed backends, are left to
+            # the slow tests.
             is_slow = bool(initialized) != external or backend == "mixed"
             marks = pytest.mark.slow if is_slow else ()
             yield pytest.param(backend, initialized, external, id="-".join(names), marks=marks)
@@ -176,11 +176,11 @@ def test_lost_blob_is_a_miss_that_leaves_nothing_half_written(objects, store, pa
         link(objects, {}, store)
     after = {p for p in store.root.rglob("*") if p.is_file()}
     assert path not in after
-    assert all(p.parent.name + p.name == hash_file(p) for p in after - before)  # whole, not named
+    assert all(p.parent.name + p.name == hash_file(p) for p in after - before)  # complete blobs
 
 
 def test_two_tags_do_not_name_one_file():
-    """Of two with one name, the last would be all that a package has."""
+    """If two had the same name, a package would contain only the last one."""
     check_file_names(["w", "v.ptd", "w"])
     for other in ("w.ptd", "W", "W.ptd"):
         with pytest.raises(PipelineError, match=f"'w' and '{other}' name the same .ptd file"):
@@ -204,7 +204,7 @@ def test_external_tensors_of_one_name_must_agree(store):
 
 
 def test_package_of_a_linked_file_runs(objects, store):
-    """What is linked is loaded by ExecuTorch and computes what the source computes."""
+    """ExecuTorch loads the linked file, and computes what the source computes."""
     from pipeline.devices.bindings import Package
     from pipeline.devices.interface import PackageFiles
 
@@ -272,7 +272,7 @@ def test_linking_does_not_hold_the_weights(store, tmp_path):
 
 
 def test_named_data_keep_tag_and_alignment(store):
-    """As backends give them: in the `.pte`, in `.ptd` files, the same bytes under two names."""
+    """As backends set them: in the `.pte`, in `.ptd` files, and for equal bytes under two names."""
     given = NamedDataStore()
     given.add_named_data("plain", b"first", 1)
     given.add_named_data("aligned", b"second", 64)

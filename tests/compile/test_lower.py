@@ -1,4 +1,4 @@
-"""The contract of `to_backend_multiple`, on ExecuTorch's own demo backends and XNNPACK."""
+"""The contract of `to_backend_multiple`, on ExecuTorch's demo backends and XNNPACK."""
 
 import pytest
 import torch
@@ -81,7 +81,7 @@ def test_partitioner_for_an_unknown_method_is_an_error(edge):
 
 
 class Meddler(Partitioner):
-    """Takes a node out of the graph that it was shown."""
+    """A partitioner that removes a node from the graph that it is shown."""
 
     def partition(self, exported_program):
         graph = exported_program.graph_module.graph
@@ -114,7 +114,7 @@ def test_weights_that_a_delegate_consumed_leave_the_program(edge):
 
 @pytest.fixture
 def joint(monkeypatch):
-    """A partitioner for a backend that overrides `preprocess_multimethod`, and what that saw."""
+    """Return a partitioner for a backend that overrides `preprocess_multimethod`, and its calls."""
     seen = []
     original = FirstBackendWithPreprocessAll.preprocess_multimethod
 
@@ -187,7 +187,7 @@ def test_lowering_leaves_executorch_as_it_was():
 
 
 class _Cache(torch.nn.Module):
-    """Writes to a buffer in place, by parameters that require gradients."""
+    """Writes to a buffer in place, from parameters that require gradients."""
 
     def __init__(self):
         super().__init__()
@@ -200,7 +200,7 @@ class _Cache(torch.nn.Module):
 
 
 def test_a_buffer_that_is_changed_with_gradients_on_is_written_back():
-    """ExecuTorch alone raises "a leaf Variable that requires grad ..." at the very end."""
+    """Plain ExecuTorch raises "a leaf Variable that requires grad ..." at the very end."""
     inputs = torch.ones(1, 4), torch.tensor([1])
     with torch.enable_grad():
         program = torch.export.export(_Cache().eval(), inputs)

@@ -1,4 +1,4 @@
-"""What partitioners are kept from: other modules than those named, and branches."""
+"""What partitioners don't see: modules other than the named ones, and branches."""
 
 import copy
 
@@ -43,7 +43,7 @@ class Block(nn.Module):
 
 
 class Stack(nn.Module):
-    """Block after block, with an addition in between that belongs to none."""
+    """Blocks in sequence, with an addition between them that belongs to no block."""
 
     def __init__(self):
         super().__init__()
@@ -57,7 +57,7 @@ class Stack(nn.Module):
 
 
 class Twice(nn.Module):
-    """One module that is called twice, with another in between."""
+    """One module called twice, with another one in between."""
 
     def __init__(self):
         super().__init__()
@@ -68,7 +68,7 @@ class Twice(nn.Module):
 
 
 class Branches(nn.Module):
-    """Linear layers in branches; the weights of the first also serve outside of them."""
+    """Linear layers in branches; the first one's weights are used outside as well."""
 
     def __init__(self, shared):
         super().__init__()
@@ -100,7 +100,7 @@ def lowered(program, partitioners):
 
 
 def delegated_modules(manager):
-    """The innermost modules of all delegated nodes that have one."""
+    """Return the innermost module of each delegated node that has one."""
     program = manager.exported_program("run")
     return {
         list(node.meta["nn_module_stack"].values())[-1][0]
@@ -200,8 +200,8 @@ def test_an_unknown_module_is_refused_with_those_that_are_there():
 @pytest.mark.slow
 @pytest.mark.parametrize("shared", [False, True])
 def test_branches_are_left_to_portable_kernels(shared, tmp_path):
-    """Upstream fails on both: a linear in a branch is kept whole and then delegated by nobody, and
-    a weight of a delegate may not be an operand of a branch."""
+    """Upstream fails on both: no delegate takes a linear layer that was kept whole in a branch, and
+    a delegate's weight may not be an operand of a branch."""
     module, program = program_of(lambda: Branches(shared))
     with pytest.raises(RuntimeError):
         to_edge_transform_and_lower(
@@ -223,12 +223,12 @@ def test_separated_constants_are_the_same_program():
 
 
 class Free(nn.Module):
-    """Nothing but a place for a graph."""
+    """An empty module to hold a graph."""
 
 
 @st.composite
 def graphs(draw):
-    """A graph of calls, tags that do not depend on each other in a cycle, and what is kept."""
+    """Draw a graph of calls, tags without cyclic dependencies, and which tags are kept."""
     size = draw(st.integers(2, 12))
     graph = torch.fx.Graph()
     nodes = [graph.placeholder("x")]
@@ -237,7 +237,7 @@ def graphs(draw):
         nodes.append(graph.call_function(torch.add, tuple(inputs)))
     graph.output(nodes[-1])
     calls = nodes[1:]
-    # Consecutive runs of a topological order can't depend on each other in a cycle.
+    # Consecutive runs of a topological order can't form a dependency cycle.
     bounds = sorted(draw(st.sets(st.integers(1, size), max_size=3)) | {size})
     start = 0
     for number, end in enumerate(bounds):
@@ -298,7 +298,7 @@ def test_a_confined_partitioner_tells_its_backend():
 
 
 def test_all_that_executorch_asks_of_a_partitioner_is_asked_of_the_one_within():
-    """A release that asks for more finds the defaults of the base class here."""
+    """If a release calls more methods, the base class's defaults would answer them here."""
     asked = {name for name, value in vars(Partitioner).items() if callable(value)}
     asked -= {"__call__"}  # calls `partition`
     assert {name for name in asked if not name.startswith("__")} - {"partition"}

@@ -1,4 +1,4 @@
-"""Names in options of partitioners, looked up in the program that is partitioned."""
+"""Names in partitioner options are looked up in the partitioned program."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The row of a method's delegates and of what is left between them, on every kind of graph."""
+"""The sequence of a method's delegates and the operators between them, on every kind of graph."""
 
 from collections import Counter
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ OURS = SimpleNamespace(
 
 
 class Between(nn.Module):
-    """Two convolutions, with a sort between that no delegate takes."""
+    """Two convolutions, with a sort in between that no delegate takes."""
 
     def __init__(self):
         super().__init__()
@@ -55,7 +55,7 @@ def test_segments_stand_in_the_order_of_the_graph():
 
 
 def test_a_body_of_control_flow_stands_where_it_is_called():
-    """Before the branches comes the comparison that chooses between them."""
+    """The comparison that chooses between the branches comes before them."""
     row = segments(lowered(Cond, "portable"))
     assert len(row) == 1
     names = list(row[0]["operators"])

@@ -1,5 +1,4 @@
-"""The contract of every overload of `to_backend`. That of `to_backend_multiple` is in
-`test_lower`."""
+"""The contract of every overload of `to_backend`; `test_lower` covers `to_backend_multiple`."""
 
 import pytest
 import torch
@@ -66,7 +65,7 @@ def test_a_whole_program_equals_executorchs_own_call(methods, tmp_path):
 def test_methods_have_compile_specs_of_their_own(methods):
     specs = {"plain": [FAST], "step": [SMALL, FAST]}
     lowered = to_backend(BACKEND_ID, methods, specs)
-    assert list(lowered) == ["step", "plain"]  # in the order of the programs; branch has none
+    assert list(lowered) == ["step", "plain"]  # in program order; branch has no delegate
     assert lowered["plain"].processed_bytes.endswith(b"mode=b'fast'")
     assert lowered["step"].processed_bytes.endswith(b"mode=b'small'\nmode=b'fast'")
     assert lowered["step"].compile_specs == [SMALL, FAST]
@@ -139,7 +138,7 @@ def test_modules_are_lowered_whole_each_for_itself(edge):
 
 
 class Around(torch.nn.Module):
-    """A module that is called before and after another one."""
+    """A module called before and after another one."""
 
     def __init__(self):
         super().__init__()
@@ -188,7 +187,7 @@ def test_constants_that_a_branch_shares_are_given_to_both():
 
 
 class Meddler(Partitioner):
-    """Leaves a node in the graph that nothing reads."""
+    """A partitioner that leaves an unused node in the graph."""
 
     def partition(self, exported_program):
         graph = exported_program.graph_module.graph

@@ -1,4 +1,4 @@
-"""ExecuTorch's own tests of delegation, with this package's `to_backend` in the place of theirs."""
+"""ExecuTorch's own delegation tests, run with this package's `to_backend` in place of theirs."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ MODULES = (
     "test_to_backend_multi_method",
     "test_utils",
 )
-# Those that call no `to_backend`: partitions and passes by themselves.
+# Tests that call no `to_backend`, but only partitions and passes.
 NO_CALLS = {"test_graph_partition", "test_passes"}
-# They lower MobileNet v3 and take as long as all others together.
+# These lower MobileNet v3 and take as long as all others together.
 LONG = (
     "TestBackendAPI.test_emit_lowered_backend_module",
     "TestBackendAPI.test_emit_nested_lowered_backend_module",
 )
 RUNTIME = "the runtime in the wheel lacks the demo backend"
-# What fails with ExecuTorch's own function, on any machine with no more than its wheel.
+# Tests that fail even with ExecuTorch's function, on any machine with just its wheel.
 FAILS = {
     "test_backends_lifted": {
         "TestBackends.test_add_mul_partitioner": RUNTIME,

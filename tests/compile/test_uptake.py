@@ -1,4 +1,4 @@
-"""What a partitioner took counts by what it computes."""
+"""A partitioner's uptake counts operators by what they compute."""
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ class Computes(Moves):
 
 
 def measure(module, takes):
-    """The uptake of a partitioner that takes some operators of a method."""
+    """Return the uptake of a partitioner that takes some operators of a method."""
     program = to_edge(export(module, (torch.ones(2, 3),))).exported_program()
     for node in iter_nodes(program):
         if base_name(node) in takes:

@@ -1,4 +1,4 @@
-"""Configs made of several files: what comes out, where each value came from, what is wrong."""
+"""Configs made from several files: the result, the origin of each value, and the mistakes."""
 
 import itertools
 import os
@@ -48,7 +48,7 @@ validate:
 
 @pytest.fixture
 def write(tmp_path):
-    """Writes configs by stem and reads the folder."""
+    """Return a function that writes configs, keyed by stem, and reads the folder."""
 
     def write(_environment=None, **files):
         for stem, text in files.items():
@@ -121,7 +121,7 @@ def test_later_bases_stand_on_earlier_ones_and_lists_are_replaced(write):
 
 
 def test_a_base_of_two_bases_counts_once_and_first(write):
-    """A change by `_left` of the base that it shares with `_right` stays."""
+    """A change by `_left` to the base that it shares with `_right` persists."""
     found = write(
         _top="model: m\ntarget: top\nmethods: {f: {partitioners: []}}\n",
         _left="extends: _top\ntarget: left\n",
@@ -285,7 +285,7 @@ def test_defaults_must_be_a_mapping(write, value):
 
 
 def filled(text, values=(), matrix=None):
-    """Fill in a value, written without quotes; return it and its problems."""
+    """Fill in an unquoted value; return it and its problems."""
     variables = Variables(environment(dict(values)), matrix)
     node = variables.fill(Node(text, "f.yaml", "path", 7, plain=True))
     return node.value, [str(problem) for problem in variables.problems]
@@ -561,14 +561,14 @@ def nodes(value, file="f"):
 
 
 def settled(node):
-    """The data without what was taken away or is empty."""
+    """Return the data without removed or empty parts."""
     if isinstance(node.value, dict):
         return {k: settled(v) for k, v in node.value.items() if v.value is not None}
     return plain(node)
 
 
 def merge_patch(target, patch):
-    """RFC 7396, as it is written there."""
+    """RFC 7396, exactly as specified."""
     if not isinstance(patch, dict):
         return patch
     result = dict(target) if isinstance(target, dict) else {}
@@ -595,7 +595,7 @@ def test_merging_is_that_of_json_merge_patch(documents):
     assert settled(stacked(documents)) == expected
 
 
-# In a config a key has a mapping or it has none, whichever file it stands in.
+# In a config a key either always has a mapping or never does, whichever file sets it.
 SHAPED = st.deferred(
     lambda: (
         st.dictionaries(st.sampled_from("ab"), SHAPED, max_size=2)
@@ -666,7 +666,7 @@ def test_each_value_is_of_the_last_document_that_wrote_it(documents):
         for later in documents[file + 1 :]:
             with pytest.raises((KeyError, TypeError)):
                 written = at(later, path)
-                if written == {}:  # which adds nothing to a mapping
+                if written == {}:  # adds nothing to a mapping
                     raise KeyError
 
 
@@ -681,7 +681,7 @@ def test_the_resolved_view_is_a_config_that_resolves_to_the_same(document):
         text = yaml.safe_dump(document, default_style='"').replace("$", "$$")
         path.write_text(re.sub(r'!!\w+ "([^"]*)"', r"\1", text), encoding="utf-8")
         found = read_configs(Path(name), {})
-        if found.problems:  # numbers and texts that YAML 1.1 spells in another way
+        if found.problems:  # numbers and texts that YAML 1.1 spells differently
             return
         view = "\n".join(resolved_view(found.configs["p"], found.documents["p"]))
         path.write_text(view, encoding="utf-8")
@@ -740,7 +740,7 @@ def test_the_resolved_view_knows_recipes_and_overrides(write):
     assert "c: none" in override
 
 
-# Keys of the model that a config spells otherwise.
+# Model fields that configs spell differently.
 NOT_SPELLED = ("package", "name", "options", "reference", "factory", "omitted")
 
 
@@ -850,7 +850,7 @@ STEPS = st.lists(
 
 
 def known(plan):
-    """The packages with their models, or None for one with mistakes."""
+    """Return the packages with their models, or None for a package with mistakes."""
     return {package: plan.model(package) for package in plan.packages}
 
 
@@ -873,7 +873,7 @@ def test_what_the_plan_remembers_is_what_it_would_find(steps):
                 os.environ.pop("X") if content is None and "X" in os.environ else None
             elif content is None:
                 path.unlink(missing_ok=True)
-            else:  # of another size each time, whatever the clock says
+            else:  # a different size each time, whatever the clock says
                 path.write_text(content + "#" * (number + 1))
             workspace = Workspace(root, Store(root / "store"), 1, environment=listed)
             plan = Plan(workspace)

@@ -1,4 +1,4 @@
-"""Packages of configs that are put together, as a user builds them."""
+"""Packages of composed configs, built as a user builds them."""
 
 import json
 import shutil
@@ -59,23 +59,23 @@ def _composed(_built, tmp_path_factory):
 
 @pytest.fixture
 def composed(_composed, tmp_path):
-    """A copy that has been looked at once: it has other inodes."""
+    """A copy, which has other inodes, after its first plan."""
     bench = Bench(Path(shutil.copytree(_composed.root, tmp_path / "pair")), _composed.output)
-    time.sleep(0.2)  # what changed just now is not remembered
+    time.sleep(0.2)  # recent changes aren't remembered
     assert bench.doit() == 0
     assert bench.output == f"up to date: {len(MADE)} packages\n"
     return bench
 
 
 def stale(bench):
-    """The packages that are to be linked, and why."""
+    """Return the packages that need linking, and the reasons."""
     plan = make_plan(bench)
     statuses = {package: link_status(plan, package) for package in plan.packages}
     return {p: status.reason for p, status in statuses.items() if status.state != "up-to-date"}
 
 
 def read_again(bench, monkeypatch):
-    """The files that a plan parses."""
+    """Return the files that a plan parses."""
     from pipeline.config import compose
 
     read = []
@@ -132,7 +132,7 @@ def test_an_edited_base_makes_stale_what_extends_it_and_nothing_else(composed, m
 def test_a_base_that_is_extended_from_now_on_is_seen(composed):
     composed.edit("partition_configs/_base.yaml", "model: pair", "extends: _other\nmodel: pair")
     composed.edit("partition_configs/_base.yaml", "target: ${TARGET:-android}\n", "")
-    assert sorted(stale(composed)) == ["phone"]  # the others have targets of their own
+    assert sorted(stale(composed)) == ["phone"]  # the others set a target themselves
 
 
 def test_a_comment_in_a_base_changes_nothing(composed):
@@ -160,7 +160,7 @@ def test_a_variable_that_changes_is_seen(composed, monkeypatch):
     assert read_again(composed, monkeypatch) == []
     monkeypatch.setenv("TARGET", "phone")
     assert stale(composed) == {"phone": "config target: android -> phone"}
-    monkeypatch.setenv("TARGET", "android")  # as by default
+    monkeypatch.setenv("TARGET", "android")  # the default
     assert stale(composed) == {}
     monkeypatch.setenv("ARCH", "riscv")
     assert sorted(stale(composed)) == [name for name in MADE if name.startswith("many")]
@@ -210,7 +210,7 @@ def test_a_mistake_of_a_base_is_reported_once(composed):
     )
     faulty = "many-android-none, many-android-xnnpack, many-ios-none, many-ios-xnnpack, phone"
     assert composed.doit("lower") == 1
-    assert composed.output.count(reported) == 1  # at once, and not again at the end
+    assert composed.output.count(reported) == 1  # at once, and not repeated at the end
     assert "lower:phone failed: " not in composed.output
     assert "link many-android-none, link many-android-xnnpack, link many-ios-none and 2 more\n" in (
         composed.output
@@ -246,7 +246,7 @@ def test_the_resolved_view_is_printed(composed, words):
         "partitioners: [] # partition_configs/_base.yaml:4, defaults",
     ]
     assert "# quantize: none # default" in lines
-    assert "# family: none # default" in lines  # of a feature, so below the core's
+    assert "# family: none # default" in lines  # belongs to a feature, so it comes after the core's
     assert "- xnnpack # partition_configs/phone.yaml:2" in lines
     assert "get_size: 8 # partition_configs/_base.yaml:5" in lines
 

@@ -1,5 +1,5 @@
-"""Messages on mistakes in the options of each entry of the catalogue: all of them in one answer,
-with what is known and what was probably meant."""
+"""Messages on mistakes in the options of each catalogue entry: all at once, with the known names
+and a likely correction."""
 
 import re
 from typing import Literal, get_args, get_origin
@@ -17,8 +17,10 @@ ENTRIES = PARTITIONERS | QUANTIZER
 
 
 def reported(folder, entry, *written):
-    """The problems of a config with a method for each of these options of an entry, by method and
-    path inside the options."""
+    """Return the problems of a config that has one method per set of options.
+
+    They are keyed by method and path inside the options.
+    """
     name, _, kind = entry.rpartition(" ")
     methods = {
         f"m{number}": {"partitioners": [{name: options}]}
@@ -47,7 +49,7 @@ def list_options(entry):
 
 
 def literals(annotation):
-    """The members of every enumeration in an option's type."""
+    """Return the members of every enumeration in an option's type."""
     if isinstance(annotation, OneOf):
         return annotation.names
     if get_origin(annotation) is Literal:
@@ -56,7 +58,7 @@ def literals(annotation):
 
 
 def enumerated(entry):
-    """Options that are members of enumerations, or lists of them."""
+    """Return the options that are members of enumerations, or lists of such members."""
     for name in list_options(entry):
         field = ENTRIES[entry].model_fields[name]
         found = [each for part in (field.annotation, *field.metadata) for each in literals(part)]
@@ -78,7 +80,7 @@ def test_every_misspelt_option_is_reported_with_the_one_that_was_meant(tmp_path,
 
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_every_wrong_type_is_reported(tmp_path, entry, monkeypatch):
-    """Two of them, since no one value is wrong for all."""
+    """There are two values, since no single one is wrong for every option."""
     monkeypatch.setattr("pipeline.config.parser._MOST_PROBLEMS", 1000)
     names = list_options(entry)
     found = reported(
@@ -112,7 +114,7 @@ def test_every_wrong_member_is_reported_with_the_nearest(tmp_path, entry):
     for name, own in members.items():
         (problem,) = found[0, f"{name}[0]" if name in lists else name]
         if own == [False]:
-            continue  # reported by what stands beside it: no dynamic quantization
+            continue  # a nearby message reports it: no dynamic quantization
         hint = "" if isinstance(own[0], int) else f"did you mean '{own[0]}'? "
         assert f", must be one of those known; {hint}known: " in str(problem)
         assert str(own[0]) in problem.known

@@ -41,7 +41,7 @@ VALID = {
 
 
 def changed(path, value):
-    """VALID with the value at a dotted path replaced, or removed where it is `...`."""
+    """Return VALID with the value at a dotted path replaced, or removed if it is `...`."""
     document = copy.deepcopy(VALID)
     *way, last = path.split(".")
     place = document
@@ -88,7 +88,7 @@ def test_a_config_becomes_models():
 def test_resolved_fills_in_every_default():
     minimal = {"model": "m", "methods": {"f": {"partitioners": ["xnnpack"]}}}
     resolved = parse_config("p", minimal, "f.yaml").resolved()
-    # Keys that features add, gates too, are unset by default; a new one changes no test here.
+    # Keys that features add, gates included, are unset by default: new ones change no test here.
     assert {*resolved["validate"].pop("gates").values()} == {None}
     for key in ("family", "publish", "toolchain"):
         assert resolved[key] is None
@@ -531,7 +531,7 @@ def test_merge_keys_are_those_of_pyyaml(text, value):
 
 
 def test_aliases_of_aliases_are_refused_in_no_time():
-    """2**60 leaves; merges make none."""
+    """2**60 leaves; merging makes none of them."""
     lines = ["a0: &a0 [x, x]"]
     lines += [f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 60)]
     with pytest.raises(ConfigErrors, match=r"p\.yaml:\d+: expands to more than 20,000 values"):
@@ -681,7 +681,7 @@ def test_a_document_survives_its_file(tmp_path_factory, document):
     path.write_text(yaml.safe_dump(document), encoding="utf-8")
     try:
         data = load_data(path.read_bytes())
-    except ConfigErrors as errors:  # texts that PyYAML does not quote, as YAML 1.1 has it
+    except ConfigErrors as errors:  # texts that PyYAML doesn't quote, following YAML 1.1
         assert all("different meanings in YAML 1.1" in problem.what for problem in errors.problems)
     else:
         assert resolved(data) == resolved(document)
@@ -719,7 +719,7 @@ def test_a_mutated_file_parses_or_has_problems(tmp_path_factory, start, length, 
 
 
 def places(value):
-    """Every container of a document with every key of it, and a key that it has not."""
+    """Yield every container of a document with each of its keys and a key that it lacks."""
     if isinstance(value, dict | list):
         keys = list(value) if isinstance(value, dict) else list(range(len(value)))
         yield from ((value, key) for key in keys)
@@ -732,7 +732,7 @@ def places(value):
 @given(DOCUMENTS, st.data())
 @settings(max_examples=120)
 def test_a_mutated_document_parses_or_gives_config_errors(document, data):
-    document = copy.deepcopy(document)  # strategies hand out the same lists again
+    document = copy.deepcopy(document)  # strategies return the same lists again
     container, key = data.draw(st.sampled_from(list(places(document))))
     container[key] = data.draw(JUNK)
     try:

@@ -1,4 +1,4 @@
-"""Which methods are one compile unit: those that a backend is handed together."""
+"""Which methods form a compile unit: those passed to a backend together."""
 
 import pytest
 
@@ -27,9 +27,10 @@ JOINED, APART = coreml("positional"), coreml("disabled")
         ({"a": ["coreml"], "b": ["xnnpack"], "c": [JOINED]}, [("a", "c"), ("b",)]),
         ({"a": ["coreml"], "b": ["xnnpack"]}, [("a",), ("b",)]),
         ({"a": [APART], "b": [APART], "c": [APART, "xnnpack"]}, [("a",), ("b",), ("c",)]),
-        # The strategy of the first method that has a partition counts, which nobody knows yet.
+        # The strategy of the first method that has a partition counts, but nobody knows yet which
+        # it is.
         ({"a": [APART], "b": [JOINED]}, [("a", "b")]),
-        # ExecuTorch lowers in turns: in none of them does Core ML see both.
+        # ExecuTorch lowers in turns, and Core ML sees both methods in none of them.
         ({"a": ["xnnpack", "coreml"], "b": ["coreml"]}, [("a",), ("b",)]),
         ({"a": ["xnnpack", "coreml"], "b": ["xnnpack", "coreml"]}, [("a", "b")]),
         ({"a": [APART, JOINED], "b": [APART], "c": ["xnnpack", JOINED]}, [("a", "c"), ("b",)]),

@@ -35,7 +35,7 @@ class Encoder(nn.Module):
 
 
 class Counter(nn.Module):
-    """State that starts at `initial` and grows by each input."""
+    """State that starts at `initial`, and to which each input is added."""
 
     def __init__(self, initial=0.0):
         super().__init__()
@@ -79,7 +79,7 @@ def programs():
 
 
 def lowered(methods, partitioner=None, constants=None, **config):
-    """The executorch program; lowering consumes what it is given, so a copy of the dict goes in."""
+    """Return the ExecuTorch program; lowering consumes its input, so it gets a copy of the dict."""
     edge = to_edge_transform_and_lower(
         dict(methods), partitioner=partitioner, constant_methods=constants
     )
@@ -97,7 +97,7 @@ def write(name, data):
 
 @cache
 def package_file():
-    """One package of all the methods and constants, made once for all tests."""
+    """One package with all methods and constants, made once for all tests."""
     partitioners = {"encode": [XnnpackPartitioner()]}
     return write("all.pte", lowered(programs(), partitioners, CONSTANTS).buffer)
 
@@ -126,7 +126,7 @@ class Square(nn.Module):
 
 
 def test_memory_that_is_not_to_be_had_is_told_with_its_size():
-    """Of 2 ** 23 numbers each with each, twice: more than a process can address."""
+    """2 ** 23 numbers with one another, twice: more than a process can address."""
     sizes = ({0: Dim("n", min=2, max=1 << 23)},)
     large = lowered({"square": exported(Square(), torch.ones(4), shapes=sizes)})
     package = Package(PackageFiles("large.pte", large.buffer))
@@ -239,7 +239,7 @@ def test_unknown_methods_are_named_with_those_there_are(package):
 
 
 def refused(name, change):
-    """The error of loading `encode` or `count` from the package with its bytes changed."""
+    """Return the error from loading `encode` or `count` after changing the package's bytes."""
     path = write(name, change(package_file().read_bytes()))
     with pytest.raises(DeviceError) as caught:
         package = Package(PackageFiles.of(path))
@@ -284,7 +284,7 @@ def test_a_file_that_is_not_there():
 
 @cache
 def split_package():
-    """A package with its constants in two `.ptd` files: two layers, portable kernels."""
+    """Return a package with constants in two `.ptd` files: two layers, portable kernels."""
     network = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 3))
 
     def tag(node):
@@ -325,8 +325,8 @@ def test_missing_and_corrupt_external_data():
 
 
 def test_a_device_lays_inputs_out_as_the_method_reads_them():
-    """Any layout gives what the plain one gives, whichever of the two that kernels take the export
-    had."""
+    """Any layout gives the same result as the plain one, whichever of the two that kernels accept
+    the export had."""
     torch.manual_seed(0)
     convolution = nn.Conv2d(2, 2, 3)
     x = torch.randn(1, 2, 4, 4)
@@ -365,7 +365,7 @@ def test_what_others_write_to_stderr_is_passed_on_and_what_says_nothing_is_not(c
 
 
 def in_a_process_of_its_own(code):
-    """Where neither exir nor the quantized operators are there already; the exit status."""
+    """Return the exit status of code run without exir or the quantized operators loaded."""
     code = f"""
 import sys
 from pathlib import Path

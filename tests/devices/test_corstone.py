@@ -1,7 +1,7 @@
-"""Packages on Arm's Corstone FVP, by the device of examples/delegates/corstone.
+"""Packages on Arm's Corstone FVP, through the device of examples/delegates/corstone.
 
-No FVP is here: a stand-in takes the same command line and the same files, and computes by
-ExecuTorch's own runtime. What the simulator itself does is not tested.
+There is no FVP here: a stand-in takes the same command line and files, and computes with
+ExecuTorch's runtime. The simulator itself isn't tested.
 """
 
 import ast
@@ -88,7 +88,7 @@ def corstone(monkeypatch, tmp_path):
 
 
 def set_up(monkeypatch, folder, fault="", name=U55):
-    """A stand-in for the simulator, and a file that stands for the runner."""
+    """Set up a stand-in for the simulator, and a file in place of the runner."""
     fvp = folder / name
     fvp.write_text(STAND_IN.replace("FAULT", fault))
     fvp.chmod(fvp.stat().st_mode | stat.S_IXUSR)
@@ -101,10 +101,10 @@ def set_up(monkeypatch, folder, fault="", name=U55):
 @pytest.mark.slow
 @pytest.mark.parametrize(("method", "factor"), [("double", 2), ("triple", 3)])
 def test_each_method_runs_on_its_own_inputs(corstone, files, method, factor):
-    """The runner takes the first method of a file, so another one is put there."""
+    """The runner runs a file's first method, so the file is changed to put another one there."""
     device = corstone.Corstone()
     loaded = device.load(files, method)
-    x = INPUTS[0].T.contiguous().T  # of another layout
+    x = INPUTS[0].T.contiguous().T  # another layout
     first, second = device.call(loaded, [x, INPUTS[1]])
     torch.testing.assert_close(first, x * factor)
     assert torch.equal(second, (x + 1).to(torch.int32))
@@ -122,8 +122,11 @@ class EndedError(Exception):
 
 
 def find_upstream_command(folder, board, runner):
-    """The command by which ExecuTorch's own tests start the simulator. Their module imports what is
-    not installed here, so the function is taken from its text."""
+    """Return the command with which ExecuTorch's own tests start the simulator.
+
+    Their module imports packages that aren't installed here, so the function is taken from its
+    text.
+    """
     paths = [root / "backends/arm/test/runner_utils.py" for root in package_folders("executorch")]
     (path,) = filter(Path.is_file, paths)
     tree = ast.parse("from __future__ import annotations\n" + path.read_text())
@@ -246,7 +249,7 @@ sys.exit()
 
 @pytest.mark.slow
 def test_a_build_validates_on_the_device(tmp_path, monkeypatch):
-    """The simulator's part is played by Vulkan's delegate, which lowers here and runs nowhere."""
+    """Vulkan's delegate, which lowers but doesn't run here, stands in for the simulator."""
     bench, site = Bench(tmp_path), tmp_path / "site"
     info = site / "pte_corstone-1.0.dist-info"
     for folder in (info, tmp_path / "models", tmp_path / "partition_configs"):
@@ -267,7 +270,7 @@ def test_a_build_validates_on_the_device(tmp_path, monkeypatch):
     assert " passed " in bench.output
     assert bench.doit(**variables) == 0
     assert "up to date: 1 package" in bench.output
-    # Another simulator is another run.
+    # A changed simulator means a new run.
     set_up(monkeypatch, tmp_path, TIMES.replace("FACTOR", "3"))
     assert bench.doit(**variables) == 1
     assert "absolute error" in bench.output

@@ -1,4 +1,4 @@
-"""What the documents on packages and devices show works as it stands there."""
+"""The examples in the docs on packages and devices work exactly as printed."""
 
 import re
 import shutil
@@ -54,7 +54,7 @@ def test_the_delegate_of_the_example_does_what_it_says():
 
 @pytest.mark.slow
 def test_a_moved_package_is_loaded_with_its_manifest(workspace, tmp_path):
-    """Built by `doit`, so that the manifest is what linking writes."""
+    """It is built by `doit`, so the manifest is the one that linking writes."""
     from pipeline import load_package
 
     shutil.copytree(workspace.root / "build" / "add_sub", tmp_path / "elsewhere")

@@ -1,4 +1,4 @@
-"""The contracts of the device interface, on every device that this package has."""
+"""The contracts of the device interface, on every device of this package."""
 
 import subprocess
 import sys
@@ -122,7 +122,7 @@ def test_the_text_of_a_method_describes_what_runs(name, files):
     assert "embedding" in text and len(text.splitlines()) >= 3
 
 
-# Which device runs what.
+# Which device runs which backend.
 
 
 def test_plans_are_read_without_exir():

@@ -1,5 +1,8 @@
-"""Checks of code blocks by language: imports of Python are looked up, commands and their options
-are known ones, and what programs print consists of texts of this package."""
+"""Checks of code blocks by language.
+
+Python imports must exist, commands and their options must be known, and program output must consist
+of this package's texts.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ def _sources() -> list[str]:
 
 # Python
 
-# Modules of a reader's own in examples, and of distributions that the tests do without.
+# Modules of a reader in examples, and of distributions that the tests do without.
 _ELSEWHERE = {
     "acme_delegate": "a plugin in an example",
     "classifier": "the model of the tutorial",
@@ -62,7 +65,7 @@ _ELSEWHERE = {
 
 
 def check_python(block: Block) -> None:
-    """Compile a block, and look its imports up. Raises AssertionError, SyntaxError."""
+    """Compile a block and look up its imports. Raises AssertionError, SyntaxError."""
     tree = ast.parse(block.text, block.place)
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -77,7 +80,7 @@ def _check_import(module: str, name: str | None) -> None:
     if module.partition(".")[0] in _ELSEWHERE:
         return
     path = _find_module(module)
-    if path is None:  # of Python itself, in C
+    if path is None:  # part of Python itself, written in C
         assert find_spec(module.partition(".")[0]) is not None, f"no module {module}"
         return
     if name not in (None, "*") and path.suffix == ".py":
@@ -87,8 +90,11 @@ def _check_import(module: str, name: str | None) -> None:
 
 
 def _find_module(module: str) -> Path | None:
-    """Return the file of a module, importing none: neither it nor what it is in. Raises
-    AssertionError where a package has no such module."""
+    """Return the file of a module without importing the module or its parents.
+
+    Raises:
+        AssertionError: a package has no such module.
+    """
     top, *rest = module.split(".")
     spec = find_spec(top)
     assert spec is not None, f"no module {module}"
@@ -108,7 +114,7 @@ def _find_module(module: str) -> Path | None:
 
 # Commands
 
-# Programs that a page may call, and what they are.
+# Programs that a page may call, with a description.
 PROGRAMS = {
     ".": "shell", "apt": "Debian", "apt-get": "Debian", "cat": "shell", "cd": "shell",
     "chgrp": "shell", "chmod": "shell", "cp": "shell",
@@ -123,13 +129,13 @@ PROGRAMS = {
     "python3.12": "checked below", "python3": "checked below",
     "sed": "shell", "sh": "shell", "tail": "shell", "umask": "shell",
 }  # fmt: skip
-# Variables of others that a page may set, and whose they are.
+# Third-party variables that a page may set, and who reads them.
 _VARIABLES_OF_OTHERS = {"VK_DRIVER_FILES": "the Vulkan loader"}
 _SEPARATORS = {"&&", "||", ";", "|", "&"}
 
 
 def commands_of(text: str) -> list[list[str]]:
-    """Return the commands of a shell script without control flow, as words."""
+    """Return the commands of a shell script without control flow, as lists of words."""
     found = []
     joined = text.replace("\\\n", " ")
     for line in re.sub(r"\$\(([^()]*)\)", "SUBSTITUTED", joined).splitlines():
@@ -159,7 +165,7 @@ def _known_variables() -> set[str]:
 
 
 def check_shell(text: str) -> None:
-    """Check that each program, verb and option of a script is one. Raises AssertionError."""
+    """Check that all programs, verbs and options of a script exist. Raises AssertionError."""
     for words in commands_of(text):
         if words[0] == "export":
             del words[0]
@@ -170,7 +176,7 @@ def check_shell(text: str) -> None:
             continue
         path, *rest = words
         program = path.removeprefix(".venv/bin/")
-        if program == "ssh":  # a machine, and the script that runs there
+        if program == "ssh":  # followed by a machine and the script to run there
             check_shell(rest[1])
             continue
         if program in ("doit", "pte"):
@@ -184,7 +190,7 @@ def check_shell(text: str) -> None:
 
 
 def check_doit(words: list[str]) -> None:
-    """Check a command line of doit: its verb, and the options of it."""
+    """Check the verb and the options of a doit command line."""
     for option in find_functions("options"):
         words, _ = take_option(words, f"--{option}")
     command = next((word for word in words if not word.startswith("-")), "")
@@ -194,8 +200,8 @@ def check_doit(words: list[str]) -> None:
     elif command == "clean":
         options = _options_of(Clean)
     elif command == "list":
-        options = _options_of(List) | {"--json"}  # of the feature `listing`
-    else:  # a group of tasks, a package, or all
+        options = _options_of(List) | {"--json"}  # from the feature `listing`
+    else:  # a group of tasks, a package, or all packages
         assert not command or command in GROUPS or re.match(r"[\w*-]+[:/]", command) or words, words
         options = _options_of(Run) | {"--allow"}
     for label in find_functions("option_help"):
@@ -239,8 +245,8 @@ def _check_program(words: list[str]) -> None:
 
 # Apps
 
-# What apps call of ExecuTorch and its bindings, with the file that declares it: of ExecuTorch 1.4.1
-# below extension/, of react-native-executorch 0.10.2 below src/. No compiler of these is here.
+# What apps call in ExecuTorch and its bindings, with the file that declares it: in ExecuTorch 1.4.1
+# below extension/, in react-native-executorch 0.10.2 below src/. Their compilers aren't installed.
 _KOTLIN = "android/executorch_android/src/main/java/org/pytorch/executorch"
 _SWIFT = "apple/ExecuTorch/Exported"
 APP_CALLS = {
@@ -259,20 +265,20 @@ APP_CALLS = {
         **dict.fromkeys(("tensor", "getData", "dispose"), "core/tensor.ts"),
     },
 }
-# What they call of their platform.
+# What apps call on their platform.
 _PLATFORM_CALLS = {
     "kotlin": {"File", "exists", "open", "use", "outputStream", "copyTo", "longArrayOf", "if"},
     "swift": {"iOS", "path", "Package", "library", "package", "product", "target", "unsafeFlags"},
     "typescript": {"Float32Array"},
 }
-# What `doit call-sites` writes of the package `vision`, on which the pages go.
+# What `doit call-sites` generates for the package `vision`, which the pages use.
 _GENERATED = {"Vision", "classify"}
 _DEFINED = re.compile(r"\b(?:fun|func|function) (\w+)")
 _CALL = re.compile(r"\b(\w+)(?:<\w+>)?\(")
 
 
 def check_app(block: Block) -> None:
-    """Check that the code of an app is balanced, and calls nothing that its bindings lack."""
+    """Check that an app's code is balanced, and calls nothing that its bindings lack."""
     known = {*APP_CALLS[block.language], *_PLATFORM_CALLS[block.language], *_GENERATED, "init"}
     known |= {*_DEFINED.findall(block.text)} | {"dependencies", "implementation"}
     calls = {*_CALL.findall(block.text)}
@@ -284,13 +290,15 @@ def check_app(block: Block) -> None:
 # What programs print
 
 _QUOTED = re.compile(r"'[^']*'|`[^`]*`|\S*[/.=]\w\S*|\S*\d\S*|\b[A-Z]\w*[A-Z]\w*")
-_SHORT = 5  # words of a line in which names weigh more than words of ours
-_LEAST = 0.4  # of the letters of a longer one stand in texts of ours
+_SHORT = 5  # words; in shorter lines names outweigh our words
+_LEAST = 0.4  # share of a longer line's letters that must come from our texts
 
 
 def check_output(text: str) -> None:
-    """Check the commands that a block shows behind `$`, and that what they print consists of texts
-    that this package can print, between names and figures."""
+    """Check a block of commands, after `$`, and their output.
+
+    Apart from names and figures, the output must consist of texts that this package can print.
+    """
     for line in text.splitlines():
         if line.startswith("$ "):
             check_shell(line[2:])
@@ -315,7 +323,7 @@ def is_printed(line: str) -> bool:
 
 @cache
 def _texts() -> list[str]:
-    """Return the string literals of this package, which all have double quotes."""
+    """Return the string literals of this package, all of which use double quotes."""
     found: set[str] = set()
     for source in _sources():
         code = re.sub(r'"""[\s\S]*?"""', "", source)
@@ -325,7 +333,7 @@ def _texts() -> list[str]:
 
 @cache
 def _fragments() -> list[str]:
-    """Return the texts of more than a word, or with space around one."""
+    """Return the texts of more than one word, or with space around a word."""
     parts = {part for text in _texts() for part in re.split(r"\{[^}]*\}|\n", text)}
     return sorted(part for part in parts if len(part) > 6 and " " in part)
 
@@ -336,5 +344,5 @@ def _vocabulary() -> set[str]:
 
 
 def check_json(text: str) -> None:
-    """Check that a block is JSON, with … in place of what is left out."""
+    """Check that a block is JSON, where … stands for omitted parts."""
     json.loads(text)

@@ -1,4 +1,4 @@
-"""The fenced code blocks of README and docs/, and the configs among them, whole or as parts."""
+"""The fenced code blocks of README and docs/, and the configs among them, complete or partial."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _TITLE = re.compile(r"`([\w./-]+)`")
 
 
 class Block(NamedTuple):
-    """A fenced block: its page, the line of its fence, its language or "", its text without the
-    page's indentation, and the path that stands on a line of its own above, or ""."""
+    """A fenced block: its page, the line of its fence, its language (or ""), its text without the
+    page's indentation, and the path on the line above it (or "")."""
 
     page: str
     line: int
@@ -61,7 +61,7 @@ ALL = [block for page in PAGES for block in read_blocks(page)]
 
 # Configs
 
-# What parts of a config leave out. They are about methods of many models.
+# Filled in for parts of configs that omit their methods, for many models.
 _METHODS = ("classify", "features", "prefill", "decode", "encode", "embed", "forward", "sample")
 BASE = {
     "model": "m",
@@ -71,7 +71,7 @@ BASE = {
 
 
 def documents_of(block: Block) -> list[dict]:
-    """Return the configs of a block: one, or one a line where each line is the same key."""
+    """Return the configs of a block: one, or one per line if each line sets the same key."""
     lines = [line for line in block.text.splitlines() if line.strip()]
     firsts = [line.partition(":")[0] for line in lines]
     if len(lines) > 1 and len({*firsts}) == 1:
@@ -80,7 +80,7 @@ def documents_of(block: Block) -> list[dict]:
 
 
 def complete(document: dict) -> dict:
-    """Return a part of a config as a whole one."""
+    """Complete a part of a config."""
     if not isinstance(document, dict):
         raise TypeError(f"no mapping: {document!r}")
     if "passes" in document:
@@ -100,7 +100,7 @@ def complete(document: dict) -> dict:
 
 
 def write_configs(block: Block, folder) -> int:
-    """Write the configs of a block, with the bases that they may extend; return their number."""
+    """Write a block's configs and the bases that they may extend; return the number of configs."""
     for base in ("_base", "_language", "_phone"):
         content = {**BASE, "methods": {name: {} for name in _METHODS}}
         (folder / f"{base}.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")

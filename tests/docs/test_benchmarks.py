@@ -1,4 +1,4 @@
-"""The benchmarks run end to end, at their small sizes. How fast anything is, is not tested."""
+"""The benchmarks run end to end at small sizes; speed isn't tested."""
 
 import json
 import math
@@ -24,7 +24,7 @@ def benchmarks(*arguments):
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory):
-    """Standard output and JSON of the two cases that compile nothing."""
+    """Return the output and the JSON of the two cases that compile nothing."""
     file = tmp_path_factory.mktemp("json") / "folder" / "benchmarks.json"
     done = benchmarks("--quick", "--only", "hashing", "noop", "--json", str(file))
     assert done.returncode == 0, done.stderr

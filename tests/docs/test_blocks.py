@@ -1,7 +1,7 @@
 """Every code block of README and docs/ is checked, by its language or by a test that runs it.
 
-A block that no rule of `RULES` knows fails, and so does a rule that knows no block: what nobody
-checks is not in the documentation. `test_blocks_run.py` builds the configs and runs the commands.
+A block that matches no rule of `RULES` fails, and so does a rule that matches no block: the docs
+contain nothing unchecked. `test_blocks_run.py` builds the configs and runs the commands.
 """
 
 import fnmatch
@@ -62,7 +62,7 @@ def check_baseline(block: Block, folder: Path) -> None:
 
 
 def check_hooks(block: Block, folder: Path) -> None:
-    """A config of pre-commit, whose hooks call commands of ours."""
+    """Check a pre-commit config whose hooks call our commands."""
     for repository in yaml.safe_load(block.text)["repos"]:
         for hook in repository["hooks"]:
             assert {"id", "name", "entry", "language", "files"} <= hook.keys()
@@ -70,7 +70,7 @@ def check_hooks(block: Block, folder: Path) -> None:
 
 
 def check_kubernetes(block: Block, folder: Path) -> None:
-    """A resource of dask's operator, whose variables are settings of ours."""
+    """Check a resource of dask's operator whose variables are our settings."""
     document = yaml.safe_load(block.text)
     assert document["kind"] == "DaskCluster"
     (worker,) = document["spec"]["worker"]["spec"]["containers"]
@@ -78,13 +78,13 @@ def check_kubernetes(block: Block, folder: Path) -> None:
 
 
 def check_cpp(block: Block, folder: Path) -> None:
-    """Compile it without making code, where there is a compiler and the wheel has the header."""
+    """Compile a block, without generating code, if a compiler and the header are installed."""
     include = Path(next(iter(executorch.__path__))) / "include"
     headers = re.findall(r"#include <([^>]+)>", block.text)
     assert headers
     compiler = shutil.which("g++")
     if compiler is None or not all((include / header).is_file() for header in headers):
-        # executorch 1.4.1's wheel has no header of the module; its source has.
+        # executorch 1.4.1's wheel lacks the header of the module; its source has it.
         assert all(header.startswith("executorch/extension/") for header in headers)
         return
     lines = block.text.splitlines()
@@ -100,7 +100,7 @@ def check_cpp(block: Block, folder: Path) -> None:
 
 
 def check_names(block: Block, folder: Path) -> None:
-    """A tree of folders; `test_blocks_run.py` compares the files of `build/` with real ones."""
+    """Check a tree of folders; `test_blocks_run.py` compares files in `build/` with real ones."""
     texts = [path.read_text(encoding="utf-8") for path in REPOSITORY.glob("pipeline/**/*.py")]
     sources = "\n".join(texts)
     own = ("shop", "asr", "encode", "decode", "vision", "cdef", "2345", "ab", "01")
@@ -111,7 +111,10 @@ def check_names(block: Block, folder: Path) -> None:
 
 
 def covered_by(test: str) -> Callable[[Block, Path], None]:
-    """A block that another test runs: `file` or `file::what of it`, under tests/."""
+    """Return the check for a block that another test runs.
+
+    `test` is `file` or `file::part`, under tests/.
+    """
 
     def check(block: Block, folder: Path) -> None:
         text = (REPOSITORY / "tests" / test).read_text(encoding="utf-8")
@@ -121,7 +124,7 @@ def covered_by(test: str) -> Callable[[Block, Path], None]:
 
 
 def check_generated(block: Block, folder: Path) -> None:
-    """A block that `python -m tools.reference` makes: `test_reference.py` checks these examples."""
+    """Check a block of `python -m tools.reference`; `test_reference.py` checks its examples."""
     text = (REPOSITORY / block.page).read_text(encoding="utf-8")
     above = "\n".join(text.splitlines()[: block.line])
     assert above.rfind("<!-- made by tools.reference") > above.rfind("<!-- end of")
@@ -136,12 +139,12 @@ def of_block(check: Callable[[Block], None]) -> Callable[[Block, Path], None]:
 
 
 def as_python(block: Block, folder: Path) -> None:
-    """Code that is shown as text, since it leaves out the names that it uses."""
+    """Check code shown as text because it omits names that it uses."""
     check_python(block)
 
 
 class Rule(NamedTuple):
-    """Which blocks a check is of: pages and languages by pattern, and the words that begin it."""
+    """The blocks that a check applies to: patterns for page and language, and first words."""
 
     page: str
     language: str
@@ -155,16 +158,16 @@ class Rule(NamedTuple):
 
 
 RULES = (
-    # Pages that a test runs from the first block to the last
+    # Pages that a test runs from the first block to the last one
     Rule("docs/tutorial.md", "*", covered_by("docs/test_tutorial.py")),
     Rule("docs/guides/writing-a-backend.md", "sh", of_text(check_shell)),
     Rule("docs/guides/writing-a-backend.md", "*", covered_by("backends/test_writing_a_backend.py")),
-    # Made from code, and checked there
+    # Generated from code, and checked there
     Rule("docs/reference/config.md", "yaml", check_generated),
-    # Files of others
+    # Third-party files
     Rule("docs/guides/ci.md", "yaml", check_hooks, "repos:"),
     Rule("docs/guides/scaling.md", "yaml", check_kubernetes, "apiVersion:"),
-    # Files of ours that are no configs
+    # Our files that aren't configs
     Rule("docs/guides/*", "yaml", check_target, "kernels:"),
     Rule("docs/guides/*transformers*.md", "yaml", check_model_source, "transformers:"),
     Rule(
@@ -174,9 +177,9 @@ RULES = (
     ),
     Rule("docs/guides/*", "yaml", check_target, "devices:"),
     Rule("docs/guides/baselines.md", "yaml", check_baseline, "# What was accepted"),
-    # What `test_blocks_run.py` prints again
+    # Output that `test_blocks_run.py` compares
     Rule("docs/guides/configs.md", "", covered_by("docs/test_blocks_run.py"), "# asr-small-int8:"),
-    # Call generated code
+    # Calls to generated code
     Rule("docs/guides/apps/cpp.md", "cpp", covered_by("features/call_sites/test_cpp.py")),
     # Languages
     Rule("*", "yaml", check_configs),
@@ -188,7 +191,7 @@ RULES = (
     Rule("*", "kotlin", of_block(check_app)),
     Rule("*", "swift", of_block(check_app)),
     Rule("*", "typescript", of_block(check_app)),
-    # What is shown and not typed
+    # Blocks to read, not to type
     Rule("docs/guides/language-models.md", "text", as_python, "def "),
     Rule("docs/concepts/cache.md", "", check_names, "blobs/"),
     Rule("docs/reference/reports.md", "", check_names, "build/"),

@@ -1,5 +1,5 @@
-"""The configs of README and the guides are built to green, each from its page, and the commands of
-the reference run in the workspace that they make."""
+"""The configs of README and the guides build successfully, each with its page's models, and the
+commands of the reference run in the resulting workspace."""
 
 import json
 import re
@@ -19,7 +19,7 @@ from tests.support.resident import run_python
 
 pytestmark = pytest.mark.slow
 
-# What README says of models/classifier.py: programs of `features`, `classify` and `embed`.
+# README's description of models/classifier.py: programs `features`, `classify` and `embed`.
 CLASSIFIER = '''
 """A trunk with a head, and a table of vectors for the classes."""
 
@@ -69,7 +69,7 @@ def example_inputs(method):
 def calibration_inputs(method):
     return example_inputs(method) if method == "embed" else [images(n) for n in range(3, 9)]
 '''
-# The same without `embed`, of the guide on quantization.
+# The same without `embed`, for the guide on quantization.
 TWO_METHODS = CLASSIFIER.replace('        "embed": export(embed, (torch.tensor([1, 2]),)),\n', "")
 SPEECH = """
 import torch
@@ -114,7 +114,7 @@ QUANTIZE = "docs/guides/quantize.md"
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory):
-    """A workspace of what README and the guides show, built without any verdict allowed."""
+    """A workspace from README and the guides, built without allowing any verdict."""
     root = tmp_path_factory.mktemp("documented") / "shop"
     quantized = yaml.safe_load(block_of(QUANTIZE, "model: classifier").text)
     limits = yaml.safe_load(block_of(QUANTIZE, "validate:").text)
@@ -137,7 +137,7 @@ def shop(tmp_path_factory):
             ),
             "partition_configs/_phone.yaml": block_of(extended, "target: ${TARGET").text,
             "partition_configs/asr.yaml": block_of(extended, "extends: _phone\nmodel: asr-$").text,
-            # Packages of the names that the reference uses
+            # Packages with the names that the reference uses
             "partition_configs/vision.yaml": yaml.safe_dump(vision),
             "partition_configs/speech.yaml": "extends: _phone\nmodel: asr\n"
             "matrix: {of: [asr]}\npackage: ${matrix.of}\n"
@@ -184,7 +184,7 @@ def test_without_a_baseline_the_gate_of_readme_fails_in_ci_alone(shop):
     assert shop.doit("validate", "classifier-phone", CI="") == 0, shop.output
     assert "no baseline yet: classifier-phone; `doit baseline classifier-phone`" in shop.output
     assert shop.doit("validate", "classifier-phone", CI="") == 0, shop.output
-    assert "no baseline yet: classifier-phone" in shop.output  # said of what is up to date too
+    assert "no baseline yet: classifier-phone" in shop.output  # even if it is up to date
 
 
 def test_a_resolved_config_is_as_the_guide_shows_it(shop):
@@ -203,7 +203,7 @@ def test_the_files_of_a_build_are_those_that_the_guide_lists(shop):
         names = re.split(r" {3,}", line.strip())[0].split(", ")
         folder = [shop.root, shop.root / "build", shop.root / "build" / "vision"][depth]
         missing += [name for name in names if not (folder / name).exists()]
-    assert missing == ["reproduce/"]  # of what failed
+    assert missing == ["reproduce/"]  # written only on failure
 
 
 def test_the_folders_of_the_store_are_those_that_the_guide_lists(shop):
@@ -214,7 +214,7 @@ def test_the_folders_of_the_store_are_those_that_the_guide_lists(shop):
             assert (shop.store / top).exists(), name
 
 
-# Lines that can't be run here, and why
+# Lines that can't run here, and why
 NOT_RUN = {
     "doit init shop && cd shop && doit": "tests/cli/test_tasks.py runs it",
     "doit auto vision": "tests/cli/test_auto.py; it never ends",
@@ -252,10 +252,10 @@ VERBS = [
 
 
 def test_the_commands_of_the_reference_run(shop):
-    """One after the other, in the order of the page."""
+    """Run one after the other, in the order of the page."""
     shutil.copytree(shop.root / "build", shop.root.parent / "other" / "build", dirs_exist_ok=True)
     assert len(VERBS) > 25 and {*NOT_RUN} <= {*VERBS}
-    assert shop.doit("baseline") == 0, shop.output  # what `doit diff` compares with
+    assert shop.doit("baseline") == 0, shop.output  # the baseline for `doit diff`
     failed = []
     for line in VERBS:
         if line not in NOT_RUN:
@@ -275,7 +275,7 @@ def test_the_guide_on_attesting_signs_and_verifies(shop):
     setting, _, words = attest.partition(" doit ")
     name, value = setting.split("=")
     assert shop.doit("validate", "vision", CI="") == 0, shop.output
-    # Outside of CI as the line before: in CI a gate that compares would ask for a baseline.
+    # Run outside of CI, like the line before: in CI a comparing gate would ask for a baseline.
     assert shop.doit(*words.split(), **{name: value, "CI": ""}) == 0, shop.output
     shutil.copytree(shop.root / "build" / "vision", shop.root / "release")
     assert shop.doit("verify", "release", "key.pub") == 0, shop.output
@@ -300,14 +300,15 @@ def test_a_bundled_program_is_verified_as_the_guide_does(shop):
     run(shop, block_of("docs/reference/reports.md", "import json").text)
 
 
-# Configs of backends, of the model that the tests of backends have
+# Configs of backends, for the model of the backends' tests
 
-# Backends whose configs are only parsed here, and why; tests/backends/ builds each where it can be.
+# Backends whose configs are only parsed here, with the reason; tests/backends/ builds each one if
+# possible.
 NOT_BUILT = {
     **dict.fromkeys(("openvino", "ethos-u", "vgf", "tosa", "cortex_m"), "needs an extra"),
     "webgpu": "is lowered to in many small partitions, which takes minutes",
 }
-# What `features` is where all of it is additions and subtractions.
+# The model, with only additions and subtractions in `features`.
 SUMS = MODEL.replace("torch.relu(self.second(torch.relu(self.first(x))))", "x + x - 1")
 SUMS = SUMS.replace("8 * 4 * 4", "3 * 8 * 8")
 
@@ -324,7 +325,7 @@ def backends_of(block: Block) -> set[str]:
 def test_the_configs_of_backends_are_built(tmp_path):
     files = {"models/small.py": MODEL, "models/sums.py": SUMS}
     for block in read_blocks("docs/reference/backends.md"):
-        # tests/backends/ builds the enumerated shapes, of another model, and the gates on the NPU.
+        # tests/backends/ builds the enumerated shapes of another model, and the NPU gates.
         is_package = block.language == "yaml" and "model: small" in block.text
         names = backends_of(block) if is_package else {*NOT_BUILT}
         if names.isdisjoint(NOT_BUILT):
@@ -334,7 +335,7 @@ def test_the_configs_of_backends_are_built(tmp_path):
             files[f"partition_configs/{name}.yaml"] = text
     assert len(files) == 5, sorted(files)  # Vulkan, Core ML, add_sub
     write(tmp_path, {"dodo.py": "from pte_pipeline.tasks import *\n", **files})
-    bench = Bench(tmp_path)  # of phones and boards: not run here
+    bench = Bench(tmp_path)  # phones and boards: not run here
     assert bench.doit() == 0, bench.output
 
 
@@ -416,7 +417,7 @@ def test_the_config_of_the_guide_on_language_models_is_built(tmp_path):
 
 @pytest.mark.parametrize("begins", ["model: decoder", "model: llama"])
 def test_the_smaller_configs_are_built(begins, tmp_path):
-    """Libraries of operators, and parameters of an exporter."""
+    """Build operator libraries and exporter parameters."""
     text = block_of("docs/guides/configs.md", begins).text
     if begins == "model: llama":
         files = {"models/llama.py": LLAMA, "partition_configs/llama.yaml": text}

@@ -1,5 +1,5 @@
-"""The files of examples/ci/ are what GitHub, GitLab and a POSIX shell take, and do what the guide
-says: what was built is kept also of a red run, and a change has one comment."""
+"""The files of examples/ci/ are valid for GitHub, GitLab and a POSIX shell, and do what the guide
+says: results are kept even if a run fails, and a change has a single comment."""
 
 import json
 import os
@@ -20,12 +20,12 @@ from pipeline.store.sizes import parse_size
 from tests.support.bench import REPOSITORY
 
 FOLDER = REPOSITORY / "examples" / "ci"
-# check-jsonschema brings their schemas.
+# check-jsonschema includes their schemas.
 GITHUB = ("github-actions.yml", "vendor.github-workflows")
 MAC = ("github-actions-macos.yml", "vendor.github-workflows")
 GITLAB = ("gitlab-ci.yml", "vendor.gitlab-ci", "--data-transform", "gitlab-ci")
 REUSABLE = ("github-reusable.yml", "vendor.github-workflows")
-# The second document of the file: the schema of the first, `spec`, is not published with it.
+# The file's second document: there is no published schema for the first one, `spec`.
 COMPONENT = ("gitlab-component.yml", *GITLAB[1:])
 
 
@@ -80,7 +80,7 @@ def test_the_store_has_a_size_of_which_several_fit_in_the_services_cache(name, k
 def test_github_saves_the_store_of_a_red_run_after_eviction(file):
     steps = job_of(file)["steps"]
     names = [step.get("uses", step.get("run", "")).split("@")[0] for step in steps]
-    assert "actions/cache" not in names  # it saves on success alone
+    assert "actions/cache" not in names  # it saves only on success
     restore, save = names.index("actions/cache/restore"), names.index("actions/cache/save")
     (build,) = (number for number, name in enumerate(names) if "build.sh" in name)
     (evict,) = (number for number, name in enumerate(names) if "doit cache gc" in name)
@@ -88,7 +88,7 @@ def test_github_saves_the_store_of_a_red_run_after_eviction(file):
     assert steps[evict]["if"] == steps[save]["if"] == "always()"
     assert steps[restore]["with"]["key"] == steps[save]["with"]["key"]
     assert steps[restore]["with"]["path"] == steps[save]["with"]["path"]
-    # An entry can't be written twice, and a run that is tried again has more to save.
+    # An entry can't be written twice, and a retried run has more to save.
     assert "run_id" in steps[save]["with"]["key"] and "run_attempt" in steps[save]["with"]["key"]
     assert steps[save]["with"]["key"].startswith(steps[restore]["with"]["restore-keys"])
 
@@ -100,7 +100,7 @@ def test_gitlab_saves_the_store_of_a_red_run_after_eviction():
     assert "doit cache gc" in job["after_script"]  # it runs before caches are saved
 
 
-# What builds only what a change touches
+# Builds of only what a change affects
 
 AFFECTED = {
     "format": 1,
@@ -121,8 +121,10 @@ esac
 
 
 def run_step(script, folder, record, **environment):
-    """Run a script of a CI file beside a `doit` that answers with a record; return its status and
-    the calls."""
+    """Run a script of a CI file with a stand-in for `doit` that prints a record.
+
+    Return the exit status and the calls.
+    """
     (folder / "given.json").write_text(json.dumps(record))
     (folder / "build").mkdir()
     (folder / "doit").write_text(CALLS)
@@ -224,7 +226,7 @@ MARKER = "<!-- pte-pipeline: packages -->"
 
 
 class Comments(BaseHTTPRequestHandler):
-    """The comments of one pull request, as GitHub and GitLab serve them."""
+    """A server for the comments of one pull request, as on GitHub and GitLab."""
 
     def do_GET(self):
         split = urlsplit(self.path)
@@ -290,7 +292,7 @@ PATHS = {
 
 @pytest.fixture(params=["github", "gitlab"])
 def service(request):
-    """A server with 150 comments: others', and a later one of the same author."""
+    """A server with 150 comments by others, then one by the same author."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Comments)
     server.service = request.param
     server.comments_path, server.comment_path = PATHS[request.param]
@@ -333,13 +335,13 @@ def test_a_change_has_one_comment_which_is_edited(service, tmp_path):
     before = json.dumps(service.comments)
     (tmp_path / "build").mkdir()
     file = tmp_path / "build" / "diff.md"
-    assert post(service, tmp_path).returncode == 0  # nothing was compared
+    assert post(service, tmp_path).returncode == 0  # nothing to compare
     for number, text in enumerate(("| first | ü |", "| second |")):
         file.write_text(text, encoding="utf-8")
         done = post(service, tmp_path)
         assert done.returncode == 0, done.stderr
         assert done.stdout == ("wrote", "edited")[number] + " the comment\n"
-        assert json.dumps(service.comments[:150]) == before  # nobody else's is touched
+        assert json.dumps(service.comments[:150]) == before  # other comments are untouched
         assert [each["body"] for each in service.comments[150:]] == [f"{MARKER}\n{text}"]
     assert post(service, tmp_path, "phone").stdout == "wrote the comment\n"  # another workspace's
     assert service.comments[-1]["body"].startswith("<!-- pte-pipeline: phone -->")
@@ -363,9 +365,9 @@ def test_a_token_that_is_refused_is_reported(service, tmp_path):
 
 
 def test_the_tests_that_ci_names_are_there():
-    """pytest without a file that it is given runs none of the others."""
+    """Given one file that doesn't exist, pytest runs none of the others either."""
     words = re.findall(r"tests/\S+", (REPOSITORY / ".ci" / "run").read_text())
-    command = ["bash", "-c", f"echo {' '.join(words)}"]  # which expands braces
+    command = ["bash", "-c", f"echo {' '.join(words)}"]  # bash expands braces
     paths = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     assert len(paths) > 15
     assert [path for path in paths if not (REPOSITORY / path).exists()] == []

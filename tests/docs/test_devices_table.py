@@ -1,4 +1,4 @@
-"""The table of packages by device: what a report comes to in it, and that no package is missing."""
+"""The table of packages by device: how a report shows in it, and that no package is missing."""
 
 import pytest
 
@@ -18,7 +18,7 @@ RAN = {"verdict": "passed", "reason": "", "calls": 3, "of_limit": 0.25, "seconds
 
 
 def make_report(**changes):
-    """A report of `vision`, with other facts of `native` in one of its methods."""
+    """Return a report of `vision`, with changed facts on `native` in one of its methods."""
     methods = []
     for facts in (RAN, {**RAN, **changes}):
         devices = {**dict.fromkeys(DEVICES, RAN), "native": facts}

@@ -1,5 +1,5 @@
-"""The examples of the documentation run as they stand there: the Python blocks of a file are one
-program, in a process and a folder of its own."""
+"""The docs' examples run as printed: a page's Python blocks form one program, which runs in a new
+process and a temporary folder."""
 
 import re
 
@@ -17,7 +17,7 @@ def test_examples_run(name, tmp_path):
     text = (REPOSITORY / "docs" / name).read_text(encoding="utf-8")
     blocks = list(_BLOCK.finditer(text))
     assert blocks
-    # On the lines on which they stand, so that a traceback leads to them
+    # Keep the line numbers, so that tracebacks point to the page
     lines = [""] * len(text.splitlines())
     for block in blocks:
         first = text[: block.start(1)].count("\n")

@@ -1,4 +1,4 @@
-"""Each error has a code, a real message, and a page of `doit help`."""
+"""Each error has a code, a real message, and a page in `doit help`."""
 
 import re
 import sys
@@ -69,7 +69,7 @@ def test_a_config_has_its_mistake(entry, workspace):
 
 @pytest.mark.parametrize("entry", entries(), ids=code_of)
 def test_a_message_has_the_code_of_its_entry(entry):
-    """`tests/conftest.py` sees that the test provokes it; here, that there is such a test."""
+    """Checks that the test exists; `tests/conftest.py` checks that it provokes the message."""
     assert find_code(entry.message) == entry.code
     if not entry.config:
         file, name, _ = _TEST.fullmatch(entry.test).groups()
@@ -77,7 +77,7 @@ def test_a_message_has_the_code_of_its_entry(entry):
 
 
 def test_a_message_of_the_code_has_the_code_of_its_entry():
-    """Or that of another one which has the same words; one of few words has that of its group."""
+    """Another entry may use the same words; a message of few words has its group's code."""
     part_to_codes = {}
     for entry in entries():
         for part in chain.from_iterable(find_templates(entry)):
@@ -94,7 +94,7 @@ def test_a_message_of_the_code_has_the_code_of_its_entry():
 
 
 def test_exporters_that_return_something_else():
-    """What they are told is in errors.toml, which `tests/conftest.py` holds this test to."""
+    """errors.toml holds their messages, which `tests/conftest.py` checks against this test."""
     module = ModuleType("speech")
     module.__file__ = "models/speech.py"
     with pytest.raises(SourceError):

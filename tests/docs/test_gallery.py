@@ -1,7 +1,7 @@
-"""The gallery: its page names every package, and a package is what ExecuTorch's own call makes.
+"""The gallery: its page names every package, and each equals what ExecuTorch's own call makes.
 
-One package is built by the slow tests, the commit's hash says which, and one trained model; all of
-them by `pytest -m gallery`. They need the extra `gallery`, and trained models the wheels of
+The slow tests build one package, chosen by the commit's hash, and one trained model; `pytest -m
+gallery` builds all. They need the extra `gallery`, and trained models also the wheels of
 `examples/trained/wheels.txt`.
 """
 
@@ -94,7 +94,7 @@ def test_package(package):
 
 
 def _check(package):
-    """It is what a user's script makes, and valid."""
+    """Check that a package is valid, and equals what a user's script makes."""
     record = build.build(package)
     build.keep(record)
     print(record)
@@ -141,7 +141,7 @@ def test_a_trained_package_is_good_where_it_passes_and_answers_as_its_module():
     assert not trained_record(verdict="failed").good
     assert not trained_record(same=94).good
     assert not trained_record(right=85).good
-    assert trained_record(verdict="not judged", same=12).good  # it has no limits
+    assert trained_record(verdict="not judged", same=12).good  # it has no limits set
 
 
 @needs_wheels
@@ -158,7 +158,7 @@ def test_trained_model(model):
 
 
 def _check_trained(model):
-    """Both packages hold their limits on real inputs, and do what the model is for."""
+    """Check that both packages keep their limits on real inputs and do the model's task."""
     records = trained.build(model)
     for record in records:
         trained.keep(record)

@@ -1,5 +1,5 @@
-"""The table of ExecuTorch's parameters in docs/reference/executorch-parameters.md: none of the
-wheel's is missing, none is gone, and each key that it names is one."""
+"""The table of ExecuTorch's parameters in docs/reference/executorch-parameters.md lists exactly
+those of the wheel, and every key in it exists."""
 
 import ast
 import dataclasses
@@ -26,7 +26,7 @@ from tools.joint_options import (
 
 UNTRIED = "of a vendor's backend, which nothing here lowers to"
 WHEEL = Path(next(iter(executorch.__path__)))
-# Partitioners that a catalogue has no use for.
+# Partitioners that don't belong in a catalogue.
 OTHERS = {
     "AllNodePartitioner": "a helper that takes a backend's name: what `to_backend` of ours is",
     "AotiPartitioner": "the base of those for CUDA and Metal",
@@ -49,12 +49,12 @@ OTHERS = {
 
 
 def parameters_of(target):
-    """What the installed object takes: the fields of a dataclass, else its parameters."""
+    """Return what an installed callable takes: the fields of a dataclass, or its parameters."""
     module, _, path = target.partition(":")
     found = importlib.import_module(module)
     for name in path.split("."):
         found = getattr(found, name)
-    # ExecuTorch's logger hides what it wraps.
+    # ExecuTorch's logger hides the function that it wraps.
     hidden = [cell.cell_contents for cell in getattr(found, "__closure__", None) or ()]
     found = next(filter(inspect.isfunction, hidden), found)
     if dataclasses.is_dataclass(found):
@@ -68,7 +68,7 @@ def test_no_parameter_is_missing_and_none_is_gone(target):
 
 
 def models_in(annotation):
-    """The models in the type of a field, and whether they stand below names."""
+    """Yield the models in a field's type, and whether they are nested below names."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for part in get_args(annotation):
@@ -77,10 +77,10 @@ def models_in(annotation):
 
 
 def is_key(path, model):
-    """Whether a path such as `methods.<method>.edge` is one of a model."""
+    """Return whether a path such as `methods.<method>.edge` exists in a model."""
     first, _, rest = path.partition(".")
     if path == "recipe":
-        return True  # which the parser reads
+        return True  # the parser reads it
     field = model.model_fields.get(first)
     if field is None or not rest:
         return field is not None

@@ -1,4 +1,4 @@
-"""Every Markdown file: no fence stays open, and links within the repository lead somewhere."""
+"""Every Markdown file closes its fences, and its links within the repository resolve."""
 
 import re
 
@@ -15,7 +15,7 @@ _FENCE = re.compile(r"^ {0,12}(`{3,}|~{3,})(.*)$")
 
 
 def outside_of_fences(text):
-    """The lines of a text that stand in no fence. Raises ValueError for a fence that stays open."""
+    """Return the lines outside fences. Raises ValueError if a fence stays open."""
     opened, lines = None, []
     for number, line in enumerate(text.splitlines(), 1):
         mark = _FENCE.match(line)
@@ -33,7 +33,7 @@ def outside_of_fences(text):
 
 
 def anchors(text):
-    """The anchors of a file's headings, as GitHub and MkDocs name them."""
+    """Return the anchors of a file's headings, as GitHub and MkDocs name them."""
     heads = [line.lstrip("#").strip() for line in outside_of_fences(text) if line.startswith("#")]
     return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
 

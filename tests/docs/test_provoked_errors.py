@@ -1,6 +1,6 @@
 """Errors that no other test provokes, for the entries of tools/reference/errors.toml.
 
-What is raised is held to the quoted message by `tests/conftest.py`.
+`tests/conftest.py` compares the raised errors with the quoted messages.
 """
 
 import sys

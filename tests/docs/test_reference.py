@@ -1,4 +1,4 @@
-"""The parts of docs/ that are made from code are current and complete, and their examples valid."""
+"""The generated parts of docs/ are current and complete, and their examples are valid."""
 
 import pytest
 import yaml
@@ -35,7 +35,7 @@ def test_a_key_without_an_example_is_an_error():
 
 
 def test_the_examples_of_keys_are_valid(tmp_path):
-    """Each alone, in a config of two methods."""
+    """Each example is tested by itself, in a config of two methods."""
     (tmp_path / "_phone.yaml").write_text("model: m\nmethods: {decode: {}}\n", encoding="utf-8")
     written = [path for path, key in keys().items() if not key.groups]
     for path in written:
@@ -52,7 +52,7 @@ def test_the_examples_of_keys_are_valid(tmp_path):
     assert len(found.configs) > len(written)
 
 
-# What keys need beside them.
+# Other settings that keys require.
 NEEDED = {
     "package": {"matrix": {"size": ["small"]}},
     "matrix": {"package": "of-${matrix.size}"},

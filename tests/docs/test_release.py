@@ -1,4 +1,4 @@
-"""What a release needs: a license in each distribution, one version, a changelog entry."""
+"""What a release needs: a license in each distribution, a single version, a changelog entry."""
 
 import re
 import subprocess
@@ -13,7 +13,7 @@ import pytest
 from tests.support.bench import REPOSITORY
 
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-# A path of this repository in NOTICE; paths of other projects stand behind none of its folders.
+# A path of this repository in NOTICE; paths of other projects are never below these folders.
 _PATH = re.compile(r"\b(?:pipeline|examples|models|docs)/[\w./-]*\w/?")
 
 
@@ -36,7 +36,7 @@ def test_notice_names_files_that_are_there():
 
 
 def test_the_first_entry_of_the_changelog_is_of_this_version():
-    """Between releases it is what the next one will be, and the last release follows."""
+    """Between releases, the first entry is for the next release, followed by the last release."""
     entries = re.findall(r"^## (.*)$", read("CHANGELOG.md"), re.MULTILINE)
     release, is_development, _ = PROJECT["version"].partition(".dev")
     if is_development:
@@ -69,7 +69,7 @@ def test_distributions_hold_license_and_notice(tmp_path):
         "import sys; from setuptools import build_meta as meta\n"
         "folder = sys.argv[1]; meta.build_sdist(folder); meta.build_wheel(folder)"
     )
-    source = tmp_path / "source"  # setuptools writes next to what it builds
+    source = tmp_path / "source"  # setuptools writes next to its sources
     listed = subprocess.run(
         ["git", "ls-files"], cwd=REPOSITORY, capture_output=True, text=True, check=True
     )

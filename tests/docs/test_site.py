@@ -1,4 +1,4 @@
-"""The site of docs/ builds without a warning, and its pages load nothing from elsewhere."""
+"""The site builds from docs/ without a warning, and its pages load nothing from elsewhere."""
 
 import re
 import subprocess
@@ -21,7 +21,7 @@ def test_pages_name_the_version_that_they_are_of():
 
 @pytest.mark.slow
 def test_site_is_built_strictly_and_loads_nothing_from_elsewhere(tmp_path):
-    """Strict: links, anchors and the navigation."""
+    """Strict mode checks links, anchors and the navigation."""
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
@@ -34,4 +34,4 @@ def test_site_is_built_strictly_and_loads_nothing_from_elsewhere(tmp_path):
             r'<(?:script|img|iframe)[^>]* src="(https?:[^"]+)|<link[^>]* href="(https?:[^"]+)', text
         )
         assert not loaded, page
-        assert 'class="mermaid"' not in text, page  # Material loads what draws it
+        assert 'class="mermaid"' not in text, page  # Material loads the library that draws it

@@ -1,8 +1,8 @@
-"""docs/tutorial.md, copied as it stands: its files are written into folders that its commands make,
-its commands run in one shell, and they print what it says, line by line.
+"""docs/tutorial.md, followed literally: its files are written into the folders that its commands
+create, its commands run in one shell, and they print what it says, line by line.
 
-The environment of the tests lends its libraries to the new one, so that pip installs this project
-alone; PTE_PIPELINE_TUTORIAL=whole installs everything, as a newcomer does.
+The tests' environment lends its libraries to the new one, so that pip installs only this project;
+PTE_PIPELINE_TUTORIAL=whole installs everything, as for a newcomer.
 """
 
 import os
@@ -21,15 +21,15 @@ from tests.support.bench import REPOSITORY
 
 PAGE = (REPOSITORY / "docs" / "tutorial.md").read_text(encoding="utf-8")
 WHOLE = os.environ.get("PTE_PIPELINE_TUTORIAL") == "whole"
-# A file, by its path on a line of its own; or commands; or what those before it print.
+# A file, with its path on a separate line; or commands; or the output of the commands above it.
 _PART = re.compile(r"(?:^`([\w./-]+)`\n\n)?^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _MARK = "== part"
-# What pip makes of doit where it is installed with the project.
+# The script that pip makes for doit when installing it with the project.
 _DOIT = "#!{python}\nimport sys\nfrom doit.__main__ import main\nsys.exit(main())\n"
 
 
 def script():
-    """The tutorial as a shell script that says where each part begins, and what each must print."""
+    """Return the tutorial as a shell script that marks its parts, and each part's output."""
     lines, expected = [], []
     for path, kind, text in _PART.findall(PAGE):
         if path:
@@ -46,7 +46,7 @@ def script():
 
 
 def lend(folder):
-    """Write the program that gives the new environment a `doit` of its own."""
+    """Write the program that gives the new environment a `doit`."""
     path = folder / "lend"
     doit = _DOIT.format(python="$VIRTUAL_ENV/bin/python")
     path.write_text(
@@ -58,7 +58,7 @@ def lend(folder):
 
 
 def is_printed(line, output):
-    """Whether a line of the page is a whole line of an output, where `...` stands for any text."""
+    """Return whether a page's line is a whole line of an output, with `...` for any text."""
     pattern = re.escape(line).replace(re.escape("..."), ".*")
     return re.search(f"^{pattern}$", output, re.MULTILINE) is not None
 

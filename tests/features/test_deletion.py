@@ -1,6 +1,9 @@
-"""A build without each feature: its folder is deleted from a copy of the package, and two packages
-are built and validated. Families of backends, which bring nothing but entries of the catalogue, are
-deleted all at once, and the catalogue is looked at without each."""
+"""Builds without each feature: its folder is deleted from a copy of the package, and two packages
+are built and validated.
+
+Families of backends add nothing but catalogue entries, so they are deleted all at once, and the
+catalogue is inspected without each one.
+"""
 
 import json
 import os
@@ -19,9 +22,9 @@ from tests.support.bench import bench_of
 from tests.support.resident import run_python
 
 PACKAGES = ("one", "many")
-UNTIMED = "validate: {latency: {seconds: 0}}\n"  # timing takes more than running
+UNTIMED = "validate: {latency: {seconds: 0}}\n"  # timing takes longer than running
 NAMES = [feature.name for feature in find_features() if not feature.entries]
-# A line of a config that needs a feature, by the feature, and the path of its key.
+# For each feature, a config line that needs it, and the path of the line's key.
 USES = {
     "bundles": ("validate: {bundle: true}", "validate.bundle"),
     "contracts": ("validate: {gates: {runs_on: [phone]}}", "validate.gates.runs_on"),
@@ -43,7 +46,7 @@ USES = {
     ),
     "toolchains": ("toolchain: default", "toolchain"),
 }
-# A setting in the environment that needs a feature, and what a build says without it.
+# An environment setting that needs a feature, and the build's message without the feature.
 SETTINGS = {
     "cluster": (
         {"PTE_PIPELINE_EXECUTOR": "dask"},
@@ -78,7 +81,7 @@ sys.path.insert(0, "{installation}")
 from pipeline.backends import BACKENDS
 print(*BACKENDS)
 """
-# The resident process has modules of this checkout, which a new Python would find in the copy.
+# The resident process has loaded this checkout's modules; a new Python would find the copy's.
 DOIT = """
 import sys
 for name in [*sys.modules]:
@@ -94,7 +97,7 @@ sys.exit(DoitMain().run(sys.argv[2:]))
 
 @pytest.fixture(scope="module")
 def installation(tmp_path_factory):
-    """A copy of the package, with what Python compiled of it."""
+    """A copy of the package, including Python's bytecode."""
     folder = tmp_path_factory.mktemp("installation")
     for package in (pipeline, pte_pipeline):
         source = Path(package.__file__).parent
@@ -104,7 +107,7 @@ def installation(tmp_path_factory):
 
 @pytest.fixture
 def run_doit(installation, tmp_path):
-    """A workspace, and a function that runs doit there in the copy."""
+    """A workspace, and a function that runs doit there with the copy."""
     bench = bench_of("archives", tmp_path)
 
     def doit(*words, **variables):
@@ -118,7 +121,7 @@ def run_doit(installation, tmp_path):
 
 @pytest.fixture
 def without(installation, run_doit, tmp_path, request):
-    """A function that runs doit in a workspace, in an installation without a feature."""
+    """Return a function that runs doit in a workspace with one feature missing."""
     folder = installation / "pipeline" / "features" / request.param
     removed = shutil.move(folder, tmp_path / request.param)
     yield request.param, *run_doit
@@ -135,7 +138,7 @@ def test_packages_are_built_and_validated_without(without):
         texts[package] = config.read_text()
         if name != "latency":
             config.write_text(texts[package] + UNTIMED)
-    status, said = doit("-n", "1")  # each further worker takes 0.8 CPU seconds
+    status, said = doit("-n", "1")  # each additional worker takes 0.8 CPU seconds
     assert status == 0, said
     for package in PACKAGES:
         assert (bench.root / "build" / package / f"{package}.pte").is_file()

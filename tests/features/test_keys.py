@@ -1,4 +1,4 @@
-"""The code of features in keys: what takes part in an action's moments counts, and nothing else."""
+"""The code of features in keys: only features that take part in an action's moments count."""
 
 from functools import cache
 

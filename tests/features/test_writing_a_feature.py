@@ -1,4 +1,4 @@
-"""docs/guides/writing-a-feature.md: its files make a distribution whose feature takes part."""
+"""docs/guides/writing-a-feature.md: its files form a distribution whose feature works."""
 
 import re
 import subprocess
@@ -13,7 +13,7 @@ from tests.support.bench import REPOSITORY, bench_of
 from tests.support.patches import python_path
 
 PAGE = (REPOSITORY / "docs" / "guides" / "writing-a-feature.md").read_text()
-# A file: its path in backquotes on a line of its own, then its content.
+# A file: its path in backquotes on a separate line, then its content.
 FILES = dict(re.findall(r"^`([\w./-]+)`\n\n```\w+\n(.*?)^```$", PAGE, re.M | re.S))
 
 

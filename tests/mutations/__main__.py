@@ -1,4 +1,4 @@
-"""`python -m tests.mutations [--seeds N] [--only PART]`: what validation makes of every damage."""
+"""`python -m tests.mutations [--seeds N] [--only PART]`: validation's verdict on every damage."""
 
 from __future__ import annotations
 

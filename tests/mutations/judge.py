@@ -1,6 +1,6 @@
-"""What validation makes of a damaged package, and whether the damage can be seen at all.
+"""Validation's verdict on a damaged package, and whether the damage has any visible effect.
 
-A package can end the process that runs it, so each is judged in a process of its own, forked from
+A package can end the process that runs it, so each one is judged in a separate process, forked from
 one that has the samples ready and runs nothing itself (score.py).
 """
 
@@ -42,28 +42,28 @@ from .registry import damaged
 from .samples import SAMPLES, Files, Sample
 
 CPU_SECONDS = 60  # for one package; a clean one takes less than two
-SECONDS = 1800.0  # where it waits for ever, and uses none
+SECONDS = 1800.0  # if it waits forever without using CPU time
 
 
 Json = dict[str, Any]
 
 
 def judge(sample: str, damage: str, seed: int) -> Json | None:
-    """Judge one damage; `damage` may be "", which is none.
+    """Judge one damage; `damage` may be "" for no damage.
 
     Returns:
-        None where the sample has nothing to damage so. Or what was done to the package (`what`,
-        `culprits`), what validation said (`sentences`; `found`: the culprits that it traced
-        failures to), what became of each `methods` that the damage can change (`failed`, or one of
-        the following), and its `outcome`:
+        None if the sample contains nothing to damage in this way. Otherwise the changes to the
+        package (`what`, `culprits`), validation's messages (`sentences`; `found`: the culprits that
+        it traced failures to), the result of each of the `methods` that the damage can change
+        (`failed`, or one of the following), and its `outcome`:
 
-        - `caught`: every method that it changes failed, and no other.
+        - `caught`: all methods that it changes failed, and no others.
         - `survived`: a method gives other results and passed.
-        - `tolerated`: other results, within the limits on all inputs of the oracle's.
+        - `tolerated`: other results, within the limits on all of the oracle's inputs.
         - `equivalent`: the same bits on all of them.
         - `misplaced`: a method failed that it does not change.
-        - `unclear`: validation itself stumbled.
-        - `crashed`, `hung`: the process that validated ended, or did not.
+        - `unclear`: validation itself failed.
+        - `crashed`, `hung`: the validating process crashed, or did not end.
     """
     clean = SAMPLES[sample]()
     done = damaged(sample, damage, seed) if damage else (clean.files, Damage("", ()))
@@ -71,7 +71,7 @@ def judge(sample: str, damage: str, seed: int) -> Json | None:
         return None
     files, change = done
     for program in (*clean.programs.values(), *clean.quantized.values()):
-        find_effects(program)  # kept, for all forks
+        find_effects(program)  # cached for all forks
     if not change.culprits and damage:
         names = [*clean.programs, *clean.constants]
         change = Damage(change.what, tuple(Culprit(name, "") for name in names))
@@ -92,7 +92,7 @@ def judge(sample: str, damage: str, seed: int) -> Json | None:
 
 
 def _in_a_fork(function: Callable[[], Json]) -> Json:
-    """Return what a function returns, or how its process ended."""
+    """Return a function's result, or how its process ended."""
     context = multiprocessing.get_context("fork")
     reading, writing = context.Pipe(duplex=False)
     child = context.Process(target=_answer, args=(function, writing))
@@ -120,7 +120,7 @@ def _answer(function: Callable[[], Json], writing: Connection) -> None:
         os.dup2(silence, stream)
     try:
         writing.send(function())
-    except BaseException:  # reported, whatever happened
+    except BaseException:  # reported, whatever it is
         last_lines = traceback.format_exc().splitlines()[-3:]
         writing.send({"outcome": "unclear", "sentences": last_lines})
 
@@ -128,10 +128,10 @@ def _answer(function: Callable[[], Json], writing: Connection) -> None:
 def validated(
     sample: Sample, files: Files, seed: int, departures: Mapping[str, str] | None = None
 ) -> Validation:
-    """As `doit validate` would have it.
+    """Validate as `doit validate` would.
 
     Args:
-        departures: by method, how its program with observers departs from the float one.
+        departures: how each method's program with observers departs from the float program.
     """
     with tempfile.TemporaryDirectory() as folder:
         pte = Path(folder, "model.pte")
@@ -161,12 +161,12 @@ def _judged(sample: Sample, files: Files, damage: Damage, seed: int) -> dict[str
     torch.set_num_threads(1)
     validation = validated(sample, files, seed)
     failed = {m.method for m in validation.methods if not m.ok}
-    if validation.failures and not validation.methods:  # of the package as a whole
+    if validation.failures and not validation.methods:  # failures of the package as a whole
         failed = set(damage.methods)
     states = {}
     for name in sorted(damage.methods | failed):
         if name in failed:
-            changed = name in damage.methods or sample.shares_state  # one spoils what all read
+            changed = name in damage.methods or sample.shares_state  # one damages what all read
             states[name] = "failed" if changed else "misplaced"
         elif name in sample.programs:
             limits = _limits(sample, validation, name, seed)
@@ -182,7 +182,7 @@ def _judged(sample: Sample, files: Files, damage: Damage, seed: int) -> dict[str
 
 
 def _found(sample: Sample, files: Files, validation: Validation, seed: int) -> list[dict[str, Any]]:
-    """The culprits of all methods that failed."""
+    """Return the culprits of all failed methods."""
     if not validation.methods:
         return []
     evidence = Evidence(
@@ -217,7 +217,7 @@ def _not_again(method: str) -> Any:
     raise PipelineError(f"{method}: is not lowered again here")
 
 
-# A failure of which nobody learns anything.
+# A failure whose message helps nobody.
 _UNCLEAR = re.compile(r"validation stopped at|Traceback|0x[0-9a-f]{8,}")
 
 
@@ -232,7 +232,7 @@ def _outcome(states: Mapping[str, str], sentences: Sequence[str]) -> str:
 
 
 def _limits(sample: Sample, validation: Validation, method: str, seed: int) -> Limits:
-    """Return the limits of the config, or those that were derived for what was lowered."""
+    """Return the limits of the config, or those derived from the lowered program."""
     given = sample.settings(seed).select_limits(method)
     if given.atol is not None:
         return given
@@ -241,7 +241,7 @@ def _limits(sample: Sample, validation: Validation, method: str, seed: int) -> L
 
 
 def _seen(sample: Sample, files: Files, method: str, seed: int, limits: Limits) -> str:
-    """Whether a method of a damaged package, which passed, gives anything else than before."""
+    """Return whether a damaged method that passed gives other results than before."""
     worst = "equivalent"
     for sequence in _wide(sample, method, seed):
         sessions = [Session(_in_memory(each)) for each in (sample.files, files)]
@@ -273,7 +273,7 @@ def _bits(value: torch.Tensor) -> torch.Tensor:
 
 
 def _near(actual: torch.Tensor, expected: torch.Tensor, limits: Any) -> bool:
-    """By the limits alone, without what validation does with them."""
+    """Return whether the values are within the limits, without validation's other rules."""
     error = compare(actual, expected)
     if error.mismatch or error.disagreeing:
         return False
@@ -285,7 +285,7 @@ def _near(actual: torch.Tensor, expected: torch.Tensor, limits: Any) -> bool:
 
 
 def _wide(sample: Sample, method: str, seed: int) -> list[list[InputSet]]:
-    """Sequences of inputs of other seeds than validation's, of several magnitudes."""
+    """Return input sequences of several magnitudes, from other seeds than validation's."""
     program, examples = sample.programs[method], sample.examples.get(method, [])
     drawn = generate_inputs(program, 6, 1000 + seed, examples)
     scaled = [_times(inputs, factor) for inputs in drawn[:3] for factor in (0.0, -1.0, 0.05, 10.0)]

@@ -1,7 +1,7 @@
-"""Whether what validation says of a failure is where the damage was. Imports no torch.
+"""Whether validation traces a failure to the place of the damage. Imports no torch.
 
-Records of culprits name operators of the program (`aten.linear.default`), damages those of the
-package (`aten::addmm.out`), which lowering may have made of others.
+Records of culprits name operators of the program (`aten.linear.default`), damages name those of the
+package (`aten::addmm.out`), which lowering may have made from other operators.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 Json = Mapping[str, Any]
 
-# Kernels by the operators of a program that they are made of.
+# Kernels, with the operators of a program that they are made from.
 _MADE_OF = {
     "addmm": {"linear", "addmm"},
     "mm": {"linear", "matmul", "mm", "numpy_T", "t"},
@@ -29,21 +29,20 @@ _MADE_OF = {
 
 
 def base(operator: str) -> str:
-    """`add` of `aten::add.out` and of `aten.add.Tensor`."""
+    """Return the base name of an operator: `add` for `aten::add.out` and `aten.add.Tensor`."""
     parts = re.split(r"::|\.", operator)
     return parts[1] if len(parts) > 1 else operator
 
 
 def names(kernel: str) -> set[str]:
-    """What a program may call what a package calls `kernel`."""
+    """Return the names that a program may use for a package's `kernel`."""
     own = base(kernel)
     plain = own.removesuffix("_copy").strip("_")
     return {own, plain, f"{plain}_", *_MADE_OF.get(own, ())}
 
 
 def unplaced(verdict: Json) -> list[str]:
-    """The methods that failed for the damage and of which no culprit is where it is; none where all
-    are located."""
+    """Return the methods that the damage made fail without a correctly placed culprit."""
     damaged = {c["method"] for c in verdict["culprits"] if c["kind"]}  # others share their state
     failed = [n for n, state in verdict["methods"].items() if state == "failed" and n in damaged]
     return [name for name in failed if not _located(name, verdict["culprits"], verdict["found"])]
@@ -59,8 +58,7 @@ def _located(method: str, wanted: Sequence[Json], found: Sequence[Json]) -> bool
 
 
 def is_at(wanted: Json, found: Json) -> bool:
-    """Whether a record says what is expected: the kind; then the delegate, or the operator, where
-    one is expected."""
+    """Return whether a record has the expected kind, and the expected delegate or operator."""
     if found["kind"] not in wanted["kind"].split("|"):
         return False
     if wanted["delegate"] >= 0:

@@ -1,4 +1,4 @@
-"""Damages of what is computed: operators, delegates, scalars, scales, branches."""
+"""Damages to computations: operators, delegates, scalars, scales, branches."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .parts import (
 )
 from .payloads import Json, data_key, is_xnnpack, read_graph, tensors, write_graph
 
-# Operators that take the same arguments. `alias_copy` does nothing.
+# Operators with the same arguments. `alias_copy` does nothing.
 _LIKE = [
     ("aten::add.out", "aten::sub.out"),
     ("aten::mul.out", "aten::div.out"),
@@ -59,7 +59,7 @@ def _replacements(groups: list[tuple[str, ...]], name: str) -> list[str]:
         "condition_inverted")  # fmt: skip
 @damage(lambda p: [(*k, o) for k in kernels(p) for o in _replacements(_LIKE, k[3])])
 def replaced(parts: Parts, random: Random, *site: Any) -> Damage:
-    """An operator becomes another one that takes the same arguments."""
+    """Replace an operator by another one with the same arguments."""
     plan, number, call, name, other = site
     culprit = culprit_of(plan, number)
     rename_operator(plan, call, other)
@@ -75,7 +75,7 @@ def operands_swapped(parts: Parts, random: Random, *kernel: Any) -> Damage:
 
 @damage(lambda p: [k for k in kernels(p) if tensor(k[0], k[2].args[-1]) is not None])
 def skipped(parts: Parts, random: Random, *kernel: Any) -> Damage:
-    """A kernel is not called, what it writes keeps what was there."""
+    """Skip a kernel, so that its output keeps its previous content."""
     plan, number, call, name = kernel
     culprit = culprit_of(plan, number)
     skip_call(plan, number, call.args[-1])
@@ -94,7 +94,7 @@ def _scalars(parts: Parts) -> Iterator[tuple[Any, ...]]:
 
 @damage(_scalars)
 def scalar_changed(parts: Parts, random: Random, *site: Any) -> Damage:
-    """A number or a flag that an operator is given, such as a dimension or a factor."""
+    """Change a number or a flag that an operator takes, such as a dimension or a factor."""
     plan, number, call, name, place, old = site
     if isinstance(old, schema.Double):
         old_value = float(old.double_val)
@@ -114,7 +114,7 @@ def _nearby(old: schema.Int, step: int) -> schema.Int:
 
 
 def _delegate_pairs(parts: Parts, same_method: bool) -> list[tuple[Any, ...]]:
-    """Delegates of one backend with different payloads."""
+    """Return pairs of one backend's delegates with different payloads."""
     return [
         (plan, number, other_plan, other)
         for (plan, number), (other_plan, other) in combinations(parts.delegates(), 2)
@@ -127,11 +127,11 @@ def _delegate_pairs(parts: Parts, same_method: bool) -> list[tuple[Any, ...]]:
 @damage(lambda parts: _delegate_pairs(parts, False), "delegate_of_another_method")
 @damage(lambda parts: _delegate_pairs(parts, True), "delegate_of_another_partition")
 def delegates_swapped(parts: Parts, random: Random, *site: Any) -> Damage:
-    """The bytes of two delegates change places."""
+    """Swap the bytes of two delegates."""
     plan, number, other_plan, other_number = site
     one, other = plan.delegates[number], other_plan.delegates[other_number]
     one.processed, other.processed = other.processed, one.processed
-    # Of two methods that are nothing but a delegate it is as if they had changed places.
+    # For two methods that are just a delegate, it looks as if the methods had been swapped.
     kind = "delegate|order" if plan is not other_plan else "delegate"
     culprits = (
         replace(delegate_culprit(plan, number), kind=kind),
@@ -157,11 +157,11 @@ def delegate_arguments_swapped(parts: Parts, random: Random, *site: Any) -> Dama
     return Damage(f"instruction {number}: arguments {one} and {other}", (culprit_of(plan, number),))
 
 
-# Inside of delegates
+# Inside delegates
 
 
 def _graphs(parts: Parts) -> Iterator[tuple[int, Json]]:
-    """XNNPACK's payloads, by their places in the program's table."""
+    """Yield XNNPACK's payloads, with their index in the program's table."""
     for index, held in enumerate(parts.program.backend_delegate_data):
         if is_xnnpack(bytes(held.data)):
             yield index, read_graph(bytes(held.data))
@@ -202,7 +202,7 @@ def xnnpack_operands_swapped(parts: Parts, random: Random, *site: Any) -> Damage
 
 @damage(lambda parts: [site for site in _nodes(parts) if "output_min_max" in site[2]])
 def xnnpack_range_lost(parts: Parts, random: Random, *site: Any) -> Damage:
-    """A relu that was fused into what is before it is not there."""
+    """Remove a relu that was fused into the operator before it."""
     index, graph, node = site
     del node["output_min_max"]
     what = f"the range of {node['xnode_union_type']} in payload {index}"
@@ -222,7 +222,7 @@ def _quantizing(parts: Parts, place: int) -> list[Kernel]:
 
 @damage(lambda parts: _quantizing(parts, 1))
 def scale(parts: Parts, random: Random, *kernel: Any) -> Damage:
-    """A quarter more, for one of the operators that read it."""
+    """Increase a scale by a quarter, for one of the operators that read it."""
     plan, number, call, name = kernel
     old = float(plan.values[call.args[1]].val.double_val)
     set_argument(plan, call, 1, schema.Double(old * 1.25))
@@ -232,7 +232,7 @@ def scale(parts: Parts, random: Random, *kernel: Any) -> Damage:
 
 @damage(lambda parts: _quantizing(parts, 2))
 def zero_point(parts: Parts, random: Random, *kernel: Any) -> Damage:
-    """16 steps away."""
+    """Move a zero point by 16 steps."""
     plan, number, call, name = kernel
     old = plan.values[call.args[2]].val
     new = _nearby(old, 16)
@@ -242,7 +242,7 @@ def zero_point(parts: Parts, random: Random, *kernel: Any) -> Damage:
 
 
 def _xnnpack_quantization(parts: Parts, key: str) -> Iterator[tuple[int, Json, Json]]:
-    """Parameters of payloads that hold something else than the default here."""
+    """Yield the payloads' quantization parameters with a nondefault value of this key."""
     for index, graph in _graphs(parts):
         for _, parameters, _ in tensors(graph):
             if "zero_point" in parameters and parameters[key]:
@@ -275,7 +275,7 @@ def _channel_scales(parts: Parts) -> Iterator[tuple[int, Json, Json, str]]:
 
 @damage(_channel_scales)
 def xnnpack_scales_permuted(parts: Parts, random: Random, *site: Any) -> Damage:
-    """Each scale per channel is that of the channel before or behind it."""
+    """Give each channel the scale of a neighboring channel."""
     index, graph, parameters, key = site
     if key in parts.named:
         parts.named[key] = np.roll(np.frombuffer(parts.named[key], np.float32), 1).tobytes()

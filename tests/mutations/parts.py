@@ -1,4 +1,4 @@
-"""A package taken apart by ExecuTorch's own deserializer, so that a part of it can be changed."""
+"""A package taken apart by ExecuTorch's deserializer, so that parts of it can be changed."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from executorch.extension.flat_tensor.serialize.serialize import FlatTensorSeria
 
 from .samples import Files
 
-# Which the file does not say: XNNPACK's weights want it (xnnpack_graph_serialize.py).
+# The file doesn't record it: XNNPACK's weights require it (xnnpack_graph_serialize.py).
 _NAMED_ALIGNMENT = 16
 
 
 @dataclass(frozen=True)
 class Culprit:
-    """What a damage is expected to be traced to.
+    """Where a damage should be traced to.
 
     Attributes:
-        kind: as in the records of reports: `operator`, `delegate` or `state`; several where each of
-            them would be right, parted by `|`; empty where no value that is computed goes wrong.
-        name: the operator's (`aten::add.out`), the delegate's backend id, or empty.
-        instruction: its number in the plan; -1 where there is none.
-        delegate: the delegate's number in the plan; -1 where there is none.
+        kind: as in report records: `operator`, `delegate` or `state`; alternatives are separated by
+            `|`; empty if no computed value goes wrong.
+        name: the operator (`aten::add.out`), the delegate's backend id, or empty.
+        instruction: the instruction's number in the plan, or -1 if there is none.
+        delegate: the delegate's number in the plan, or -1 if there is none.
     """
 
     method: str
@@ -47,7 +47,7 @@ class Culprit:
 
 @dataclass(frozen=True)
 class Damage:
-    """What was done to a package, and what it may be traced to: one culprit at least for every
+    """A change to a package, and the culprits that it may be traced to: at least one for every
     method that it can change."""
 
     what: str
@@ -60,7 +60,7 @@ class Damage:
 
 @dataclass
 class Parts:
-    """`named` are the delegates' named data; `ptds` are the contents of external files."""
+    """The parts of a package: `named` data of delegates, contents of external files (`ptds`)."""
 
     program: schema.Program
     mutable: list[schema.Buffer] | None = None
@@ -80,7 +80,7 @@ class Parts:
         return parts
 
     def files(self) -> Files:
-        """The package again, laid out as a build does it."""
+        """Return the package again, laid out as by a build."""
         self._keep_payloads_once()
         named = None
         if self.named:
@@ -95,7 +95,7 @@ class Parts:
         return Files(bytes(pte), ptds)
 
     def _keep_payloads_once(self) -> None:
-        """Those that delegates refer to, equal ones once, as link does it."""
+        """Keep only payloads that delegates use, and equal ones once, as link does."""
         kept: list[schema.BackendDelegateInlineData] = []
         for plan in self.program.execution_plan:
             for delegate in plan.delegates:
@@ -107,7 +107,7 @@ class Parts:
 
     @property
     def plans(self) -> list[schema.ExecutionPlan]:
-        """Of the methods, without constant ones."""
+        """Return the plans of the methods, except constant ones."""
         return [plan for plan in self.program.execution_plan if plan.chains[0].instructions]
 
     def payload(self, plan: schema.ExecutionPlan, delegate: int) -> bytes:
@@ -122,7 +122,7 @@ class Parts:
         return [(plan, n) for plan in self.plans for n in range(len(plan.delegates))]
 
     def users_of(self, holds: Callable[[schema.ExecutionPlan, int], bool]) -> tuple[Culprit, ...]:
-        """The delegates of which something holds."""
+        """Return the delegates for which `holds` is true."""
         return tuple(delegate_culprit(*user) for user in self.delegates() if holds(*user))
 
 
@@ -131,11 +131,11 @@ DAMAGES: dict[str, Callable[[Parts, Random], Damage | None]] = {}
 
 
 def damage(sites: Sites, name: str = "") -> Callable[..., Callable[..., Damage]]:
-    """Register a function as a damage, by its own name if no other is given.
+    """Register a function as a damage, by default under the function's name.
 
     Args:
-        sites: where a package can be damaged so: further arguments of the function, which is called
-            with one of them, and not at all if there are none.
+        sites: the places that this damage applies to. The function is called with one of them as
+            further arguments, or not at all if there are none.
     """
 
     def register(function: Callable[..., Damage]) -> Callable[..., Damage]:
@@ -151,7 +151,7 @@ def damage(sites: Sites, name: str = "") -> Callable[..., Callable[..., Damage]]
 
 
 def calls(plan: schema.ExecutionPlan) -> list[tuple[int, Any]]:
-    """The instructions, numbered."""
+    """Return the instructions with their numbers."""
     return [(n, i.instr_args) for n, i in enumerate(plan.chains[0].instructions)]
 
 
@@ -159,7 +159,7 @@ Kernel = tuple[schema.ExecutionPlan, int, schema.KernelCall, str]
 
 
 def kernels(parts: Parts, *names: str) -> list[Kernel]:
-    """Kernel calls with their plans, numbers and operators' names, which have these in them."""
+    """Return the kernel calls whose operator names contain one of these, with plan and number."""
     return [
         (plan, number, call, operator_name(plan, call))
         for plan in parts.plans
@@ -175,7 +175,7 @@ def operator_name(plan: schema.ExecutionPlan, call: schema.KernelCall) -> str:
 
 
 def rename_operator(plan: schema.ExecutionPlan, call: schema.KernelCall, name: str) -> None:
-    """Let a call be one of another operator, which is added to the plan's table if need be."""
+    """Make a call use another operator, which is added to the plan's table if necessary."""
     base, _, overload = name.partition(".")
     operator = schema.Operator(base, overload)
     if operator not in plan.operators:
@@ -184,12 +184,12 @@ def rename_operator(plan: schema.ExecutionPlan, call: schema.KernelCall, name: s
 
 
 def skip_call(plan: schema.ExecutionPlan, number: int, value: int) -> None:
-    """Move a value onto itself, which does nothing, instead of this call."""
+    """Replace a call by moving a value onto itself, which does nothing."""
     plan.chains[0].instructions[number] = schema.Instruction(schema.MoveCall(value, value))
 
 
 def set_argument(plan: schema.ExecutionPlan, call: schema.KernelCall, place: int, new: Any) -> None:
-    """Give a call a value of its own, as others may read the one that it has."""
+    """Give a call a new argument value, since other calls may read the old one."""
     plan.values.append(schema.EValue(new))
     call.args[place] = len(plan.values) - 1
 
@@ -204,7 +204,7 @@ def delegate_culprit(plan: schema.ExecutionPlan, delegate: int) -> Culprit:
 
 
 def culprit_of(plan: schema.ExecutionPlan, number: int) -> Culprit:
-    """That of an instruction, whatever it is."""
+    """Return the culprit for an instruction of any kind."""
     call = plan.chains[0].instructions[number].instr_args
     if isinstance(call, schema.DelegateCall):
         return delegate_culprit(plan, call.delegate_index)
@@ -214,7 +214,7 @@ def culprit_of(plan: schema.ExecutionPlan, number: int) -> Culprit:
 
 
 def reads(plan: schema.ExecutionPlan, call: Any) -> set[int]:
-    """The values that an instruction names, members of lists among them."""
+    """Return the values that an instruction uses, including members of lists."""
     if isinstance(call, schema.MoveCall):
         return {call.move_from, call.move_to}
     if isinstance(call, schema.JumpFalseCall):
@@ -228,7 +228,7 @@ def reads(plan: schema.ExecutionPlan, call: Any) -> set[int]:
 
 
 def users(plan: schema.ExecutionPlan, value: int) -> list[int]:
-    """The numbers of the instructions that name a value."""
+    """Return the numbers of the instructions that use a value."""
     return [number for number, call in calls(plan) if value in reads(plan, call)]
 
 
@@ -240,7 +240,7 @@ def tensor(plan: schema.ExecutionPlan, value: int) -> schema.Tensor | None:
 def pairs_alike(
     plan: schema.ExecutionPlan, places: Sequence[int], alike: bool = True
 ) -> list[tuple[schema.ExecutionPlan, int, int]]:
-    """Pairs of tensors among these values, by their numbers here: of one size and type, or not."""
+    """Return pairs of tensors at these places, equal in size and type if `alike`, else unequal."""
     pairs = []
     for (one, value), (other, second) in combinations(enumerate(places), 2):
         first, last = tensor(plan, value), tensor(plan, second)

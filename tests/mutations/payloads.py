@@ -1,4 +1,4 @@
-"""XNNPACK's payloads as JSON, which ExecuTorch's flatc reads and writes by XNNPACK's schema."""
+"""XNNPACK's payloads as JSON, converted by ExecuTorch's flatc with XNNPACK's schema."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def is_xnnpack(payload: bytes) -> bool:
 
 
 def read_graph(payload: bytes) -> Json:
-    """Return the graph of a payload, whose weights are named data."""
+    """Return the graph of a payload whose weights are named data."""
     header = XNNHeader.from_bytes(payload[: XNNHeader.EXPECTED_LENGTH])
     end = header.flatbuffer_offset + header.flatbuffer_size
     with TemporaryDirectory() as folder:
@@ -50,7 +50,7 @@ def write_graph(graph: Json) -> bytes:
 
 
 def tensors(graph: Json) -> list[tuple[Json, Json, str]]:
-    """Each tensor, how it is quantized, and the key of its data if it is a constant."""
+    """Return each tensor with its quantization, and the key of its data if it is constant."""
     found = []
     for value in graph["xvalues"]:
         union = value["xvalue_union"]

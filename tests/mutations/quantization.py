@@ -1,9 +1,9 @@
-"""What a user is told of a quantization that went wrong.
+"""What users are told about a quantization that went wrong.
 
-Small trained networks are quantized by the pipeline's own `quantize`, rightly and wrongly. The
-package of a wrong program gives what that program gives, so only a comparison with the float
-program shows the damage. Each is validated without limits, and with limits a little below what the
-right quantization reaches.
+Small trained networks are quantized by the pipeline's `quantize`, correctly and incorrectly. The
+package of a wrong program agrees with that program, so only a comparison with the float program
+reveals the damage. Each network is validated without limits, and with limits slightly below what
+the correct quantization reaches.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from .judge import validated
 from .samples import Sample, _packed
 from .trained import Task
 
-# How far a user sets the limits below what the right quantization reaches. What stays above them is
-# no damage.
+# How far below the correct quantization a user sets the limits. Anything above these isn't
+# damage.
 SQNR_BELOW, AGREEMENT_BELOW = 3.0, 0.1
 SETTINGS = ("without limits", "with limits")
-# A program, and how it departs with observers, which round nothing yet: "" if it agrees.
+# A program, and how it departs with observers, before anything is rounded: "" if it agrees.
 Quantized = tuple[ExportedProgram, str]
 
 
 class Record(NamedTuple):
-    """What became of one quantized program.
+    """The results for one quantized program.
 
     Attributes:
-        outcomes: what the user is told of the quantization, in each of SETTINGS.
-        lowering: what is wrong with the package against the quantized program, which it equals.
-        sentences: all failures, in each of SETTINGS.
+        outcomes: what the user is told about the quantization, for each of SETTINGS.
+        lowering: the package's failures against the quantized program, which it should equal.
+        sentences: all failures, for each of SETTINGS.
     """
 
     outcomes: tuple[str, ...]
@@ -53,16 +53,16 @@ class Record(NamedTuple):
 
 
 def judge(task: Task, damage: str = "") -> Record:
-    """Judge the right quantization, or a damaged one."""
+    """Judge the correct quantization, or a damaged one."""
     limits, program, departs = choose_limits(task), quantize_rightly(task), ""
     if damage:
         program, departs = DAMAGES[damage](task, Random(f"{task.name}/{damage}"))
-        # It changes something that a user would mind.
+        # The damage must be one that a user would mind.
         assert (measure(task, program).sqnr_db or 0.0) < limits["min_sqnr"]
     for node in program.graph.nodes:
         node.meta.pop("from_node", None)  # copying it is half of lowering
     sample = Sample(
-        # Portable kernels follow a wrong program to the letter.
+        # Portable kernels reproduce a wrong program faithfully.
         _packed({"f": program}, {"f": [] if damage else ["xnnpack"]}),
         {"f": task.program},
         examples={"f": task.examples},
@@ -84,7 +84,7 @@ def judge(task: Task, damage: str = "") -> Record:
 def measure(
     task: Task, quantized: ExportedProgram, examples: Sequence[InputSet] = ()
 ) -> OutputError:
-    """Compare a quantized program with the float one, on all held-out rows together."""
+    """Compare a quantized program with the float program, on all held-out rows together."""
     programs = quantized.module(check_guards=False), task.program.module(check_guards=False)
     sets = examples or task.examples
     actual, expected = (torch.cat([program(*x.args) for x in sets]) for program in programs)
@@ -93,8 +93,10 @@ def measure(
 
 @cache
 def choose_limits(task: Task) -> dict[str, float]:
-    """Return limits a little below what the right quantization reaches: the SQNR on its worst
-    example, which each is held to, and the agreement over all."""
+    """Return limits slightly below what the correct quantization reaches.
+
+    They are the SQNR on the worst example, which applies to each one, and the overall agreement.
+    """
     right = quantize_rightly(task)
     worst = min(measure(task, right, [inputs]).sqnr_db or 0.0 for inputs in task.examples)
     agreement = measure(task, right).agreement or 0.0
@@ -121,12 +123,12 @@ def _quantize(task: Task, module: nn.Module, sets: Sequence[InputSet]) -> Quanti
 
 
 def fold_of_a_shared_convolution(task: Task, random: Random) -> Quantized:
-    """Fold the batch norms behind a convolution that they share, as torchao does."""
+    """Fold the batch norms after a convolution that they share, as torchao does."""
     return _quantize(task, task.module, task.calibration)
 
 
 def observed_other_data(task: Task, random: Random) -> Quantized:
-    """Observe inputs that are not like those of the task."""
+    """Observe inputs that differ from those of the task."""
     generator = torch.Generator().manual_seed(11)
     shape = task.calibration[0].args[0].shape
     sets = [InputSet((torch.rand(shape, generator=generator),)) for _ in task.calibration]
@@ -134,7 +136,7 @@ def observed_other_data(task: Task, random: Random) -> Quantized:
 
 
 def zero_points_swapped(task: Task, random: Random) -> Quantized:
-    """Swap the zero points of two activations that are quantized quite differently."""
+    """Swap the zero points of two activations with very different quantization."""
     module, nodes = _calls_of(task, "quantize_per_tensor")
     pairs = [(a, b) for a in nodes for b in nodes if abs(a.args[2] - b.args[2]) > 40]
     first, second = random.choice(pairs)
@@ -155,7 +157,7 @@ def weight_scale_halved(task: Task, random: Random) -> Quantized:
 
 
 def _calls_of(task: Task, operator: str) -> tuple[GraphModule, list[Node]]:
-    """Return a copy of the right quantization, and its calls of an operator."""
+    """Return a copy of the correct quantization, and its calls of an operator."""
     module = copy.deepcopy(quantize_rightly(task).module(check_guards=False))
     calls = [node for node in module.graph.nodes if node.op == "call_function"]
     return module, [node for node in calls if base_name(node) == operator]

@@ -1,4 +1,4 @@
-"""All damages by name."""
+"""All damages, keyed by name."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ DAMAGES = (*_OF_PARTS, *structure.OF_FILES)
 
 
 def damaged(sample: str, damage: str, seed: int) -> tuple[Files, Damage] | None:
-    """A sample's package with one damage, and what was done to it; None where the sample has
-    nothing that it can be done to."""
+    """Return a sample's package with one damage, and a description of the change.
+
+    Return None if the sample contains nothing to damage in this way.
+    """
     files = SAMPLES[sample]().files
     random = Random(f"{sample}/{damage}/{seed}")
     if damage in structure.OF_FILES:

@@ -1,9 +1,9 @@
-"""Small packages, each with the programs that it came from: what gets damaged.
+"""Small packages to be damaged, each with the programs that it was made from.
 
-Between them they hold everything in which a package can be wrong: constants in the `.pte` and in a
+Together they contain everything in which a package can be wrong: constants in the `.pte` and in a
 `.ptd`, weights that delegates share, payloads, quantization at the borders of delegates and inside
-them, state, branches, layouts, and methods that look the same from outside. Their weights are the
-same in every process.
+them, state, branches, layouts, and methods that look alike from outside. Their weights are the same
+in every process.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from tests.support.configs import parse_config
 
 @dataclass(frozen=True)
 class Files:
-    """A package in memory; `ptds` by the stem of each file. `emission` is what was recorded while
-    it was made, of one without damage."""
+    """A package in memory; `ptds` is keyed by the stem of each file. `emission` was recorded when
+    the undamaged package was made."""
 
     pte: bytes
     ptds: Mapping[str, bytes] = field(default_factory=dict)
@@ -43,9 +43,9 @@ class Files:
 
 @dataclass(frozen=True)
 class Sample:
-    """A package without damage. `limits` are what its config would say under `validate`,
-    `quantized` the programs that were lowered instead of `programs`. Where it `shares_state`,
-    methods run in sequence on one memory."""
+    """An undamaged package. `limits` are the config's settings under `validate`, and `quantized`
+    are the programs that were lowered instead of `programs`. If it `shares_state`, methods run in
+    sequence on the same memory."""
 
     files: Files
     programs: Mapping[str, ExportedProgram]
@@ -54,7 +54,7 @@ class Sample:
     limits: Mapping[str, Any] = field(default_factory=dict)
     quantized: Mapping[str, ExportedProgram] = field(default_factory=dict)
     shares_state: bool = False
-    dynamic: bool = False  # quantized by ranges that are found as values come
+    dynamic: bool = False  # quantized with ranges determined at run time
 
     def settings(self, seed: int) -> ValidateConfig:
         return ValidateConfig(seed=seed, **self.limits)
@@ -75,7 +75,7 @@ def _packed(
     settings: EmitConfig | None = None,
     passes: Any = (),
 ) -> Files:
-    """As a build makes it of these methods, by the names of their partitioners."""
+    """Build a package of these methods, given the names of their partitioners."""
     methods = {name: {"partitioners": partitioners.get(name, [])} for name in programs}
     config = parse_config("p", {"model": "m", "methods": methods}, "p.yaml").methods
     chosen = {name: make_partitioners(each.partitioners) for name, each in config.items()}
@@ -87,7 +87,7 @@ def _packed(
 
 
 class Encode(nn.Module):
-    """Several outputs, two of them alike; subtraction and division, whose order counts."""
+    """Several outputs, two of them alike; subtraction and division, where order matters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,19 +124,19 @@ def _coder() -> dict[str, ExportedProgram]:
 
 
 def portable() -> Sample:
-    """Portable kernels alone; constants that two methods share; constant methods."""
+    """Portable kernels only; constants that two methods share; constant methods."""
     programs, constants = _coder(), {"get_length": 6, "get_rate": 0.5}
     return Sample(_packed(programs, {}, constants), programs, constants)
 
 
 def delegated() -> Sample:
-    """XNNPACK in several partitions of each method, which share weights."""
+    """XNNPACK in several partitions per method, which share weights."""
     programs = {n: _exported(m, *x) for n, m, x in _interrupted()}
     return Sample(_packed(programs, {name: ["xnnpack"] for name in programs}), programs)
 
 
 class Interrupted(nn.Module):
-    """Delegates before and behind an operator that XNNPACK does not take."""
+    """Delegates before and after an operator that XNNPACK doesn't take."""
 
     def __init__(self, shared: nn.Linear, seed: int) -> None:
         super().__init__()
@@ -158,7 +158,7 @@ def _interrupted() -> list[tuple[str, nn.Module, tuple[torch.Tensor, ...]]]:
 
 
 class Twin(nn.Module):
-    """A whole method for a delegate, with the signature of the other one."""
+    """A whole method for a delegate, with the same signature as the other one."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -170,7 +170,7 @@ class Twin(nn.Module):
 
 
 def twins() -> Sample:
-    """Two methods of one signature, each wholly XNNPACK's, and a constant method."""
+    """Two methods with the same signature, both taken whole by XNNPACK, and a constant method."""
     programs = {
         name: _exported(Twin(seed), noise(2, 6), noise(2, 6, seed=1))
         for name, seed in (("left", 7), ("right", 8))
@@ -205,7 +205,7 @@ class Image(nn.Module):
 def quantized_programs(
     dynamic: bool,
 ) -> tuple[dict[str, ExportedProgram], dict[str, ExportedProgram]]:
-    """Float programs, and what quantizing makes of them."""
+    """Return the float programs and their quantized versions."""
     shapes = {"text": (4, 16)} if dynamic else {"text": (4, 16), "image": (1, 3, 8, 8)}
     modules: dict[str, nn.Module] = {"text": Text(), "image": Image()}
     programs = {name: _exported(modules[name], noise(*shape)) for name, shape in shapes.items()}
@@ -214,7 +214,7 @@ def quantized_programs(
     spec = parse_config("p", {"model": "m", "methods": {"f": method}}, "p.yaml")
     quantized = {}
     for name, program in programs.items():
-        # Wider than what is validated on, so that nothing is cut off.
+        # A wider range than in validation, so that nothing is clipped.
         batches = [InputSet((noise(*shapes[name], seed=seed) * 1.5,)) for seed in range(30, 94)]
         quantize_spec = spec.methods["f"].quantize
         assert quantize_spec is not None
@@ -223,8 +223,10 @@ def quantized_programs(
 
 
 def _eight_bits(dynamic: bool, partitioners: list[str]) -> Sample:
-    """Against the float programs, as `doit validate` has it, with tolerances that a person would
-    choose: not far above the errors of packages without damage."""
+    """Return a sample judged against the float programs, as by `doit validate`.
+
+    Its tolerances are what a person would choose: slightly above the errors of undamaged packages.
+    """
     programs, quantized = quantized_programs(dynamic)
     files = _packed(quantized, dict.fromkeys(programs, partitioners))
     own = {"text": {"atol": 0.02}} if dynamic else {"text": {"atol": 0.3}, "image": {"atol": 0.02}}
@@ -233,12 +235,12 @@ def _eight_bits(dynamic: bool, partitioners: list[str]) -> Sample:
 
 
 def static() -> Sample:
-    """int8, quantized and dequantized at the borders of its delegates; no limits are set."""
+    """int8, quantized and dequantized at the borders of its delegates, without limits."""
     return replace(_eight_bits(False, ["xnnpack"]), limits={})
 
 
 def sixteen_bits() -> Sample:
-    """float16 on XNNPACK and bfloat16 on portable kernels; no limits are set."""
+    """float16 on XNNPACK and bfloat16 on portable kernels, without limits."""
     text = {name: Text() for name in ("fast", "brain")}
     dtypes = {"fast": torch.float16, "brain": torch.bfloat16}
     programs = {
@@ -254,12 +256,12 @@ def static_portable() -> Sample:
 
 
 def dynamic() -> Sample:
-    """int8 weights with scales per channel, activations quantized as they come."""
+    """int8 weights with scales per channel, and dynamically quantized activations."""
     return _eight_bits(True, ["xnnpack"])
 
 
 class Memory(nn.Module):
-    """A cache as language models keep it, and a count that does not start at zero."""
+    """A cache like those of language models, and a count that doesn't start at zero."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -314,7 +316,7 @@ def stateful_delegated() -> Sample:
 
 
 def sharing() -> Sample:
-    """The cache that prefill fills is the one that decode reads."""
+    """Prefill fills the cache that decode reads."""
     return _stateful([], shares=True)
 
 
@@ -337,7 +339,7 @@ class Rows(nn.Module):
 
 
 def branching() -> Sample:
-    """Jumps: a branch, and a loop over rows. The examples take both ways."""
+    """Jumps: a branch, and a loop over rows. The examples take both paths."""
     x = noise(3, 5)
     programs = {
         "branch": _exported(Branches(), x),
@@ -348,13 +350,13 @@ def branching() -> Sample:
 
 
 def external() -> Sample:
-    """As `portable`, with its constants in a `.ptd`."""
+    """Like `portable`, with its constants in a `.ptd`."""
     programs = _coder()
     return Sample(_packed(programs, {}, settings=EmitConfig(external_constants=True)), programs)
 
 
 class Sums(nn.Module):
-    """Constants in the text and, larger, in named data."""
+    """Constants in the text and larger ones in named data."""
 
     def __init__(self, step: float) -> None:
         super().__init__()
@@ -386,7 +388,7 @@ class Layout(nn.Module):
 
 
 def layouts() -> Sample:
-    """An image in channels-last order beside a square matrix, on portable kernels and XNNPACK."""
+    """An image in channels-last order and a square matrix, on portable kernels and XNNPACK."""
     image = noise(1, 3, 6, 6).to(memory_format=torch.channels_last)
     programs = {
         "plain": _exported(Layout(14), noise(1, 3, 6, 6), noise(3, 3)),

@@ -1,4 +1,4 @@
-"""Judging many damages, and the table of what came of them. Imports no torch."""
+"""Judges many damages and prints the table of verdicts. Imports no torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Job = tuple[str, str, int]
 
 
 class Judges:
-    """A process that judges (judge.py), on one thread, as it forks."""
+    """A single-threaded process that judges damages (judge.py), since it forks."""
 
     def __init__(self) -> None:
         self._pool = ProcessPoolExecutor(1, get_context("spawn"), _prepare)
@@ -31,11 +31,11 @@ class Judges:
         self._pool.shutdown()
 
     def judge(self, sample: str, damage: str, seed: int) -> dict[str, Any] | None:
-        """The outcome of a damage (judge.judge); None where the sample can't be damaged so."""
+        """Return the outcome of a damage (judge.judge); None if it doesn't apply to the sample."""
         return self._pool.submit(_judge, sample, damage, seed).result()
 
     def jobs(self, seeds: Iterable[int]) -> Iterator[Job]:
-        """Every damage of every sample, in a fixed order."""
+        """Yield every damage of every sample, in a fixed order."""
         return product(self.samples, self.damages, seeds)
 
 
@@ -44,7 +44,7 @@ def _prepare() -> None:
     warnings.simplefilter("ignore")
     silence = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2) if not os.environ.get("MUTATIONS_VERBOSE") else ():
-        os.dup2(silence, stream)  # what lowering prints is no verdict
+        os.dup2(silence, stream)  # output of lowering isn't a verdict
     from tests.support.quick_torch import make_torch_quick
 
     make_torch_quick()
@@ -63,8 +63,10 @@ def _judge(*job: Any) -> dict[str, Any] | None:
 
 
 def table(verdicts: Sequence[Mapping[str, Any]]) -> str:
-    """Damages down, outcomes across; then the score: the share of what can be seen beyond the
-    limits that was caught."""
+    """Return the table of damages by outcome, followed by the score.
+
+    The score is the share of caught damages among those with effects beyond the limits.
+    """
     counts = {name: Counter[str]() for name in dict.fromkeys(v["damage"] for v in verdicts)}
     for verdict in verdicts:
         counts[verdict["damage"]][verdict["outcome"]] += 1

@@ -1,4 +1,4 @@
-"""Damages of what holds a package together: outputs, inputs, methods, state, memory, the file."""
+"""Damages to the structure of a package: outputs, inputs, methods, state, memory, the file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .samples import Files
 
 _SHARED = 2  # the arena that methods share
 _SIZES = {0: 1, 1: 1, 3: 4, 4: 8, 6: 4, 7: 8, 11: 1}
-_COMPUTED = "operator|delegate"  # what a wrong value may be traced to
+_COMPUTED = "operator|delegate"  # culprits of a wrong value
 
 
 def _of_package(plan: schema.ExecutionPlan) -> tuple[Culprit, ...]:
@@ -52,7 +52,7 @@ def output_dropped(parts: Parts, random: Random, plan: schema.ExecutionPlan) -> 
 
 
 def _output_pairs(parts: Parts) -> list[tuple[Any, ...]]:
-    """Of one shape, whose order only values show, or of two if there are no others."""
+    """Return pairs of outputs of equal shape, whose order only values reveal, or any pairs."""
     alike = [pair for plan in parts.plans for pair in pairs_alike(plan, plan.outputs)]
     return alike or [p for plan in parts.plans for p in pairs_alike(plan, plan.outputs, False)]
 
@@ -89,13 +89,13 @@ damage(lambda parts: [site for site in _other_values(parts) if site[2] not in si
 
 @damage(lambda parts: [site for site in _other_values(parts) if site[2] in site[0].outputs])
 def output_aliased(parts: Parts, random: Random, *site: Any) -> Damage:
-    """An output is what another one of its shape is."""
+    """Make an output return another one of the same shape."""
     return Damage(_return_value(parts, random, *site).what, _of_package(site[0]))
 
 
 @damage(lambda parts: [pair for plan in parts.plans for pair in pairs_alike(plan, plan.inputs)])
 def inputs_swapped(parts: Parts, random: Random, *site: Any) -> Damage:
-    """Two of the same shape."""
+    """Swap two inputs of the same shape."""
     plan, one, other = site
     swap(plan.inputs, one, other)
     what = f"inputs {one} and {other} of {plan.name}"
@@ -122,7 +122,7 @@ def declared_dtype(parts: Parts, random: Random, *site: Any) -> Damage:
     lambda parts: [site for site in _declared(parts) if any(size > 1 for size in site[2].sizes)]
 )
 def declared_size(parts: Parts, random: Random, *site: Any) -> Damage:
-    """One less, so that there is room for it."""
+    """Reduce a declared size by one, so that the memory still suffices."""
     plan, index, held = site
     dimension = random.choice([n for n, size in enumerate(held.sizes) if size > 1])
     held.sizes[dimension] -= 1
@@ -131,7 +131,7 @@ def declared_size(parts: Parts, random: Random, *site: Any) -> Damage:
 
 
 def _layouts(parts: Parts) -> Iterator[tuple[schema.ExecutionPlan, int, schema.Tensor, list[int]]]:
-    """Tensors whose order of dimensions makes a difference, and the places of these."""
+    """Yield tensors whose dimension order matters, with the positions of those dimensions."""
     for plan in parts.plans:
         for index in range(len(plan.values)):
             held = tensor(plan, index)
@@ -151,7 +151,7 @@ def _reorder_dimensions(parts: Parts, random: Random, *site: Any) -> Damage:
     return Damage(what, (Culprit(plan.name, _COMPUTED),))
 
 
-# A declared input is read, or a value on the way written and read, in another order.
+# Reads a declared input, or writes and reads an intermediate value, in another order.
 for name, is_input in (("dim_order", True), ("dim_order_inside", False)):
     damage(
         lambda parts, is_input=is_input: [
@@ -206,7 +206,7 @@ def constant_method(parts: Parts, random: Random, plan: schema.ExecutionPlan) ->
 
 
 def _holds(plan: schema.ExecutionPlan, index: int) -> list[schema.Tensor]:
-    """The tensors of a method that begin with this buffer."""
+    """Return a method's tensors that are initialized from this buffer."""
     return [
         held
         for place in range(len(plan.values))
@@ -228,7 +228,7 @@ def initial_state_lost(parts: Parts, random: Random, index: int) -> Damage:
 
 @damage(lambda parts: kernels(parts, "aten::copy_"))
 def write_back_removed(parts: Parts, random: Random, *kernel: Any) -> Damage:
-    """The copy at the end of a call into a buffer that the next call reads is not made."""
+    """Remove the copy at the end of a call into a buffer that the next call reads."""
     plan, number, call, _ = kernel
     skip_call(plan, number, call.args[0])
     return Damage(f"instruction {number} of {plan.name}", (Culprit(plan.name, "state"),))
@@ -240,7 +240,7 @@ def _sharing(parts: Parts) -> list[schema.ExecutionPlan]:
 
 @damage(lambda parts: [(plan,) for plan in _sharing(parts)] if len(_sharing(parts)) > 1 else ())
 def shared_state_split(parts: Parts, random: Random, plan: schema.ExecutionPlan) -> Damage:
-    """What methods share, one of them has a copy of."""
+    """Give one of several methods a copy of their shared state."""
     culprits = tuple(Culprit(other.name, "state|operator") for other in _sharing(parts))
     own = len(plan.non_const_buffer_sizes)
     plan.non_const_buffer_sizes.append(plan.non_const_buffer_sizes[_SHARED])
@@ -259,7 +259,7 @@ def _bytes(held: schema.Tensor) -> int:
 
 
 def _neighbours(parts: Parts) -> Iterator[tuple[schema.ExecutionPlan, int, int]]:
-    """Values, and others that are written while they are still needed, and fit where they are."""
+    """Yield values, each with another one written during its lifetime that fits in its place."""
     for plan in parts.plans:
         planned = [n for n, value in enumerate(plan.values) if _is_planned(value.val)]
         spans = {index: _span(plan, index) for index in planned}
@@ -278,7 +278,7 @@ def _neighbours(parts: Parts) -> Iterator[tuple[schema.ExecutionPlan, int, int]]
 
 @damage(_neighbours)
 def memory_overlapping(parts: Parts, random: Random, *site: Any) -> Damage:
-    """Two tensors that are needed at the same time lie at the same place."""
+    """Place two tensors with overlapping lifetimes at the same address."""
     plan, one, other = site
     place = plan.values[one].val.allocation_info
     plan.values[other].val.allocation_info = copy.deepcopy(place)
@@ -289,8 +289,10 @@ def memory_overlapping(parts: Parts, random: Random, *site: Any) -> Damage:
 
 
 def _span(plan: schema.ExecutionPlan, index: int) -> tuple[int, int]:
-    """The first and the last instruction that names a value; inputs are there before, outputs are
-    needed after all of them."""
+    """Return the first and the last instruction that uses a value.
+
+    Inputs exist before the first instruction; outputs are needed after the last one.
+    """
     used = [number for number, call in calls(plan) if index in reads(plan, call)]
     if not used:
         return (0, 0)
@@ -302,7 +304,7 @@ def _span(plan: schema.ExecutionPlan, index: int) -> tuple[int, int]:
 
 
 def truncated(files: Files, random: Random) -> tuple[Files, Damage]:
-    """A part of the file is not there: its end, or all but its beginning."""
+    """Remove part of the file: its end, or everything but its beginning."""
     share = random.choice([0.0, 0.02, 0.3, 0.7, 0.97])
     size = int(len(files.pte) * share)
     return Files(files.pte[:size], files.ptds), Damage(f"{size} bytes left", ())

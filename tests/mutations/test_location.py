@@ -1,4 +1,4 @@
-"""When the mutation suite takes a damage as traced to where it was done."""
+"""When the mutation suite accepts that a damage was traced to its place."""
 
 from tests.mutations.location import base, is_at, names, unplaced
 
@@ -38,5 +38,5 @@ def test_a_culprit_is_where_it_is_expected_or_is_not():
     assert unplaced({**verdict, "found": [found()]}) == []
     assert unplaced({**verdict, "found": [found(method="other")]}) == ["run"]
     assert unplaced({**verdict, "culprits": [wanted(kind="")], "found": []}) == []
-    both = {"run": "failed", "other": "failed"}  # which the damage of the first one spoils
+    both = {"run": "failed", "other": "failed"}  # damage to the first one affects both
     assert unplaced({**verdict, "methods": both, "found": [found()]}) == []

@@ -1,4 +1,4 @@
-"""A user is told of a wrong quantization, and no right one fails."""
+"""Users are told of a wrong quantization, and no correct one fails."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def test_a_user_is_told_of_a_wrong_quantization(wrong):
     network, damage = wrong
     record = judge(TASKS[network], damage)
     told = dict(zip(SETTINGS, record.outcomes, strict=True))
-    assert record.lowering == ()  # only the comparison with the float program shows it
+    assert record.lowering == ()  # only the comparison with the float program reveals it
     assert told["with limits"] == "failed"
     assert told["without limits"] in ("failed", "not judged")
 

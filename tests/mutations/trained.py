@@ -1,7 +1,7 @@
-"""Small networks, trained on synthetic tasks, with held-out examples: what gets quantized.
+"""Small networks to be quantized, trained on synthetic tasks, with held-out examples.
 
-Quantization means something only of weights that mean something: untrained ones give outputs that
-are noise before anything is rounded. Each network trains for a second or two, from a fixed seed.
+Quantization is only meaningful for meaningful weights: the outputs of untrained ones are noise
+before anything is rounded. Each network trains for a second or two, from a fixed seed.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Draw = Callable[[int, torch.Generator], tuple[Tensor, Tensor]]  # inputs and the
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A network for rows of inputs, their classes, and how it is quantized.
+    """A network for rows of inputs, their classes, and its quantization.
 
     Attributes:
-        options: what its config says under `quantize`.
-        unshare: makes the network for quantizing of the trained one, where that needs a change.
+        options: the config's settings under `quantize`.
+        unshare: turns the trained network into the one to quantize, if it needs a change.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Task:
 
     @cached_property
     def module(self) -> nn.Module:
-        """The trained network, in eval mode."""
+        """Return the trained network in eval mode."""
         torch.manual_seed(0)
         module = self.make().train()
         generator = torch.Generator().manual_seed(0)
@@ -57,7 +57,7 @@ class Task:
 
     @cached_property
     def for_quantizing(self) -> nn.Module:
-        """The trained network in a form that PT2E quantizes rightly."""
+        """Return the trained network in a form that PT2E quantizes correctly."""
         return self.module if self.unshare is None else self.unshare(copy.deepcopy(self.module))
 
     @cached_property
@@ -66,7 +66,7 @@ class Task:
 
     @cached_property
     def examples(self) -> list[InputSet]:
-        """Held-out rows, which neither training nor calibration has seen."""
+        """Return held-out rows, which neither training nor calibration has seen."""
         return self._sets(10, _EXAMPLES, "example")
 
     @cached_property
@@ -77,7 +77,7 @@ class Task:
         return export(module, self.calibration[0].args)
 
     def accuracy(self) -> float:
-        """Return the share of held-out rows that the float network gets right."""
+        """Return the share of held-out rows that the float network classifies correctly."""
         inputs, classes = self.draw(512, torch.Generator().manual_seed(30))
         return (self.module(inputs).argmax(-1) == classes).float().mean().item()
 
@@ -88,7 +88,7 @@ class Task:
 
 
 class Pair(nn.Module):
-    """One convolution for two halves of an image, each with a batch norm of its own."""
+    """One convolution for two halves of an image, each with a separate batch norm."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ class Mlp(nn.Module):
 
 
 def _draw_images(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Draw shapes on a background, moved a little, in uneven light; values as of normed pixels."""
+    """Draw shapes on a background, slightly shifted, in uneven light, as normalized pixels."""
     shapes = torch.rand(8, 3, 12, 12, generator=torch.Generator().manual_seed(7))
     shapes = nn.functional.avg_pool2d(shapes, 3, 1, 1) * 4 - 1.2
     classes = torch.randint(8, (count,), generator=generator)
@@ -133,7 +133,7 @@ def _draw_images(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor
 
 
 def _draw_records(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Draw rows of measurements, some of them skewed, around a centre for each class."""
+    """Draw rows of measurements, some of them skewed, around a center for each class."""
     centres = 1.2 * torch.randn(6, 24, generator=torch.Generator().manual_seed(8))
     classes = torch.randint(6, (count,), generator=generator)
     rows = centres[classes] + torch.randn(count, 24, generator=generator)

@@ -1,4 +1,4 @@
-"""Damages of weights: one element, two rows, or NaN; wherever weights are."""
+"""Damages to weights, wherever they are stored: one element, two rows, or NaN."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Change = Callable[[np.ndarray, tuple[int, ...], Random], str | None]
 
 
 def element(values: np.ndarray, sizes: tuple[int, ...], random: Random) -> str | None:
-    """A tenth of the greatest weight more; of an int8 weight 24 steps."""
+    """Add a tenth of the largest weight to one, or 24 steps if the weights are int8."""
     index = random.randrange(values.size)
     if values.dtype == np.int8:
         values[index] += -24 if values[index] > 0 else 24
@@ -28,7 +28,7 @@ def element(values: np.ndarray, sizes: tuple[int, ...], random: Random) -> str |
 
 
 def row(values: np.ndarray, sizes: tuple[int, ...], random: Random) -> str | None:
-    """Two rows that follow each other change places."""
+    """Swap two adjacent rows."""
     if len(sizes) < 2 or sizes[0] < 2:
         return None
     rows = values.reshape(sizes[0], -1)
@@ -38,7 +38,7 @@ def row(values: np.ndarray, sizes: tuple[int, ...], random: Random) -> str | Non
 
 
 def nan(values: np.ndarray, sizes: tuple[int, ...], random: Random) -> str | None:
-    """The value that a number becomes in a narrower type that can't hold it."""
+    """Set a weight to the value that a number becomes in a narrower type that can't hold it."""
     if values.dtype == np.int8:
         return None
     index = random.randrange(values.size)
@@ -48,7 +48,7 @@ def nan(values: np.ndarray, sizes: tuple[int, ...], random: Random) -> str | Non
 
 @dataclass(frozen=True)
 class Weight:
-    """One that can be changed: `write` puts other bytes in its place."""
+    """A weight that can be changed: `write` replaces its bytes."""
 
     name: str
     data: bytes
@@ -58,7 +58,7 @@ class Weight:
     write: Callable[[bytes], None]
 
 
-# By ExecuTorch's scalar type, and by XNNPACK's.
+# Keyed by ExecuTorch's scalar type, and by XNNPACK's.
 _DTYPES = {1: "int8", 5: "float16", 6: "float32", 15: "bfloat16"}
 _XNNPACK_DTYPES = {
     "xnn_datatype_fp32": "float32", "xnn_datatype_fp16": "float16",
@@ -67,7 +67,7 @@ _XNNPACK_DTYPES = {
 
 
 def _decode(data: bytes, dtype: str) -> np.ndarray:
-    """Return int8 values, or any others in float32."""
+    """Return int8 values, or any other type's values as float32."""
     if dtype == "bfloat16":
         return (np.frombuffer(data, np.uint16).astype(np.uint32) << 16).view(np.float32)
     values = np.frombuffer(data, dtype)
@@ -81,14 +81,14 @@ def _encode(values: np.ndarray, dtype: str) -> bytes:
 
 
 def constants(parts: Parts) -> Iterator[Weight]:
-    """Those of the program's constant segment."""
+    """Yield the weights in the program's constant segment."""
     for index, buffer in list(enumerate(parts.program.constant_buffer))[1:]:
         write = partial(setattr, buffer, "storage")
         yield from _plain(parts, index, f"constant {index}", bytes(buffer.storage), write)
 
 
 def external(parts: Parts) -> Iterator[Weight]:
-    """Those of the `.ptd` files."""
+    """Yield the weights in `.ptd` files."""
     for stem, payload in parts.ptds.items():
         for key, entry in payload.named_data.items():
             data = bytes(payload.buffers[entry.buffer_index])
@@ -99,7 +99,7 @@ def external(parts: Parts) -> Iterator[Weight]:
 def _plain(
     parts: Parts, key: int | str, name: str, data: bytes, write: Callable[[bytes], None]
 ) -> Iterator[Weight]:
-    """A constant that instructions read, by the number of its buffer or by its name."""
+    """Yield a constant that instructions read, given the number of its buffer or its name."""
     culprits, found = [], None
     for plan in parts.plans:
         for place, value in enumerate(plan.values):
@@ -125,7 +125,7 @@ def _data_of(constant: schema.Tensor) -> int | str | None:
 
 
 def named(parts: Parts) -> Iterator[Weight]:
-    """Those of delegates, which are named data that several may share."""
+    """Yield delegates' weights, which are named data that several may share."""
     weights: dict[str, tuple[str, tuple[int, ...]]] = {}
     for held in parts.program.backend_delegate_data:
         payload = bytes(held.data)

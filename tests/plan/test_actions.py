@@ -1,4 +1,4 @@
-"""Keys: everything that can change a result is in them, and nothing else."""
+"""Keys contain exactly what can change a result."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -43,7 +43,7 @@ def config(**changes):
 
 
 def keys(config, sources=SOURCES):
-    """The digests of all actions of a package, by unit, and of its link."""
+    """Return the digests of a package's actions, by unit, and of its link."""
     quantizes = quantizations(config, sources)
     compiles = compilations(config, quantizes, sources)
     link = link_action(describe_package(config, compiles, quantizes, sources))
@@ -118,7 +118,7 @@ def test_config_changes_the_keys_of_what_it_affects(change, affected):
 
 
 def test_the_order_of_files_of_weights_counts():
-    """The first with a pattern of a constant's name is its own."""
+    """A constant goes to the first file whose pattern matches its name."""
     for option in ("external_weights", "external_files"):
         files = {"one": ["*"], "two": ["head.*"]}
         first, second = (
@@ -238,7 +238,7 @@ def test_order_of_methods_counts_for_the_link_alone():
 
 
 def test_order_of_methods_counts_where_they_are_compiled_together():
-    """A backend that sees all methods takes them in the order of the model."""
+    """A backend that sees all methods takes them in the model's order."""
     together = config(methods={n: {"partitioners": ["coreml"]} for n in ("encode", "decode")})
     assert list(together.units) == [("encode", "decode")]
     turned = dict(reversed(SOURCES.items()))
@@ -254,7 +254,7 @@ def test_validation_is_keyed_by_package_programs_inputs_and_settings():
 
     other = {**SOURCES, "encode": SOURCES["encode"]._replace(examples="other")}
     found = {key(), key({"atol": 1.0}), key(files={"m.pte": "x"}), key(sources=other)}
-    found.add(key(package="twin"))  # of the same bytes, with a report of its own
+    found.add(key(package="twin"))  # the same bytes, with a separate report
     found |= {key(examples={"encode": [content]}) for content in ("one", "two")}
     found |= {key({"cases": []}), key({"methods": {"encode": {"cases": []}}})}
     found.add(key({"sequences": [["encode", "encode"]]}))

@@ -106,7 +106,7 @@ def on(target):
         ("xnnpack", ["xnnpack"], None),
         ("xnnpack", ["coreml", "xnnpack"], None),
         ("xnnpack", ["vulkan"], None),  # as upstream's tests do
-        ("vulkan", ["webgpu"], None),  # one backend_id
+        ("vulkan", ["webgpu"], None),  # the same backend_id
         ("xnnpack", [], None),  # portable operators compute with it
         ({"quantizer": "torchao", "scheme": "int4_weight_only"}, ["coreml"], None),
     ],

@@ -1,4 +1,4 @@
-"""Differences of two keys are described down to the file, the config key, the tensor."""
+"""Differences between two keys are described down to the file, the config key, the tensor."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Patterns of `emit` that fit nothing: a line at plan time, or when a package is linked."""
+"""Patterns of `emit` that match nothing give a line in the plan, or when a package is linked."""
 
 import pytest
 

@@ -32,7 +32,7 @@ def make_plan(bench):
 
 
 def statuses(bench):
-    """State and reason of every action of the package `pair`."""
+    """Return the state and the reason of every action of the package `pair`."""
     plan = make_plan(bench)
     found = {"export": export_status(plan, "pair")}
     compiles = plan.compiles("pair")
@@ -98,7 +98,7 @@ def test_another_toolchain_is_a_reason(built, monkeypatch):
         toolchain, "version_of", lambda name: "1.0" if name == "torchao" else original(name)
     )
     state, reason = statuses(built)["link"]
-    # What was exported with another toolchain is exported again before anything else.
+    # Exports from another toolchain run again before anything else.
     assert state == "waiting" and "library torchao" in reason
 
 
@@ -114,7 +114,7 @@ def test_what_changed_meanwhile_is_seen_again(tmp_path):
 
 
 def test_lost_object_is_stale_when_it_is_needed_only(built):
-    """A package that is whole needs no objects; one that must be linked again does."""
+    """An intact package needs no objects; one that must be linked again does."""
     shutil.rmtree(built.store / "blobs")
     shutil.rmtree(built.root / "build" / "pair")
     found = statuses(built)
@@ -197,7 +197,7 @@ def test_planning_imports_no_torch(built):
 
 
 def unreadable(monkeypatch, folder):
-    """Refuse to read a file as if it had mode 000, which root reads all the same."""
+    """Refuse to read a file as if it had mode 000, which root could still read."""
     original = os.listdir
 
     def listdir(path="."):
@@ -245,9 +245,9 @@ def test_a_real_run_tells_an_unreadable_folder_without_a_traceback(built):
 
 
 def test_a_backend_that_changed_makes_its_summaries_anew(tmp_path, monkeypatch):
-    """As a plugin's does while it is being worked on: its distribution keeps its version."""
+    """As with a plugin under development: its distribution keeps its version."""
     bench = bench_of("pair", tmp_path)
-    time.sleep(0.2)  # nothing is cached of files that have just changed
+    time.sleep(0.2)  # recently changed files aren't cached
     xnnpack = backends.BACKENDS["xnnpack"]
 
     def needs(code, *distributions):
@@ -267,7 +267,7 @@ def test_a_backend_that_changed_makes_its_summaries_anew(tmp_path, monkeypatch):
 
 
 def test_what_a_config_may_not_say_any_more_is_told_though_nothing_else_changed(tmp_path):
-    """An omitted method that the model lacks by now, and a library that settings list no more."""
+    """An omitted method that the model now lacks, and a library that the settings dropped."""
     bench = bench_of("archives", tmp_path)
     config = bench.root / "partition_configs" / "many.yaml"
     config.write_text(
@@ -287,7 +287,7 @@ def test_what_a_config_may_not_say_any_more_is_told_though_nothing_else_changed(
 
 
 def test_the_order_of_an_exporters_constants_counts(tmp_path, monkeypatch):
-    """As it does in a link action's key, and so it must where that key's digest is cached."""
+    """It counts in a link action's key, and so it must where the digest of that key is cached."""
     bench = bench_of("archives", tmp_path)
     bench.settle()
     workspace, found = Workspace(bench.root, Store(bench.store), 1), []
@@ -335,7 +335,7 @@ def test_a_validation_that_is_not_kept_is_told_as_that(recorded, reason):
     planned = SimpleNamespace(key=key, inputs=None, model="m", kind="validate")
     source = SimpleNamespace(path=Path("/w/models/m.py"))
     for action, more, told in (
-        ("old", {}, f"{reason}; {lost}"),  # as earlier versions recorded it
+        ("old", {}, f"{reason}; {lost}"),  # in the form of earlier versions
         ("old", kept, f"{reason}; {edited}"),
         ("new", kept, reason),
     ):

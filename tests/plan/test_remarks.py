@@ -1,4 +1,4 @@
-"""What a workspace has that is ignored, or is hardly meant, is told."""
+"""Files and settings of a workspace that are ignored, or probably unintended, are reported."""
 
 import shutil
 
@@ -45,7 +45,7 @@ def remarks(root):
         ("pipeline/steps.py", "pipeline/"),
         ("pipeline.py", "pipeline.py"),
         ("pipeline/ci.yaml", ""),
-        ("models/pipeline.py", ""),  # which has another name, too
+        ("models/pipeline.py", ""),  # it has another name as well
     ],
 )
 def test_a_module_that_this_package_hides_is_told(root, path, name):
@@ -202,7 +202,7 @@ def test_a_file_that_is_no_python_is_a_mistake(used):
     assert third == "models/broken.py:1: is not valid Python: expected ':'"
     assert first == "passes/broken.py:2: is not valid Python: invalid syntax"
     assert second.startswith("operators/null.py: is not valid Python: ")
-    assert remarks(used) == [second, first]  # and not that nothing loads them
+    assert remarks(used) == [second, first]  # no remark that nothing loads them
 
 
 @pytest.mark.parametrize("verb", [check, plan, console])

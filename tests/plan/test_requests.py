@@ -1,4 +1,4 @@
-"""Requests: what JSON has no form for crosses to a worker and is the same there."""
+"""Requests: values that JSON can't express reach a worker unchanged."""
 
 import json
 
@@ -19,5 +19,5 @@ DATA = st.recursive(
 
 @given(DATA)
 def test_data_of_a_config_is_the_same_where_it_is_read(value):
-    """With keys that are no texts, as YAML has them, and with its secrets."""
+    """Includes keys that aren't strings, as in YAML, and secrets."""
     assert from_json(json.loads(json.dumps(to_json(value)))) == value

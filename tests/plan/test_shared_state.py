@@ -1,4 +1,4 @@
-"""State that several methods name alike: a config says whether they share it."""
+"""State that several methods give the same name: a config says whether they share it."""
 
 import importlib.util
 from types import SimpleNamespace
@@ -128,7 +128,7 @@ def build_model(bench):
 
 
 def run_sequence(bench, package):
-    """Return by how much each call of a sequence departs from the eager model."""
+    """Return how far each call of a sequence departs from the eager model."""
     loaded = load_package(bench.root / "build" / package / f"{package}.pte")
     eager = build_model(bench)
     generator = torch.Generator().manual_seed(0)

@@ -1,4 +1,4 @@
-"""Code of a workspace that configs name is found by features, which can be missing."""
+"""A workspace's code that configs name is found by features, which may be missing."""
 
 import pytest
 

@@ -86,7 +86,7 @@ def pickled_weight(name, data):
 
 
 def disguised_object(name, data):
-    """A constant that says that it is raw, in a file that torch unpickles for its name."""
+    """Return a constant that claims to be raw, in a file whose name makes torch unpickle it."""
     if name.endswith("a_constants_config.json"):
         return name, data.replace(b"tensor_0", b"opaque_obj_0")
     if name.endswith("constants/tensor_0"):
@@ -118,7 +118,7 @@ def test_what_is_pickled_is_refused(archive, change, message):
 
 
 def test_an_archive_of_the_store_holds_nothing_pickled(archive):
-    """Whatever it is: what a build wrote has plain tensors alone."""
+    """Whatever the source, an archive written by a build contains only plain tensors."""
     rewrite(archive, pickled_weight)
     with pytest.raises(SourceError, match="'weight' is pickled, but builds pickle nothing"):
         load_program(archive, "a", without_pickle=True)
@@ -196,7 +196,7 @@ class Scores(NamedTuple):
 
 
 class Named(NamedTuple):
-    """A named tuple without a name in archives."""
+    """A named tuple that archives have no name for."""
 
     one: torch.Tensor
 
@@ -214,7 +214,7 @@ class Nameless(torch.nn.Module):
 
 @pytest.fixture
 def containers():
-    """Register classes for a test, which returns how to forget them."""
+    """Register classes for a test, and yield a function that unregisters them."""
     pytree.register_dataclass(Answer, serialized_type_name="acme.Answer")
     pytree._register_namedtuple(Scores, serialized_type_name="acme.Scores")
 
@@ -231,7 +231,7 @@ def containers():
 
 
 def test_classes_that_a_process_does_not_know_are_stood_in_for(containers, tmp_path):
-    """The package has their names, as that of a process that knows them has."""
+    """The package has the same names as one made by a process that knows the classes."""
     x = torch.randn(2, 3)
     given = Answer(x, [x + 3])
     program = export(Containers(), (given,))
@@ -269,7 +269,7 @@ def test_containers_without_a_name_are_tuples(tmp_path):
 
 
 def test_a_stand_in_of_one_archive_is_none_for_a_class_of_another_kind_in_the_next():
-    """A worker loads many, and a name of one must not make the next fail."""
+    """A worker loads many archives, and a name in one must not make the next one fail."""
     name, leaf = "acme.Given", {"type": None, "context": None, "children_spec": []}
     trees = [
         json.dumps([1, {"type": kind, "context": context, "children_spec": [leaf]}])

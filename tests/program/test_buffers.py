@@ -1,4 +1,4 @@
-"""The buffers of a program: what its archive says of them is what torch finds."""
+"""The buffers of a program: its archive lists what torch finds."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""The canonical program: every change counts but that of names, symbols and volatile metadata."""
+"""The canonical program: every change counts except to names, symbols and volatile metadata."""
 
 import copy
 import io
@@ -24,7 +24,7 @@ from tests.support.programs import shared_programs
 
 
 class Varied(torch.nn.Module):
-    """A parameter, a mutable buffer, a constant, a branch, a dynamic size, scalars of each kind."""
+    """A parameter, a mutable buffer, a constant, a branch, a dynamic size, all kinds of scalars."""
 
     def __init__(self):
         super().__init__()
@@ -70,7 +70,7 @@ def digest(program):
 
 
 def leaves(value, path=()):
-    """The path of every value that is no container."""
+    """Yield the path of every value that isn't a container."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from leaves(inner, (*path, key))
@@ -104,8 +104,8 @@ def set_leaf(program, path):
 
 
 def _is_a_name(path):
-    """Leaves that name a value: changing one of several mentions is a change of wiring, or of
-    nothing where the name is mentioned once."""
+    """Return whether a leaf names a value: changing one of several mentions changes the wiring, and
+    changing the only mention changes nothing."""
     return path[-1] in ("name", "as_name", "user_input_name")
 
 
@@ -119,7 +119,7 @@ def test_every_field_counts(path):
 
 @pytest.mark.parametrize("argument", ["self", "weight", "bias", "other"])
 def test_wiring_counts(argument):
-    """One argument taken from another value of the same shape."""
+    """One argument comes from another value of the same shape."""
     changed = copy.deepcopy(PROGRAM)
     for node in changed["graph_module"]["graph"]["nodes"]:
         for each in node["inputs"]:
@@ -156,7 +156,7 @@ def test_order_counts(where):
 
 
 def renamed(program, rename, inside="graph_module"):
-    """The program with every name of a value, in every graph, replaced."""
+    """Return the program with every value name, in every graph, replaced."""
 
     def walk(value, path=()):
         if isinstance(value, list):
@@ -244,7 +244,7 @@ def test_parts_tell_which_module_and_tensor():
 
 
 class Twice(torch.nn.Module):
-    """A module that is called twice, beside one like it."""
+    """A module that is called twice, and another one like it."""
 
     def __init__(self):
         super().__init__()
@@ -256,7 +256,7 @@ class Twice(torch.nn.Module):
 
 
 def test_strict_export_names_objects_by_their_ids_which_do_not_count():
-    models = [Twice().requires_grad_(False) for _ in range(2)]  # both alive: other ids
+    models = [Twice().requires_grad_(False) for _ in range(2)]  # both alive, so their ids differ
     one, two = (serialized(export(m, (torch.ones(4),), strict=True)) for m in models)
     stacks = [
         [node["metadata"]["nn_module_stack"] for node in program["graph_module"]["graph"]["nodes"]]
@@ -268,12 +268,12 @@ def test_strict_export_names_objects_by_their_ids_which_do_not_count():
         node["metadata"]["nn_module_stack"].split(";")[1].split(",")[0]
         for node in canonical_program(one).program["graph_module"]["graph"]["nodes"]
     )
-    assert (first, second) == ("object 0", "object 0@1")  # and who is who still does
+    assert (first, second) == ("object 0", "object 0@1")  # identity still counts
     assert third == "object 1"
 
 
 def reclassed(program, rename):
-    """The program with the type of every module replaced."""
+    """Return the program with the type of every module replaced."""
     other = copy.deepcopy(program)
     graphs = [other["graph_module"]["graph"]]
     while graphs:
@@ -301,7 +301,7 @@ def test_names_of_classes_but_for_torchs_count_as_names():
 
 @pytest.mark.parametrize("kind", ["torch.nn.modules.linear.Linear", "Linear", "class.0", "class"])
 def test_which_classes_are_one_and_which_are_torchs_counts(kind):
-    """No type that something may look for is taken for another, whatever an archive says."""
+    """No type that code may look for is mistaken for another, whatever an archive says."""
     twins = serialized(export(Twins().eval(), (torch.ones(4),)))
     here = f"{__name__}."
     assert digest(reclassed(twins, _own)) == digest(twins)
@@ -330,7 +330,7 @@ class Twins(torch.nn.Module):
 
 
 def _rewritten(source, target):
-    """The archive with all names of values and of classes but for torch's replaced."""
+    """Write the archive with the names of all values and of all classes but torch's replaced."""
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
         for member in old.namelist():
             data = old.read(member)
@@ -346,10 +346,10 @@ def _rewritten(source, target):
     ids=["portable", "xnnpack"],
 )
 def test_programs_that_differ_in_names_give_the_same_bytes(tmp_path, partitioners):
-    """The experiment behind leaving names out: what is emitted does not hold them."""
+    """This experiment justifies leaving names out: emitted files don't contain them."""
     programs = {**shared_programs(), "varied": varied()}
     if partitioners:
-        del programs["branch"]  # XNNPACK leaves no linear of a branch lowered
+        del programs["branch"]  # XNNPACK doesn't lower a linear layer in a branch
         del programs["varied"]
     first, second = tmp_path / "a.pt2", tmp_path / "b.pt2"
     first.write_bytes(archive(programs))

@@ -5,7 +5,7 @@ from pipeline.program.flatbuffer import CorruptError, root
 
 
 def file_of_tables(number, text):
-    """A file whose root has a vector that names one table again and again."""
+    """Return a file whose root has a vector that names one table again and again."""
     builder = flatbuffers.Builder()
     word = builder.CreateString(text)
     builder.StartObject(1)

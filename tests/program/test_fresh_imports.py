@@ -1,4 +1,4 @@
-"""Modules that are imported from their text, whatever bytecode stands beside it."""
+"""Modules imported from their source, whatever bytecode is next to it."""
 
 import importlib
 import os
@@ -12,8 +12,7 @@ from pipeline.program.fresh_imports import importing_from_text
 
 @pytest.fixture
 def stale(tmp_path, monkeypatch):
-    """A package and a module in it, edited after their bytecode was written, without a trace in
-    size and time."""
+    """A package and a module, edited after their bytecode was written, with equal size and time."""
     folder = tmp_path / "edited_package"
     folder.mkdir()
     for path in (folder / "__init__.py", folder / "inner.py"):

@@ -311,7 +311,8 @@ def test_generated_sizes_are_among_the_shapes_that_a_package_lists():
     size, other = Dim("size", min=2, max=9), Dim("other", min=2, max=9)
     shapes = ({0: size}, {0: 2 * size, 1: other})
     program = summed(torch.ones(4), torch.ones(8, 4), shapes=shapes)
-    # Core ML takes a size of 1 where torch exports 2 at least, and the source doesn't.
+    # Core ML accepts a size of 1 where torch exports a minimum of 2, and the source doesn't accept
+    # it.
     rows = [[8], [2], [1], [3]]
     listed = {"tensors_1": [[16, 3], [4, 2], [2, 5], [6, 9]], "tensors_0": rows}
     sets = generate_inputs(program, 24, 0, shapes=listed)

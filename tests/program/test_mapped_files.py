@@ -1,4 +1,4 @@
-"""Weights that are mapped: the same values, no file changed, and memory that is given back."""
+"""Mapped weights: the same values, no file changed, and memory that is released."""
 
 import ctypes
 import mmap
@@ -110,7 +110,7 @@ def test_archive_that_changes_while_it_is_used_is_noticed(archive, tmp_path, exp
 
 @pytest.mark.parametrize("exchange", [exchange_file, exchange_link, exchange_folder])
 def test_another_archive_that_stood_there_for_a_while_is_noticed(tmp_path, exchange):
-    """It is put back before anyone looks at the path again."""
+    """The original is restored before anything looks at the path again."""
     path = tmp_path / "models" / "m.pt2"
     for folder, size in (("one", 2), ("two", 3)):
         (tmp_path / folder).mkdir()
@@ -132,7 +132,7 @@ def test_another_archive_that_stood_there_for_a_while_is_noticed(tmp_path, excha
 
 
 def test_nothing_is_locked_into_memory():
-    """Root's capability is above the limit; and both come back."""
+    """Root's capability overrides the limit; the test restores both."""
     page = mmap.mmap(-1, mmap.PAGESIZE)
     address = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(page)))
     lock = ctypes.CDLL(None).mlock

@@ -1,4 +1,4 @@
-"""Sub-modules by name: what a program says of its own, in memory and in an archive, exported
+"""Submodules by name: what a program records about them, in memory and in an archive, exported
 strictly or not; every mistake in naming them; and what is delegated."""
 
 import json
@@ -95,7 +95,7 @@ def _facts(path):
 def test_every_call_is_seen(outline):
     assert outline.calls["twice"] == outline.calls["twice.fc"] == outline.calls["act"] == [0, 1]
     assert outline.calls["layers.0"] == outline.calls["layers.1.fc"] == [0]
-    # Strict export can know a module by the first of its names.
+    # Strict export may know a module only by the first of its names.
     ways = ([0], [0]), ([0, 1], None)
     assert (outline.calls["first"], outline.calls.get("alias")) in ways
     assert "layers" not in outline.calls and {"layers", "layers.0.fc"} <= set(outline.modules)
@@ -168,11 +168,11 @@ def test_one_module_under_two_names_is_told(exported, tmp_path):
         assert ["alias.fc", "first.fc"] in [list(names) for names in outline.same]
 
 
-# What is delegated then
+# What is then delegated
 
 
 def delegated(lowered):
-    """Key and path of the innermost module of each node inside a delegate, by delegate."""
+    """Return the key and path of the innermost module of each delegated node, by delegate."""
     return [
         {
             list(node.meta["nn_module_stack"])[1].rpartition("__")[2]
@@ -215,7 +215,7 @@ def test_names_that_only_leave_out_mean_all_else(edge):
     everything = {innermost_module(node) for node in calls}
     named = list_modules("layers", "twice@*")
     assert named and list_modules("!layers", "!twice@*") == everything - named
-    assert list_modules("!twice@0") == everything  # the other call of it is left
+    assert list_modules("!twice@0") == everything  # its other call remains
 
 
 def test_by_method_and_for_all_methods(edge):

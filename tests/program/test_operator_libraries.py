@@ -1,4 +1,4 @@
-"""Which libraries of operators are installed, and when they are loaded."""
+"""Which operator libraries are installed, and when they are loaded."""
 
 import re
 from dataclasses import replace
@@ -22,7 +22,7 @@ from pipeline.program.operator_libraries import (
 
 WHEEL = Path(next(iter(executorch.exir.__path__))).parent
 DEFINED = re.compile(r"""(?:Library\(\s*|custom_op\(\s*)["'](\w+)(?:::\w+["']|["'],\s*["']DEF)""")
-# Of scripts, samples and tests, and what the table says of `cadence`.
+# From scripts, samples and tests, and what the table says about `cadence`.
 LEFT_OUT = {"cadence", "executorch_utils", "jarvis_nn_ops", "my_ops"}
 
 
@@ -124,7 +124,7 @@ def test_an_operator_of_a_plan_may_have_no_overload_and_any_name():
         ("team_ops", True),
         ("operators/lib.so", True),
         ("operators/../data/lib.so", False),
-        ("operators/link/../lib.so", False),  # leads where the link does
+        ("operators/link/../lib.so", False),  # follows the link
         ("data/lib.so", False),
         ("subprocess", False),
         ("acme.ops", True),

@@ -1,5 +1,4 @@
-"""Sizes that an export found equal: a program from an archive is lowered to the bytes of the same
-program in memory."""
+"""Sizes found equal by an export: archived programs lower to the same bytes as those in memory."""
 
 import json
 
@@ -19,7 +18,7 @@ ENTRY = "m"
 
 
 class Positions(torch.nn.Module):
-    """Adds the positions of tokens, whose number is that of the values of a mask."""
+    """Adds positions to tokens, of which there are as many as values in a mask."""
 
     def __init__(self, of_mask):
         super().__init__()
@@ -63,7 +62,7 @@ def test_a_program_from_an_archive_is_lowered_to_the_same_bytes(tmp_path, of_mas
 
 
 def test_replaced_sizes_count(tmp_path, program):
-    """torch's archives have none, and may lead to other bytes."""
+    """Archives written by torch don't have them, and may lead to other bytes."""
     save_programs({ENTRY: program}, tmp_path / "ours.pt2")
     save(program, tmp_path / "theirs.pt2")
     digests = set()

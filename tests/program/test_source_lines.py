@@ -1,4 +1,4 @@
-"""Lines of a model's source, from what torch.export writes into nodes."""
+"""Lines of a model's source, from the traces that torch.export writes into nodes."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,7 +34,7 @@ def test_a_file_is_named_as_in_this_workspace(root):
 
 
 def test_of_a_file_of_this_workspace_no_end_of_its_path_is_looked_for(root):
-    """What an exporter looks for is an input: `INPUTS = []` would not cover the ends."""
+    """Files that an exporter looks for are inputs: `INPUTS = []` wouldn't cover the suffixes."""
     file = root / "models" / "small.py"
     decoy = root.joinpath(*file.parts[1:])
     decoy.parent.mkdir(parents=True)
@@ -83,7 +83,7 @@ def half(x):
     ],
 )
 def test_a_line_is_in_the_function_that_the_file_has_there(root, line, code, function):
-    """Whatever module of a library the node is in: its forward is in another file."""
+    """Even if the node is in a library's module, whose forward is in another file."""
     (root / "models" / "small.py").write_text(MODEL)
     trace = frame("/a/models/small.py", line, "forward", code)
     modules = ("small.Small", "small.Layer", "torch.nn.modules.normalization.LayerNorm")
@@ -156,7 +156,7 @@ def test_a_line_whose_text_is_lost_has_its_place(root):
 
 
 def test_a_class_that_inherits_its_forward_is_not_that_of_the_line_around_it(root):
-    """The file was changed since, so the modules alone tell whose `forward` the line is in."""
+    """The file has changed since, so only the modules tell whose `forward` contains the line."""
     trace = frame("/a/models/small.py", 22, "forward", "x = self.norm(x)")
     trace += frame("/v/site-packages/torch/nn/modules/normalization.py", 228, "forward")
     modules = ("models.small.Block", "models.small.LayerNorm")  # class LayerNorm(nn.LayerNorm)

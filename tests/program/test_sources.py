@@ -1,4 +1,4 @@
-"""Model sources are told apart, and their programs named, without torch."""
+"""Model sources are distinguished, and their programs named, without torch."""
 
 import json
 import shutil
@@ -155,7 +155,7 @@ def test_archive_that_changed_since_it_was_hashed_is_refused(models):
 @pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("exchange", [exchange_file, exchange_link, exchange_folder])
 def test_facts_are_those_of_the_content(tmp_path, monkeypatch, exchange, known, back):
-    """Whatever stands at the path meanwhile: the store keeps the facts under that digest."""
+    """Whatever is at the path meanwhile: the store keeps the facts under that digest."""
     path = tmp_path / "models" / "m.pt2"
     for folder, module in (("one", Scale()), ("two", Other())):
         (tmp_path / folder).mkdir()
@@ -194,7 +194,7 @@ def only(path):
 
 @pytest.mark.slow
 def test_same_program_saved_again_has_the_same_digest(tmp_path):
-    """In another process, from another file: stack traces and object ids do not count."""
+    """In another process, from another file: stack traces and object ids don't count."""
     code = (
         "import sys, torch; _ = [object() for _ in range(10**5)]\n"
         f"sys.path.insert(0, {str(tmp_path)!r})\n"
@@ -261,7 +261,7 @@ def test_one_changed_method_leaves_the_others_digests(tmp_path):
     assert before["y"] != after["y"]
 
 
-# Bad archives: one clear line each
+# Bad archives: one clear message each
 
 
 def _truncated(path):
@@ -273,7 +273,7 @@ def _bit_flipped(path):
     with zipfile.ZipFile(path) as members:
         weight = next(i for i in members.infolist() if i.filename.endswith("weights/weight_0"))
     at = weight.header_offset
-    lengths = data[at + 26 : at + 30]  # of the name and of the extra field
+    lengths = data[at + 26 : at + 30]  # of the name and the extra field
     start = at + 30 + lengths[0] + 256 * lengths[1] + lengths[2] + 256 * lengths[3]
     data[start] ^= 1
     path.write_bytes(data)

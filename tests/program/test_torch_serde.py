@@ -1,4 +1,4 @@
-"""Programs that torch's own archives lose or refuse, and ExecuTorch's joint call lowers."""
+"""Programs that torch's archives lose or refuse, and that ExecuTorch's joint call lowers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Weight(nn.Parameter):
 
 
 class NoGrad(nn.Module):
-    """Sub-graphs that return nothing: one is empty, one changes a buffer."""
+    """Subgraphs that return nothing: one is empty, one changes a buffer."""
 
     def __init__(self):
         super().__init__()
@@ -141,7 +141,7 @@ def test_weights_of_torchao_are_lowered_to_the_bytes_of_the_joint_call(loaded, t
 
 
 def test_weights_of_torchao_are_read_from_an_archive_that_torch_wrote(loaded, tmp_path):
-    """torch pickles them; their class is one that it unpickles without running code."""
+    """torch pickles them, but their class is one that it unpickles without running code."""
     torch.export.save(programs()["quantized"], tmp_path / "q.pt2")
     for program in (load_program(tmp_path / "q.pt2", "model"), loaded("quantized")):
         assert {type(each) for each in program.state_dict.values()} <= {torch.Tensor, nn.Parameter}
@@ -161,7 +161,7 @@ def test_signatures_have_plain_keys(loaded, method, outputs):
     assert spec.outputs.keys() == outputs
     if method == "keys":
         assert spec.outputs["Color.RED"].keys() == {("a", (1, True)), 5}
-    else:  # not a number is what the export fixed, and equals nothing
+    else:  # the export fixed it to NaN, which equals nothing
         assert spec.flat_arguments(({"it's": X}, "a 'b' \"c\" \\\n", math.nan), {})
 
 
@@ -180,7 +180,7 @@ def test_keys_that_are_no_texts_are_kept_in_input_sets():
 
 
 class ShiftedWindows(nn.Module):
-    """What is left of windows of 8, filled up, after the first: `2*n + Mod(...) - 8` of `16*n`."""
+    """What remains of padded windows of 8 after the first: `2*n + Mod(...) - 8` of `16*n`."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         small = x[:, ::8]

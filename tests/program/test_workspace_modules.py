@@ -1,4 +1,4 @@
-"""Modules of a workspace's folders: names of their own, and what a plain name means."""
+"""Modules of a workspace's folders: their unique names, and what a plain name refers to."""
 
 import importlib
 import sys
@@ -72,7 +72,7 @@ def test_a_package_keeps_its_own_text(folder):
 
 
 def test_what_a_finder_after_the_path_finds_comes_before_a_sibling(folder, tmp_path, monkeypatch):
-    """As those of editable installations, also where the folder stands on the path."""
+    """For example the finders of editable installations, even if the folder is on the path."""
     library = tmp_path / "source" / "acme.py"
     library.parent.mkdir()
     library.write_text("INSTALLED = True\n")

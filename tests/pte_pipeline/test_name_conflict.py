@@ -1,4 +1,4 @@
-"""pte_pipeline beside a team's own `pipeline`, in processes that find that first."""
+"""pte_pipeline and a team's own `pipeline`, in processes that find the team's first."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 from tests.support.bench import REPOSITORY
 
 TOLD = "`import pipeline` means the package of pte-pipeline, not this; rename it\n"
-# A worker process takes over the path for modules; the first thing that it unpickles is of ours.
+# A worker process inherits the module search path, and first unpickles something of ours.
 CALL_WORKER = """
 from pte_pipeline.name_conflict import claim_pipeline
 claim_pipeline()
@@ -26,7 +26,7 @@ finally:
 
 @pytest.fixture(params=["pipeline/__init__.py", "pipeline.py", "pipeline/steps.py"])
 def team(request, tmp_path):
-    """A folder with a module `pipeline` of its own: a package, a file, a folder of modules."""
+    """A folder with another module `pipeline`: a package, a file, or a folder of modules."""
     path = tmp_path / request.param
     path.parent.mkdir(exist_ok=True)
     path.write_text("VERSION = 3\n")
@@ -34,7 +34,7 @@ def team(request, tmp_path):
 
 
 def run(folder, code):
-    """Run a program in a folder, which comes first on its path."""
+    """Run a program in a folder, which comes first on its module search path."""
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     return subprocess.run(
         [sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True
@@ -52,7 +52,7 @@ def test_names_come_from_the_package_and_what_they_hide_is_named_once(team):
     done = run(team, code)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == str(REPOSITORY / "pipeline" / "__init__.py")
-    # A folder without an `__init__.py` hides no package that comes after it.
+    # A folder without an `__init__.py` doesn't hide a package that comes after it.
     hides = not (team / "pipeline" / "steps.py").exists()
     assert done.stderr == (f"{own_module(team)}: {TOLD}" if hides else "")
 

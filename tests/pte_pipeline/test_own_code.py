@@ -1,4 +1,4 @@
-"""The public interface counts in keys as this package's code, and is no input of an exporter."""
+"""The public interface counts in keys as this package's code, and isn't an input of exporters."""
 
 from pipeline.plan.places import Places
 from pipeline.plan.user_code import CodeReader

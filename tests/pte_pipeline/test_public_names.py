@@ -1,4 +1,4 @@
-"""The public names are those of the package, and the light ones import nothing heavy."""
+"""The public names match the package's, and the light ones import nothing heavy."""
 
 import importlib
 import subprocess

@@ -121,7 +121,7 @@ def test_a_package_that_failed_validation_is_described_by_its_report(tmp_path):
 
 
 def test_rendering_again_leaves_the_recorded_files_current(tmp_path):
-    """Or the next run would take them for edited."""
+    """Otherwise the next run would think that they had been edited."""
     from pipeline.store.digest import hash_file
 
     space = workspace(tmp_path)

@@ -55,7 +55,7 @@ def test_runs_at_once_share_a_file(tmp_path):
     first = started(tmp_path)
     second = started(tmp_path)
     first.close(**ENDED)
-    third = started(tmp_path)  # the second is still under way
+    third = started(tmp_path)  # the second one is still running
     second.close(**ENDED)
     third.close(**ENDED)
     lines = read_events(tmp_path)
@@ -95,7 +95,7 @@ for _ in range(20):
 
 
 def test_lines_of_many_processes_are_whole(tmp_path):
-    """And none of a run that is under way is lost: the file that it began in stays."""
+    """No line of a run in progress is lost either: the file that it started in stays."""
     stream = started(tmp_path)
     command = [sys.executable, "-c", MANY, str(tmp_path)]
     others = [subprocess.Popen(command) for _ in range(3)]

@@ -1,4 +1,4 @@
-"""No report says more than was seen: what never ran is not run, in every format."""
+"""No report claims more than was observed: what never ran is "not run", in every format."""
 
 import re
 
@@ -88,7 +88,7 @@ def test_a_package_that_never_ran_is_not_run_and_nothing_says_that_it_passed(rep
     for name in ("report.md", "report.html"):
         text = made[name].decode()
         assert "not run" in text
-        if report is not CONSTANTS:  # whose constant did pass
+        if report is not CONSTANTS:  # its constant did pass
             assert not CLAIMS.search(
                 re.sub(r"<style>.*?</style>|<script>.*?</script>", "", text, flags=re.S)
             )
@@ -187,7 +187,7 @@ def test_the_worst_verdict_leads_with_its_figure_and_limit():
     worst = find_headline([encode, quantized("not judged")])
     assert worst[:3] == ("not judged", "23.1 dB", "none")
     judged = quantized("passed", limits={"min_sqnr": 20.0, "min_agreement": 0.95})
-    assert find_headline([judged])[:3] == ("passed", "90.0 %", "≥ 95.0 %")  # which it breaks
+    assert find_headline([judged])[:3] == ("passed", "90.0 %", "≥ 95.0 %")  # misses this limit
     wrong = method("encode", ok=False, limits={"atol": 1e-4}, limits_from="float32")
     assert find_headline([wrong, judged])[:3] == ("failed", "1.20e−7", "0.0001 float32")
 
@@ -366,12 +366,12 @@ def referenced(verdict, **more):
         what = "the export departs from reference('decode'): absolute error 1.5"
         failure = {"method": "decode", "inputs": "example 0", "output": "output", "what": what}
         more["failures"] = [{**failure, "about": "reference"}]
-        more |= {"ok": False, "verdict": "passed"}  # of its lowering
+        more |= {"ok": False, "verdict": "passed"}  # the verdict on its lowering
     return method("decode", reference=reference, **more)
 
 
 def test_an_export_has_a_verdict_of_its_own():
-    """A package that is what was exported fails where that is not what PyTorch gives."""
+    """A package that matches its export still fails if the export doesn't match PyTorch."""
     report = validation(method("encode"), referenced("passed"))
     assert report["verdict"] == "passed"
     assert "The exported program matches PyTorch in eager mode exactly (4 calls)." in lead(report)

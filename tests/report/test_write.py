@@ -1,4 +1,4 @@
-"""What a run leaves for people: pages, JUnit, a summary, and when it did what."""
+"""The files that a run leaves for people: pages, JUnit, a summary, and a timeline."""
 
 import json
 import shutil
@@ -22,7 +22,7 @@ def trace_of(bench):
 
 
 def actions_of(bench):
-    """The events of actions, not of their stages."""
+    """Return the events of actions, without those of their stages."""
     return [e for e in trace_of(bench) if e.get("args", {}).get("kind")]
 
 

@@ -1,4 +1,4 @@
-"""The log of an action: all that is printed, with a bound."""
+"""The log of an action: everything that it prints, up to a limit."""
 
 import os
 import subprocess

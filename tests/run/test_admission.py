@@ -1,4 +1,4 @@
-"""Which action starts next, by what it is expected to take and by the memory that is there."""
+"""Which action starts next, by its expected duration and the available memory."""
 
 import json
 from contextlib import ExitStack
@@ -24,9 +24,9 @@ MIB = 1 << 20
     ("waiting", "running", "free", "chosen"),
     [
         ([(9, 50), (5, 10)], [], 100, 0),
-        ([(9, 50), (5, 10)], [(7, 60)], 100, 1),  # the longest waits for memory, others don't
+        ([(9, 50), (5, 10)], [(7, 60)], 100, 1),  # the longest one waits for memory, others don't
         ([(9, 50), (5, 50)], [(7, 60)], 100, None),
-        ([(9, 500), (5, 50)], [], 100, 0),  # more than there is, but nothing else runs
+        ([(9, 500), (5, 50)], [], 100, 0),  # more than the machine has, but nothing else runs
         ([(9, 500)], [(1, 0)], inf, 0),
         ([], [(1, 0)], 100, None),
     ],
@@ -50,8 +50,8 @@ def test_an_action_takes_what_it_or_its_like_took(tmp_path):
     remember(store, [*events, make_event(action("a", "h"), "hit", worker=1, seconds=9.0)])
     expect = Expectations(store).expect
     assert expect(action("a", "f")) == Cost(2.0, 20)
-    assert expect(action("new", "f")) == Cost(3.0, 30)  # the most that this method took
-    assert expect(action("new", "new")) == Cost(7.0, 70)  # the most of its model
+    assert expect(action("new", "f")) == Cost(3.0, 30)  # the maximum of this method
+    assert expect(action("new", "new")) == Cost(7.0, 70)  # the maximum of its model
     assert expect(action("a", "f", kind="link")).peak == 500 * MIB
     assert expect(action("a", "f", model="other")).peak == 500 * MIB
     (tmp_path / "costs.json").write_text(json.dumps({"costs": [["compile", "m", 1]]}))
@@ -85,8 +85,11 @@ def perform(action, workspace, stages, *more):
 
 
 def order_of(folder, costs, jobs, holds=0, before=(), begun=1, ends_with=0):
-    """Run actions that each hold so many bytes, from when `begun` of them have begun, for half a
-    second or until that many have begun as `ends_with` says, a second try counted."""
+    """Run actions that each hold memory, and return the order in which they began.
+
+    An action holds `holds` bytes once `begun` actions have begun. It ends after half a second, or
+    once `ends_with` actions have begun, counting retries.
+    """
     known = {Name("compile", "m", name, "-"): Cost(*cost) for name, cost in costs.items()}
     add_costs(Store(folder / ".store"), known)
     inputs = {"holds": holds, "begun": begun, "ends_with": ends_with}
@@ -101,7 +104,7 @@ def test_the_longest_is_the_first(tmp_path):
 
 
 def test_actions_that_do_not_fit_together_follow_each_other(tmp_path):
-    """The small one runs beside either of them."""
+    """The small action runs at the same time as either of them."""
     much = int(0.6 * system.available_memory())
     costs = {"a": (3.0, much), "b": (2.0, much), "small": (1.0, 0)}
     order = order_of(tmp_path, costs, 2, begun=2)
@@ -112,7 +115,7 @@ def test_actions_that_do_not_fit_together_follow_each_other(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("expected", [550 * MIB, 0])
 def test_two_large_actions_in_a_small_machine_are_not_killed(tmp_path, expected):
-    """The system ends one of two that are not expected to take what they take."""
+    """The system ends one of two actions that take more memory than expected."""
     costs = dict.fromkeys("ab", (1.0, expected))
     with ExitStack() as held:
         try:
@@ -123,4 +126,4 @@ def test_two_large_actions_in_a_small_machine_are_not_killed(tmp_path, expected)
         order = order_of(tmp_path, costs, 2, 500 * MIB, entering(group, []), **until)
     in_turns = [line.split()[1] for line in order] == ["begins", "ends"] * 2
     assert in_turns == bool(expected)
-    assert (len(order) == 4) == bool(expected)  # or one was tried again
+    assert (len(order) == 4) == bool(expected)  # or one was retried

@@ -1,4 +1,4 @@
-"""A unit is compiled from a request alone, and what listeners know of it is joined."""
+"""A unit is compiled from its request alone, and the facts from listeners are merged."""
 
 import torch
 from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge_transform_and_lower
@@ -11,7 +11,7 @@ from pipeline.store.store import Store
 
 
 class Names(CompileListener):
-    """A fact of each method: how many nodes it has before it is emitted."""
+    """A fact about each method: its number of nodes before it is emitted."""
 
     def __init__(self, field):
         self.field = field

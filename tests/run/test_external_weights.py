@@ -1,4 +1,4 @@
-"""Weights in `.ptd` files, from an exporter's tags or by the config, through doit."""
+"""Weights in `.ptd` files, from an exporter's tags or through the config, built by doit."""
 
 import json
 

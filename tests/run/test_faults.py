@@ -1,4 +1,4 @@
-"""What can happen to a build from outside. Real processes, bounded in count and time."""
+"""What can happen to a build from outside, with real processes and bounds on count and time."""
 
 import os
 import re
@@ -23,13 +23,13 @@ SLOW = (
 
 
 def _heed_interrupts():
-    """A suite that a shell runs in the background ignores them, and what it starts does too."""
+    """A suite started by a shell in the background ignores interrupts, and so do its children."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.fixture
 def running(built):
-    """A build that has linked what it could and now waits in an exporter that sleeps."""
+    """A build that has linked what it could, and now waits for a sleeping exporter."""
     (built.root / "models" / "slow.py").write_text(
         (built.root / "models" / "pair.py").read_text() + SLOW
     )
@@ -59,7 +59,7 @@ def test_interrupt_ends_within_seconds_and_keeps_what_was_finished(running):
     bench, process = running
     children = descendants(process.pid)
     assert children
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does it
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal would
     assert process.wait(15) == 130
     assert gone(children, 5)
     assert "Traceback" not in process.stdout.read()
@@ -82,11 +82,11 @@ def test_killed_driver_leaves_no_orphans_and_loses_nothing_finished(running, end
 
 
 def test_killed_worker_costs_only_the_action_that_it_ran(running):
-    """It is tried again, by the other worker or a new one, while that one goes on."""
+    """The action is retried by the other worker or a new one, while the other one continues."""
     bench, process = running
     bench.edit("models/slow.py", "time.sleep(60)", "pass")
     log = bench.root / "build" / ".logs" / "models" / "export-slow.log"
-    # The process in which the exporter runs has it open too, and is the worker's child.
+    # The exporter's process, a child of the worker, has it open too.
     worker = min(pid for pid in descendants(process.pid) if has_open(pid, log))
     exporters = {pid for pid in descendants(process.pid) if has_open(pid, log)}
     os.kill(worker, signal.SIGKILL)
@@ -152,7 +152,7 @@ runpy.run_module("doit", run_name="__main__", alter_sys=True)
 
 
 def _mounted(bench, command: str, *options: str) -> subprocess.CompletedProcess:
-    """Runs doit in a mount namespace of its own, with a small or read-only folder in it."""
+    """Run doit in a mount namespace with a small or read-only folder in it."""
     return run_python("-c", APART, command, *options, cwd=bench.root, env=bench.environment)
 
 

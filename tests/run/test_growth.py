@@ -1,5 +1,5 @@
-"""The work of a build grows in proportion to what it builds: the small form of `benchmarks.growth`,
-by calls of functions, which repeat exactly."""
+"""The work of a build grows in proportion to its size: the small form of `benchmarks.growth`, in
+function calls, which repeat exactly."""
 
 import pytest
 

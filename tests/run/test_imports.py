@@ -1,4 +1,4 @@
-"""torch, numpy and joblib are imported without a trace, and in less time."""
+"""torch, numpy and joblib are imported without side effects, and faster."""
 
 import inspect
 import subprocess
@@ -40,7 +40,7 @@ def test_numpy_and_joblib_start_no_threads_and_leave_the_environment_alone(impor
 
 
 def test_modules_and_places_of_frames_are_those_that_inspect_finds():
-    """Also of code that no module has, as in a file that was run."""
+    """This includes code that belongs to no module, as in a file run as a script."""
     apart = {"inspect": inspect, "__name__": "collections"}
     exec(compile("frame = inspect.currentframe()", __file__, "exec"), apart)
     frames = [inspect.currentframe(), apart["frame"], sys._getframe(1)]
@@ -58,6 +58,6 @@ def test_modules_and_places_of_frames_are_those_that_inspect_finds():
 
 
 def test_functions_are_those_that_ask_where_an_operator_is_registered():
-    """Look at what else they ask of a frame."""
+    """On failure, look at what else they query about a frame."""
     assert "inspect.getframeinfo(sys._getframe(stacklevel))" in inspect.getsource(get_source)
     assert "inspect.getmodule(frame)" in inspect.getsource(torch.library.Library._register_fake)

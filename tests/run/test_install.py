@@ -1,4 +1,4 @@
-"""What stands beside a package in `build/` is about this package."""
+"""The files next to a package in `build/` belong to this package."""
 
 import pytest
 
@@ -36,7 +36,7 @@ def present(workspace):
 def test_reports_go_when_another_package_takes_the_place_of_theirs(workspace):
     put(workspace, "link", {"pack.pte": b"two", "contract.json": b"{}"})
     assert present(workspace) == {"pack.pte", "contract.json"}
-    assert workspace.state("pack")["validate"]["files"]  # by which `doit plan` says what changed
+    assert workspace.state("pack")["validate"]["files"]  # `doit plan` uses them to name changes
 
 
 def test_reports_stay_when_the_same_package_is_put_back(workspace):

@@ -1,4 +1,4 @@
-"""Whether a package on disk is the one in its manifest, and that what the source asks for."""
+"""Whether a package on disk matches its manifest, and the manifest matches the source."""
 
 import json
 import os
@@ -117,7 +117,7 @@ def validate(action, workspace, *arguments, **options):
 
 @pytest.mark.slow
 def test_a_manifest_of_another_package_fails_the_validation(built, tmp_path):
-    """It is put in place of the right one after the plan has looked at it."""
+    """It replaces the right one after the plan has looked at it."""
     built.edit("partition_configs/pair.yaml", "model:", "validate: {inputs: 1}\nmodel:")
     assert built.doit("validate", **patched(tmp_path, "pipeline.run.prove.validate", SWAP)) == 1
     sentence = "encode: the manifest names a program other than the source's"

@@ -1,5 +1,5 @@
-"""Two actions of one large model follow each other where memory has room for one, with the amount
-of memory that a test says."""
+"""Two actions of a large model run one after the other if there is memory for only one; the test
+sets the amount of memory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WEIGHTS = 4 * MIB
 
 
 class _Inputs(LinkInputs):
-    """Inputs of an action that has sources, as those of a compile do."""
+    """Inputs of an action with sources, like those of a compile action."""
 
     def __init__(self, *sources: MethodSource) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class _Inputs(LinkInputs):
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of two methods that share 4 MiB of weights."""
+    """An archive of two methods that share 4 MiB of weights."""
     linear = torch.nn.Linear(1024, 1024, bias=False).requires_grad_(False)
     programs = {name: export(linear, (torch.ones(1, 1024),)) for name in ("decode", "prefill")}
     path = tmp_path_factory.mktemp("models") / "decoder.pt2"
@@ -61,7 +61,7 @@ def test_weights_that_methods_share_count_once(archive: Path) -> None:
 def test_an_action_is_expected_to_take_its_weights(tmp_path: Path, archive: Path) -> None:
     store, action = Store(tmp_path), _compile(archive, "decode", "prefill")
     assert Expectations(store).expect(action).peak == 500 * MIB + 3 * WEIGHTS
-    # What it took when it was a smaller model.
+    # Its cost when the model was smaller.
     add_costs(store, {Name("compile", "m", "p", "decode"): Cost(7.0, MIB)})
     assert Expectations(store).expect(action) == Cost(7.0, WEIGHTS)
     add_costs(store, {Name("compile", "m", "p", "decode"): Cost(7.0, 90 * MIB)})
@@ -69,7 +69,7 @@ def test_an_action_is_expected_to_take_its_weights(tmp_path: Path, archive: Path
 
 
 class _Workers:
-    """Two workers with so many bytes for both, whose actions end as soon as they are looked at."""
+    """Two workers that share so many bytes, whose actions end as soon as they are polled."""
 
     slots = width = 2
 
@@ -96,7 +96,7 @@ class _Workers:
 def test_first_compiles_of_one_model_share_memory(
     tmp_path: Path, archive: Path, monkeypatch: pytest.MonkeyPatch, memory: int, most: int
 ) -> None:
-    """Nothing is known of them but the weights in the archive: each may take 512 MiB."""
+    """Only the weights in the archive are known: each compile may take 512 MiB."""
     workers = _Workers(memory)
     monkeypatch.setenv("PTE_PIPELINE_STORE", str(tmp_path / "store"))
     monkeypatch.setattr(pools, "open_executor", lambda *_: workers)

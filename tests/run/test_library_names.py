@@ -1,4 +1,4 @@
-"""Model files, passes and libraries of operators that are called as what they import."""
+"""Model files, passes and operator libraries named like a module that they import."""
 
 import re
 
@@ -46,7 +46,7 @@ def write(root, name, imports):
 
 @pytest.fixture
 def root(tmp_path, monkeypatch):
-    """A workspace whose models are all called as what they need."""
+    """A workspace whose models are all named like a module that they need."""
     monkeypatch.setenv("PTE_PIPELINE_STORE", str(tmp_path / "store"))
     (tmp_path / "models" / "blocks").mkdir(parents=True)
     (tmp_path / "partition_configs").mkdir()
@@ -66,7 +66,7 @@ def program(root, model):
 
 
 def test_a_model_may_be_called_as_the_library_that_it_imports(root):
-    """And its program is the same, whatever its file is called."""
+    """Its program is the same, whatever the name of its file."""
     assert len({program(root, model) for model in IMPORTS}) == 1
 
 

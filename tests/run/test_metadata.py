@@ -1,4 +1,4 @@
-"""Metadata inside of packages: read without a manifest, put in by linking alone."""
+"""Metadata inside packages: read without a manifest, and added only by linking."""
 
 import json
 import pickle
@@ -52,12 +52,12 @@ def test_linking_alone_puts_metadata_in(tmp_path):
     lower(bench)
     bare = bench.bytes_of("small", "small.pte")
     rewrite(bench, **CONFIG)
-    assert bench.doit() == 0, bench.output  # validates get_metadata as the constant that it is
+    assert bench.doit() == 0, bench.output  # validates get_metadata as a constant
     assert bench.outcomes()["compile small/run"] == "up-to-date"
     assert bench.outcomes()["link small"] == "built"
     held = bench.bytes_of("small", "small.pte")
     assert METADATA.encode() in held and METADATA.encode() not in bare
-    for seed in (2, 3):  # new weights are put in beside them
+    for seed in (2, 3):  # new weights are inserted next to it
         write(bench, seed)
         outcome = lower(bench)
     assert outcome == REFIT
@@ -107,7 +107,7 @@ def test_a_method_of_that_name_is_told(tmp_path):
 
 @pytest.mark.slow
 def test_weights_may_be_in_files_of_their_own(tmp_path):
-    """Of a family, or of the package alone."""
+    """The files belong to a family, or to the package alone."""
     bench = start(tmp_path / "w", {"run": XNNPACK, "again": PORTABLE}, family="both", **CONFIG)
     small = json.loads((bench.root / "partition_configs" / "small.yaml").read_text())
     alone = {**small, "emit": {"metadata": True, "external_weights": True}}

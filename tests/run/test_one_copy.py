@@ -1,4 +1,4 @@
-"""Large weights stand in the store once, and packages are put together of them."""
+"""The store holds large weights once, and packages are assembled from them."""
 
 import json
 import shutil
@@ -56,7 +56,7 @@ def test_a_package_is_put_together_of_what_the_store_holds(tmp_path):
 
 
 def stored(bench):
-    """Return the result of the one link in the store."""
+    """Return the result of the only link in the store."""
     entries = [json.loads(path.read_text()) for path in bench.store.glob("actions/*/*.json")]
     (link,) = [each for each in entries if each["key"].get("kind") == "link"]
     return link["result"]

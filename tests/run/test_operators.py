@@ -1,4 +1,4 @@
-"""Operators beside ATen's: where their libraries come from, and what is done without one."""
+"""Operators other than ATen's: where their libraries come from, and what happens without one."""
 
 import json
 import os
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 
 def joint_call(root, model, target):
-    """Write what ExecuTorch's own call gives, in a fork that keeps the operators to itself."""
+    """Write the result of ExecuTorch's own call, in a fork that keeps the operators to itself."""
     if (child := os.fork()) == 0:
         status = 1
         try:

@@ -30,7 +30,7 @@ from tests.support.matrix import in_tiers
 
 PACKAGES = sorted(path.stem for path in (REPOSITORY / "partition_configs").glob("*.yaml"))
 
-# What ExecuTorch's API alone can't say: a backend that is a function, torchao's schemes by config.
+# Beyond ExecuTorch's API: a backend that is a function, torchao's schemes from a config.
 OWN = {"add_sub", "language_model-4bit"}
 SCRIPTED = {"language_model", "router", "vision-int8"}
 
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.slow
 
 
 class Shipped(Bench):
-    """A copy of the shipped workspace, on the store of the environment where there is one."""
+    """A copy of the shipped workspace, with the environment's store if there is one."""
 
     @property
     def store(self) -> Path:
@@ -48,8 +48,10 @@ class Shipped(Bench):
 
 @pytest.fixture(autouse=True)
 def shell_environment(monkeypatch):
-    """Take a variable away that sklearn sets, which another test may have imported. Keys hold it,
-    so nothing that was built from a shell would be a hit."""
+    """Remove a variable that sklearn sets, which another test may have imported.
+
+    Keys contain it, so nothing built from a shell would be a hit.
+    """
     monkeypatch.delenv(SET_BY_SKLEARN, raising=False)
 
 
@@ -68,7 +70,7 @@ def shipped(tmp_path_factory):
 
 
 def imported(path):
-    """Import an exporter as a script does. torch looks modules of control flow up by name."""
+    """Import an exporter as a script would. torch looks up the modules of control flow by name."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     sys.modules[path.stem] = module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -81,7 +83,7 @@ def files_of(folder):
 
 @pytest.mark.parametrize("package", in_tiers([p for p in PACKAGES if p not in OWN], SCRIPTED))
 def test_bytes_are_those_of_a_users_script(shipped, package, tmp_path):
-    """A script that calls ExecuTorch's API and nothing of ours writes the same files."""
+    """A script that calls only ExecuTorch's API writes the same files."""
     config = yaml.safe_load((shipped.root / "partition_configs" / f"{package}.yaml").read_text())
     model = imported(shipped.root / "models" / f"{config['model']}.py")
     calibration = getattr(model, "calibration_inputs", None)
@@ -134,8 +136,8 @@ def test_state_dynamic_sizes_and_several_calls_were_validated(shipped):
     [("language_model", 110), ("language_model-int8", 36), ("language_model-4bit", 18)],
 )
 def test_decode_reads_what_prefill_wrote(shipped, package, decibel):
-    """A sequence of the package is that of the eager model: where `decode` has a cache of its own,
-    it has an SQNR of 17 dB."""
+    """The package's sequence matches the eager model's. If `decode` had a separate cache, its SQNR
+    would be 17 dB."""
     source = imported(shipped.root / "models" / "language_model.py")
     model = source.build()
     prefill, decode = source.Prefill(model), source.Decode(model)
@@ -153,9 +155,9 @@ def test_decode_reads_what_prefill_wrote(shipped, package, decibel):
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_interpreter_and_executorch_agree(shipped, package):
-    """On standard normal inputs of the greatest sizes, twice in a row for state. Where activations
-    are quantized, a difference in the last bit can round one of them the other way. What only the
-    interpreter runs is left to validation."""
+    """They run on standard normal inputs of the largest sizes, twice in a row for state. If
+    activations are quantized, a difference in the last bit can round one of them the other way.
+    What only the interpreter runs is left to validation."""
     folder = shipped.root / "build" / package
     pte = folder / f"{package}.pte"
     files = PackageFiles.of(pte, sorted(folder.glob("*.ptd")))

@@ -1,4 +1,4 @@
-"""What becomes of actions whose worker is killed: a pool on this machine, real processes."""
+"""Actions whose worker is killed: a pool on this machine, real processes."""
 
 import math
 import threading
@@ -38,7 +38,7 @@ def perform(action, workspace, stages, always, *_):
 
 
 def test_a_killed_worker_costs_its_own_action_which_is_tried_twice_more(tmp_path):
-    """Then it fails with its stage, the memory that it held, and what the system said."""
+    """Then it fails with its stage, the memory that it held, and the system's message."""
     deaths = {"once": 1, "twice": 2, "ever": 9, "never": 0, "last": 0}
     actions = [("compile", name, {"deaths": count}) for name, count in deaths.items()]
     actions[2][2]["holds"] = 200_000_000
@@ -60,7 +60,7 @@ def test_a_killed_worker_costs_its_own_action_which_is_tried_twice_more(tmp_path
 
 
 class _Executor:
-    """Has one action at a time, which is done a second after it began, or when it is ended."""
+    """Runs one action at a time, which finishes one second after its start, or when it is ended."""
 
     slots = width = 1
 
@@ -83,7 +83,7 @@ class _Executor:
 
 @pytest.mark.parametrize(("cores", "calls"), [(1, 0), (2, 1)])
 def test_an_idle_core_works_once_while_others_are_waited_for(tmp_path, monkeypatch, cores, calls):
-    """In this thread: a worker that is forked while another imports would wait for ever."""
+    """It works in this thread: a worker forked while another one imports would wait forever."""
     executor = _Executor()
     threads = []
 
@@ -104,7 +104,7 @@ def test_an_idle_core_works_once_while_others_are_waited_for(tmp_path, monkeypat
 
 
 class _Workers:
-    """Two workers, each of whose actions ends when a test says so."""
+    """Two workers whose actions end when a test says so."""
 
     slots = width = 2
 
@@ -163,7 +163,7 @@ def test_a_worker_that_is_free_takes_what_waits_before_reports_are_looked_at(tmp
 
 
 def test_what_most_waits_for_starts_first(tmp_path, workers):
-    """Of a short compile with a long validation behind it, and one that is longer by itself."""
+    """A short compile with a long validation after it, and one that is longer by itself."""
     workspace = open_workspace(tmp_path)
     costs = {
         Name("compile", "m", "short", "-"): Cost(1.0, 0),

@@ -1,4 +1,4 @@
-"""How far actions are: read once, for the event stream and for the terminal."""
+"""The progress of actions, read once for both the event stream and the terminal."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ def test_the_terminal_sees_each_status_and_the_stream_one_a_second(tmp_path):
     status.parent.mkdir(parents=True)
     log = ProgressLog(workspace)
     log.look([action])
-    assert log.find(action) is None  # before it says anything
+    assert log.find(action) is None  # before its first report
     log.stream = EventStream(workspace.build, jobs=1, executor="")
     for stage in ("to edge", "emit"):
         write_status(status, stage, 1, 2)

@@ -9,7 +9,7 @@ from pipeline.run.stages import IMPORT, WAIT, Stages, peak_of
 
 
 def test_stages_count_what_is_left_beside_their_steps(monkeypatch):
-    """A step within a step is part of it; what made nothing is left out."""
+    """A step within a step is part of it; a step that made nothing is left out."""
     clock = iter(range(100))
     monkeypatch.setattr("time.perf_counter", lambda: next(clock))
     stages = Stages()

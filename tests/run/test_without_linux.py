@@ -1,7 +1,7 @@
-"""A build where Linux's own calls and files are hidden, file names fold case and Unicode forms, and
-fresh processes stand for forks, as on a Mac: `tests/support/without_linux`.
+"""A build like one on a Mac: Linux's system calls and files are hidden, file names fold case and
+Unicode forms, and new processes replace forks (`tests/support/without_linux`).
 
-What stays Linux's is torch's and ExecuTorch's C++ code, and `sys.platform`.
+torch's and ExecuTorch's C++ code, and `sys.platform`, remain those of Linux.
 """
 
 import subprocess
@@ -80,8 +80,8 @@ def shop(tmp_path):
 @pytest.mark.slow
 @pytest.mark.release
 def test_a_build_and_its_repetition(shop):
-    """Everything is exported, lowered and validated, then nothing, then one method. A name in
-    another case is refused as on Linux, though the file could be opened."""
+    """First everything is exported, lowered and validated, then nothing, then one method. A name in
+    another case is refused as on Linux, although the file could be opened."""
     hidden = {
         "PYTHONPATH": f"{HIDDEN}:{REPOSITORY}",
         "FOLDED": str(shop.root),
@@ -101,5 +101,5 @@ def test_a_build_and_its_repetition(shop):
     assert shop.doit("check", **hidden) == 1
     assert "no model 'SMALL'; did you mean 'small'?" in shop.output
     shop.edit("partition_configs/small.yaml", "model: SMALL", "model: small")
-    assert shop.doit() == 0, shop.output  # with Linux's
+    assert shop.doit() == 0, shop.output  # with Linux's calls again
     assert shop.bytes_of("small", "small.pte") == with_linux

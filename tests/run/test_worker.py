@@ -24,7 +24,7 @@ def test_no_program_outlives_its_action():
     kept = weakref.ref(graph)
     del graph, node
     gc.collect()
-    assert kept() is not None  # or ExecuTorch has mended it, and this can go
+    assert kept() is not None  # otherwise ExecuTorch has fixed it, and this can go
     forget_programs()
     gc.collect()
     assert kept() is None and not FakeTensorMode.cache
@@ -32,7 +32,7 @@ def test_no_program_outlives_its_action():
 
 @pytest.fixture
 def collected_as_ever():
-    """The thresholds of Python, which doit's run in this process may have changed."""
+    """Restore Python's thresholds, which doit's run in this process may have changed."""
     before = gc.get_threshold()
     gc.set_threshold(700, 10, 10)
     yield
@@ -80,7 +80,7 @@ def export_methods():
 
 @pytest.mark.slow
 def test_units_and_methods_have_names_of_any_length(tmp_path):
-    """Methods that share state are compiled together; a name of a file has 255 bytes."""
+    """Methods that share state are compiled together; a file name is limited to 255 bytes."""
     names = [f"{letter * 127}_" for letter in "abc"]
     emit = {"memory_planning": {"share_mutable_buffers": True}, "initialized_buffers": ["total"]}
     methods = {name: {"partitioners": []} for name in names}

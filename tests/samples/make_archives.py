@@ -24,7 +24,7 @@ class Shift(Scale):
 
 
 def exported(module):
-    """Without stack traces, which hold paths of the machine."""
+    """Export a module without stack traces, which contain paths of the machine."""
     program = export(module, (torch.ones(2, 3),))
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)

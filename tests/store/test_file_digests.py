@@ -10,7 +10,7 @@ from pipeline.store.file_digests import FileDigests
 
 
 class CountingFile:
-    """A computation that says how often it ran."""
+    """A computation that counts how often it ran."""
 
     def __init__(self):
         self.calls = 0
@@ -28,7 +28,7 @@ def old_file(tmp_path):
 
 
 def _settle(monkeypatch):
-    """Lets files look old enough for their digests to be cached."""
+    """Make files look old enough for their digests to be cached."""
     monkeypatch.setattr(file_digests, "RACY_NS", -1)
 
 
@@ -53,7 +53,7 @@ def test_change_with_size_and_mtime_restored_is_seen(tmp_path, old_file, monkeyp
 
 @pytest.mark.parametrize("seconds", [1, 2])
 def test_content_decides_where_times_have_no_fractions(tmp_path, old_file, monkeypatch, seconds):
-    """On FAT or ext3 a file may change twice within a time; two images may agree in all times."""
+    """On FAT or ext3 a file may change twice in one timestamp; two images may share all times."""
     whole, stamp_of = seconds * 1_000_000_000, file_digests.stamp_of
 
     def rounded(status):
@@ -94,7 +94,7 @@ def test_damaged_cache_is_as_good_as_none(tmp_path, old_file, content):
 
 @pytest.mark.parametrize("jump", [-(10**18), -(10**9), 10**9, 10**18], ids=lambda ns: f"{ns:+.0e}")
 def test_clock_that_jumps_never_makes_a_stale_digest(tmp_path, monkeypatch, jump):
-    """The clock decides whether a digest is cached; stamps decide whether it still holds."""
+    """The clock decides whether a digest is cached; timestamps decide whether it is still valid."""
     path, cache = tmp_path / "file", tmp_path / "cache"
     path.write_bytes(b"one")
     digests = FileDigests(cache)
@@ -134,6 +134,6 @@ def test_files_are_flushed_only_when_the_cache_is_saved(tmp_path, old_file, monk
     digests = FileDigests(tmp_path / "cache.json")
     digests.hash(old_file)
     assert not flushed
-    monkeypatch.setattr(file_digests, "write_atomically", lambda *args: None)  # flushes its own
+    monkeypatch.setattr(file_digests, "write_atomically", lambda *args: None)  # which flushes
     digests.save()
     assert len(flushed) == 1

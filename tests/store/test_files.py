@@ -1,4 +1,4 @@
-"""Files that are written, copied and put in place."""
+"""Files are written, copied and moved into place."""
 
 import os
 from pathlib import Path
@@ -9,7 +9,7 @@ from pipeline.store.files import copy_atomically, temporary
 
 
 def test_a_file_is_copied_where_the_kernel_copies_none(tmp_path, monkeypatch):
-    """As on macOS, whose Python has no `copy_file_range`."""
+    """As on macOS, where Python has no `copy_file_range`."""
     monkeypatch.delattr(os, "copy_file_range")
     (tmp_path / "a").write_bytes(b"content")
     copy_atomically(tmp_path / "a", tmp_path / "folder" / "b", tmp_path)

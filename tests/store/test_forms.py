@@ -1,4 +1,4 @@
-"""Values that have a form or an outline, and values that miss it by one thing."""
+"""Values that match a form or an outline, and values that miss it in one respect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Digests of our own files: right after every change, and not computed twice."""
+"""Digests of the pipeline's files: correct after every change, and not computed twice."""
 
 import os
 import time
@@ -13,7 +13,7 @@ from pipeline.store.own_code import hash_own_files
 
 @pytest.fixture
 def base(tmp_path, monkeypatch):
-    """Two small packages, settled, and a place where their digests are kept."""
+    """Two small packages, settled, and a place for their digests."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("PTE_PIPELINE_STORE", raising=False)
     base = tmp_path / "site"
@@ -31,7 +31,7 @@ def base(tmp_path, monkeypatch):
 
 
 def edit_within_a_tick(base):
-    """Another content of the same size and mtime."""
+    """Write other content with the same size and mtime."""
     path = base / "pipeline/store/a.py"
     about = path.stat()
     path.write_text("a = 2\n")

@@ -1,4 +1,4 @@
-"""Files of large blobs: together they are the file, and the store holds them once."""
+"""Files of large blobs: joined they are the file, and the store holds each once."""
 
 import os
 from pathlib import Path
@@ -49,7 +49,7 @@ def test_a_file_stands_in_the_store_as_its_pieces(store, tmp_path):
         while row := index.oldest_loose(float("inf")):
             loose.append(row[1])
             index.forget("blobs", row[0], is_removed=True)
-    assert sorted(loose) == [SMALL, SMALL]  # which are within another by now
+    assert sorted(loose) == [SMALL, SMALL]  # they are part of another one by now
 
 
 def test_a_file_that_is_held_gets_its_place(store, tmp_path):
@@ -60,7 +60,7 @@ def test_a_file_that_is_held_gets_its_place(store, tmp_path):
         assert not file.path.exists()  # it was moved
     assert target.read_bytes() == content and target.stat().st_mode & 0o777 == 0o644
     with joined(cut(store, SMALL)[1], store) as blob:
-        assert not blob.place(target, tmp_path)  # it is the store's
+        assert not blob.place(target, tmp_path)  # it belongs to the store
 
 
 def test_a_file_that_is_held_is_copied_to_another_filesystem(store, tmp_path):

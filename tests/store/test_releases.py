@@ -1,4 +1,4 @@
-"""The toolchain that is installed, held to the releases that are known."""
+"""The installed toolchain, compared with the known releases."""
 
 import subprocess
 import sys
@@ -73,7 +73,7 @@ def test_the_ranges_of_the_distribution_are_known():
     ranges = {requirement.name: requirement.specifier for requirement in requirements}
     for release in RELEASES:
         assert release.executorch in ranges["executorch"]
-        # The others are for environments of toolchains, which hold nothing of this distribution.
+        # The others are for toolchain environments, which don't contain this distribution.
         assert release.torch[0] in ranges["torch"]
 
 

@@ -1,4 +1,4 @@
-"""Settings: the file, the environment, and what each must look like."""
+"""Settings: the file, the environment, and the valid form of each."""
 
 import os
 
@@ -32,7 +32,7 @@ def settings(tmp_path):
 
 @pytest.fixture
 def remote_of(settings, tmp_path):
-    """The settings of the remote tier, which a store keeps to itself."""
+    """Return the settings of the remote, which a store keeps private."""
 
     def read(text=""):
         settings(text)
@@ -56,7 +56,7 @@ def test_file_says(settings, tmp_path):
 
 
 def test_a_system_that_does_not_tell_which_cores_are_ours_gives_all(tmp_path, monkeypatch):
-    """As macOS."""
+    """As on macOS."""
     monkeypatch.delattr(os, "sched_getaffinity")
     assert open_workspace(tmp_path).jobs == os.cpu_count()
 
@@ -143,7 +143,7 @@ def test_untrusted_build_goes_by_its_environment_alone(settings, remote_of, tmp_
     with pytest.raises(PipelineError, match=r"TRUSTED_KEYS: keys/a\.pub is in the workspace"):
         settings(text)
     monkeypatch.setenv("PTE_PIPELINE_TRUSTED_KEYS", "/etc/keys/a.pub")
-    monkeypatch.setenv("PTE_PIPELINE_SIGNING_KEY", "keys/own.pem")  # which is trusted too
+    monkeypatch.setenv("PTE_PIPELINE_SIGNING_KEY", "keys/own.pem")  # it is trusted too
     with pytest.raises(PipelineError, match=r"SIGNING_KEY: keys/own\.pem is in the workspace"):
         settings(text)
     monkeypatch.setenv("PTE_PIPELINE_SIGNING_KEY", "../outside/own.pem")

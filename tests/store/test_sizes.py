@@ -1,4 +1,4 @@
-"""Sizes as people write and read them."""
+"""Sizes in human-readable form, written and read."""
 
 import pytest
 from hypothesis import given

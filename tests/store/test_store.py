@@ -112,7 +112,7 @@ def test_put_replaces_a_blob_of_the_wrong_size(store):
     blob = store.put(b"whole")
     store.blob_path(blob).chmod(0o644)
     store.blob_path(blob).write_bytes(b"ha")
-    store = Store(store.root)  # in another process: this one has just written it
+    store = Store(store.root)  # like another process: this one has just written it
     store.put(b"whole")
     assert store.read(blob) == b"whole"
 

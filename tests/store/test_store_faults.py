@@ -1,6 +1,6 @@
 """What can happen to a store while builds use it: eviction, deletion, damage, edits.
 
-Real processes, bounded in count and time. Kills are those of `tests/trust/test_kills.py`.
+Real processes, bounded in count and time. `tests/trust/test_kills.py` covers kills.
 """
 
 import json
@@ -49,7 +49,7 @@ PER_OPERATOR = (
 
 @pytest.fixture(scope="module")
 def per_operator(_built, tmp_path_factory):
-    """The package that a build with this change gives when nothing interferes."""
+    """The package that a build with this change gives if nothing interferes."""
     root = tmp_path_factory.mktemp("per_operator") / "pair"
     bench = Bench(Path(shutil.copytree(_built.root, root)))
     bench.edit(*PER_OPERATOR)
@@ -64,7 +64,7 @@ def per_operator(_built, tmp_path_factory):
 def test_what_vanishes_between_check_and_read_is_a_miss_not_an_error(
     built, per_operator, kind, what
 ):
-    """Whoever evicts it; the exported program, the objects, all of it, just before it is read."""
+    """Evicted by anyone just before it is read: the exported program, the objects, everything."""
     built.edit(*PER_OPERATOR)
     if kind == "validate":
         built.edit("partition_configs/pair.yaml", "model: pair", "model: pair\nvalidate: {seed: 7}")
@@ -78,7 +78,7 @@ def test_what_vanishes_between_check_and_read_is_a_miss_not_an_error(
 
 
 def test_a_validation_has_its_quantized_program_made_again(tmp_path):
-    """It is compared with that too, so without it the report would be another."""
+    """The package is compared with that too, so without it the report would differ."""
     bench = Bench(tmp_path / "quantized")
     shutil.copytree(find_workspace("quantized"), bench.root)
     (bench.root / "partition_configs" / "static.yaml").unlink()
@@ -95,7 +95,7 @@ def test_a_validation_has_its_quantized_program_made_again(tmp_path):
 
 
 def test_eviction_all_the_time_only_costs_time(built):
-    """Another process evicts everything that is not in use, over and over, while two build."""
+    """Another process evicts everything unused, over and over, during two builds."""
     before = built.bytes_of("pair", "pair.pte")
     shutil.rmtree(built.root / "build")
     shutil.rmtree(built.store)
@@ -131,14 +131,14 @@ def _damage(path, how, other):
 
 
 def stored(bench):
-    """All but the empty blob, which has nothing to damage."""
+    """Return all stored files but the empty blob, which has nothing to damage."""
     files = [*(bench.store / "blobs").rglob("*"), *(bench.store / "actions").rglob("*")]
     return sorted(path for path in files if path.is_file() and path.stat().st_size)
 
 
 @pytest.mark.parametrize("how", DAMAGE)
 def test_no_stored_file_is_served_once_it_is_damaged(built, how):
-    """Each file alone, as the store's readers see it."""
+    """Each file by itself, as the store's readers see it."""
     files = stored(built)
     assert len(files) > 15
     for path, other in zip(files, files[1:] + files[:1], strict=True):
@@ -165,7 +165,7 @@ def test_build_is_right_with_every_stored_file_damaged(built, how):
         _damage(path, how, other)
     assert built.doit("lower") == 0, built.output
     assert built.bytes_of("pair", "pair.pte") == before
-    built.doit("cache", "verify")  # drops what was damaged and not needed
+    built.doit("cache", "verify")  # drops damaged files that aren't needed
     assert built.doit("cache", "verify") == 0, built.output
     assert built.doit("lower") == 0
     assert built.outcomes()["link pair"] == "up-to-date"
@@ -257,7 +257,7 @@ def test_archive_edited_while_the_build_runs_is_not_recorded_for_either_content(
 
 
 def test_config_edited_while_the_build_runs_is_stale_in_the_next(built, per_operator):
-    """What runs is what was read; it is never taken for what the file says now."""
+    """A run uses the content that it read, and never records it as what the file says now."""
     config = built.root / "partition_configs" / "pair.yaml"
     portable = config.read_text().replace("[xnnpack]", "[]")
     (built.root / "edited").write_text(portable)

@@ -1,4 +1,4 @@
-"""The code units of keys, and the versions and facts of the machine in them."""
+"""The code digests in keys, and the versions and machine facts."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ import pytest
 from pipeline.store import toolchain
 from tests.support.own_code import BASE, read_codes
 
-# What each kind of key must change with: its entry points, and all that these import, lazily too.
+# What each kind of key depends on: its entry points, and everything these import, even lazily.
 ENTRIES = {
     "describing": ["pipeline.program.sources", "pipeline.program.archive_facts"],
     "planning": ["pipeline.plan.plan"],
@@ -17,7 +17,7 @@ ENTRIES = {
     "measure": ["pipeline.run.prove.measure"],
     "validate": ["pipeline.run.prove.validate"],
 }
-# What performs every action, whatever it does; what it hands an action to is an entry of its own.
+# Modules that perform every action, of any kind; the module that handles an action is an entry too.
 HARNESS = ("pipeline.run.perform", "pipeline.run.worker")
 CODES = {
     "describing": ("describe",),
@@ -32,7 +32,7 @@ KINDS = sorted(set().union(*CODES.values()))
 
 @pytest.fixture(scope="module")
 def reached():
-    """The modules that each kind of key can reach."""
+    """Return the modules that each kind of key can reach."""
     graph = grimp.build_graph("pipeline", exclude_type_checking_imports=True)
     found = {}
     for kind, patterns in ENTRIES.items():

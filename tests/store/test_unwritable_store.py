@@ -1,4 +1,4 @@
-"""A store that can be read and not written: another user's, a read-only mount's, a full disk's."""
+"""A store that is readable but not writable: another user's, mounted read-only, on a full disk."""
 
 import errno
 import os
@@ -19,7 +19,7 @@ KEY = {"kind": "thing", "n": 1}
 
 @pytest.fixture
 def obeying(tmp_path):
-    """A function that calls another one in a process that obeys permissions."""
+    """Return a function that calls another one in a process that obeys permissions."""
 
     def call(function):
         def work():
@@ -97,7 +97,7 @@ def test_a_bad_blob_that_can_not_be_dropped_is_made_anew(tmp_path, obeying):
 
 
 def test_a_full_disk(tmp_path, monkeypatch):
-    """One that is full at the beginning, and one that becomes full while a blob is written."""
+    """One is full from the start, the other fills up while a blob is written."""
     root, overflow = tmp_path / "store", tmp_path / "build" / ".store"
     store = Store(root, overflow=overflow)
     written = blobs._write
@@ -175,4 +175,4 @@ def test_nothing_is_evicted_of_folders_that_can_not_be_written(tmp_path, obeying
     with mode([store.root / ".gc.lock"], 0o444), mode([store.root], 0o555):
         obeying(fail)
     with mode([store.root, *store.root.glob("blobs/*")], 0o555):
-        obeying(use)  # whatever is in its index, which gets no journal
+        obeying(use)  # with any content in its index, which gets no journal

@@ -1,4 +1,4 @@
-"""Workspaces in folders of the tests' own, and doit run in them as a user runs it."""
+"""Workspaces in test folders, and doit run in them as a user would run it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,11 @@ DATA = TESTS / "data"
 
 @dataclass
 class Bench:
-    """A workspace in a folder of the test's own, with a store of its own. `allow` are verdicts that
-    end its runs well: most tests are not about what judges a package."""
+    """A workspace with a store, both in a folder of the test.
+
+    `allow` lists the verdicts with which a run still succeeds, since most tests aren't about
+    judging packages.
+    """
 
     root: Path
     output: str = ""
@@ -47,9 +50,9 @@ class Bench:
         return [sys.executable, "-m", "doit", *arguments]
 
     def doit(self, *arguments: str, timeout: float = 300, **environment: str) -> int:
-        """Run doit in a fork of this process; keep what it prints in `output`.
+        """Run doit in a fork of this process, and keep its output in `output`.
 
-        What is set of Python's own environment holds for a process alone.
+        If a variable that Python reads at startup is set, doit runs in a new process instead.
         """
         if any(name.startswith("PYTHON") for name in environment):
             return self.process(*arguments, timeout=timeout, **environment)
@@ -58,8 +61,10 @@ class Bench:
         return code
 
     def process(self, *arguments: str, timeout: float = 300, **environment: str) -> int:
-        """Run doit in a process that imports all of ours anew, with workers (`resident.py`); keep
-        what it prints in `output`."""
+        """Run doit with workers in a process that imports our modules afresh (`resident.py`).
+
+        Its output is kept in `output`.
+        """
         given = {**self.environment, **environment}
         words = self.command(*arguments)[1:]
         done = run_python(*words, cwd=self.root, env=given, timeout=timeout, merged=True)
@@ -67,14 +72,14 @@ class Bench:
         return done.returncode
 
     def settle(self) -> None:
-        """Wait until the digests of files written just now are kept; see `RACY_NS`."""
+        """Wait until the digests of files just written can be remembered; see `RACY_NS`."""
         time.sleep(2 * RACY_NS / 1e9)
 
     def actions(self) -> list[dict[str, Any]]:
         return json.loads((self.root / "build" / "run.json").read_text())["actions"]
 
     def outcomes(self) -> dict[str, str]:
-        """`kind package/method` to outcome, of the last run."""
+        """Return the outcome of each action of the last run, keyed by `kind package/method`."""
         return {
             " ".join(
                 [a["kind"], "/".join(n for n in (a["package"], a["method"]) if n) or a["model"]]
@@ -86,7 +91,10 @@ class Bench:
         return (self.root / "build" / package / name).read_bytes()
 
     def snapshot(self) -> dict[Path, tuple[int, int]]:
-        """Size and time of all files; in the store, the time is that of the last use."""
+        """Return the size and the modification time of each file; in the store, only the size.
+
+        The store updates the modification time of a file at each use.
+        """
         return {
             path: (path.stat().st_size, path.is_relative_to(self.store) or path.stat().st_mtime_ns)
             for path in self.root.rglob("*")

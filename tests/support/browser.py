@@ -1,4 +1,4 @@
-"""A headless Chromium that has no network and tells all that it asked for."""
+"""A headless Chromium without a network, which records every request that it makes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SWITCHES = (
 
 
 class Browser:
-    """One page at a time."""
+    """A browser that shows one page at a time."""
 
     def __init__(self, driver: Chrome) -> None:
         self._driver = driver
@@ -56,7 +56,7 @@ class Browser:
         return [entry["message"] for entry in self._driver.get_log("browser")]
 
     def requests(self) -> list[str]:
-        """The addresses of all that was asked for since the last call."""
+        """Return the addresses requested since the last call."""
         events = [json.loads(e["message"])["message"] for e in self._driver.get_log("performance")]
         asked = (e["params"] for e in events if e["method"] == "Network.requestWillBeSent")
         return [params["request"]["url"] for params in asked]

@@ -7,7 +7,7 @@ from torch import nn
 
 
 class Window(nn.Module):
-    """Its new value is that of a slice, which reads a cat."""
+    """A model that assigns a slice of a concatenation to its buffer."""
 
     def __init__(self):
         super().__init__()
@@ -47,7 +47,7 @@ class Assigned(Window):
 
 
 class Added(Window):
-    """Its new value is that of an operator which reads it, so upstream sees that it changes."""
+    """A model whose in-place operator also reads the buffer, so upstream notices the mutation."""
 
     def forward(self, x):
         self.window.add_(x.repeat(1, 4))
@@ -60,7 +60,7 @@ class Constant(Window):
 
 
 class Used(Window):
-    """Its new value is used by an operator that Vulkan leaves to others."""
+    """A model that passes the new value to an operator that Vulkan doesn't delegate."""
 
     def give(self, new):
         return torch.acosh(new)

@@ -1,4 +1,4 @@
-"""Records of builds that never were, in the shapes of real ones."""
+"""Made-up build records, in the shape of real ones."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def delegation(delegated: int, undelegated: dict[str, int], **more: Any) -> dict[str, Any]:
-    """Of a method with `delegated` calls of one operator in one XNNPACK partition."""
+    """Return the counts of a method: `delegated` calls of one operator in one XNNPACK partition."""
     return {
         "nodes": delegated + sum(undelegated.values()),
         "delegated_nodes": delegated,
@@ -19,7 +19,7 @@ def delegation(delegated: int, undelegated: dict[str, int], **more: Any) -> dict
 
 
 def estimate(cycles: int, **changes: Any) -> dict[str, Any]:
-    """Of one delegate, whose NPU computes in four of five cycles."""
+    """Return the estimate for one delegate whose NPU is busy in four of five cycles."""
     return {
         "backend": "EthosUBackend",
         "tool": "vela",
@@ -40,7 +40,7 @@ def leaf(name: str) -> dict[str, Any]:
 
 
 def manifest(**changes: Any) -> dict[str, Any]:
-    """Of a package with the methods encode and decode; decode has two outputs."""
+    """Return the manifest of a package with the methods encode and decode (with two outputs)."""
 
     def method(delegated: dict[str, Any], outputs: Any) -> dict[str, Any]:
         return {
@@ -76,7 +76,7 @@ def manifest(**changes: Any) -> dict[str, Any]:
 
 
 def contents(constants: int = 600, memory: int = 2048, **tensors: int) -> dict[str, Any]:
-    """`tensors` are sizes by name, of float32."""
+    """Return the contents record of a package; `tensors` maps names of float32 tensors to sizes."""
     sizes = {"encoder.weight": 400, "decoder.weight": 200} | tensors
     segments = {"program": 300, "constants": constants, "delegate": 100}
     return {
@@ -126,7 +126,7 @@ def output(sqnr: float | str | None, max_abs: float = 0.01) -> dict[str, Any]:
 
 
 def proved(method: str, *runs: list[Any], **changes: Any) -> dict[str, Any]:
-    """A method's part of the report; each run is the SQNR of its outputs."""
+    """Return a method's part of the report; each run lists the SQNR of its outputs."""
     return {
         "method": method,
         "kind": "program",

@@ -1,4 +1,4 @@
-"""A scheduler of dask and its workers on loopback, each a process in a folder of its own."""
+"""A dask scheduler and its workers on loopback, each a process in a separate folder."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from tests.support.processes import descendants, gone, wait_for
 
 
 class Cluster:
-    """Workers have stores of their own, and share a remote, and nothing else; `remote` are the
-    variables of those who share it."""
+    """A cluster whose workers each have a store and share only a remote.
+
+    `remote` holds the variables that point a process to the remote.
+    """
 
     def __init__(self, folder: Path, workers: int, remote: Mapping[str, str]) -> None:
         self.folder = folder
@@ -67,14 +69,14 @@ class Cluster:
         for process in every:
             process.send_signal(signal.SIGKILL)
             process.wait()
-        assert gone(started, 10)  # what actions ran in goes with its worker
+        assert gone(started, 10)  # a worker's child processes end with it
 
 
 @contextmanager
 def running_cluster(
     folder: Path, workers: int = 2, remote: Mapping[str, str] | None = None
 ) -> Iterator[Cluster]:
-    """Run a cluster, whose remote is by default a folder."""
+    """Run a cluster; by default its remote is a folder."""
     there = {
         "PTE_PIPELINE_REMOTE": f"file://{folder}/remote",
         "PTE_PIPELINE_REMOTE_TRUST": "unsigned",

@@ -1,4 +1,4 @@
-"""Configs of a folder, or of plain data, as the plan parses them."""
+"""Configs from a folder or from plain data, parsed as the plan parses them."""
 
 import os
 from types import SimpleNamespace
@@ -11,20 +11,23 @@ from pipeline.store.workspace import makes_packages
 
 
 class _All:
-    """The names of all variables."""
+    """A set that contains every variable name."""
 
     def __contains__(self, name):
         return True
 
 
 def environment(values=os.environ):
-    """An environment all of which configs may read."""
+    """Return an environment in which configs may read every variable."""
     return Environment(_All(), values=values)
 
 
 def read_configs(folder, values=os.environ):
-    """Read all configs of a folder but hidden ones; none where there is no folder. The result has,
-    by package, the good `configs` with their `documents`, and the `problems` of the others."""
+    """Read all configs of a folder but hidden ones; a missing folder has none.
+
+    The result holds, keyed by package, the valid `configs` with their `documents`, and the
+    `problems` of invalid ones.
+    """
     files = Folder(folder, environment(values))
     makers = {}
     for stem, paths in files.files.items():
@@ -44,7 +47,7 @@ def read_configs(folder, values=os.environ):
 
 
 def parse_config(package, data, file):
-    """Parse plain data as if it stood in `file`."""
+    """Parse plain data as if it had been read from `file`."""
 
     def problem(path, what, known="", at=""):
         return Problem(file, path, what, known)

@@ -1,7 +1,7 @@
 """Modules whose exports depart from them, each at a line that ends with `# planted: <name>`.
 
-A case is made by a function: the exported program, the reference, the arguments of a call, and what
-the sentence about it must name beside the line.
+A function makes each case: the exported program, the reference, the arguments of a call, and the
+words that the message about the departure must contain in addition to the line.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ X = torch.linspace(-2, 2, 8).reshape(2, 4)
 
 @dataclass(frozen=True)
 class Planted:
-    """A program, a reference that departs from it, and a call.
+    """A program, a reference that it departs from, and the arguments of a call.
 
     Attributes:
-        module: what the sentence names as the place, such as `blocks.1 (Block)`.
-        words: what else is in it.
+        module: the place that the message names, such as `blocks.1 (Block)`.
+        words: other text that the message must contain.
     """
 
     program: ExportedProgram
@@ -49,14 +49,14 @@ def planted(make: Callable[[], Planted]) -> Callable[[], Planted]:
 
 
 def planted_line(name: str) -> int:
-    """Return the number of the line that departs in a case."""
+    """Return the number of the line where a case departs."""
     lines = Path(__file__).read_text().splitlines()
     (number,) = [n for n, text in enumerate(lines, 1) if text.endswith(f"# planted: {name}")]
     return number
 
 
 class Model(nn.Module):
-    """Two blocks, a layer before and one after."""
+    """Two blocks between a first and a last layer."""
 
     def __init__(self, block: Callable[[], nn.Module]) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ def model(block: Callable[[], nn.Module]) -> Model:
 
 
 def case(block, kind, *words, between=lambda m: None):
-    """Export a model around a block; `between` then does something to the model."""
+    """Export a model around a block, then let `between` change the model, as the reference."""
     net = model(block)
     program = export(copy.deepcopy(net), (X,))
     between(net)
@@ -147,7 +147,7 @@ class HiddenHelperFlag(nn.Module):
 
 @planted
 def hidden_helper_flag():
-    """The program alone runs it, and knows no lines of helpers."""
+    """Only the program runs the branch, and it records no source lines of helpers."""
     return case(HiddenHelperFlag, "HiddenHelperFlag", "being exported")
 
 
@@ -172,7 +172,7 @@ def factor():
 
 
 class ShapeNumber(nn.Module):
-    """A number that is computed from a size, once."""
+    """A number computed from a size on the first call only."""
 
     def __init__(self):
         super().__init__()
@@ -250,7 +250,7 @@ def numpy_noise():
 
 
 class DataBranch(nn.Module):
-    """Tracing takes the other branch, since a traced tensor has no values."""
+    """A branch on data: tracing takes the other side, since a traced tensor has no values."""
 
     def forward(self, x):
         x = x.sin()
@@ -445,7 +445,7 @@ def counter():
 
 
 class CachedMask(nn.Module):
-    """A tensor that the first call makes and later calls reuse."""
+    """A tensor that the first call creates and later calls reuse."""
 
     def __init__(self):
         super().__init__()
@@ -517,7 +517,7 @@ def replaced():
 
 
 class State(nn.Module):
-    """The reference writes the state that the next call reads, and the program doesn't."""
+    """The reference writes the state that the next call reads; the program doesn't."""
 
     def __init__(self):
         super().__init__()
@@ -548,7 +548,7 @@ def early_return():
 
 
 class Switch(nn.Module):
-    """Another module takes the input, chosen by a flag in a property."""
+    """A flag in a property decides which module gets the input."""
 
     def __init__(self):
         super().__init__()
@@ -597,7 +597,7 @@ class Epsilon(nn.Module):
 
 @planted
 def epsilon():
-    """Too little to be told from rounding by the outputs."""
+    """The change is too small to tell from rounding by the outputs alone."""
 
     def change(net):
         net.blocks[1].eps = 1.1e-5
@@ -606,7 +606,7 @@ def epsilon():
 
 
 class Wrapper(nn.Module):
-    """A name with a prefix for all weights, as in a wrapper that is exported."""
+    """A wrapper that is exported, which prefixes the names of all weights."""
 
     def __init__(self, net):
         super().__init__()
@@ -646,7 +646,7 @@ def numpy_preprocessing():
 
 
 class Masked(nn.Module):
-    """The program adds what an argument's default says; the reference has another default."""
+    """The program adds an argument's default; the reference has another default."""
 
     def forward(self, x, scale: float = 1.0):
         if scale != 1.0:  # planted: default_argument
@@ -668,7 +668,7 @@ def default_argument():
 
 
 class Resized(nn.Module):
-    """Positions that were made for the length of the example."""
+    """Positions created for the length of the example."""
 
     def __init__(self):
         super().__init__()
@@ -700,7 +700,7 @@ def retyped():
 
 
 class Wide(nn.Module):
-    """Weights so large that their views aren't read again."""
+    """Weights so large that their views aren't read a second time."""
 
     def __init__(self):
         super().__init__()

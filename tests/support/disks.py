@@ -1,4 +1,4 @@
-"""Small disks in the place of folders, for one process and what it starts."""
+"""Small disks mounted over folders, for one process and its children."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NEW_MOUNTS = 0x00020000
 
 @cache
 def can_mount() -> bool:
-    """Return whether this process may mount in a namespace of its own."""
+    """Return whether this process may mount file systems in a new mount namespace."""
     probe = ["unshare", "--mount", "sh", "-c", "mount -t tmpfs none /mnt"]
     if shutil.which("unshare") is None:
         return False
@@ -26,15 +26,18 @@ def can_mount() -> bool:
 
 
 def mount_small(folder: Path, kilobytes: int) -> None:
-    """Put a small empty disk in the place of a folder, for this process alone."""
+    """Mount a small empty disk over a folder, visible to this process and its children only."""
     assert ctypes.CDLL(None).unshare(_NEW_MOUNTS) == 0
     disk = f"mount -t tmpfs -o size={kilobytes}k none {folder}"
     subprocess.run(f"mount --make-rprivate / && {disk}", shell=True, check=True)
 
 
 def in_small_disk(bench: Bench, place: str, kilobytes: int, *words: str) -> tuple[int, str]:
-    """Run doit with a small disk for temporary files, for `build/`, or for the whole workspace with
-    its store and temporary files; return its exit status and what it printed."""
+    """Run doit with a small disk; return its exit status and output.
+
+    The disk holds temporary files, `build/`, or the whole workspace with its store and temporary
+    files.
+    """
     temporary = bench.root / "tmp"
     places = {"temporary": temporary, "build": bench.root / "build", "workspace": bench.root}
     for folder in places.values():

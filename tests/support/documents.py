@@ -1,4 +1,4 @@
-"""A document that tells nothing of lines."""
+"""A document without line numbers."""
 
 from types import SimpleNamespace
 

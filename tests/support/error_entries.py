@@ -1,4 +1,4 @@
-"""Mistakes in a config, for the entries of tools/reference/errors.toml that have one."""
+"""Provokes the config mistakes that entries of tools/reference/errors.toml describe."""
 
 import shutil
 
@@ -18,7 +18,7 @@ def make_workspace(folder):
 
 
 def find_problems(folder, config):
-    """Return the lines of what is wrong with a config in such a workspace."""
+    """Return the messages about a config in such a workspace."""
     path = folder / "partition_configs" / f"{_PACKAGE}.yaml"
     path.write_text(config.lstrip(), encoding="utf-8")
     plan = Plan(Workspace(folder, Store(folder / ".store"), 1))

@@ -1,4 +1,4 @@
-"""Which messages of tools/reference/errors.toml a test provokes, and whether it did."""
+"""Records which messages of tools/reference/errors.toml a test must provoke, and whether it did."""
 
 import json
 import os
@@ -21,22 +21,24 @@ def _by_test():
 
 
 def find_expected(node):
-    """Return the messages that a test, by its pytest node, must provoke."""
+    """Return the messages that a test must provoke, given its pytest node."""
     by_test = _by_test()
     return [*by_test.get(node, ()), *by_test.get(node.partition("[")[0], ())] if node else []
 
 
 def is_like(text, message):
-    """Tell whether a text has a message, with … for anything."""
+    """Return whether a text contains a message, in which … matches anything."""
     pattern = ".*".join(map(re.escape, message.split("…")))
     return re.search(pattern, text, re.DOTALL) is not None
 
 
 @contextmanager
 def recorded_errors():
-    """Within the block, gather the texts of the errors that this process and its forks make, and of
-    the errors and warnings of other processes that this one shows; they are in the list that it
-    yields once the block has ended."""
+    """Yield a list that holds the texts of all errors made within the block, once it has ended.
+
+    It gathers the errors of this process and its forks, and the errors and warnings of other
+    processes that this process shows.
+    """
     texts = []
     show_error = error_codes.show_error
     originals = {kind: kind.__init__ for kind in (errors.PipelineError, errors.Problem)}

@@ -1,4 +1,4 @@
-"""The event stream of a workspace, each line of which is held against the documented schema."""
+"""The event stream of a workspace, with each line checked against the documented schema."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pipeline.report.stream import STREAM
 
 @cache
 def _validator() -> jsonschema.Draft202012Validator:
-    """The schema, without room for fields that it does not describe."""
+    """Return a validator that rejects fields missing from the schema."""
     schema = events_schema()
     for event in schema["discriminator"]["mapping"].values():
         form = schema["$defs"][event.rpartition("/")[2]]
@@ -32,7 +32,7 @@ def _close(schema: dict[str, Any]) -> None:
 
 
 def read_events(build: Path) -> list[dict[str, Any]]:
-    """Read the lines in a `build/` folder, all of which must be valid."""
+    """Return the events of a `build/` folder; each one must be valid."""
     text = (build / STREAM).read_text()
     assert text.endswith("\n")
     lines = [json.loads(line) for line in text.splitlines()]

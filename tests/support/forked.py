@@ -1,9 +1,9 @@
-"""doit in a fork of the test's process, in which torch and ExecuTorch are loaded already.
+"""doit in a fork of the test's process, which has torch and ExecuTorch loaded already.
 
-A started `doit` and its workers cost 15 CPU seconds of imports before they do anything. A fork has
-them for nothing, ends with all that it changed, and performs its actions itself, one after another.
-What is special about processes (kills, interrupts, what is imported, hash seeds, modules patched by
-`sitecustomize`) is tested in real ones: `Bench.process`.
+Starting `doit` and its workers costs 15 CPU seconds of imports before they do anything. A fork
+inherits the imports, discards all its changes when it ends, and performs its actions itself, one
+after another. Behavior that depends on separate processes (kills, interrupts, imports, hash seeds,
+modules patched by `sitecustomize`) is tested in real ones: `Bench.process`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.support.quick_torch import make_torch_quick
 
 @cache
 def warm_up() -> None:
-    """Load what builds need, and let XNNPACK export its pattern graphs, once for all forks."""
+    """Import what builds need and let XNNPACK export its pattern graphs, once for all forks."""
     import torch
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
     from executorch.exir import to_edge_transform_and_lower
@@ -47,7 +47,7 @@ def warm_up() -> None:
 
 @contextmanager
 def forked_workers() -> Iterator[None]:
-    """Let workers that joblib starts be forks of this process."""
+    """Make joblib start workers as forks of this process."""
     from joblib.externals.loky.backend import context
 
     warm_up()
@@ -66,11 +66,12 @@ def run_doit(
     timeout: float,
     prepare: Callable[[], None] = lambda: None,
 ) -> tuple[int, str]:
-    """Run `doit` in a folder with an environment; return its exit status and what it printed.
-    `prepare` changes the fork before anything of a build is done.
+    """Run `doit` in a folder with an environment; return its exit status and output.
+
+    `prepare` runs in the fork before the build starts.
 
     Raises:
-        TimeoutError: it took more than `timeout` seconds, and was killed.
+        TimeoutError: doit took more than `timeout` seconds and was killed.
     """
     warm_up()
     with tempfile.TemporaryFile() as printed:
@@ -85,7 +86,7 @@ def run_doit(
 
 
 def run_in_fork(action: Callable[[], object], log: Path) -> int:
-    """Run an action in a fork that prints to a file; return its exit status, 0 for success."""
+    """Run an action in a fork that prints to a file; return the wait status, 0 for success."""
     import torch
 
     sys.stdout.flush()
@@ -109,7 +110,7 @@ def run_in_fork(action: Callable[[], object], log: Path) -> int:
 
 
 def last_line(log: Path) -> str:
-    """Return the last line that says anything, else "crashed"."""
+    """Return the last line that isn't blank, or "crashed"."""
     lines = log.read_text(errors="replace").strip().splitlines()
     return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "crashed")
 
@@ -134,7 +135,7 @@ def _become_doit(
     output: int,
     prepare: Callable[[], None],
 ) -> None:
-    """Run doit in this process, a fork, and end it, whatever happens."""
+    """Turn this process, a fork, into doit, and end it whatever happens."""
     code = 99
     try:
         _print_to(output)
@@ -160,8 +161,8 @@ def _become_doit(
 
 
 def _print_to(output: int) -> None:
-    """Print to a file descriptor, by descriptors 1 and 2, which an action sends to its log."""
-    # pytest's streams too: doit holds what was sys.stdout when it was imported.
+    """Print to a file through descriptors 1 and 2, which an action redirects to its log."""
+    # Redirect pytest's streams too: doit keeps the sys.stdout that it saw when imported.
     for descriptor in {1, 2, sys.stdout.fileno(), sys.stderr.fileno()}:
         os.dup2(output, descriptor)
     sys.stdout = open(1, "w", closefd=False, buffering=1)  # noqa: SIM115
@@ -173,7 +174,7 @@ def _print_to(output: int) -> None:
 
 
 def use_no_workers() -> None:
-    """Let doit perform all actions in this process."""
+    """Make doit perform all actions in this process."""
     from pipeline.run import pool
     from pipeline.run.executors import local
 
@@ -182,7 +183,7 @@ def use_no_workers() -> None:
 
 
 class _PoolOfOne:
-    """Performs actions in this process."""
+    """A pool that performs actions in this process."""
 
     def __init__(self, workspace: Any, jobs: int, always: bool) -> None:
         from dataclasses import replace
@@ -192,7 +193,7 @@ class _PoolOfOne:
         self.jobs = 1
         self.idle_seconds = 0.0
         self._waiting: list[Any] = []
-        # A worker has not loaded it, and `inspect.getmodule` looks at the files of all modules.
+        # Workers haven't loaded it, and `inspect.getmodule` looks at the files of all modules.
         sys.modules.pop("dodo", None)
 
     def tell(self, stream: Any) -> None:

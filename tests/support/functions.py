@@ -1,4 +1,4 @@
-"""A backend that is nothing but a function, and a partitioner for it."""
+"""A backend that is just a preprocess function, and a partitioner for it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ calls: list[list[str]] = []
 
 
 def preprocess(program, compile_specs):
-    """The names of the operators and the compile specs, as text."""
+    """Return the names of the operators and the compile specs as text."""
     operators = [n.target.__name__ for n in program.graph.nodes if n.op == "call_function"]
     calls.append(operators)
     lines = [*operators, *(f"{each.key}={each.value!r}" for each in compile_specs)]
@@ -28,7 +28,7 @@ def nothing(program, compile_specs):
 
 
 class Linears(Partitioner):
-    """Each linear layer to a partition of its own."""
+    """A partitioner that gives each linear layer a partition."""
 
     def __init__(self, backend_id: str = BACKEND_ID, *specs: CompileSpec) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ def entry(function="tests.support.functions:preprocess", facts=None, **preproces
 
 
 def payloads(program):
-    """Of every delegate of the outermost graph, in their order."""
+    """Return the payloads of the outermost graph's delegates, in order."""
     modules = program.graph_module._modules.values()
     return [m.processed_bytes for m in modules if hasattr(m, "processed_bytes")]
 

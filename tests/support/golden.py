@@ -1,6 +1,6 @@
-"""Golden files of every format of report, rendered from the records in `tests/data/reports`.
+"""Golden files of every report format, rendered from the records in `tests/data/reports`.
 
-`python -m tests.support.golden` writes `tests/data/golden` anew; look at the difference then.
+`python -m tests.support.golden` rewrites `tests/data/golden`; review the diff afterwards.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def timeline() -> dict[str, Any]:
 
 
 def entries() -> list[Any]:
-    """All records, a package that could not be built, and one that was not validated."""
+    """Return all records, a package that could not be built, and one that was not validated."""
     from pipeline.report.render import Entry
 
     error = "compile forward: unknown compile option 'force_fp15'; did you mean 'force_fp16'?"
@@ -33,14 +33,14 @@ def entries() -> list[Any]:
 
 
 def sources() -> dict[str, str]:
-    """A model that does not change with the repository's."""
+    """Return the sources of a model that doesn't change when the repository's models do."""
     lines = [f"line {number}" for number in range(1, 121)]
     lines[33] = "        attended = scaled_dot_product_attention(query, key, value)"
     return {"models/seq2seq.py": "\n".join(lines) + "\n"}
 
 
 def rendered() -> dict[str, bytes]:
-    """All files by the name of their golden one."""
+    """Return the content of each rendered file, keyed by the name of its golden file."""
     from pipeline.report.render import render, render_all
 
     made = {}

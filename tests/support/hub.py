@@ -1,4 +1,4 @@
-"""A hub of models on loopback: what huggingface_hub asks of one, of a folder's files."""
+"""A model hub on loopback that serves a folder's files to huggingface_hub."""
 
 import hashlib
 import json
@@ -8,16 +8,16 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
 
 NAME, COMMIT = "team/tiny", "c0ffee" + "0" * 34
-LARGE = (".safetensors", ".bin")  # what a hub keeps by its SHA-256
+LARGE = (".safetensors", ".bin")  # files that a hub identifies by SHA-256
 
 
 class Hub:
-    """The files of one model, as bytes by name, and what it was asked.
+    """The files of one model, as bytes keyed by name, and the requests received.
 
     Attributes:
-        status: answered to all requests in place of content, with an error code of a hub.
-        cut: names of files of which half is sent.
-        forged: names of files that get other content than their digest says.
+        status: answered to all requests in place of content, with the hub's error code `code`.
+        cut: names of files of which only half is sent.
+        forged: names of files whose content doesn't match their digest.
     """
 
     def __init__(self, files):

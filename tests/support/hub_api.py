@@ -1,6 +1,9 @@
-"""A stand-in for the API of Hugging Face's hub, as far as `HfFileSystem` calls it for one
-repository of models: listings, downloads by range, and commits of small files and of LFS objects.
-No Xet, no tokens, no buckets, no history; what the real hub refuses beside that, it takes."""
+"""A stand-in for the part of Hugging Face's hub API that `HfFileSystem` calls.
+
+It serves one repository of models: listings, downloads by range, and commits of small files and of
+LFS objects. It knows no Xet, tokens, buckets or history, and accepts anything else that the real
+hub would refuse.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +22,14 @@ from urllib.parse import unquote, urlsplit
 from tests.support.sites import Site
 
 REPOSITORY = "org/model"
-_LARGE = 10_000_000  # bytes from which the hub wants LFS for any file
-_LFS = (".pte", ".ptd")  # as a .gitattributes of a repository has it
+_LARGE = 10_000_000  # bytes; the hub requires LFS for any file of this size or more
+_LFS = (".pte", ".ptd")  # suffixes, as listed in a repository's .gitattributes
 
 
 @dataclass
 class _Files:
     by_path: dict[str, bytes] = field(default_factory=dict)
-    objects: dict[str, bytes] = field(default_factory=dict)  # of LFS, by SHA-256
+    objects: dict[str, bytes] = field(default_factory=dict)  # LFS objects, keyed by SHA-256
     commits: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -155,7 +158,7 @@ _ROUTES = (
 
 @contextmanager
 def serve_hub() -> Iterator[Site]:
-    """A stand-in for the hub on loopback, with one empty repository."""
+    """Serve a stand-in for the hub on loopback, with one empty repository."""
     handler = type("OfThisTest", (_Handler,), {"files": _Files()})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True

@@ -1,4 +1,4 @@
-"""The oracle: what a user writes today, all methods of a package in one call of ExecuTorch's."""
+"""The oracle: today's user code, which lowers all methods of a package in one ExecuTorch call."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _joint_call(plan: Plan, package: str) -> ExecutorchProgramManager:
     config, sources, store = plan.config(package), plan.methods(package), plan.workspace.store
     programs = {name: load_program(m.archive, m.entry) for name, m in sources.items()}
     if any(backend.name == "mlx" for backend in config.backends(methods)):
-        # It names its data by a hash of the program's text, in which files and lines stand.
+        # MLX names its data by a hash of the program's text, which contains files and lines.
         for program in programs.values():
             for module in program.graph_module.modules():
                 for node in module.graph.nodes if isinstance(module, GraphModule) else ():
@@ -53,7 +53,7 @@ def _joint_call(plan: Plan, package: str) -> ExecutorchProgramManager:
         for name in programs
     }
     used = {b.backend_id: b for b in config.backends(methods)}.values()
-    # ExecuTorch knows classes only. They live as long as this call.
+    # ExecuTorch knows classes only. These live as long as this call.
     classes = [_as_class(b) for b in used if b.preprocessing.function]
     with ExitStack() as contexts:
         for backend in used:
@@ -94,6 +94,6 @@ def _joint_call(plan: Plan, package: str) -> ExecutorchProgramManager:
 
 
 def _as_class(backend: Backend) -> type[BackendDetails]:
-    """A backend that is a preprocess function and no more, as ExecuTorch wants it."""
+    """Return the class that ExecuTorch expects for a backend that is only a preprocess function."""
     function = staticmethod(preprocess_function(backend.backend_id))
     return type(backend.backend_id, (BackendDetails,), {"preprocess": function})

@@ -1,4 +1,4 @@
-"""Pairs of keys, as `openssl` makes them."""
+"""Key pairs in the form that `openssl` writes."""
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import (
@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 
 def write_keys(folder):
-    """Write a pair of keys; return the private one's path and the public one's."""
+    """Write a key pair; return the paths of the private and the public key."""
     folder.mkdir(exist_ok=True)
     private = Ed25519PrivateKey.generate()
     pem = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())

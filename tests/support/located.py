@@ -1,4 +1,4 @@
-"""Packages made in memory with what is known of how they were made, and damaged on purpose."""
+"""Packages built in memory, along with how they were made, and damaged on purpose."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Built:
     origins: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
 
     def evidence(self, pte: bytes | None = None, **limits: Any) -> Evidence:
-        """Of the package, or of a damaged one."""
+        """Return the evidence for the package, or for a damaged copy of it."""
         settings = ValidateConfig(**{"atol": 1e-5, "rtol": 1e-5} | limits)
         return Evidence(
             files=PackageFiles("small.pte", pte or self.pte),
@@ -80,9 +80,11 @@ def build(
     calibration: Sequence[InputSet] = (),
     emit_config: Mapping[str, Any] | None = None,
 ) -> Built:
-    """Args:
-    quantizers: specs by method.
-    emit_config: as `emit:` of a config.
+    """Build a package in memory.
+
+    Args:
+        quantizers: specs, keyed by method.
+        emit_config: the fields of `emit:` in a config.
     """
     lowered = dict(sources)
     made_of = {}
@@ -97,7 +99,7 @@ def build(
 
 
 def opened(pte: bytes) -> PTEFile:
-    """To be changed, and then `written`."""
+    """Return a copy of a package that a test can change and pass to `written`."""
     return copy.deepcopy(deserialize_pte_binary(pte))
 
 

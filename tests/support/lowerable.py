@@ -1,8 +1,8 @@
-"""What every backend of the catalogue that can lower here is held to, on one small model.
+"""Checks on one small model that hold for every backend that can lower on this machine.
 
-`bench_for` makes a workspace of the test's own; the `check_` functions ask of a package that `doit`
-built there what all packages promise. A backend's own test file says with which options, and what
-of it can't be kept.
+`bench_for` makes a workspace for a test. The `check_` functions verify what every package promises,
+on a package that `doit` built there. Each backend's test file picks the options, and skips the
+promises that the backend can't keep.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.support.bench import REPOSITORY, Bench
 from tests.support.resident import run_python
 
 # Convolutions, a linear layer and pointwise operators, in two methods that share a trunk. Every
-# backend of the catalogue takes most of it.
+# backend of the catalogue takes most of them.
 MODEL = '''
 """A convolutional trunk with a head."""
 
@@ -91,7 +91,7 @@ _ONE = textwrap.dedent(
 
 
 class OneProcess(Bench):
-    """A bench whose doit is a process without workers: for plugins, which a fork would not see."""
+    """A bench that runs doit in a new process without workers: a fork would not see plugins."""
 
     def doit(self, *arguments: str, timeout: float = 300, **environment: str) -> int:
         return self.process(*arguments, timeout=timeout, **environment)
@@ -101,8 +101,10 @@ class OneProcess(Bench):
 
 
 def bench_for(root: Path, configs: dict[str, dict[str, Any]], kind: type[Bench] = Bench) -> Bench:
-    """A workspace with the model `small` and these configs, package name to content but for
-    `model`."""
+    """Make a workspace with the model `small` and these configs.
+
+    `configs` maps each package name to its config without `model`.
+    """
     (root / "models").mkdir(parents=True)
     (root / "partition_configs").mkdir()
     (root / "dodo.py").write_text("from pipeline.tasks import *\n")
@@ -114,7 +116,7 @@ def bench_for(root: Path, configs: dict[str, dict[str, Any]], kind: type[Bench] 
 
 
 def both(**method: Any) -> dict[str, Any]:
-    """A config that says the same of both methods."""
+    """Return a config with the same settings for both methods."""
     return {"methods": {"features": method, "classify": method}}
 
 
@@ -123,7 +125,7 @@ def manifest_of(bench: Bench, package: str) -> dict[str, Any]:
 
 
 def check_delegated(bench: Bench, package: str, backend_id: str, least: float) -> None:
-    """Of every method at least this share of nodes, 0 to 1, is delegated, and to this backend."""
+    """Check that this backend takes at least this share (0 to 1) of each method's nodes."""
     for name, facts in manifest_of(bench, package)["methods"].items():
         counts = facts["delegation"]
         assert backend_id in counts["partitions"], (name, counts)
@@ -160,8 +162,10 @@ _AGAIN = textwrap.dedent(
 
 
 def check_same_bytes(bench: Bench, joint: Collection[str], *others: str) -> None:
-    """Check the files against those of a process of its own, with another hash seed: a build
-    without any cache, of all these packages, and ExecuTorch's joint call, of the first ones."""
+    """Check the files against a build without a cache, in another process with another hash seed.
+
+    The first packages are also checked against ExecuTorch's joint call.
+    """
     packages = (*joint, *others)
     before = {package: bench.bytes_of(package, f"{package}.pte") for package in packages}
     folders = str(bench.root), str(REPOSITORY)
@@ -176,7 +180,7 @@ def check_same_bytes(bench: Bench, joint: Collection[str], *others: str) -> None
 
 
 def check_fresh_checkout_hits(bench: Bench, root: Path, *packages: str) -> None:
-    """Another checkout takes everything from the store, and compiles nothing."""
+    """Check that another checkout takes everything from the store and compiles nothing."""
     other = bench_for(root, {})
     shutil.copytree(bench.root / "models", other.root / "models", dirs_exist_ok=True)
     for package in packages:
@@ -193,7 +197,7 @@ def check_fresh_checkout_hits(bench: Bench, root: Path, *packages: str) -> None:
 
 
 def check_ran(bench: Bench, package: str) -> None:
-    """Validation executed every method."""
+    """Check that validation executed every method."""
     record = json.loads(bench.bytes_of(package, "report.json"))
     programs = [m for m in record["methods"] if m["kind"] == "program"]
     assert record["ok"] and programs
@@ -201,7 +205,7 @@ def check_ran(bench: Bench, package: str) -> None:
 
 
 def check_not_run(bench: Bench, package: str, why: str) -> None:
-    """Validation compared what every method declares, and says why it ran none."""
+    """Check that validation compared every method's declarations, and says why it ran none."""
     record = json.loads(bench.bytes_of(package, "report.json"))
     programs = [m for m in record["methods"] if m["kind"] == "program"]
     assert record["ok"] and programs

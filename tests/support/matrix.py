@@ -1,4 +1,4 @@
-"""Matrices of like tests: by default a few, a sample in the slow tests, the rest in a release."""
+"""Test matrices: a few cases by default, a sample in the slow tests, the rest before a release."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 def in_tiers(
     values: Iterable[Any], slow: Collection[Any], quick: Collection[Any] = ()
 ) -> list[Any]:
-    """Return the values as parameters of a test. Those that neither name are for a release.
+    """Return the values as test parameters; values in neither list run only before a release.
 
     Raises:
-        ValueError: something is named that is not among the values.
+        ValueError: `slow` or `quick` names something that isn't among the values.
     """
     matrix = list(values)
     if missing := [value for value in (*slow, *quick) if value not in matrix]:

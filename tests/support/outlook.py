@@ -1,8 +1,8 @@
-"""A pool's word on actions under way, without a pool."""
+"""Progress of running actions, as a pool reports it, without a pool."""
 
 
 class Outlook:
-    """Says how far methods are, by their names, and that each took so many seconds before."""
+    """Reports a status per method name, and the same earlier duration for every action."""
 
     def __init__(self, statuses, seconds, jobs=1, selected=(), events=()):
         self.jobs = jobs

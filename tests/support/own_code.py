@@ -1,4 +1,4 @@
-"""The code units of keys, were our own files others."""
+"""The code digests of keys, as if the pipeline's files had changed."""
 
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -15,12 +15,12 @@ BASE = Path(pipeline.__file__).parents[1]
 
 @cache
 def read_own_digests() -> Mapping[str, str]:
-    """Return the digests of our own files by path."""
+    """Return the digests of the pipeline's files, keyed by path."""
     return hash_own_files(BASE)
 
 
 def read_codes(kinds: Iterable[str], *changed: str) -> dict[str, str]:
-    """Return the code of each kind of key, as if some files had another content."""
+    """Return the code digest of each kind of key, as if the `changed` files had other content."""
     digests = {**read_own_digests(), **dict.fromkeys(changed, "changed")}
     assert digests.keys() == read_own_digests().keys()
     with pytest.MonkeyPatch.context() as patch:

@@ -1,4 +1,4 @@
-"""Packages of a few methods, compiled apart and linked as a build does it, without the build."""
+"""Packages of a few methods, compiled separately and linked as in a build, but without one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.linking import link
 
 @dataclass
 class Compiled:
-    """The object of a method, and what compile tells of its constants, through JSON."""
+    """The object of a method and the record of its constants, after a round trip through JSON."""
 
     method: MethodObject
     constants: Mapping[str, Any]
@@ -31,7 +31,7 @@ class Compiled:
 
 @dataclass
 class Packed:
-    """The files of a package, and what compile tells of each method."""
+    """The files of a package, and the record of each method's constants."""
 
     files: dict[str, Path]
     constants: dict[str, Any]
@@ -44,7 +44,7 @@ class Packed:
 def compiled(
     store: Store, name: str, program: ExportedProgram, partitioners: Any, **settings: Any
 ) -> Compiled:
-    """`settings` are those of `emit` in a config."""
+    """Compile a method; `settings` are the fields of `emit` in a config."""
     lowered = lower({name: program}, {name: partitioners})
     told = json.loads(json.dumps(describe_constants(program, lowered.exported_program(name))))
     return Compiled(make_object(emit(lowered, EmitConfig(**settings)), store), told)

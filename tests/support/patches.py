@@ -1,4 +1,4 @@
-"""Modules of other packages, changed when the processes of a build import them."""
+"""Patches of third-party modules, applied when the processes of a build import them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ PREPROCESS = f"{XNNPACK}.xnnpack_preprocess"
 
 
 def patched(folder: Path, module: str, patch: str) -> dict[str, str]:
-    """The environment in which `patch` runs at the end of a module. `folder` is for its files."""
+    """Return an environment in which `patch` runs at the end of a module.
+
+    The hook that applies it is written to `folder`.
+    """
     (folder / "patches").mkdir()
     (folder / "patches" / "sitecustomize.py").write_text(_SITECUSTOMIZE)
     return {
@@ -39,5 +42,5 @@ def patched(folder: Path, module: str, patch: str) -> dict[str, str]:
 
 
 def python_path(first: Path) -> str:
-    """The PYTHONPATH of this process, after another folder."""
+    """Return this process's PYTHONPATH with another folder in front."""
     return os.pathsep.join(filter(None, [str(first), os.environ.get("PYTHONPATH")]))

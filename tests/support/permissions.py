@@ -1,4 +1,4 @@
-"""Processes that obey permissions, as those of users do: root's don't."""
+"""Makes processes obey file permissions, as users' processes do and root's don't."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-_VERSION = 0x20080522  # of the structures of capset(2)
+_VERSION = 0x20080522  # version of the structures of capset(2)
 
 
 def obey_permissions() -> None:
-    """Drop all capabilities of this process; of root's, files that only root may write stay so."""
+    """Drop all capabilities of this process, so that even root can't write to read-only files."""
     header = (ctypes.c_uint32 * 2)(_VERSION, 0)
     none = (ctypes.c_uint32 * 6)()
     if ctypes.CDLL(None, use_errno=True).capset(header, none) != 0:
@@ -21,7 +21,7 @@ def obey_permissions() -> None:
 
 @contextmanager
 def mode(folders: list[Path], bits: int) -> Iterator[None]:
-    """Give folders these permissions while the context lasts."""
+    """Give folders these permissions within the context."""
     before = [folder.stat().st_mode for folder in folders]
     for folder in folders:
         os.chmod(folder, bits)
@@ -33,6 +33,6 @@ def mode(folders: list[Path], bits: int) -> Iterator[None]:
 
 
 def folders_of(root: Path) -> list[Path]:
-    """Return a folder and all below it, the deepest first."""
+    """Return a folder and all folders below it, deepest first."""
     below = [path for path in root.rglob("*") if path.is_dir()]
     return [*sorted(below, reverse=True), root]

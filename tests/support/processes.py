@@ -1,4 +1,4 @@
-"""Processes of a build, seen from outside, and waiting for what they do."""
+"""Observes the processes of a build from outside, and waits for them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def descendants(pid: int) -> set[int]:
-    """The living children of a process, and theirs."""
+    """Return the ids of all living descendants of a process."""
     found: set[int] = set()
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -48,7 +48,7 @@ def wait_for(condition: Callable[[], bool], within: float = 120) -> None:
 
 
 def has_open(pid: int, path: Path) -> bool:
-    """A descriptor that the process closes meanwhile is not this file."""
+    """Return whether a process has a file open; descriptors closed meanwhile don't count."""
     try:
         descriptors = os.listdir(f"/proc/{pid}/fd")
     except OSError:

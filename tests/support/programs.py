@@ -1,4 +1,4 @@
-"""Small programs that between them hold what linking must get right."""
+"""Small programs that together cover what linking must get right."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch.export import Dim, ExportedProgram, export
 
 
 class Shared(torch.nn.Module):
-    """Weights and a state that several methods share."""
+    """Weights and state that several methods share."""
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Plain(Method):
 
 
 class Stateful(Method):
-    """Two mutable buffers, one of which starts at a value that must be kept."""
+    """A method with two mutable buffers, one of which has an initial value that must be kept."""
 
     def forward(self, x):
         self.shared.cache.add_(self.shared.first(x).sum(0))
@@ -47,7 +47,7 @@ class Branching(Method):
 
 
 def shared_programs(dynamic: bool = True, seed: int = 0) -> dict[str, ExportedProgram]:
-    """Methods in an order that is not that of their names."""
+    """Export the methods, in an order that isn't alphabetical."""
     shared = Shared(seed).eval().requires_grad_(False)
     shapes = ({0: Dim("rows", min=2, max=16)},) if dynamic else None
     return {

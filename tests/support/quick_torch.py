@@ -1,5 +1,8 @@
-"""Lowering and quantizing without what torch does again and again for nothing: two fifths of the
-time of a small program, nine tenths of quantizing one. What they compute is the same."""
+"""Lowers and quantizes without work that torch repeats needlessly.
+
+That work is two fifths of the time of lowering a small program, and nine tenths of the time of
+quantizing one. The results are the same.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,11 @@ _QUICK = ("_collect_all_valid_cia_ops", "_override_composite_implicit_decomp", "
 
 
 def make_torch_quick() -> None:
-    """Mend, in this process and its forks, three functions that each lowering calls a few times, as
-    workers do, and one of quantizing; the others stay as they are, for oracles."""
+    """Speed up four functions of torch in this process and its forks, as workers do.
+
+    Each lowering calls three of them a few times; the fourth is for quantizing. Other patches are
+    left out, for the sake of oracles.
+    """
     from torchao.quantization.pt2e import utils
 
     from pipeline.features.speedups.patches import PATCHES
@@ -24,12 +30,12 @@ def make_torch_quick() -> None:
     for patch in PATCHES:
         if patch.name in _QUICK and patch.is_known:
             _replace(patch.owner, patch.name, patch.make(patch.original))
-    # Not by `quantizing_patches`, which loads XNNPACK's modules: tests patch these as they load.
+    # Not with `quantizing_patches`, which loads XNNPACK's modules: tests patch these as they load.
     _replace(utils, "torch", make_torch(utils.torch))
 
 
 def make_torch_its_own() -> None:
-    """Undo it in this process, which thereby runs no code of this pipeline: for oracles."""
+    """Undo the patches in this process, so that it runs no code of the pipeline: for oracles."""
     for owner, name, original in _replaced:
         setattr(owner, name, original)
 

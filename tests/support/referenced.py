@@ -1,4 +1,4 @@
-"""Exported programs beside their references, judged as a build does it."""
+"""Exported programs and their references, judged as in a build."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def record(
     programs: Mapping[str, ExportedProgram],
     examples: Mapping[str, list[Any]] | None = None,
 ) -> dict[str, Recording]:
-    """Record references on the arguments of the exports, or on the given ones."""
+    """Record references on `examples`, or on the arguments of the exports."""
     sets: dict[str, Sequence[InputSet]] = {}
     for name, program in programs.items():
         given = (examples or {}).get(name, [program.example_inputs])
@@ -40,7 +40,7 @@ def judge(
     is_random: bool = False,
     settings: Mapping[str, Any] | None = None,
 ) -> dict[str, MethodValidation]:
-    """Judge recordings as a validation with such settings does."""
+    """Judge recordings as validation does with these settings."""
     config = ValidateConfig(random=is_random, **(settings or {}))
     results = {}
     for name, recording in recordings.items():

@@ -1,4 +1,4 @@
-"""A module of which every backend leaves something, and what its partitioner says of it."""
+"""A module that no backend takes as a whole, and the reasons that partitioners give."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pipeline.config.edge import EdgeConfig
 
 
 class Refused(torch.nn.Module):
-    """What backends lack, what they lack in this form, and a dtype that they don't have."""
+    """Operators that backends lack, or support only in another form, and an unsupported dtype."""
 
     def forward(self, x):  # type: ignore[no-untyped-def]
         y = torch.exp(x)
@@ -24,7 +24,7 @@ class Refused(torch.nn.Module):
 
 
 def left_by(backend: str, **options: Any) -> dict[str, str]:
-    """Why a backend's partitioner leaves operators of the module; the rest is delegated."""
+    """Return the reason why a backend leaves each operator that it doesn't delegate."""
     spec = PartitionerSpec(name=backend, options=BACKENDS[backend].options(**options))
     program = torch.export.export(Refused(), (torch.ones(3, 8),))
     operators = edge_operators([spec.backend])

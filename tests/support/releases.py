@@ -1,4 +1,4 @@
-"""What tests need to know of the installed release of ExecuTorch."""
+"""Facts about the installed ExecuTorch release that tests need."""
 
 import pytest
 
@@ -8,6 +8,6 @@ MINOR = installed_release().minor
 
 
 def fixed_in(*minor):
-    """Skip a test of a fault that ExecuTorch no longer has."""
+    """Skip a test of a bug that ExecuTorch has fixed."""
     version = ".".join(map(str, minor))
     return pytest.mark.skipif(minor <= MINOR, reason=f"ExecuTorch {version} has it right")

@@ -1,10 +1,11 @@
-"""Python started in forks of a resident process, in which torch and ExecuTorch are loaded already.
+"""Python run in forks of a resident process that has torch and ExecuTorch loaded already.
 
-A started `doit` and each of its workers take 4 CPU seconds to import them. A fork of the resident
-process has them, and imports all else anew: the pipeline, plugins, `sitecustomize`, what that
-patches. There is one for each value of the variables that are read while they are loaded. Workers
-of a fork are its forks, by joblib's own means. What is special about the start of processes (kills,
-what is imported, threads) is tested in real ones.
+Starting `doit` and each of its workers costs 4 CPU seconds of imports. A fork of the resident
+process inherits those, and imports the rest afresh: the pipeline, plugins, `sitecustomize` and
+whatever that patches. There is one resident process for each combination of the variables that
+Python and torch read while loading. Workers of a fork are in turn its forks, through joblib's start
+method. Behavior that depends on how processes start (kills, imports, threads) is tested in real
+ones.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-AT_START = ("PYTHONHASHSEED", "ONEDNN_MAX_CPU_ISA")  # what Python and torch read as they are loaded
+AT_START = ("PYTHONHASHSEED", "ONEDNN_MAX_CPU_ISA")  # Python and torch read them on loading
 
 
 def run_python(
@@ -37,13 +38,13 @@ def run_python(
     timeout: float = 300,
     merged: bool = False,
 ) -> subprocess.CompletedProcess[str]:
-    """Run `python ARGUMENTS` (`-c CODE`, `-m MODULE` or `SCRIPT`, and more words) to its end.
+    """Run `python ARGUMENTS` (`-c CODE`, `-m MODULE` or `SCRIPT`, then more words) until it ends.
 
     Args:
-        merged: put what it writes to its standard error into `stdout`, too.
+        merged: add standard error to `stdout`.
 
     Raises:
-        TimeoutError: it took more than `timeout` seconds, and was killed.
+        TimeoutError: it took more than `timeout` seconds and was killed.
     """
     given = dict(os.environ if env is None else env)
     with tempfile.NamedTemporaryFile() as output, tempfile.NamedTemporaryFile() as errors:
@@ -63,7 +64,7 @@ def run_python(
 
 @cache
 def _resident(*values: str | None) -> Any:
-    """Start the process; it ends with the one that asks, whose end of the pipe it reads."""
+    """Start a resident process, which ends when this process closes its end of the pipe."""
     left_out = ("PYTHONPATH", *AT_START)
     environment = {name: v for name, v in os.environ.items() if name not in left_out}
     return subprocess.Popen(
@@ -98,7 +99,7 @@ def _serve() -> None:
 
 
 def _end(function: Any, *arguments: Any) -> NoReturn:
-    """Call a function and end this fork as Python ends, but for the clearing of all modules."""
+    """Call a function and end this fork as Python would, except that no modules are cleared."""
     code = 1
     try:
         function(*arguments)
@@ -128,7 +129,7 @@ def _wait(child: int, timeout: float) -> int | None:
 
 
 def _become(arguments: Any, folder: str, environment: dict[str, str], streams: Any) -> None:
-    """Be, in a fork, what a new Python with these arguments would be."""
+    """Turn this fork into what a new Python with these arguments would be."""
     os.setpgid(0, 0)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for number, path in enumerate(streams, 1):

@@ -1,4 +1,4 @@
-"""Signatures of programs as packages record them."""
+"""Signatures of programs, as packages record them."""
 
 import json
 
@@ -7,5 +7,5 @@ from pipeline.program.recorded_signature import record_signature
 
 
 def make_method_spec(program, reexported=False):
-    """The signature of a program, read from its record."""
+    """Return the signature of a program, read from its record."""
     return read_signature(json.loads(json.dumps(record_signature(program, reexported))))

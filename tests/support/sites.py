@@ -1,5 +1,8 @@
-"""Places where a remote tier is: a folder, and real servers on loopback: of S3, of WebDAV, of plain
-HTTP with PUT, and emulators of Google's and Azure's storage."""
+"""Locations of a remote cache: a folder, or a real server or emulator on loopback.
+
+The servers speak S3, WebDAV and plain HTTP with PUT; the emulators stand in for Google's and
+Azure's storage.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +28,10 @@ from pipeline.features.remote.remote import Remote, RemoteSettings
 
 @dataclass
 class Site:
-    """Where remotes are, seen as by someone else who can write there: to `folder`, if a server on
-    loopback has one."""
+    """The location of a remote, as another party with write access sees it.
+
+    That party writes to `folder` if a server on loopback has one.
+    """
 
     url: str
     options: dict[str, Any] = field(default_factory=dict)
@@ -64,7 +69,7 @@ class Site:
 
 
 def read_body(handler: BaseHTTPRequestHandler) -> Iterator[bytes]:
-    """Yield the pieces of a request's body, whether its length was said or it comes in chunks."""
+    """Yield the pieces of a request's body, sent with a length or in chunks."""
     if handler.headers.get("Transfer-Encoding") != "chunked":
         yield handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
         return
@@ -75,7 +80,7 @@ def read_body(handler: BaseHTTPRequestHandler) -> Iterator[bytes]:
 
 
 class PutHandler(SimpleHTTPRequestHandler):
-    """What nginx does with `dav_methods PUT; create_full_put_path on;`."""
+    """A handler that acts like nginx with `dav_methods PUT; create_full_put_path on;`."""
 
     protocol_version = "HTTP/1.1"
 
@@ -96,7 +101,7 @@ class PutHandler(SimpleHTTPRequestHandler):
 
 @contextmanager
 def serve_put(folder: Path, handler: type = PutHandler) -> Iterator[Site]:
-    """A server of plain HTTP that takes PUT, on loopback."""
+    """Serve a folder on loopback over plain HTTP that accepts PUT."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=str(folder)))
     with _running(server.serve_forever, server.shutdown):
         yield Site(f"http://127.0.0.1:{server.server_port}/team", {}, f"{folder.as_uri()}/team")
@@ -105,7 +110,7 @@ def serve_put(folder: Path, handler: type = PutHandler) -> Iterator[Site]:
 
 @contextmanager
 def serve_webdav(folder: Path) -> Iterator[Site]:
-    """A WebDAV server on loopback, WsgiDAV."""
+    """Serve a folder on loopback over WebDAV, with WsgiDAV."""
     from cheroot.wsgi import Server
     from wsgidav.wsgidav_app import WsgiDAVApp
 
@@ -124,7 +129,7 @@ def serve_webdav(folder: Path) -> Iterator[Site]:
 
 @contextmanager
 def serve_gcs(bucket: str) -> Iterator[Site]:
-    """An emulator of Google's storage on loopback, gcp-storage-emulator, which speaks no gRPC."""
+    """Run gcp-storage-emulator, an emulator of Google's storage without gRPC, on loopback."""
     from gcp_storage_emulator.server import create_server
 
     server = create_server("127.0.0.1", 0, in_memory=True, default_bucket=bucket)
@@ -139,14 +144,16 @@ def serve_gcs(bucket: str) -> Iterator[Site]:
 
 @contextmanager
 def serve_azure(container: str) -> Iterator[Site]:
-    """Azurite, the emulator of Azure's storage of its maintainers, on loopback: `azurite-blob` of
-    the npm package `azurite`."""
+    """Run Azurite, the official emulator of Azure's storage, on loopback.
+
+    It is `azurite-blob` of the npm package `azurite`.
+    """
     from azure.storage.blob import BlobServiceClient
 
     key = base64.b64encode(secrets.token_bytes(64)).decode()
     command = ["azurite-blob", "--inMemoryPersistence", "--blobPort", "0", "--silent"]
     command.append("--disableTelemetry")
-    command.append("--skipApiVersionCheck")  # azure-storage-blob is ahead of it at times
+    command.append("--skipApiVersionCheck")  # azure-storage-blob is sometimes newer
     environment = {**os.environ, "AZURITE_ACCOUNTS": f"test:{key}"}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as server:
         try:
@@ -161,7 +168,7 @@ def serve_azure(container: str) -> Iterator[Site]:
             yield Site(f"abfs://{container}/team", {"connection_string": connection})
         finally:
             server.terminate()
-            server.communicate()  # what it says when it ends, or it fails for a closed pipe
+            server.communicate()  # read its last output, since a closed pipe would make it fail
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-# Another `perform` for worker processes, and neither torch nor ExecuTorch.
+# Replaces `perform` in worker processes, and keeps torch and ExecuTorch out.
 PREPARE = """
 STANDS_IN = {
     "pipeline.run.perform": "performs",
@@ -93,9 +93,9 @@ def run_stand_in(
     """Run actions in a pool; return the error, the stage and the peak in bytes of each.
 
     Args:
-        perform: the text of a module with `perform` and `runs_user_code`.
-        actions: kind, package and inputs of each; packages differ.
-        before: a command that runs the one that follows it.
+        perform: the source of a module with `perform` and `runs_user_code`.
+        actions: kind, package and inputs of each action; no two share a package.
+        before: a command that wraps the command that follows it.
     """
     (folder / "performs.py").write_text(perform)
     (folder / "counts.py").write_text(COUNTS)

@@ -1,4 +1,4 @@
-"""A workspace of a team, as text files, and what a build of it must give: made from nothing."""
+"""A team's workspace as text files, and the packages that a build from scratch makes of it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import torch
 
 from tests.support.bench import Bench
 
-Files = dict[str, str]  # of a workspace, by path
+Files = dict[str, str]  # a workspace's files, keyed by path
 VERSIONS = ("1", "2", "3")
-LIE = "9"  # what a liar puts in the place of a version
+LIE = "9"  # a forged version or seed
 MODELS = ("trained", "exported")
 
 
 class Added(torch.nn.Module):
-    """Adds a number, by which a test tells which version a package was built from."""
+    """A module that adds a number, which identifies the version that a package was built from."""
 
     def __init__(self, number):
         super().__init__()
@@ -79,7 +79,7 @@ BASE = "constant_methods: {{get_base: {base}}}\n"
 
 @dataclass(frozen=True)
 class Package:
-    """A config: its model, which may be none that there is, a constant, and a comment."""
+    """A config: its model (possibly one that doesn't exist), a constant, and a comment."""
 
     model: str = "trained"
     constant: int = 0
@@ -88,8 +88,10 @@ class Package:
 
 @dataclass(frozen=True)
 class Sources:
-    """All that stands in a checkout and that people edit. Without `tasks`, nothing of the team's
-    own makes `models/trained.pt2` and `data/seed`."""
+    """Everything in a checkout that people edit.
+
+    If `tasks` is off, no task of the team makes `models/trained.pt2` and `data/seed`.
+    """
 
     packages: Mapping[str, Package]
     version: str = "1"
@@ -110,7 +112,7 @@ class Sources:
         return files
 
     def number(self, name: str) -> str:
-        """Return the number that the model of a package adds."""
+        """Return the number that a package's model adds."""
         return self.version if self.packages[name].model == "trained" else self.seed
 
     def is_sound(self, name: str) -> bool:
@@ -118,7 +120,7 @@ class Sources:
 
 
 class Checkout(Bench):
-    """A checkout, with a store that others share."""
+    """A checkout whose store other checkouts share."""
 
     shared: Path
 
@@ -127,7 +129,7 @@ class Checkout(Bench):
         return self.shared
 
     def write(self, sources: Sources) -> None:
-        """Make the files those of some sources, as git does: others stay as they are."""
+        """Write the sources as git does: unchanged files aren't touched."""
         files = sources.files()
         for path in (self.root / "partition_configs").glob("*.yaml"):
             if f"partition_configs/{path.name}" not in files:
@@ -148,7 +150,7 @@ def make_checkout(root: Path, store: Path, versions: Path) -> Checkout:
 
 
 class Oracle:
-    """The bytes of packages by what they are made of, each built and validated from nothing."""
+    """The expected bytes of packages, built and validated from scratch, cached by their inputs."""
 
     def __init__(self, folder: Path, versions: Path) -> None:
         self._folder = folder
@@ -170,11 +172,11 @@ class Oracle:
         return self._built[key]
 
     def contents(self) -> set[bytes]:
-        """Return the bytes of all packages that were asked for so far."""
+        """Return the bytes of all packages requested so far."""
         return {*self._built.values()}
 
 
-# What `doit plan` says, and what a run does
+# What `doit plan` predicts, and what a run does
 
 _OUTCOMES = {
     "in the store": {"hit"},
@@ -184,7 +186,7 @@ _OUTCOMES = {
 
 
 def read_plan(output: str) -> dict[str, str]:
-    """Return the verdict of each action that a plan names, by kind and title."""
+    """Return the verdict on each action that a plan lists, keyed by kind and title."""
     verdicts = {}
     for line in output.splitlines():
         kind, *words = line.split()
@@ -198,7 +200,7 @@ def read_plan(output: str) -> dict[str, str]:
 
 
 def find_lies(plan: Mapping[str, str], outcomes: Mapping[str, str]) -> list[str]:
-    """Return where a run did something else than a plan said."""
+    """Return a line for each action whose outcome contradicts the plan."""
     lies = []
     for title, outcome in outcomes.items():
         verdict = plan.get(title, "current")

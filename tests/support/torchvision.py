@@ -1,4 +1,4 @@
-"""torchvision beside a torch that it was not built for, as the gallery imports it."""
+"""Imports torchvision as the gallery does, with a torch that it wasn't built for."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from tests.support.bench import REPOSITORY
 
 
 def import_torchvision():
-    """Import it before transformers does, in this process and so in the forks that build."""
+    """Import torchvision before transformers, in this process and so in the forks that build."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(REPOSITORY / "examples" / "models")
         import _torchvision  # noqa: F401

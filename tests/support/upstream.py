@@ -1,10 +1,10 @@
-"""ExecuTorch's own tests of delegation, run in this process.
+"""ExecuTorch's own delegation tests, run in this process.
 
 `python tests/support/upstream.py ours MODULE... CLASS.TEST...` runs all tests of these modules
-but for those named, and every module that has ExecuTorch's `to_backend` gets ours in its place,
-with a store. With `theirs` nothing is changed, and only the tests that are named run. Prints, as
-JSON, the outcome of each test (a test with failed sub-tests has failed) and how often our function
-was called in each module.
+except those named, and replaces ExecuTorch's `to_backend` by ours, with a store, in every module
+that has it. With `theirs`, nothing is replaced and only the named tests run. Prints, as JSON, the
+outcome of each test (a test with failed sub-tests has failed) and how often each module called our
+function.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ THEIRS = backend_api.to_backend
 
 
 class Outcomes(unittest.TestResult):
-    """What became of each test, by `Class.test`."""
+    """The outcome of each test, keyed by `Class.test`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ def put_ours(calls: Counter[str], folder: str) -> None:
         )
         if in_place and module is not backend_api and not name.startswith("pipeline"):
             module.to_backend = ours  # type: ignore[attr-defined]
-    assert _program.to_backend is ours  # EdgeProgramManager's
+    assert _program.to_backend is ours  # used by EdgeProgramManager
 
 
 current = [""]

@@ -1,5 +1,7 @@
-"""A proxy on loopback before any server of a remote tier, that lets some writes through and refuses
-or cuts off all later ones. Reads always pass."""
+"""A loopback proxy in front of a remote's server that fails all writes after the first few.
+
+Later writes are refused or cut off; reads always pass.
+"""
 
 from __future__ import annotations
 
@@ -23,17 +25,19 @@ _HOP_BY_HOP = ("connection", "content-length", "transfer-encoding")
 
 
 class WeakLink:
-    """What becomes of writes: so many pass, all later ones are cut off before or after the server
-    has them, or are answered with a status."""
+    """The number of writes that still pass, and how later ones fail.
+
+    Later writes are cut off before or after the server gets them, or answered with a status.
+    """
 
     def __init__(self, writes: float, fault: str | int) -> None:
         self.writes = writes
         self.fault = fault
 
     def count(self, method: str, path: str) -> bool:
-        """Tell whether a request passes."""
+        """Count a request and return whether it passes."""
         writes = method not in _READS
-        if _HUB.search(path):  # which shows what a commit names; all else is asked again and again
+        if _HUB.search(path):  # only commits show what they name; the rest is retried over and over
             writes = "/commit/" in path
         self.writes -= writes
         return not writes or self.writes >= 0
@@ -91,12 +95,12 @@ for _method in (*_READS, *_WRITES):
 
 @contextmanager
 def weak_link(site: Site, writes: float, fault: str | int = "cut before") -> Iterator[Site]:
-    """A site as it is reached through a proxy.
+    """Put a proxy in front of a site.
 
     Args:
-        writes: how many pass.
-        fault: what becomes of later ones: "cut before" or "cut after" the server has them, or the
-            status that they are answered with.
+        writes: how many writes pass.
+        fault: how later writes fail: "cut before" or "cut after" the server gets them, or the
+            status to answer with.
     """
     where = json.dumps([site.url, site.options])
     (port,) = {int(port) for port in _HOST.findall(where)}
@@ -115,7 +119,7 @@ def weak_link(site: Site, writes: float, fault: str | int = "cut before") -> Ite
 
 
 def at_port(site: Site, port: int) -> Site:
-    """Return a site whose server is at another port of loopback."""
+    """Return the site with its server at another loopback port."""
     where = json.dumps([site.url, site.options])
     url, options = json.loads(_HOST.sub(f"127.0.0.1:{port}", where))
     return replace(site, url=url, options=options)

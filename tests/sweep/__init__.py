@@ -1,6 +1,6 @@
-"""Small programs of every kind that `torch.export` takes, against ExecuTorch's joint call.
+"""Small programs of every kind that `torch.export` supports, against ExecuTorch's joint call.
 
-`python -m tests.sweep` exports each case, lowers it by ExecuTorch's own call and by `doit lower`
-from the archive that the case was saved to, and counts what both lower, and to which bytes.
-`cases_*.py` hold the cases, by kind; each is a function whose name is the case's.
+`python -m tests.sweep` exports each case and lowers it twice: with ExecuTorch's own call, and with
+`doit lower` from the archive of the case. It counts which cases both lower, and to which bytes.
+`cases_*.py` hold the cases by kind; each case is a function and has its name.
 """

@@ -17,7 +17,7 @@ from .compare import Found, compare
 
 
 def main() -> bool:
-    """Compare cases, and print what became of them; return whether all is well."""
+    """Compare cases and print their outcomes; return whether all is well."""
     parser = argparse.ArgumentParser(prog="python -m tests.sweep", description=__doc__)
     parser.add_argument("-k", default="", help="only cases whose name holds this")
     parser.add_argument("--at-once", type=int, default=8, help="packages of a workspace")

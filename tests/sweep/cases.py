@@ -1,4 +1,4 @@
-"""What the cases are made with: a case is a function that makes an exported program."""
+"""Helpers to make cases: a case is a function that makes an exported program."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KINDS = sorted(path.stem[6:] for path in Path(__file__).parent.glob("cases_*.py"
 
 
 def load_cases(kinds: list[str] = KINDS) -> dict[str, Callable[[], ExportedProgram]]:
-    """Return the cases of some kinds, by default of all: name to what makes the program."""
+    """Return the cases of some kinds, by default of all, as functions keyed by name."""
     torch.manual_seed(0)  # layers of cases are made on import
     for kind in kinds:
         importlib.import_module(f"tests.sweep.cases_{kind}")
@@ -24,7 +24,7 @@ def load_cases(kinds: list[str] = KINDS) -> dict[str, Callable[[], ExportedProgr
 
 
 def program(make: Callable[[], ExportedProgram]) -> Callable[[], ExportedProgram]:
-    """Make a case of a function that returns an exported program."""
+    """Turn a function that returns an exported program into a case."""
     if make.__name__ in CASES:
         raise ValueError(f"two cases are called {make.__name__}")
     CASES[make.__name__] = make
@@ -34,10 +34,10 @@ def program(make: Callable[[], ExportedProgram]) -> Callable[[], ExportedProgram
 def method(
     *args: Any, kwargs: dict[str, Any] | None = None, **options: Any
 ) -> Callable[[Callable[..., Any]], Callable[[], ExportedProgram]]:
-    """Make a case of a `forward`, exported with these arguments.
+    """Turn a `forward` into a case, exported with these arguments.
 
-    Tensors and modules among the options are buffers and modules of `self`; the other options are
-    those of `export_of`.
+    Tensors and modules among the options become buffers and modules of `self`; the other options
+    are for `export_of`.
     """
     members = {
         n: each for n, each in options.items() if isinstance(each, (torch.Tensor, nn.Module))
@@ -55,7 +55,7 @@ def method(
 
 
 def module(forward: Callable[..., Any], **members: torch.Tensor | nn.Module) -> nn.Module:
-    """Return a module that has this `forward`; tensors become its buffers."""
+    """Return a module with this `forward`; tensors become its buffers."""
     made = type("Case", (nn.Module,), {"forward": forward})()
     for name, member in members.items():
         if isinstance(member, torch.Tensor):
@@ -81,11 +81,11 @@ def export_of(
 
 
 def randn(*shape: int) -> torch.Tensor:
-    """Return the same random float32 numbers of a shape each time."""
+    """Return random float32 numbers of a shape, the same on each call."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(1))
 
 
 def linear(inputs: int = 8, outputs: int = 8) -> nn.Linear:
-    """Return the same linear layer each time."""
+    """Return a linear layer, the same on each call."""
     torch.manual_seed(0)
     return nn.Linear(inputs, outputs)

@@ -1,4 +1,4 @@
-"""Control flow, attention of a given form, nested regions: operators that call functions."""
+"""Control flow, attention, nested regions: operators that call functions."""
 
 import torch
 from torch import nn

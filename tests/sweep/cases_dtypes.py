@@ -1,4 +1,4 @@
-"""Dtypes, layouts, empty tensors, and constants that are hard to write down."""
+"""Dtypes, layouts, empty tensors, and constants that are hard to serialize."""
 
 import torch
 from torch import nn

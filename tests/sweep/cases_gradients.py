@@ -1,4 +1,4 @@
-"""Regions without gradients or of another dtype, and transforms of functions."""
+"""Regions without gradients or in another dtype, and function transforms."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Names and strings that are hard to write down."""
+"""Names and strings that are hard to serialize."""
 
 import torch
 from torch import nn

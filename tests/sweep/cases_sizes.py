@@ -1,4 +1,4 @@
-"""Dynamic shapes, sizes that depend on data, and what is computed from them."""
+"""Dynamic shapes, data-dependent sizes, and computations with sizes."""
 
 import torch
 from torch import nn

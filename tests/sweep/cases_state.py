@@ -1,4 +1,4 @@
-"""Buffers and inputs that are changed, shared or returned."""
+"""Buffers and inputs that are modified, shared or returned."""
 
 import torch
 from torch import nn

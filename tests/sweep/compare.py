@@ -1,7 +1,7 @@
-"""Lowers cases by ExecuTorch's joint call and by `doit`, and says what became of each.
+"""Lowers cases with ExecuTorch's joint call and with `doit`, and reports the outcome of each.
 
-ExecuTorch's call is made as a user makes it, on the program in memory, with no code of this
-pipeline. The archive of the same program is a package's model; `doit lower` builds the package.
+ExecuTorch's call is made as by a user, on the program in memory, with no code of this pipeline. The
+archive of the same program is a package's model; `doit lower` builds the package.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ LOST_ON_PURPOSE = {
 
 @dataclass(frozen=True)
 class Found:
-    """What became of a case.
+    """The outcome of one case.
 
     Attributes:
-        words: what it counts as.
-        upstream: why ExecuTorch's call refuses it, "" where it doesn't.
-        here: why this pipeline refuses it, "" where it doesn't.
+        words: the categories that it counts towards.
+        upstream: why ExecuTorch's call refuses it, or "" if it doesn't.
+        here: why this pipeline refuses it, or "" if it doesn't.
     """
 
     case: str
@@ -67,8 +67,11 @@ class Found:
 
 
 def compare(cases: Mapping[str, Callable[[], ExportedProgram]], root: Path) -> list[Found]:
-    """Compare cases, each a package of a workspace. Each is exported and lowered by ExecuTorch in
-    forks, since calls leave traces and can crash; one more fork builds all packages."""
+    """Compare cases, each as a package of a workspace.
+
+    Each is exported and lowered by ExecuTorch in a fork, since these calls have side effects and
+    can crash. One more fork builds all packages.
+    """
     warm_up()
     shutil.rmtree(root, ignore_errors=True)
     for folder in ("models", "partition_configs"):
@@ -76,7 +79,7 @@ def compare(cases: Mapping[str, Callable[[], ExportedProgram]], root: Path) -> l
     (root / "dodo.py").write_text("from pipeline.tasks import *\n")
     for name, make in cases.items():
         if not run_in_fork(lambda make=make, name=name: _write(make, name, root), _log(root, name)):
-            # Some cases have nothing that XNNPACK takes, as ExecuTorch's call accepts silently.
+            # In some cases XNNPACK takes nothing, which ExecuTorch's call accepts silently.
             method = {"partitioners": ["xnnpack"], "allow_none": True}
             config = {"model": name, "methods": {"forward": method}}
             (root / "partition_configs" / f"{name}.yaml").write_text(json.dumps(config))
@@ -88,7 +91,7 @@ def compare(cases: Mapping[str, Callable[[], ExportedProgram]], root: Path) -> l
 
 
 def _write(make: Callable[[], ExportedProgram], name: str, root: Path) -> None:
-    """Export a case, lower it by ExecuTorch, and save its archive. It is a fork."""
+    """Export a case, lower it with ExecuTorch, and save its archive. Runs in a fork."""
     torch.manual_seed(0)
     program = make()
     (root / f"{name}.exported").touch()
@@ -105,7 +108,7 @@ def _write(make: Callable[[], ExportedProgram], name: str, root: Path) -> None:
 
 
 def _write_joint(program: ExportedProgram, path: Path) -> None:
-    """Lower a program by ExecuTorch's one call. It is a fork: this consumes the program."""
+    """Lower a program with ExecuTorch's single call, in a fork, since this consumes it."""
     make_torch_its_own()
     lowered = to_edge_transform_and_lower(
         {"forward": program}, partitioner={"forward": [XnnpackPartitioner()]}
@@ -114,7 +117,7 @@ def _write_joint(program: ExportedProgram, path: Path) -> None:
 
 
 def find(name: str, bench: Bench, reasons: Mapping[str, str]) -> Found:
-    """Return what became of a case, by the files that its workspace holds."""
+    """Return the outcome of a case, judging by the files in its workspace."""
     root = bench.root
     if not (root / f"{name}.exported").exists():
         return Found(name, (NO_PROGRAM,), _last_error(_log(root, name)))
@@ -132,7 +135,7 @@ def find(name: str, bench: Bench, reasons: Mapping[str, str]) -> Found:
 
 
 def _reasons(bench: Bench) -> dict[str, str]:
-    """Return why packages were not built; doit's last words, of all, where it did not end."""
+    """Return why each package wasn't built; if doit didn't end, the last line of its output."""
     if not (bench.root / "build" / "run.json").exists():
         folder = bench.root / "partition_configs"
         return {path.stem: bench.output[-400:].strip() for path in folder.iterdir()}
@@ -149,5 +152,5 @@ def _log(root: Path, name: str) -> Path:
 
 
 def expected_file(root: Path, name: str) -> Path:
-    """Return where what ExecuTorch's call gives of a case is kept."""
+    """Return the path of the file that ExecuTorch's call makes of a case."""
     return root / f"{name}.expected.pte"

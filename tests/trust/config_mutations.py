@@ -1,9 +1,9 @@
-"""Damages configs and settings, plans each, and counts what must not happen.
+"""Damages configs and settings, plans each one, and counts what must not happen.
 
-`python -m tests.trust.config_mutations [COUNT] [SEED]` prints a JSON object: tracebacks, processes,
-imports of modules that no sound config imports, files opened outside of the workspace and of what
-is installed, files written outside of `build/`, other packages that are not planned, messages that
-are no single line. An audit hook of Python sees all of these but messages; nothing imports torch.
+`python -m tests.trust.config_mutations [COUNT] [SEED]` prints a JSON object. It counts tracebacks,
+processes, imports of modules that no valid config imports, files opened outside the workspace and
+the installation, files written outside `build/`, other packages that are not planned, and messages
+longer than one line. A Python audit hook sees all of these but messages; nothing imports torch.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ LINES = [
     "{a: " * 200,
     "model: x\nmodel: y",
 ]
-# Beside what is meant: `strftime` and the like look at the clock's zone, and so on.
+# In addition to the expected files: `strftime` and similar functions read the time zone, and so on.
 SYSTEM = ("/proc/", "/sys/", "/dev/null", "/dev/urandom", "/etc/localtime", "/usr/share/zoneinfo")
 RUNS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "os.spawn")
 CHANGES = {"os.mkdir": 0, "os.rmdir": 0, "os.remove": 0, "os.symlink": 1, "os.link": 1}
@@ -139,7 +139,7 @@ CHANGES |= {"os.rename": 1, "os.chmod": 0, "os.truncate": 0, "os.utime": 0, "os.
 
 
 class Watch:
-    """Counts, through an audit hook, what happens while `on`."""
+    """Counts events through an audit hook while `on`."""
 
     def __init__(self, root: Path) -> None:
         self.on = False
@@ -152,7 +152,7 @@ class Watch:
         sys.addaudithook(self._hook)
 
     def learn(self) -> None:
-        """From now on no more modules may be imported, but for those of the standard library."""
+        """Allow no further imports from now on, except from the standard library."""
         self._known = {name.partition(".")[0] for name in sys.modules} | sys.stdlib_module_names
 
     def note(self, kind: str, what: object) -> None:
@@ -180,7 +180,7 @@ class Watch:
         if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND):
             self._changed(path)
         elif "/actions/" not in path and not path.startswith((*self._read, *SYSTEM)):
-            # `/actions/` is the remote that damaged settings name, which may be any folder.
+            # `/actions/` belongs to the remote that damaged settings name, which may be any folder.
             self.note("opened_outside", path)
 
     def _changed(self, path: str) -> None:
@@ -189,7 +189,7 @@ class Watch:
 
 
 def make_workspace(root: Path) -> None:
-    """Make a workspace with what hostile names could lead to, inside and outside."""
+    """Make a workspace with targets for hostile names, inside and outside of it."""
     shutil.copytree(REPOSITORY / "models", root / "models", ignore=shutil.ignore_patterns("__*"))
     for folder in ("partition_configs", "passes", "inputs/folder.npz", "baselines", "build"):
         (root / folder).mkdir(parents=True)
@@ -216,7 +216,7 @@ def seeds() -> list[str]:
 
 
 class Mutations:
-    """Makes damaged texts from sound ones."""
+    """Turns valid texts into damaged ones."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -314,8 +314,10 @@ def _toml(value: object) -> str:
 
 
 def plan_all(root: Path, watch: Watch, damaged: str) -> list[str]:
-    """Plan a workspace, as `doit list` and `doit plan --resolved` do, and note what is wrong.
-    Return the packages without problems, but for the sound one."""
+    """Plan a workspace as `doit list` and `doit plan --resolved` do, and record anything wrong.
+
+    Return the packages without problems, except the valid one.
+    """
     from pipeline.cli import tasks
     from pipeline.features.explain import plan as verb
     from pipeline.features.explain.resolved import resolved_view
@@ -376,7 +378,7 @@ def make_actions(config: PackageConfig) -> list[str]:
 
 
 def run(count: int = 200, seed: int = 0) -> dict[str, object]:
-    """Damage so many configs and settings; return what was counted."""
+    """Damage `count` configs and settings; return the counts."""
     mutations, kinds, slowest = Mutations(seed), Counter[str](), (0.0, "")
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory() as name:

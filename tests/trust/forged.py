@@ -1,7 +1,7 @@
-"""Remotes that lie: the results of a real build, changed field by field.
+"""Lying remotes: the results of a real build, changed field by field.
 
-`python -m tests.trust.forged 500` builds a package from as many forged remotes, half of them with
-signatures, and counts what came of it.
+`python -m tests.trust.forged 500` builds a package from that many forged remotes, half of them with
+signatures, and counts the outcomes.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from pipeline.store.entries import ActionEntry
 from tests.support.bench import Bench, bench_of
 
 LEFT_OUT = shutil.ignore_patterns(".store", "build", ".doit*")
-# Names that must not become files, and values that are of no type that a record has.
+# Names that must not become files, and values of a type that no record has.
 NAMES = ("../../../stranger", "{outside}/stranger", "..", "", ".", "a\0b", "\x1b[2J", "a\\b", "C:x")
 NAMES += ("a/b", "x" * 300, ".hidden", "PAIR.pte", "con.pte", "\ud800", "a\n", "manifest.json/x")
-# What a build may say instead, of an export that hides a method.
+# An acceptable message for an export that hides a method.
 REFUSED = ("is not a method of the model",)
 VALUES = (None, True, -1, 0, 1.5, 10**400, "", "x", "0" * 64, [], {}, [[]], {"": None}, 1 << 62)
 
 
 def check_of(record: dict[str, Any]) -> str:
-    """Return the checksum of a record of an action; KeyError for what is none."""
+    """Return the checksum of an action's record; KeyError if it isn't one."""
     more = {name: record[name] for name in ("stages", "peak") if name in record}
     return ActionEntry(record["key"], record["result"], record["seconds"], **more).checksum
 
 
 @dataclass
 class Victim:
-    """A fresh checkout of `bench`, with a remote beside it that holds what `bench` built."""
+    """A fresh checkout of `bench`, with a remote that contains what `bench` built."""
 
     bench: Bench
     folder: Path
@@ -87,14 +87,14 @@ class Victim:
         return blob
 
     def forge(self, kind: str, change: Callable[[dict[str, Any]], Any]) -> None:
-        """Change the result of an action in the remote, so that its record is whole again."""
+        """Change the result of an action in the remote, and make its record consistent again."""
         path, record = self.find(kind)
         change(record["result"])
         self.replace(path, record)
 
     def replace(self, path: Path, record: dict[str, Any]) -> None:
-        """Put a record into the remote, whose signature, if it had one, is that of the old one."""
-        with suppress(ValueError, TypeError):  # of what has no canonical form
+        """Replace a record in the remote; if it was signed, the old signature stays."""
+        with suppress(ValueError, TypeError):  # the value has no canonical form
             record = {**record, "check": check_of(record)}
         old = json.loads((self.remote / path).read_bytes())
         (self.remote / path).write_text(json.dumps({**old, "record": record}))
@@ -108,7 +108,7 @@ class Victim:
         (self.remote / name).write_bytes(canonical_json(envelope))
 
     def outside(self) -> dict[str, bytes | None]:
-        """All that is neither in `build/` nor in the store."""
+        """Return all files that are neither in `build/` nor in the store."""
         own = (self.checkout.root / "build", self.checkout.store)
         return {
             str(path.relative_to(self.folder)): path.read_bytes() if path.is_file() else None
@@ -118,7 +118,7 @@ class Victim:
         }
 
     def package(self) -> dict[str, bytes]:
-        """The files of the package that a device loads."""
+        """Return the files of the package that a device loads."""
         folder = self.checkout.root / "build" / "pair"
         return {path.name: path.read_bytes() for path in folder.glob("*.pt[ed]")}
 
@@ -132,8 +132,8 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def mutate(record: dict[str, Any], digests: list[str], outside: Path, draw: random.Random) -> str:
-    """Change one place of a record; return where and how."""
-    # Rather the result than the key, of which the name is the digest.
+    """Change one place of a record; return the place and the change."""
+    # Mostly the result, since the key's digest is the record's name.
     part = record if draw.random() < 0.3 else {"result": record["result"]}
     place = draw.choice([each for each in places(part) if each])
     owner = record
@@ -163,8 +163,10 @@ def mutate(record: dict[str, Any], digests: list[str], outside: Path, draw: rand
 
 
 def attack(bench: Bench, folder: Path, seed: int, signed: bool) -> tuple[str, list[str]]:
-    """Build from a remote of which some records are forged; return what was changed, and all that
-    should not have come of it."""
+    """Build from a remote with some forged records.
+
+    Return the changes, and everything that should not have happened.
+    """
     draw = random.Random(seed)
     victim = Victim(bench, folder, signed)
     digests = [p.parent.name + p.name for p in sorted(victim.remote.glob("blobs/*/*"))]
@@ -174,7 +176,7 @@ def attack(bench: Bench, folder: Path, seed: int, signed: bool) -> tuple[str, li
         done.append(f"{record['key']['kind']}: {mutate(record, digests, folder, draw)}")
         try:
             victim.replace(path, record)
-        except (KeyError, TypeError):  # no record any more
+        except (KeyError, TypeError):  # no longer a record
             (victim.remote / path).write_text(json.dumps({"record": record}))
     before = victim.outside()
     code = victim.checkout.doit("lower", "validate", timeout=120, **victim.environment)

@@ -1,4 +1,4 @@
-"""SIGKILL a driver at a random moment, and see what stays: `python -m tests.trust.kills 100`."""
+"""Kills a driver at a random moment and checks what remains: `python -m tests.trust.kills 100`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.bench import Bench, bench_of
 from tests.support.processes import wait_for
 
 MARK = "TRUST_KILLS"
-# An exporter starts processes of its own, one of which outlives it.
+# An exporter starts processes, one of which outlives it.
 STARTS = (
     "import subprocess, time\n"
     "subprocess.Popen(['sleep', '600'])\n"
@@ -33,8 +33,8 @@ SHARED_MEMORY = Path("/dev/shm")
 
 @dataclass
 class Toll:
-    """What kills left: processes 2 s later, files after the next run, packages and stored files
-    that are not as they should be."""
+    """Damage by kills: processes 2 s later, files after the next run, wrong packages or stored
+    files."""
 
     kills: int = 0
     processes: list[str] = field(default_factory=list)
@@ -44,7 +44,7 @@ class Toll:
 
 
 def marked(mark: str) -> list[str]:
-    """The living processes whose environment has a mark, by their command lines."""
+    """Return the command lines of living processes whose environment has a mark."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -69,7 +69,7 @@ def start(bench: Bench, mark: str, *arguments: str) -> subprocess.Popen[bytes]:
 
 
 def prepare(folder: Path) -> tuple[Bench, bytes, float]:
-    """A workspace whose exporter starts processes; the bytes and seconds of an undisturbed run."""
+    """Return a workspace whose exporter starts processes; bytes and time of a run left alone."""
     bench = bench_of("pair", folder)
     exporter = bench.root / "models" / "pair.py"
     exporter.write_text(STARTS + exporter.read_text())
@@ -79,7 +79,7 @@ def prepare(folder: Path) -> tuple[Bench, bytes, float]:
 
 
 def kill_at(bench: Bench, moment: float, toll: Toll) -> None:
-    """Kill a run after `moment` seconds, if it takes so long, and count what stays of it."""
+    """Kill a run after `moment` seconds, if it takes that long, and count what remains."""
     mark = f"{os.getpid()}-{toll.kills}"
     driver = start(bench, mark)
     with suppress(subprocess.TimeoutExpired):
@@ -99,7 +99,7 @@ def kill_at(bench: Bench, moment: float, toll: Toll) -> None:
 
 
 def run_again(bench: Bench, expected: bytes, toll: Toll) -> None:
-    """Run to the end in what killed runs left, and count what is wrong then."""
+    """Run to the end after killed runs, and count what is wrong then."""
     if start(bench, "none").wait(300) or bench.bytes_of("pair", "pair.pte") != expected:
         toll.wrong.append(f"after {toll.kills} kills")
     store = Store(bench.store)
@@ -112,9 +112,11 @@ def run_again(bench: Bench, expected: bytes, toll: Toll) -> None:
 
 
 def main(kills: int, between: int = 5, seed: int = 14) -> Toll:
-    """Kill runs, more of them early, where workers start and import torch; about every second one
-    begins in what the one before left, else from nothing. After each `between` kills one runs to
-    its end."""
+    """Kill runs, more of them early on, while workers start and import torch.
+
+    About half of the runs start from what the previous one left, the others from scratch. After
+    every `between` kills, one run completes.
+    """
     toll, moments = Toll(), random.Random(seed)
     with tempfile.TemporaryDirectory() as folder:
         bench, expected, seconds = prepare(Path(folder))

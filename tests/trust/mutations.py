@@ -1,9 +1,9 @@
-"""Changes archives at random, and sees what reading them does: a line, or the program, and no more.
+"""Changes archives at random, and checks that each gives a one-line error or the program.
 
     python -m tests.trust.mutations COUNT [FIRST_SEED]
 
-tries COUNT mutations of the archives of tests/trust/test_archives.py in a process that is started
-again where it dies, and prints how many of each outcome there were.
+tries COUNT mutations of the archives of tests/trust/test_archives.py in a process that is restarted
+if it dies, and prints how often each outcome occurred.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-_SECONDS = 30  # of one attempt, far more than one takes
+_SECONDS = 30  # per attempt, far more than one takes
 _KINDS = ("weights", "constants")
 
 
 @dataclass
 class Archive:
-    """An archive of one method: its JSON, and its other members by their names under the root."""
+    """An archive of one method: its JSON, and its other members, keyed by name under the root."""
 
     root: str
     entry: str
@@ -56,7 +56,7 @@ class Archive:
         return cls(next(iter(found)).partition("/")[0], entry, members, program, configs)
 
     def copy(self) -> Archive:
-        """Return a copy of which anything can be changed."""
+        """Return a copy that is free to change."""
         return Archive(
             self.root,
             self.entry,
@@ -66,7 +66,7 @@ class Archive:
         )
 
     def pack(self) -> bytes:
-        """Return the bytes of the archive. A member of the name of a JSON stands for it."""
+        """Return the bytes of the archive. A member with the name of a JSON file replaces it."""
         entry, buffer = self.entry, io.BytesIO()
         texts = {f"models/{entry}.json": json.dumps(self.program)}
         for kind in _KINDS:
@@ -108,7 +108,7 @@ def _places(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _change(document: Any, rng: random.Random) -> None:
-    """Change one or two places of a JSON value, of any depth."""
+    """Change one or two places of a JSON value, at any depth."""
     for _ in range(rng.choice((1, 1, 2))):
         places = list(_places(document))
         if not places:
@@ -137,7 +137,7 @@ def _changed_leaf(value: Any, rng: random.Random) -> Any:
     if isinstance(value, int):
         return value + rng.choice((-2, -1, 1, 2, 7, 1 << 20, 1 << 40))
     if isinstance(value, str):
-        if value[:1] in ("[", "{"):  # JSON in a text: a tree, metadata
+        if value[:1] in ("[", "{"):  # JSON in a string: a tree, metadata
             inner = json.loads(value)
             _change(inner, rng)
             return json.dumps(inner)
@@ -155,7 +155,7 @@ def _of_bytes(archive: Archive, rng: random.Random) -> bytes:
 
 
 def _of_directory(archive: Archive, rng: random.Random) -> bytes:
-    """Change bytes of the directory and of local headers alone, which are few among all."""
+    """Change bytes of the directory and the local headers only, which are few among all bytes."""
     data = bytearray(archive.pack())
     with zipfile.ZipFile(io.BytesIO(data)) as members:
         starts = [info.header_offset for info in members.infolist()]
@@ -177,7 +177,7 @@ def _of_json(archive: Archive, rng: random.Random) -> bytes:
 
 
 def _of_texts(archive: Archive, rng: random.Random) -> bytes:
-    """Change one text, all of which mean something to torch."""
+    """Change one string, all of which have a meaning to torch."""
     texts = [(h, k) for h, k in _places(archive.program) if isinstance(h[k], str)]
     holder, key = rng.choice(texts)
     holder[key] = _changed_leaf(holder[key], rng)
@@ -185,7 +185,7 @@ def _of_texts(archive: Archive, rng: random.Random) -> bytes:
 
 
 def _of_members(archive: Archive, rng: random.Random) -> bytes:
-    """Drop, exchange, shorten, lengthen or damage members, with checksums that are right."""
+    """Drop, swap, shorten, lengthen or damage members, with correct checksums."""
     members, name = archive.members, rng.choice(list(archive.members))
     what = rng.randrange(6)
     if what == 0:
@@ -209,7 +209,7 @@ _MUTATIONS = (_of_bytes, _of_directory, _of_length, _of_json, _of_json, _of_text
 
 
 def mutate(original: Archive, seed: int) -> bytes:
-    """Return the bytes of an archive that was changed in one way."""
+    """Return the bytes of an archive with one kind of change."""
     rng = random.Random(seed)
     return _MUTATIONS[seed % len(_MUTATIONS)](original.copy(), rng)
 
@@ -218,13 +218,13 @@ def mutate(original: Archive, seed: int) -> bytes:
 
 
 class _Watch:
-    """Hears what Python does, while it is on: files, processes, connections."""
+    """Records files, processes and connections of this Python process, while switched on."""
 
     def __init__(self) -> None:
         self.on = False
         self.folder = ""
         self.touched: list[str] = []
-        # What torch and Python load of themselves, as late as they please.
+        # Files that torch and Python load lazily, at any time.
         self._own = (sys.prefix, sys.base_prefix, str(Path(__file__).parents[2]), "/proc/", "/sys/")
         sys.addaudithook(self._hear)
 
@@ -297,7 +297,7 @@ def attempt(data: bytes, folder: Path, entry: str) -> str:
 
 
 def _compile(program: Any) -> None:
-    """Let torch make source code of a program, and run that. It may say that it can't."""
+    """Let torch generate source code for a program, and run it. It may refuse."""
     try:
         program.module()
     except TimeoutError:
@@ -307,7 +307,7 @@ def _compile(program: Any) -> None:
 
 
 def _originals(folder: Path) -> list[Archive]:
-    """Write an archive with everything in it that can be changed."""
+    """Write archives that contain everything that can be changed."""
     import torch
     from torch.export import Dim, export
     from torch.export.pt2_archive._package import package_pt2
@@ -326,11 +326,11 @@ def _originals(folder: Path) -> list[Archive]:
 
 
 def _run(first: int, count: int) -> None:
-    """Print the outcome of each seed, a line each, as JSON."""
+    """Print the outcome of each seed as JSON, one per line."""
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         originals = _originals(folder)
-        for original in originals:  # whatever is loaded late is loaded now
+        for original in originals:  # loads everything that would be loaded late
             assert attempt(original.pack(), folder, original.entry) == "read"
         for seed in range(first, first + count):
             original = originals[seed // len(_MUTATIONS) % len(originals)]

@@ -1,4 +1,4 @@
-"""Generates states of a workspace, each with one input other than it was: see prover.py."""
+"""Generates states of a workspace in which one input differs: see prover.py."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from pipeline.store.errors import PipelineError
 from pipeline.store.toolchain import CORE
 from tests.support.configs import parse_config
 
-# What a build may not depend on: the same bytes, and nothing is done again.
+# Kinds that must not affect a build: the bytes stay the same, and nothing is done again.
 HARMLESS = ("clock", "folder", "order", "process", "stamps", "workers")
 
 
 @dataclass(frozen=True)
 class State:
-    """A workspace and what surrounds it.
+    """A workspace and its surroundings.
 
     Attributes:
-        kind: the kind of input that is other than it was; `what` says which one, and how.
-        files: all files of the workspace by their path in it.
-        environment: variables that are set.
-        done: what is done to the process or the files before the build, by name in `prover.DONE`.
-        tasks: what is built; all where it is empty.
+        kind: the kind of input that differs; `what` names it, and the change.
+        files: all files of the workspace, keyed by path in it.
+        environment: the variables that are set.
+        done: what to do to the process or the files before the build, as a name in `prover.DONE`.
+        tasks: what to build; everything if empty.
     """
 
     kind: str
@@ -46,7 +46,7 @@ class State:
 
 
 def read_workspace(root: Path) -> State:
-    """Return the state of a workspace; its configs then time nothing, which differs each time."""
+    """Return the state of a workspace, with timing turned off in its configs, since times vary."""
     tops = ("models", "passes", "inputs", "partition_configs", "baselines", "dodo.py")
     paths = [root / top for top in (*tops, "pyproject.toml")]
     paths += [path for top in paths for path in sorted(top.rglob("*"))]
@@ -65,8 +65,10 @@ def read_workspace(root: Path) -> State:
 
 
 def perturb(base: State, variables: Mapping[str, str] | None = None) -> Iterator[State]:
-    """Yield a state for each input, perturbed in each way. `variables` are environment variables
-    that the build was seen to read, with values."""
+    """Yield a state for each input and each way to perturb it.
+
+    `variables` are environment variables that the build was seen to read, with values.
+    """
     yield from _contents(base)
     yield from _config_fields(base)
     yield from _names(base)
@@ -92,7 +94,7 @@ def _edit(base: State, kind: str, what: str, changes: Mapping[str, bytes | None]
 
 
 def _contents(base: State) -> Iterator[State]:
-    """Yield what changes the content of a file."""
+    """Yield states in which the content of a file changes."""
     for path, data in base.files.items():
         suffix = Path(path).suffix
         edits = {
@@ -137,7 +139,7 @@ def _edit_json(data: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def _edit_binary(data: bytes) -> Iterator[tuple[str, bytes]]:
-    """Change a bit of the last numbers: of each member of an archive, or of the file."""
+    """Flip a bit in the last numbers of each member of an archive, or of the file."""
     if not zipfile.is_zipfile(io.BytesIO(data)):
         yield "a bit", data[:-2] + bytes([data[-2] ^ 1]) + data[-1:]
         return
@@ -159,7 +161,7 @@ def _pack(members: Mapping[str, bytes]) -> bytes:
 
 
 def _names(base: State) -> Iterator[State]:
-    """Yield what makes a file appear, disappear, or bear another name."""
+    """Yield states in which a file appears, disappears, or changes its name."""
     for path, data in base.files.items():
         yield _edit(base, "gone", path, {path: None})
         if Path(path).parts[0] in ("models", "partition_configs"):
@@ -181,7 +183,7 @@ def _environment(base: State, variables: Mapping[str, str]) -> Iterator[State]:
 
 
 def _config_fields(base: State) -> Iterator[State]:
-    """Yield, for each field of each config, other values that the config model takes."""
+    """Yield, for each field of each config, other values that the config model accepts."""
     for path, data in base.files.items():
         if Path(path).parent.name != "partition_configs":
             continue
@@ -194,11 +196,11 @@ def _config_fields(base: State) -> Iterator[State]:
 
 
 def _variants(package: str, document: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield places in a config with values: the default spelled out, and two that are not."""
+    """Yield places in a config with values: the default written out, and two other values."""
     original = _parsed(package, document)
     for place, annotation in _fields(document, original):
         if "latency" in place or place[-1] == "max_latency_ratio":
-            continue  # what is measured differs from build to build
+            continue  # measurements differ from build to build
         kept: list[Any] = []
         for value in _candidates(annotation):
             parsed = _parsed(package, _with(document, place, value))
@@ -261,7 +263,7 @@ def _is_model(annotation: Any) -> bool:
 
 
 def _parts(annotation: Any) -> Iterator[Any]:
-    """Yield what a value can be, without unions and annotations."""
+    """Yield the types that a value can have, without unions and annotations."""
     if get_origin(annotation) in (Union, UnionType):
         for each in get_args(annotation):
             yield from _parts(each)

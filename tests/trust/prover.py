@@ -2,10 +2,10 @@
 
     python -m tests.trust.prover [workspace ...] [--kinds KIND ...] [--seed N] [--count N]
 
-Each state of perturbations.py is built twice: in a workspace that has built all states before it,
-with its `build/` and its store, and from nothing, in the same folder with an empty store. Both must
-leave the same bytes. A state is stale where they don't. It is needless where a build did again
-what gives the bytes that it gave before; that is an error only for what may never matter.
+Each state of perturbations.py is built twice: in a workspace that has built all previous states,
+with its `build/` and its store, and from scratch, in the same folder with an empty store. Both must
+leave the same bytes; if they don't, the state is stale. A state is needless if a build repeated
+work that gives the same bytes as before; that is an error only for kinds that must never matter.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from tests.trust.perturbations import HARMLESS, State, perturb, read_workspace
 OWN = Path(__file__).with_name("workspaces")
 TIMES = re.compile(rb'\d[\d.,]* (s|ms|\xc2\xb5s)\b|(?<=time=")[\d.]+')
 VOLATILE = ("seconds", "latency", "peak_bytes")
-# Variables whose value is what finds the interpreter, or the store of this very build.
+# Variables that locate the interpreter, or the store of this build.
 KEPT = ("PATH", "PWD", "PTE_PIPELINE_STORE", "XDG_CACHE_HOME")
 TYPICAL = {
     "LANG": "de_DE.UTF-8", "LC_ALL": "C", "TZ": "Asia/Tokyo", "USER": "somebody", "TERM": "dumb",
     "OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2", "CUDA_VISIBLE_DEVICES": "", "COLUMNS": "40",
     "NO_COLOR": "1", "SOURCE_DATE_EPOCH": "1", "TORCH_LOGS": "", "PROVEN_GAIN": "1", "CI": "true",
     "HOME": "{folder}", "TMPDIR": "{folder}",
-    "PANDAS_FUTURE": "legacy",  # pandas is not imported with just any text
+    "PANDAS_FUTURE": "legacy",  # other values keep pandas from being imported
 }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Built:
-    """What a build leaves: exit status, and the files of each linked package, without times."""
+    """The result of a build: its exit status, and the linked packages' files, without times."""
 
     code: int
     packages: Mapping[str, Mapping[str, bytes]]
@@ -60,8 +60,8 @@ class Built:
 
 @dataclass(frozen=True)
 class Finding:
-    """The comparison of one state. `stale` says what differs; `needless` which kinds of action were
-    done again for nothing."""
+    """The comparison of one state. `stale` describes the differences; `needless` lists kinds of
+    action that were repeated for nothing."""
 
     state: State
     stale: str
@@ -76,7 +76,7 @@ class Finding:
         return f"{self.state.kind}: {self.state.what}: {found}"
 
 
-# What is done to a process or to a workspace before a build.
+# Changes to a process or a workspace before a build
 
 
 def _shift(days: int) -> None:
@@ -105,7 +105,7 @@ def _reverse() -> None:
 
 
 def _install(name: str) -> None:
-    """Let a distribution of this name in another version stand first on the path."""
+    """Put another version of a distribution with this name first on the path."""
     site = Path(tempfile.mkdtemp())
     info = site / f"{name}-99.0.dist-info"
     info.mkdir()
@@ -177,7 +177,7 @@ class Prover:
     """Builds states of one workspace, warm and cold, in a folder.
 
     Args:
-        fault: is done to the process of every build with a store, to show that faults are found.
+        fault: applied to the process of every build with a store, to show that faults are found.
     """
 
     def __init__(self, base: State, folder: Path, fault: Callable[[], None] = lambda: None) -> None:
@@ -198,7 +198,7 @@ class Prover:
         return told | {name: value.format(folder=other) for name, value in TYPICAL.items()}
 
     def check(self, state: State) -> Finding:
-        """Build a state both ways, and compare."""
+        """Build a state both ways and compare the results."""
         _write(state, self.bench.root)
         warm = self._build(state, fault=True)
         done = _done_again(self.bench.root)
@@ -250,11 +250,11 @@ class Prover:
 
 
 def _other(variable: str) -> str:
-    return "1" if variable.startswith("PANDAS_FUTURE_") else "7"  # else pandas is not imported
+    return "1" if variable.startswith("PANDAS_FUTURE_") else "7"  # or pandas can't be imported
 
 
 def _write(state: State, root: Path) -> None:
-    """Make the files of a folder those of a state; what is the same stays as it is."""
+    """Write the files of a state to a folder; unchanged files aren't touched."""
     root.mkdir(exist_ok=True)
     for path in _files(root):
         name = path.relative_to(root).as_posix()
@@ -273,7 +273,7 @@ def _write(state: State, root: Path) -> None:
 
 
 def _listen(path: Path) -> None:
-    """Write down which environment variables this process reads."""
+    """Record which environment variables this process reads."""
     known: set[str] = set()
 
     class Listening(os._Environ):  # type: ignore[type-arg]
@@ -303,7 +303,7 @@ def _read_packages(root: Path) -> dict[str, dict[str, bytes]]:
 
 
 def _outcomes(root: Path) -> dict[tuple[str, str], bool]:
-    """Return whether all actions of a kind and a package succeeded."""
+    """Return whether all actions of each kind and package succeeded."""
     found: dict[tuple[str, str], bool] = {}
     path = root / "build" / "run.json"
     actions = json.loads(path.read_text())["actions"] if path.exists() else []
@@ -321,7 +321,7 @@ def _done_again(root: Path) -> tuple[str, ...]:
 
 
 def _settled(path: Path) -> bytes:
-    """Return a file without the times that a run took."""
+    """Return a file without the times of a run."""
     data = path.read_bytes()
     if path.suffix == ".json":
         return json.dumps(_without(json.loads(data)), sort_keys=True).encode()
@@ -359,7 +359,7 @@ def _first_difference(ours: bytes, other: bytes) -> str:
 
 
 def _differences(ours: Any, other: Any, where: str) -> list[str]:
-    """Describe where two JSON values differ."""
+    """Describe how two JSON values differ."""
     if ours == other:
         return []
     if isinstance(ours, dict) and isinstance(other, dict):
@@ -369,7 +369,7 @@ def _differences(ours: Any, other: Any, where: str) -> list[str]:
 
 
 def prove(prover: Prover, states: Iterable[State], say: Callable[[str], Any]) -> list[Finding]:
-    """Check states; say each finding that is stale or needless, and how many were tried."""
+    """Check states; report each stale or needless finding, and the number of states."""
     findings = []
     for state in states:
         finding = prover.check(state)
@@ -385,8 +385,7 @@ def prove(prover: Prover, states: Iterable[State], say: Callable[[str], Any]) ->
 
 
 def sample(states: list[State], seed: int, count: int, kinds: Iterable[str] = ()) -> list[State]:
-    """Return some states of these kinds, in an order that the seed gives: one of each kind, then
-    any others."""
+    """Return some states of these kinds, in the seed's order: one of each kind, then any."""
     wanted = set(kinds)
     shuffled = [state for state in states if not wanted or state.kind in wanted]
     random.Random(seed).shuffle(shuffled)

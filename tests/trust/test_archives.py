@@ -1,4 +1,4 @@
-"""Archives and input files of a stranger: nothing in them runs, and none is believed."""
+"""Untrusted archives and input files: nothing in them runs, and no claim is trusted."""
 
 import collections
 import contextlib
@@ -41,7 +41,7 @@ NAMED = "collections.namedtuple"
 
 
 class Two(torch.nn.Module):
-    """Sizes of its own, a branch, named inputs, weights and a constant."""
+    """Private sizes, a branch, named inputs, weights and a constant."""
 
     def __init__(self):
         super().__init__()
@@ -67,12 +67,12 @@ def original(tmp_path_factory):
 
 @pytest.fixture
 def ran(tmp_path):
-    """Return a file that an attack writes."""
+    """Return a file that a successful attack would write."""
     return tmp_path / "ran"
 
 
 def refusals(archive, path):
-    """Return the line that the description and the load each say of an archive."""
+    """Return the one-line errors from describing and from loading an archive."""
     archive.write(path)
     lines = []
     for read in (lambda: describe_archive(path), lambda: load_program(path, ENTRY)):
@@ -118,7 +118,7 @@ def _bool_size(program, code):
 
 
 def _renamed(program, old, new):
-    """Rename a value wherever it is named, as an attacker does."""
+    """Rename a value everywhere, as an attacker would."""
     text = json.dumps(program).replace(json.dumps(old), json.dumps(new))
     program.clear()
     program.update(json.loads(text))
@@ -200,7 +200,7 @@ def _factory(program, code):
 
 
 def _call_tree(program, code):
-    """A call's keywords in a container of a class, whose keys nothing else would check."""
+    """Put a call's keywords into a class's container, whose keys nothing else would check."""
     signature = program["graph_module"]["module_call_graph"][0]["signature"]
     tree = json.loads(signature["in_spec"])
     tree[1]["children_spec"][1]["type"] = "collections.OrderedDict"
@@ -281,8 +281,8 @@ def test_code_of_an_archive_is_refused_before_torch_sees_it(original, attack, tm
     assert not ran.exists()
 
 
-# What torch makes code of in its checks of a call (`torch/export/_unlift.py`), or imports. A loaded
-# program has no such checks, and stand-ins for what it names.
+# Strings that torch turns into code in its checks of a call (`torch/export/_unlift.py`), or
+# imports. A loaded program has no such checks, and stand-ins for the classes.
 HARMLESS = {
     "key of a dict": _dict_key,
     "text as input": _text_input,
@@ -308,7 +308,7 @@ def test_code_among_texts_and_trees_is_never_run(original, attack, tmp_path, ran
             module = program.module()
             module(torch.ones(6, 4), **keywords)
             export(module, (torch.ones(6, 4),), keywords).module()
-    with contextlib.suppress(ValueError):  # a tree that is not that of the program
+    with contextlib.suppress(ValueError):  # a tree that doesn't match the program
         program.run_decompositions()
     assert not ran.exists()
     assert not {"antigravity", "this"} & set(sys.modules)
@@ -333,7 +333,7 @@ def test_a_class_is_a_named_tuple_or_none(original, change, tmp_path):
 
 
 def test_classes_of_an_archive_are_not_imported():
-    """One stands in for `antigravity.Flight`, which opens a browser."""
+    """A stand-in replaces `antigravity.Flight`, which would open a browser."""
     tree = json.dumps([1, {"type": "antigravity.Flight", "context": "[]", "children_spec": []}])
     made = load_tree(tree).unflatten([])
     assert "antigravity" not in sys.modules
@@ -341,7 +341,7 @@ def test_classes_of_an_archive_are_not_imported():
 
 
 def test_one_archive_says_nothing_of_the_classes_of_another():
-    """Both are loaded in one worker, and name one class."""
+    """One worker loads both, and they name the same class."""
     named = json.dumps([1, {"type": NAMED, "context": "acme.Out", "children_spec": []}])
     other = json.dumps([1, {"type": "acme.Out", "context": "[]", "children_spec": []}])
     for tree in (named, other, named, other):
@@ -428,7 +428,7 @@ def test_what_is_no_size_is_refused(text):
 
 
 def test_all_functions_of_sizes_are_known():
-    """`sympy_functions` of torch's deserializer, and what the module offers."""
+    """That is, `sympy_functions` of torch's deserializer, and what the module offers."""
     for name in torch.utils._sympy.functions.__all__:
         arguments = "s0, 2" if name in archive_sizes_of_two else "s0"
         check_size_expression(f"{name}({arguments})")
@@ -534,7 +534,7 @@ def test_a_tensor_that_says_that_it_is_pickled_and_is_not_is_refused(original, t
 
 
 def _raw(path, find, change):
-    """Change the directory's record of a member that holds `find`."""
+    """Change the directory's record of a member that contains `find`."""
     data = bytearray(path.read_bytes())
     with zipfile.ZipFile(path) as members:
         start = members.start_dir
@@ -571,7 +571,7 @@ def _with_member(name, data=b"x"):
 
 
 def _bomb(path):
-    """A member of 6 GB of zeros in a small archive."""
+    """Write a member of 6 GB of zeros to a small archive."""
     with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as members:
         root = members.namelist()[0].partition("/")[0]
         with members.open(f"{root}/data/weights/weight_9", "w", force_zip64=True) as file:
@@ -669,7 +669,7 @@ def test_json_that_is_no_program_is_one_line(original, text, member, tmp_path):
         assert "\x1b" not in line
 
 
-# Files that are none
+# Files that aren't archives
 
 
 def test_pipes_devices_and_folders_are_refused_without_waiting(tmp_path):
@@ -705,7 +705,7 @@ def _pt(path, value, change=lambda name, data: (name, data)):
 
 
 def _claimed(count):
-    """Let a storage say that it has more elements than its member."""
+    """Make a storage claim more elements than its member has."""
 
     def change(name, data):
         if name.endswith("data.pkl"):

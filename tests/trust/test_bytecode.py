@@ -1,4 +1,4 @@
-"""What runs is what was hashed: bytecode of an earlier source is not run."""
+"""The code that runs is the code that was hashed: bytecode of an earlier source isn't run."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ import pytest
 
 PLAIN = "import acme; print(acme.N)"
 CHECKED = "from pte_pipeline import bytecode; bytecode.check_bytecode({}); " + PLAIN
-# Numbers of threads are in no key, so a worker has one whatever the user's variables say.
+# Keys contain no thread counts, so a worker has the same number whatever the user's variables say.
 IN_WORKER = """
 import os
 import pkgutil
@@ -36,7 +36,7 @@ def patch(folder, number):
     """Write a file of the same size, and keep its time."""
     path = folder / "acme.py"
     before = path.stat()
-    time.sleep(0.02)  # as the kernel counts time
+    time.sleep(0.02)  # the resolution of the kernel's clock
     path.write_text(f"N = {number}\n")
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
@@ -55,9 +55,9 @@ def site(tmp_path):
 @pytest.mark.slow
 def test_a_worker_runs_a_file_as_it_was_patched_and_as_it_was_put_back(site):
     patch(site, 2)
-    assert run(site, PLAIN) == 1  # by Python's own rule
+    assert run(site, PLAIN) == 1  # according to Python's own rule
     assert run(site, IN_WORKER) == 2
-    assert run(site, PLAIN) == 2  # since the bytecode was written anew
+    assert run(site, PLAIN) == 2  # since the bytecode was compiled again
     patch(site, 1)
     assert run(site, CHECKED.format("()")) == 1 == run(site, PLAIN)
 
@@ -71,16 +71,16 @@ def test_bytecode_of_a_source_that_stays_is_not_written_again(site):
 
 
 def test_a_copy_is_believed_where_its_sources_are_known(site, tmp_path):
-    """Of an image, say, whose files get times in whatever order they are unpacked in."""
+    """For example in an image, whose files get times in the order in which they are unpacked."""
     for name in ("whole", "patched"):
         shutil.copytree(site, tmp_path / name)
     copy = tmp_path / "whole"
     source, bytecode = str(copy / "acme.py"), cache_from_source(str(copy / "acme.py"))
     for path in (bytecode, source):
-        os.utime(path, (10**9, 10**9))  # the source came last
+        os.utime(path, (10**9, 10**9))  # the source was copied last
         time.sleep(0.02)
     for check, is_old in (
-        ("", True),  # nothing was asked to believe it
+        ("", True),  # check_bytecode isn't called
         ("check_bytecode(())", True),
         (f"check_bytecode([{str(tmp_path / 'patched')!r}])", True),
         (f"check_bytecode([{str(copy)!r}])", False),

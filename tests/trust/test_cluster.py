@@ -1,4 +1,4 @@
-"""Workers of a cluster that stop answering, or answer with something else than the truth."""
+"""Cluster workers that stop answering, or that give false answers."""
 
 import json
 import os
@@ -84,7 +84,7 @@ def cluster(tmp_path_factory):
 
 @pytest.fixture
 def driver(built, cluster, request):
-    """A build whose lowering takes a while, on the cluster; it gives a worker up in seconds."""
+    """A build with a slow lowering on the cluster, which gives a worker up within seconds."""
     (built.root / "passes").mkdir()
     (built.root / "passes" / "slow.py").write_text(SLOW)
     (built.root / "partition_configs" / "pair.yaml").write_text(
@@ -131,7 +131,7 @@ def test_what_a_stopped_worker_runs_moves_to_another(driver, cluster):
 
 @pytest.mark.slow
 def test_a_stopped_scheduler_ends_the_run(driver, cluster):
-    """It is the last one that has the cluster."""
+    """This test comes last, since it stops the cluster's scheduler."""
     _, process = driver
     wait_until_under_way(cluster, "encode")
     cluster.scheduler.send_signal(signal.SIGSTOP)

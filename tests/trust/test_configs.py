@@ -1,4 +1,4 @@
-"""Hostile configs, baselines and settings: one line each, and the other packages are built."""
+"""Hostile configs, baselines and settings: a one-line error each, and other packages are built."""
 
 import json
 import os
@@ -26,7 +26,7 @@ OUTSIDE = "root:x:0:0:AKIA-outside-of-the-workspace\n"
 
 @pytest.fixture
 def root(tmp_path, monkeypatch):
-    """A workspace with one sound config, and a file outside of it."""
+    """A workspace with one valid config, and a file outside of it."""
     for variable in (*find_variables().values(), "PTE_PIPELINE_UNTRUSTED"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("PTE_PIPELINE_STORE", str(tmp_path / "store"))
@@ -40,7 +40,7 @@ def root(tmp_path, monkeypatch):
 
 
 def look(root):
-    """Plan a workspace; return the problems by package, each in one line that can be printed."""
+    """Plan a workspace; return the problems by package, each a single printable line."""
     plan = Plan(open_workspace(root))
     found = {package: [str(p) for p in plan.problems(package)] for package in plan.packages}
     for line in (line for lines in found.values() for line in lines):
@@ -105,7 +105,7 @@ LONG = [
 
 @pytest.mark.parametrize("text", LONG, ids=lambda text: text[:40])
 def test_a_name_that_no_file_can_have_is_one_line(root, text):
-    """It stopped all packages: `Path.is_file` raises."""
+    """It used to stop all packages: `Path.is_file` raises."""
     (root / "partition_configs" / "p.yaml").write_text(f"{GOOD}{text}\n")
     assert len(look(root)["p"]) == 1
 
@@ -231,7 +231,7 @@ def test_a_hostile_baseline_is_lines_that_name_it(root, name):
     path = root / "baselines" / "good.yaml"
     BASELINES[name](path)
     plan = Plan(open_workspace(root))
-    plan._baseline("good")  # as a run with nothing to do asks
+    plan._baseline("good")  # as in a run with nothing to do
     with pytest.raises(ConfigErrors) as caught:
         read_baseline(path)
     for line in str(caught.value).split("\n"):
@@ -330,7 +330,7 @@ def _mutate(count, seed):
 
 @pytest.mark.slow
 def test_mutations_run_nothing_and_read_and_write_nothing_outside():
-    """By hand: `python -m tests.trust.config_mutations 5000`."""
+    """To run more: `python -m tests.trust.config_mutations 5000`."""
     found = _mutate(200, 0)
     assert not found["first"], found["first"]
 
@@ -353,7 +353,7 @@ def test_damaged_records_of_the_workspace_are_as_good_as_none(root, content):
     plan = Plan(open_workspace(root))
     assert not plan.problems("good")
     plan.workspace.write_state("good", {"link": {"action": "0" * 64, "files": {}}})
-    time.sleep(0.25)  # what is racy is not kept
+    time.sleep(0.25)  # recently changed files aren't remembered
     plan = Plan(open_workspace(root))
     assert not plan.problems("good")
     plan.remember()

@@ -1,5 +1,5 @@
-"""What stands in the place of files of the store, of `build/` and of doit: folders, links, pipes,
-empty and damaged files. It is replaced, and what it held is made again."""
+"""Files of the store, of `build/` and of doit replaced by folders, links, pipes, empty or damaged
+files: each is restored, and its content is made again."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ WRONG = ("folder", "link", "dangling", "pipe", "empty", "garbage")
 
 
 def put_in_place(path: Path, what: str, outside: Path) -> None:
-    """Put something else in the place of a file or of a folder."""
+    """Put something else in the place of a file or folder."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     path.unlink(missing_ok=True)
@@ -43,7 +43,7 @@ def put_in_place(path: Path, what: str, outside: Path) -> None:
 
 @pytest.fixture
 def outside(tmp_path):
-    """A file of somebody's, to which links lead."""
+    """Someone else's file, which links point to."""
     path = tmp_path / "outside"
     path.write_bytes(b"somebody's")
     yield path

@@ -1,4 +1,4 @@
-"""What a key says of a distribution changes with whatever Python would import of it."""
+"""What a key records about a distribution changes with whatever Python would import from it."""
 
 import base64
 import hashlib
@@ -22,13 +22,13 @@ CODE = {
 
 
 def settle():
-    """Wait until files are old enough that what is computed of them is cached."""
+    """Wait until files are old enough for their digests to be cached."""
     time.sleep(2.5 * RACY_NS / 1e9)
 
 
 @pytest.fixture
 def site(tmp_path, monkeypatch):
-    """A folder of installed distributions, at the front of the path."""
+    """A folder of installed distributions, first on the path."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     folder = tmp_path / "site"
     install(folder, "acme", CODE)
@@ -38,7 +38,7 @@ def site(tmp_path, monkeypatch):
 
 
 def install(folder, name, files, record=True, **more):
-    """Write the files of a distribution, and RECORD last, as installers do."""
+    """Write the files of a distribution, with RECORD last, as installers do."""
     info = f"{name}-1.0.dist-info"
     files = {**files, f"{info}/METADATA": f"Name: {name}\nVersion: 1.0\n".encode(), **more}
     rows = []
@@ -63,14 +63,14 @@ def write(path, content):
 
 
 def write_in_the_old_times(path, content):
-    """Write a file as `cp --preserve` or a tool that restores times does."""
+    """Write a file and keep its times, like `cp --preserve` or a tool that restores times."""
     before = path.stat()
     path.write_bytes(content)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 def exchange(path, content):
-    """Write a file as editors do: another one, renamed."""
+    """Replace a file as editors do: by renaming a new one."""
     path.with_name("other").write_bytes(content)
     path.with_name("other").rename(path)
 
@@ -84,7 +84,7 @@ def test_untouched_files_are_their_version(site):
 @pytest.mark.parametrize("name", CODE)
 def test_a_patched_file_counts_by_content(site, edit, name):
     before = identity()
-    edit(site / name, CODE[name][:-2] + b"3\n")  # of the same size
+    edit(site / name, CODE[name][:-2] + b"3\n")  # the same size
     patched = identity()
     assert patched != before and patched.startswith("1.0, changed: ")
     settle()
@@ -111,7 +111,7 @@ def test_what_python_caches_and_headers_do_not_count(site):
 
 
 def test_a_copied_environment_is_what_it_was(site, tmp_path, monkeypatch):
-    """An image of a container, say, in which no time vouches for anything."""
+    """For example a container image, where no timestamps can be relied on."""
     for path in sorted(site.rglob("*")):
         os.utime(path)
     os.utime(site / "acme-1.0.dist-info/RECORD", (0, 0))

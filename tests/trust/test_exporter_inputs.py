@@ -1,8 +1,7 @@
-"""Whatever an exporter reads, a change of it exports again: each row of the table in
-docs/concepts/cache.md.
+"""Changing anything that an exporter reads triggers a new export: docs/concepts/cache.md's table.
 
-Each case is an exporter that computes a number from one kind of input, and a change of that input.
-Its export after the change, with the store of the one before, must be what an empty store gives.
+Each case is an exporter that computes a number from one kind of input, and a change to that input.
+Its export after the change, with the store from before, must equal an export with an empty store.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ CONFIG = "model: a\nmethods:\n  forward:\n    partitioners: []\n"
 
 @dataclass(frozen=True)
 class Site:
-    """A workspace, a folder outside and one that stands on the path for modules."""
+    """A workspace, a folder outside, and a folder on the module search path."""
 
     root: Path
     outside: Path
@@ -98,14 +97,13 @@ def site(tmp_path, monkeypatch):
 
 
 def viewed_by(kernel: bool) -> AbstractContextManager[object]:
-    """Return a context within which only Python is asked what an exporter does, unless the kernel
-    is."""
+    """Return a context that hides the kernel's view of an exporter, unless `kernel`."""
     return nullcontext() if kernel else patch.object(tracer, "has_kernel_view", lambda: False)
 
 
 def build(workspace: Workspace, kernel: bool = True) -> tuple[str, str]:
-    """Export as a run does; return what it was, and the digest of the program that it gives."""
-    identity.cache_clear()  # of installed libraries, which a run looks at once
+    """Export as a run does; return the outcome and the digest of the program."""
+    identity.cache_clear()  # digests of installed libraries, which a run computes once
     plan = Plan(workspace)
     state = export_status(plan, "a").state
     if state == "stale":
@@ -117,7 +115,7 @@ def build(workspace: Workspace, kernel: bool = True) -> tuple[str, str]:
     return state, methods["forward"].program
 
 
-# The cases: code that sets VALUE, what is there before, and the change
+# The cases: code that sets VALUE, the initial files, and the change
 
 Do = Callable[[Site], None]
 
@@ -159,7 +157,7 @@ def nothing(site: Site) -> None:
 
 
 def edit(code: str, name: str) -> Case:
-    """An input in a file, whose number changes."""
+    """Return a case whose input is a file with a number that changes."""
     return Case(code, text(name, "1"), text(name, "2"))
 
 
@@ -194,7 +192,7 @@ def environment(code: str) -> Case:
 
 
 def distribution(version: str) -> Do:
-    """Install a library in a folder on the path for modules, in place of another version."""
+    """Install a library in a folder on the module search path, replacing another version."""
 
     def install(site: Site) -> None:
         for old in site.library.glob("small_lib*"):
@@ -255,7 +253,7 @@ def save_zip(path: Path, value: float) -> None:
 
 
 def symlinked_models(site: Site) -> None:
-    """Put `models/` in another place, with a link to it."""
+    """Move `models/` elsewhere, and leave a link to it."""
     shutil.move(site.models, site.root.parent / "real_models")
     site.models.symlink_to(site.root.parent / "real_models")
 
@@ -545,7 +543,7 @@ def own_environment() -> Iterator[None]:
 
 
 def check(site: Site, case: Case, kernel: bool) -> None:
-    """Build, change, build, and compare with a build that knows nothing."""
+    """Build, change, build, and compare with a build that starts from scratch."""
     with own_environment():
         case.before(site)
         site.write(case.code)
@@ -570,12 +568,12 @@ QUICK = {
     "the package, looked for in vain",
     "its file",
 }
-# Where only Python is asked, a few of each kind; all with EXPORTER_INPUTS=all.
+# With Python's view only, a few cases of each kind; all with EXPORTER_INPUTS=all.
 EACH = None if os.environ.get("EXPORTER_INPUTS") == "all" else 2
 
 
 def marked(most: int | None) -> list:
-    """Return the cases, some quick ones and, in the slow tests, the first of each kind."""
+    """Return the cases: some quick ones and, as slow tests, the first of each kind."""
     cases = []
     for kind, names in CASES.items():
         for number, name in enumerate(list(names)[:most]):
@@ -653,7 +651,7 @@ def test_name_that_is_not_utf8_exports_each_time(site):
     assert build(site.workspace())[0] == "stale"
 
 
-# What can't be followed
+# Inputs that can't be followed
 
 UNFOLLOWED = {
     "network": "import socket\ntry: socket.create_connection(('127.0.0.1', 9))\n"
@@ -703,7 +701,7 @@ def test_chance_is_found_in_text(tmp_path, code):
 
 
 def test_every_name_of_chance_is_found_in_text(tmp_path):
-    """Most modules are not parsed, as they can't name one."""
+    """Most modules aren't parsed, since their text contains no such name."""
     path = tmp_path / "x.py"
     for name in (*nondeterminism._SOURCES, *nondeterminism._SEEDED):
         module, _, attribute = name.rpartition(".")
@@ -841,7 +839,7 @@ def test_forged_record_has_no_kernel_file_read(site):
         assert places.observe("file", places.locate(name)) in ("special", None)
 
 
-# What is said
+# Messages
 
 
 @pytest.mark.parametrize(
@@ -880,7 +878,7 @@ def test_miss_is_explained_by_its_kind(site, code, before, change, line):
         assert line in export_status(Plan(site.workspace()), "a").reason
 
 
-# An installation without the feature that follows exporters
+# An installation without the feature that traces exporters
 
 
 @pytest.fixture

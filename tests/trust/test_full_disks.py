@@ -1,7 +1,7 @@
 """Disks that are full, or become full: each message names the folder and the bytes, and a build
-goes on where there is room elsewhere.
+continues where there is room elsewhere.
 
-`DISK_SIZES=12 pytest -m slow tests/trust/test_full_disks.py` tries as many sizes for each folder.
+`DISK_SIZES=12 pytest -m slow tests/trust/test_full_disks.py` tries that many sizes for each folder.
 """
 
 import errno
@@ -33,7 +33,7 @@ needs_mounts = pytest.mark.skipif(not can_mount(), reason="needs the right to mo
 @needs_mounts
 @pytest.mark.parametrize("place", ["temporary", "build", "workspace"])
 def test_a_full_disk_is_named_whichever_stage_fills_it(tmp_path, place):
-    """In the small ones the export fails, in the larger ones the last report."""
+    """On the smallest disks the export fails, on the largest the last report."""
     bench = bench_of("pair", tmp_path)
     kilobytes = {"temporary": (4, 16), "build": (4, 80), "workspace": (60, 400)}[place]
     step = max(1, (kilobytes[1] - kilobytes[0]) // max(1, SIZES - 1))
@@ -55,7 +55,7 @@ def test_a_full_disk_is_named_whichever_stage_fills_it(tmp_path, place):
 
 @needs_mounts
 def test_a_store_that_fills_within_a_blob_costs_the_action_nothing(tmp_path):
-    """A weight of 3 MB, of which the store's disk takes 2; the rest of the run goes elsewhere."""
+    """The store's disk has room for 2 MB of a 3 MB weight; the rest of the run goes elsewhere."""
     versions = tmp_path / "versions"
     versions.mkdir()
     checkout = make_checkout(tmp_path / "w", tmp_path / "store", versions)
@@ -76,7 +76,7 @@ def test_a_store_that_fills_within_a_blob_costs_the_action_nothing(tmp_path):
 
 
 def test_a_refused_folder_of_a_shared_store_is_named(tmp_path):
-    """Somebody else's: the fan-out folder, not the file that is moved there."""
+    """It is another user's: the fan-out folder, not the file that is moved there."""
     root, overflow = tmp_path / "store", tmp_path / "build" / ".store"
     store = Store(root)
     blob = store.put(b"content")
@@ -95,7 +95,7 @@ def test_a_refused_folder_of_a_shared_store_is_named(tmp_path):
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_a_log_that_takes_nothing_hides_no_error(monkeypatch):
-    """The traceback of an exporter's error goes to the log, the error itself to the scheduler."""
+    """An exporter's traceback goes to the log, the error itself to the scheduler."""
 
     def fail():
         raise SourceError("no such model")

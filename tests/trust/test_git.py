@@ -1,4 +1,4 @@
-"""A repository that a stranger made runs nothing, whatever its configuration names."""
+"""An untrusted repository runs nothing, whatever its configuration names."""
 
 import os
 import shutil
@@ -24,7 +24,7 @@ def marker(tmp_path):
 
 @pytest.fixture
 def payload(tmp_path, marker):
-    """A program that says it was run, whatever it is given."""
+    """A program that records that it ran, whatever its arguments."""
     program = tmp_path / "payload"
     program.write_text(f"#!/bin/sh\necho x >> {marker}\ncat\n")
     program.chmod(0o755)
@@ -42,7 +42,7 @@ def make_repository(root):
 
 
 def touch(root):
-    """Make git look at the content of each file again."""
+    """Make git check the content of each file again."""
     for path in root.rglob("*"):
         if path.is_file() and ".git" not in path.parts:
             os.utime(path, (1, 1))
@@ -71,7 +71,7 @@ def hooks_elsewhere(root, payload):
 
 
 def filters(root, payload):
-    """As git-lfs is set up, and with a name that `git -c` can't give."""
+    """Set up filters as git-lfs does, one of them with a name that `git -c` can't express."""
     (root / ".gitattributes").write_text("*.bin filter=lfs\n*.py filter=odd=name.x\n")
     for driver in ("lfs", "odd=name.x"):
         for command in ("clean", "smudge"):
@@ -104,7 +104,7 @@ def included(root, payload):
 
 
 def missing_objects(root, payload):
-    """What is missing is to be fetched, by a command."""
+    """Set up a repository whose missing objects would be fetched by a command."""
     git(root, "config", "remote.origin.url", f"ext::{payload}")
     git(root, "config", "remote.origin.promisor", "true")
     git(root, "config", "remote.origin.partialclonefilter", "blob:none")
@@ -143,7 +143,7 @@ def test_no_command_of_a_repository_runs(tmp_path, payload, marker, attack):
 
 
 def embed(root, payload, bare):
-    """Make `root` a bare repository of plain files inside of another's work tree."""
+    """Make `root` a bare repository of plain files inside another one's work tree."""
     make_repository(root.parent)
     hidden = make_repository(root.parent.parent / "hidden")
     (hidden / ".git").rename(root)

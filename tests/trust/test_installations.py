@@ -1,4 +1,4 @@
-"""Distributions outside the folder of the environment: of the user, or on the path alone."""
+"""Distributions outside the environment's folder: the user's, or on the path only."""
 
 import json
 import os
@@ -31,7 +31,7 @@ class Keep:
 @pytest.mark.skipif(sys.prefix == sys.base_prefix, reason="needs a Python that lacks torch")
 @pytest.mark.parametrize("way", in_tiers(["user", "path"], ["path"]))
 def test_what_is_installed_elsewhere_is_no_input(tmp_path, way):
-    """A symbolic link stands for the installation, which takes 2 GB."""
+    """A symbolic link stands in for the installation, which takes 2 GB."""
     python = Path(sys.base_prefix, "bin", f"python{sysconfig.get_python_version()}")
     own = {**os.environ, "PYTHONUSERBASE": str(tmp_path / "home")}
     own.pop("PYTHONNOUSERSITE", None)

@@ -1,4 +1,4 @@
-"""Keys hold all that bytes depend on: lines and names of a program, what its nodes come from."""
+"""Keys include all that bytes depend on: a program's lines and names, and its nodes' origins."""
 
 import copy
 import json
@@ -61,7 +61,7 @@ def test_names_of_values_and_classes_count_for_backends_that_may_read_them(backe
 
 @pytest.mark.slow
 def test_a_class_and_a_file_with_other_names_compile_nothing(built, tmp_path):
-    """The export runs again, and the package is what an empty store gives."""
+    """The export runs again, and the package equals one from an empty store."""
     before = built.bytes_of("pair", "pair.pte")
     models = built.root / "models"
     built.edit("models/pair.py", "Encode", "Renamed")
@@ -116,7 +116,7 @@ def test_variables_that_libraries_read_count(name, counts, monkeypatch):
 
 @pytest.fixture
 def look_again(tmp_path, monkeypatch):
-    """Write a file of a site's folder, and say what runs at the start of Python then."""
+    """Write a file to a site's folder, and return what Python then runs at startup."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     folder = tmp_path / "site"
     folder.mkdir()
@@ -170,7 +170,7 @@ def test_lines_of_pth_files_count_and_paths_and_installers_do_not(look_again):
 
 
 def rebuilt(bench, folder):
-    """All packages that a build without any cache makes of a workspace."""
+    """Return all packages that a build without any cache makes of a workspace."""
     clean = type(bench)(folder)
     shutil.copytree(bench.root, folder, ignore=shutil.ignore_patterns("build", ".store"))
     assert clean.doit("lower") == 0, clean.output
@@ -186,7 +186,7 @@ def test_stack_traces_in_a_package_are_those_of_the_source(tmp_path):
     bench.edit("models/small.py", "class Features", "# A line more.\n\n\nclass Features")
     assert bench.doit("lower") == 0, bench.output
     found = bench.bytes_of("traced", "traced.pte")
-    # At the same path, which stands in the bytes as well.
+    # At the same path, which is part of the bytes as well.
     bench.root.rename(tmp_path / "moved")
     moved = type(bench)(tmp_path / "moved")
     assert found != before and found == rebuilt(moved, bench.root).bytes_of("traced", "traced.pte")
@@ -200,7 +200,7 @@ def test_a_pass_sees_no_lines_that_no_key_holds(tmp_path):
     (bench.root / "passes/mine.py").write_text(f"LOOKS = 'nothing'\n{LOOKING}")
     assert bench.doit("lower") == 0, bench.output
     bench.edit("passes/mine.py", "'nothing'", "'convolution'")
-    assert bench.doit("lower") == 1 and "'Keep' pass" in bench.output  # so it did look
+    assert bench.doit("lower") == 1 and "'Keep' pass" in bench.output  # so it did look at the pass
 
 
 class Three(torch.nn.Module):

@@ -1,4 +1,4 @@
-"""A driver that is killed or stopped leaves no process, and the record of what was done."""
+"""A killed or stopped driver leaves no process behind, and keeps the record of finished work."""
 
 import json
 import os
@@ -50,7 +50,7 @@ def test_a_group_dies_with_its_owner_however_that_ends(end):
     leader, member, started, word = owner.stdout.readline().split()
     processes = {int(leader), int(member), int(started)}
     assert descendants(owner.pid) == processes
-    assert word == "b''"  # a member that reads its standard input finds its end
+    assert word == "b''"  # a child process that reads its standard input gets end of file
     owner.send_signal(end)
     owner.wait()
     assert gone(processes, 2)
@@ -82,7 +82,7 @@ METHODS = "{m: export(Decode(shared), (x * k,)) for k, m in enumerate(['decode',
 
 
 def _take_signals():
-    """Undo what nohup and a shell's `&` make of signals for the processes that they start."""
+    """Restore the signals that nohup and a shell's `&` change for the processes that they start."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 

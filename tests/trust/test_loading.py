@@ -1,4 +1,4 @@
-"""Damaged packages and manifests that a process loads: it goes on, with one clear error.
+"""A process that loads damaged packages and manifests survives, with one clear error.
 
 `LOADING_MUTATIONS=5000 pytest tests/trust/test_loading.py` tries more than CI does.
 """
@@ -29,7 +29,7 @@ WORDS = (b"\xff\xff\xff\x7f", b"\xff\xff\xff\xff", b"\1\0\0\0", b"\0\0\0\x80")
 
 
 def damage(content: bytes, seed: int) -> bytes:
-    """Return bytes of a package with some of them flipped, zeroed or replaced, or cut off."""
+    """Return a package's bytes, some of them flipped, zeroed or replaced, or the end cut off."""
     chance = random.Random(seed)
     damaged = bytearray(content)
     kind = chance.choice(("flip", "flip", "zero", "cut", "word"))
@@ -48,8 +48,8 @@ def damage(content: bytes, seed: int) -> bytes:
 
 @pytest.mark.parametrize("with_manifest", [False, True])
 def test_no_damaged_package_ends_the_process_that_loads_it(tmp_path, placed, with_manifest):
-    """The runtime itself ended it for 61 of 250, that were opened, loaded and run (ExecuTorch
-    1.4.1)."""
+    """The runtime itself ended it on 61 of 250 packages, opened, loaded and run, in ExecuTorch
+    1.4.1."""
     if with_manifest:
         shutil.copy(placed.parent / MANIFEST, tmp_path)
         line = f"model.pte: {MANIFEST} next to it belongs to another file: it describes model.pte"
@@ -59,7 +59,7 @@ def test_no_damaged_package_ends_the_process_that_loads_it(tmp_path, placed, wit
     path = tmp_path / "model.pte"
     for seed in range(MUTATIONS):
         damaged = damage(content, seed)
-        if damaged == content:  # what was zeroed was zero
+        if damaged == content:  # the zeroed bytes were zero before
             continue
         path.write_bytes(damaged)
         with pytest.raises(PipelineError) as caught:
@@ -90,7 +90,7 @@ VALUES = (None, True, -1, 2**70, 1.5, "", "os", "../x.ptd", "\0", [], {}, [1], {
 
 
 def damage_manifest(text: str, seed: int) -> bytes:
-    """Return the text of a manifest with a byte changed, or with one value replaced or missing."""
+    """Return a manifest's text with a byte changed, or with a value replaced or removed."""
     chance = random.Random(seed)
     if seed % 4 == 0:
         return damage(text.encode(), seed)

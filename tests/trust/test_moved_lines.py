@@ -1,4 +1,4 @@
-"""Reports quote a line only from a file that is what it was: else another stands by the error."""
+"""Reports quote a line only from an unchanged file; otherwise it would be the wrong line."""
 
 import json
 
@@ -48,13 +48,13 @@ def test_lines_of_a_file_that_changed_are_not_quoted(report, tmp_path, edited, o
     path.write_text(path.read_text().replace("# 1", "# 1\ninnocent = 1"))
     assert "innocent" not in page() and quoted[edited] not in page()
     assert page().count("changed since") == 1 and quoted[other] in page()
-    assert f'id="{edited}:' in page()  # what the record says is there still
+    assert f'id="{edited}:' in page()  # the record's facts are still shown
     path.unlink()
     assert "changed since" not in page() and quoted[edited] not in page()
 
 
 def test_a_record_knows_the_files_as_they_were_exported(built):
-    """Lines move in both files: the pages first show none of them, and the next build the new."""
+    """Lines move in both files: pages show none of them at first, then those of the next build."""
     model, config = "models/pair.py", "partition_configs/pair.yaml"
     sources = (model, "models/_parts.py", config)
 
@@ -82,7 +82,7 @@ def test_a_record_knows_the_files_as_they_were_exported(built):
 
 
 def test_an_archive_whose_traces_name_other_lines_is_reported_on_again():
-    """It is not measured again: `tests/features/moved_lines/test_quotes.py`."""
+    """Nothing is measured again: `tests/features/moved_lines/test_quotes.py`."""
 
     def action(content, exported):
         methods = {n: s._replace(content=content, exported=exported) for n, s in SOURCES.items()}

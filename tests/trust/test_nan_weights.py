@@ -6,7 +6,7 @@ import torch
 from pipeline.compile.inspect.arrays import UnknownValueError
 from tests.features.refit.test_recipes import same
 
-# Quiet and signalling ones, of both signs, with payloads that casts to 16 bits lose.
+# Quiet and signaling NaNs of both signs, with payloads that casts to 16 bits lose.
 NANS = [0x7FC00000, -0x400000, 0x7FC00001, 0x7F800001, -0x7FFFFF, 0x7FFFDFFF, -1]
 
 COPIED = {

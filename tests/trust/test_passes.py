@@ -1,4 +1,4 @@
-"""Which passes a config may name: attacks through import paths, and what is offered on purpose."""
+"""Which passes a config may name: attacks through import paths, and passes offered on purpose."""
 
 import os
 import sys
@@ -32,7 +32,7 @@ def nothing(graph_module):
 value = 3
 made = Fuse()
 """
-# All that runs code, or hands out code, and that a config could name before.
+# Functions that run code or return it, and that a config could name in the past.
 ATTACKS = [
     "subprocess:Popen",
     "os:system",
@@ -66,7 +66,7 @@ ATTACKS = [
     "deeper.inner:getoutput",
     "deeper:inner",
 ]
-# What is no reference at all.
+# Strings that are no references at all.
 NO_NAMES = [
     "fusions:subprocess.Popen",
     "fusions:os.system",
@@ -95,7 +95,7 @@ NO_NAMES = [
 
 @pytest.fixture
 def root(tmp_path):
-    """A workspace whose passes import much for themselves."""
+    """A workspace whose passes import many modules for internal use."""
     (tmp_path / "passes" / "deeper").mkdir(parents=True)
     (tmp_path / "passes" / "fusions.py").write_text(FUSIONS)
     (tmp_path / "passes" / "_private.py").write_text("class Hidden:\n    pass\n")
@@ -108,7 +108,7 @@ def root(tmp_path):
 
 @pytest.fixture
 def watched(monkeypatch):
-    """What is run or removed while a test attacks; nothing of it happens."""
+    """Record what runs or is removed during an attack; nothing of it takes effect."""
     happened = []
     monkeypatch.setattr(os, "system", lambda *a, **k: happened.append("system"))
     monkeypatch.setattr("subprocess.Popen", lambda *a, **k: happened.append("Popen"))
@@ -169,7 +169,7 @@ def test_a_file_called_as_a_library_is_meant_before_it(root):
 
 @pytest.fixture
 def offered(tmp_path, monkeypatch):
-    """An installed distribution that offers a module and an object of another."""
+    """An installed distribution that offers a module, and an object of another module."""
     site = tmp_path / "site"
     (site / "acme").mkdir(parents=True)
     (site / "acme" / "__init__.py").write_text("")
@@ -203,7 +203,7 @@ def test_the_remedy_goes_by_what_is_installed(tmp_path):
     (tmp_path / "passes").mkdir()
     text = "from collections import OrderedDict\n__all__ = ['OrderedDict']\n"
     (tmp_path / "passes" / "ours.py").write_text(text)
-    with pytest.raises(PipelineError, match="can't be called"):  # named, and made
+    with pytest.raises(PipelineError, match="can't be called"):  # named and instantiated
         load_passes([PassSpec(reference="ours:OrderedDict")], tmp_path)
 
 
@@ -211,7 +211,7 @@ EXECUTORCH = "executorch.exir.passes.init_mutable_pass:InitializedMutableBufferP
 
 
 def test_executorchs_own_passes_are_offered(root):
-    """In a namespace package, of which no `__init__.py` says that it is installed."""
+    """They are in a namespace package, without an `__init__.py` to show that it is installed."""
     (made,) = load_passes([PassSpec(reference=EXECUTORCH, options={"patterns": ["cache"]})], root)
     assert made.patterns == ["cache"]
     assert list(source_files(EXECUTORCH, root)) == ["executorch/exir/passes/init_mutable_pass.py"]
@@ -222,10 +222,10 @@ def test_executorchs_own_passes_are_offered(root):
 @pytest.mark.parametrize(
     "reference",
     [
-        "executorch.exir.passes.init_mutable_pass:List",  # what it imports for itself
+        "executorch.exir.passes.init_mutable_pass:List",  # imported for internal use
         "executorch.exir.passes:logging",
         "executorch.exir.passes:dead_code_elimination_pass",  # a function
-        "executorch.exir.pass_base:ExportPass",  # no module of passes
+        "executorch.exir.pass_base:ExportPass",  # not in a module of passes
         "executorch.exir.capture:ExecutorchBackendConfig",
         "executorch.devtools.size_analysis_tool.size_analysis_tool:generate_model_size_information",
         "executorch.examples.passes.any:Any",
@@ -239,7 +239,7 @@ def test_nothing_else_of_executorch_is(root, reference):
 
 
 def test_a_pass_of_executorch_is_given_no_file(root):
-    """DebugPass writes over any file that its options name."""
+    """DebugPass overwrites any file that its options name."""
     victim = root / "victim"
     victim.write_text("kept")
     options = {"log_filename": str(victim), "msg": "ssh-ed25519 AAAA"}
@@ -260,7 +260,7 @@ def test_no_sdk_is_downloaded_for_a_pass(root, monkeypatch):
 
 
 def test_a_namespace_of_a_distribution_offers_passes(root, offered):
-    """As `executorch`, it has no file of its own."""
+    """Like `executorch`, it has no file."""
     inner = offered / "space" / "fusions"
     inner.mkdir(parents=True)
     (inner / "__init__.py").write_text("def fuse(graph_module):\n    return None\n")

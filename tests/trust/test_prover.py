@@ -19,7 +19,7 @@ assert toolchain() == before, set(toolchain().items()) ^ set(before.items())
 
 
 def check(workspace, folder, states):
-    """Prove states of a workspace; return what was found to be wrong."""
+    """Prove states of a workspace; return the errors."""
     prover = Prover(read_workspace(find_workspace(workspace)), folder)
     said = []
     findings = prove(prover, states(prover), said.append)
@@ -64,7 +64,7 @@ def test_importing_libraries_changes_no_key():
 
 
 def spoil():
-    """Leave parts out of the keys of actions."""
+    """Leave parts out of actions' keys."""
     real = keys.Action
 
     def made(kind, model, package, method, key, inputs):
@@ -74,7 +74,7 @@ def spoil():
     keys.Action = made
 
 
-# Parts of keys, and a state that tells when they are left out.
+# Parts of keys, each with a state that reveals their absence.
 FAULTS = {
     "emit": ("field", "joint: emit.memory_planning.alignment: 1"),
     "passes": ("py", "passes/scale.py: 17: 'add' -> 'addx'"),

@@ -1,4 +1,4 @@
-"""A record that contradicts the archive it is of is dropped, and made again in the same run."""
+"""A record that contradicts its archive is dropped, and made again in the same run."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.support.sites import Site
 
 
 def poison(store, archive):
-    """Say that an archive holds another program, as when it was exchanged while it was read."""
+    """Record another program for an archive, as if it had been replaced while being read."""
     facts = describe_archive(archive)
     programs = facts.to_json()
     programs[0]["program"] = hash_bytes(b"another program")

@@ -1,4 +1,4 @@
-"""The remote is an attacker: results that someone forged there."""
+"""The remote is an attacker: it contains forged results."""
 
 import json
 import os
@@ -30,7 +30,7 @@ EXAMPLES = int(os.environ.get("PTE_FORGED", "3"))
 
 @pytest.fixture
 def victim(built, tmp_path):
-    """Makes a fresh checkout with a remote that holds what `built` built."""
+    """Return a function that makes a fresh checkout with a remote of what `built` built."""
 
     def make(**how):
         folder = tmp_path / f"victim{len(list(tmp_path.glob('victim*')))}"
@@ -65,7 +65,7 @@ def test_names_are_plain_and_those_of_the_action(victim):
     assert not fits_action(key, {"files": files | {"a.ptd": text, "A.ptd": text}})
     assert not fits_action(key, {"files": {"pair.pte": text}})
     aux = {f"aux{n.removeprefix('pair')}" if n == "pair.pte" else n: d for n, d in files.items()}
-    assert fits_action({**key, "file": "aux"}, {"files": aux})  # a file may be called so
+    assert fits_action({**key, "file": "aux"}, {"files": aux})  # a file may have this name
     with pytest.raises(PipelineError, match="is not a valid file name in a package"):
         workspace = open_workspace(forged.checkout.root)
         install(
@@ -95,7 +95,7 @@ def test_a_text_is_no_package_whoever_says_so(victim):
 
 
 def test_another_package_is_not_this_one(victim):
-    """Its manifest is of other bytes."""
+    """Its manifest describes other bytes."""
     forged = victim()
     changed = bytearray(forged.bench.bytes_of("pair", "pair.pte"))
     changed[-1] ^= 1
@@ -132,7 +132,7 @@ def test_nobody_is_believed_unless_the_user_says_so(victim):
 
 
 def test_an_untrusted_build_goes_by_its_environment(victim):
-    """The remote that a stranger's settings name is not asked, nor the store filled from it."""
+    """A remote from untrusted settings is never queried, and the store isn't filled from it."""
     forged = victim()
     (forged.checkout.root / "pyproject.toml").write_text(
         f'[tool.pte-pipeline]\nremote = "{forged.remote.as_uri()}"\nremote_trust = "unsigned"\n'
@@ -145,12 +145,12 @@ def test_an_untrusted_build_goes_by_its_environment(victim):
 
 
 def test_what_was_believed_unsigned_is_no_result_where_signatures_are_asked_for(tmp_path, folder):
-    """Or one who signs would sign what follows from it."""
+    """Otherwise a signer would sign what follows from it."""
     site, key = folder, {"kind": "test"}
     Store(tmp_path / "a", site.settings()).put_result(key, {"forged": 1})
     believer, (private, public) = Store(tmp_path / "b", site.settings()), write_keys(tmp_path)
     assert believer.get_by_key(key).result == {"forged": 1}
-    assert Store(tmp_path / "b").get_by_key(key) is None  # or it would sign in two steps
+    assert Store(tmp_path / "b").get_by_key(key) is None  # otherwise it would sign in two steps
     signer = Store(tmp_path / "b", site.settings(signing_key=private, unsigned=False))
     assert signer.get_by_key(key) is None
     signer.put_result(key, {"own": 1})
@@ -159,7 +159,7 @@ def test_what_was_believed_unsigned_is_no_result_where_signatures_are_asked_for(
 
 
 def test_a_revoked_key_vouches_for_nothing(tmp_path, folder):
-    """Neither for what it signed, nor for what was made of that, which we would sign next."""
+    """Neither its signed results count, nor what was made from them, which we would sign next."""
     (one, one_public), (two, two_public) = (write_keys(tmp_path / name) for name in ("one", "two"))
     site = lambda **more: folder.settings(unsigned=False, **more)  # noqa: E731
     fetched, made, earlier = ({"kind": "test", "number": n} for n in range(3))
@@ -188,7 +188,7 @@ def test_a_revoked_key_vouches_for_nothing(tmp_path, folder):
 
 @pytest.mark.parametrize("overflows", [False, True], ids=["fresh", "with an overflow"])
 def test_what_is_made_after_the_first_fetch_is_vouched_for(tmp_path, folder, overflows):
-    """Also where the store was empty, and where an earlier run could not write to it."""
+    """This also holds if the store was empty, or if an earlier run could not write to it."""
     private, public = write_keys(tmp_path / "one")
     fetched, made = ({"kind": "test", "number": number} for number in range(2))
     Store(tmp_path / "a", folder.settings(unsigned=False, signing_key=private)).put_result(
@@ -240,7 +240,7 @@ def test_a_package_of_unsigned_results_is_not_up_to_date_where_they_are_not_beli
 
 
 def test_a_signed_result_is_of_its_action_alone(victim):
-    """Under another name, with another signer, or without its signature it is none."""
+    """Under another name, with another signer, or without its signature it doesn't count."""
     forged = victim(signed=True)
     settings = RemoteSettings(
         forged.remote.as_uri(), trusted_keys=(forged.folder / "key.pub",), writable=False
@@ -262,7 +262,7 @@ def test_a_signed_result_is_of_its_action_alone(victim):
 
 
 def test_a_changed_record_is_none_or_of_its_action(_built):
-    """Whatever field changes: with a whole check, what is read has the form of its kind."""
+    """With a valid checksum, any changed field still has the form of its kind when it is read."""
     stored = [path.read_bytes() for path in sorted(_built.store.glob("actions/*/*.json"))]
     digests = [path.parent.name + path.name for path in sorted(_built.store.glob("blobs/*/*"))]
     read = 0
@@ -303,7 +303,7 @@ def test_forms_are_exact():
 
 @contextmanager
 def serving(answer):
-    """A server that gives `answer(connection)` to every request."""
+    """Run a server that calls `answer(connection)` for every request."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve():
@@ -357,7 +357,7 @@ def test_an_answer_that_does_not_end_is_a_miss(answer):
         remote = Remote(RemoteSettings(url, unsigned=True, timeout=1.0))
         before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
         assert remote.fetch_result("0" * 64) is None
-        assert time.monotonic() - started < 60  # the others last 100 s
+        assert time.monotonic() - started < 60  # the other remotes last 100 s
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400_000  # KiB
 
 

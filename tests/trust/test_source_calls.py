@@ -1,4 +1,4 @@
-"""What a source gave is taken for nothing but the same call: each part of its key counts."""
+"""A source's result is reused only for the same call: each part of its key counts."""
 
 import torch
 

@@ -1,9 +1,9 @@
-"""A workspace in any state: edited, copied, restored, damaged, on a full disk, told lies.
+"""A workspace in any state: edited, copied, restored, damaged, on a full disk, with false inputs.
 
-After each build the packages are those of a build from nothing in a store of its own, its exit
-status says whether all is well, nothing was written elsewhere and nothing that data names was run.
-`STATES_STEPS=2000 pytest -m slow -n 0 -s tests/trust/test_states.py` takes as many steps and prints
-what it counted.
+After each build, the packages must equal those of a build from scratch with an empty store, its
+exit status must say whether all is well, nothing may be written elsewhere, and nothing that data
+names may run. `STATES_STEPS=2000 pytest -m slow -n 0 -s tests/trust/test_states.py` takes that many
+steps and prints its counts.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ PLANTED = {
     "tools/config": "[core]\nbare = false\nworktree = .\nfsmonitor = touch {marker}\n",
     "models/.gitattributes": "* filter=planted\n",
 }
-# Of those that end well, the packages are right; of others, those of the next one that does.
+# Builds that must end well, with correct packages; after a harsh one, the next that ends well must
+# have them.
 GENTLE = ("plain", "plain", "plain", "read-only", "tomorrow", "yesterday", "untrusted")
 HARSH = ("killed", "full store", "full build", "full temporary")
 
@@ -67,7 +68,7 @@ def move_clock(seconds: float) -> None:
 
 
 def tell_lies() -> None:
-    """Let exporters of this process read another seed than what is hashed."""
+    """Make exporters in this process read another seed than the hashed one."""
     read_text = Path.read_text
 
     def lie(path, *arguments, **named):
@@ -78,8 +79,7 @@ def tell_lies() -> None:
 
 
 def step(**arguments):
-    """Make a rule that is counted, and whose failure is printed when it happens: another try may
-    take another course."""
+    """Make a counted rule that prints its failure at once, since a retry may go differently."""
 
     def make(function):
         @wraps(function)
@@ -162,7 +162,7 @@ class States(RuleBasedStateMachine):
         for path in (self.checkout.root / name).rglob("*"):
             os.utime(path, (time.time() + seconds, time.time() + seconds))
 
-    # What becomes of files
+    # What happens to files
 
     @step(part=st.sampled_from(PARTS), keeps_times=st.booleans())
     def copy_and_go_on(self, part, keeps_times):
@@ -197,7 +197,7 @@ class States(RuleBasedStateMachine):
 
     @step(part=st.sampled_from(PLACES), kind=st.sampled_from(("file", "folder")))
     def link_out(self, part, kind):
-        """A link in the place of `build/` or of the store is the user's own, and followed."""
+        """A link in place of `build/` or of the store belongs to the user, and is followed."""
         path = self.folder / part
         if path.parent.is_dir() and "models" not in part and part not in PARTS:
             self.take_away(part=part)
@@ -240,7 +240,7 @@ class States(RuleBasedStateMachine):
 
     @step(name=st.sampled_from(("honest", "liar")))
     def push(self, name):
-        """Let somebody else build the same and push it."""
+        """Let someone else build the same and push it."""
         place = self.folder / "colleague"
         shutil.rmtree(place, ignore_errors=True)
         other = make_checkout(place, place / "store", self.versions)
@@ -258,7 +258,7 @@ class States(RuleBasedStateMachine):
 
     @step()
     def revoke(self):
-        """Take what a trusted liar has pushed, in a store of its own, and trust him no longer."""
+        """Accept what a trusted liar has pushed, in a separate store, and then revoke the trust."""
         shutil.rmtree(self.checkout.store, ignore_errors=True)
         shutil.rmtree(self.checkout.root / "build", ignore_errors=True)
         self.push(name="liar")
@@ -280,8 +280,7 @@ class States(RuleBasedStateMachine):
 
     @step(words=st.sampled_from(("lower", "lower validate")))
     def build_again(self, words):
-        """Whatever happened before, the next build is right, and the one after it has nothing to
-        do."""
+        """Whatever happened, the next build is correct, and the one after it has nothing to do."""
         names = sorted(self.sources.packages)
         self.check(*self.run(words.split()), names)
         status, output = self.run(words.split())
@@ -294,7 +293,7 @@ class States(RuleBasedStateMachine):
         _, output = self.run(words.split())
         self.expect("Traceback" not in output, "tracebacks", output)
 
-    # What holds
+    # What must hold
 
     def run(self, words, condition="plain", amount=0) -> tuple[int, str]:
         self.checkout.write(self.sources)

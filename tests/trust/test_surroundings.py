@@ -1,4 +1,4 @@
-"""What the machine and the process give an exporter: alike everywhere, or in the key."""
+"""What the machine and the process give an exporter is the same everywhere, or in the key."""
 
 import os
 import time
@@ -14,7 +14,7 @@ from tests.trust.test_exporter_inputs import build, site, text
 
 __all__ = ["site"]  # a fixture
 
-# What an exporter can ask of its process, and how somebody else's process differs.
+# What an exporter can query about its process, and how another user's process differs.
 ALIKE = {
     "time zone": "VALUE += time.timezone",
     "umask": "VALUE += os.umask(0o77)",
@@ -30,7 +30,7 @@ ALIKE = {
 
 @pytest.fixture
 def elsewhere(tmp_path):
-    """Change the surroundings of this process, as another user's are."""
+    """Change the surroundings of this process to another user's."""
     before, umask, folder = dict(os.environ), os.umask(0o022), os.getcwd()
 
     def change():
@@ -50,7 +50,7 @@ def elsewhere(tmp_path):
 
 @pytest.mark.slow
 def test_surroundings_are_alike_in_all_exports(site, elsewhere):
-    """One exporter that asks for all of it: a difference of any is one of its number."""
+    """One exporter queries everything: any difference changes its number."""
     text("w.txt", "1")(site)
     site.write("import locale, subprocess, time\nVALUE = 0\n" + "\n".join(ALIKE.values()))
     _, here = build(site.workspace())
@@ -58,7 +58,7 @@ def test_surroundings_are_alike_in_all_exports(site, elsewhere):
     before = dict(os.environ), os.getcwd(), time.tzname
     assert build(site.workspace()) == ("up-to-date", here)
     assert build(site.workspace("empty")) == ("stale", here)
-    assert (dict(os.environ), os.getcwd(), time.tzname) == before  # of the worker
+    assert (dict(os.environ), os.getcwd(), time.tzname) == before  # the worker's own
     assert os.umask(0o077) == 0o077
 
 
@@ -100,7 +100,7 @@ def forgetting():
         ("ATEN_CPU_CAPABILITY", True),
         ("MKL_CBWR", True),
         ("LD_LIBRARY_PATH", False),  # by what is there
-        ("OMP_NUM_THREADS", False),  # of which a worker has one
+        ("OMP_NUM_THREADS", False),  # a worker sets it to one
         ("TZ", False),
         ("LANG", False),
     ],
@@ -121,7 +121,7 @@ def test_libraries_that_the_loader_takes_first_count_by_content(tmp_path, monkey
             library.write_bytes(content)
             keys.append(key())
     assert len({str(each) for each in keys}) == 5
-    library.rename(tmp_path / "libpython3.11.so.1.0")  # by its version
+    library.rename(tmp_path / "libpython3.11.so.1.0")  # its versioned name
     monkeypatch.delenv("LD_PRELOAD")
     assert key() == keys[0]
 

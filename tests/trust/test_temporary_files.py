@@ -54,7 +54,7 @@ def test_temporary_files_go_with_their_action(tmp_path, temporary):
     run_stand_in(tmp_path, PERFORM, [("compile", name, {}) for name in names], jobs=1)
     for name in names:
         seen = (tmp_path / f"{name}.seen").read_text().split(", ")
-        assert len(seen) == 3, seen  # nothing of the action before
+        assert len(seen) == 3, seen  # nothing from the previous action
     assert list(temporary.iterdir()) == []
     assert (os.stat("/etc").st_mode & 0o777) == 0o755
 
@@ -77,7 +77,7 @@ def test_folders_of_killed_builds_go_with_the_next_one(tmp_path):
     ]
     for build in builds:
         build.stdout.readline()
-    (tmp_path / "mine-by-name").mkdir()  # of something else: it has no lock
+    (tmp_path / "mine-by-name").mkdir()  # another program's: it has no lock
     (tmp_path / "mine-link").symlink_to("/etc")
     builds[0].send_signal(signal.SIGKILL)
     builds[0].wait()
@@ -103,12 +103,12 @@ def test_temporary_files_of_an_exporter_are_no_inputs(tmp_path, monkeypatch):
     (scratch / "link").symlink_to(outside)
     watch.look(str(scratch / "link" / "w.txt"))
     watch.look(str(scratch / "none"))
-    assert {*watch.seen} == {("file", str(outside / "w.txt"))}  # nothing leads out unseen
+    assert {*watch.seen} == {("file", str(outside / "w.txt"))}  # nothing leads outside undetected
 
 
 @pytest.mark.slow
 def test_a_killed_build_leaves_nothing_for_long(tmp_path, temporary):
-    """Its workers' folder goes with the next build."""
+    """The next build removes its workers' folder."""
     code = (
         "from pipeline.run.executors.processes import WorkerProcesses\n"
         "import os, sys, tempfile\nfrom pathlib import Path\n"

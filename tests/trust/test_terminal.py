@@ -1,4 +1,4 @@
-"""Nothing that a terminal, a CI server or a reader of reports obeys comes from a name or a message.
+"""No name or message can send control sequences to a terminal, a CI server or a reader of reports.
 
 `TERMINAL_EXAMPLES=5000 pytest tests/trust/test_terminal.py` tries more than CI does.
 """
@@ -47,7 +47,7 @@ many = settings(max_examples=EXAMPLES, derandomize=True)
 
 
 def hidden(text: str) -> list[str]:
-    """The characters of a text that aren't shown, by their class in Unicode and not by our list."""
+    """Return a text's invisible characters, by their Unicode class and not by our list."""
     marks = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u2028\u2029"
     return [
         c for c in text if (unicodedata.category(c) in ("Cc", "Cs") or c in marks) and c != "\n"
@@ -113,12 +113,12 @@ FLAGS = {"plan": {"resolved": False}, "diff": {"markdown": False}}
 
 
 def _word(text):
-    """As much of a text as an argument of a command can be."""
+    """Return the part of a text that can be a command's argument."""
     return text.replace("\0", "_")
 
 
 def _write_workspace(root, text):
-    """A workspace in which whatever can have a name is called `text`, as far as files can."""
+    """Write a workspace with `text` as every name, as far as files allow."""
     for folder in ("partition_configs", "models", "build", "baselines"):
         (root / folder).mkdir()
     quoted = "".join(rf"\U{ord(c):08x}" for c in text if not 0xD800 <= ord(c) < 0xE000)
@@ -179,12 +179,12 @@ def test_progress_and_the_table_are_lines_of_ours(name, error):
     remote |= {"bytes_fetched": 1, "bytes_pushed": 1, "believes_all": 1, "problem": error}
     reporter.summarize(_Elsewhere(), events, remote)
     assert not obeyed(stream.getvalue())
-    lines = stream.getvalue().split("\n")  # of progress, the table, what failed, and the sums
+    lines = stream.getvalue().split("\n")  # progress, the table, failures, and the sums
     assert len(lines) == 3 + 5 + 3 + 1 + 1, lines
 
 
 class _Elsewhere:
-    """A plan and its workspace, as far as the table reads them; nothing was built there."""
+    """A plan and its workspace, with just what the table reads; nothing was built there."""
 
     packages = ()
     root = build = Path("/nonexistent")
@@ -229,7 +229,7 @@ def test_bars_show_what_rich_writes_and_nothing_else(name):
 
 
 def _spoil(value, text):
-    """A record with `text` in all of its strings that people read."""
+    """Return a record with `text` in each string that people read."""
     words = {"package", "method", "model", "target", "what", "reason", "origin", "sentence", "line"}
     if isinstance(value, dict):
         return {k: text if k in words and v else _spoil(v, text) for k, v in value.items()}

@@ -1,4 +1,4 @@
-"""In an untrusted build only what security.md calls code runs."""
+"""In an untrusted build, only what security.md calls code runs."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ MARK = 'open({mark!r}, "a").write(__name__ + "\\n")\n'
 
 
 def run(bench, *words):
-    """Run doit as its script does, in whose `sys.path` is no folder of the workspace."""
+    """Run doit as its script does, without a folder of the workspace in `sys.path`."""
     environment = {**os.environ, **bench.environment, "PTE_PIPELINE_UNTRUSTED": "1"}
     done = subprocess.run(
         [sys.executable, "-P", "-m", "doit", *words],
@@ -31,7 +31,7 @@ def mark(tmp_path):
 
 @pytest.fixture
 def pair(bench, mark):
-    """A workspace whose root has files that are called as installed modules are."""
+    """A workspace with files in its root that are named like installed modules."""
     pair = bench("pair")
     for name in ("filelock", "loky", "joblib", "yaml", "psutil", "s3fs", "cryptography"):
         (pair.root / f"{name}.py").write_text(MARK.format(mark=str(mark)) + "raise ImportError\n")

@@ -1,4 +1,4 @@
-"""User code changes nothing for what runs beside it or after it: exporters, passes and plugins."""
+"""User code (exporters, passes, plugins) never affects other code, neither now nor later."""
 
 import os
 import random
@@ -144,7 +144,7 @@ def test_what_lasts_is_refused():
     with pytest.raises(PipelineError, match=what), kept_state("a pass"):
         library = add_kernel()
     library._destroy()
-    with kept_state("a pass"):  # an operator of its own
+    with kept_state("a pass"):  # a custom operator
         own = torch.library.Library("pte_trust", "DEF")
         own.define("twice(Tensor x) -> Tensor")
         own.impl("twice", lambda x: x + x, "CPU")
@@ -161,7 +161,7 @@ def enter(mode):
 
 
 def test_under_a_mode_of_torch():
-    """As while a program is traced."""
+    """As while a program is being traced."""
     before = torch.get_rng_state().tolist()
     with FakeTensorMode(), kept_state("a pass"):
         torch.manual_seed(3)
@@ -235,7 +235,7 @@ def test_actions_that_run_user_code(monkeypatch):
 
 
 def test_the_program_that_is_loaded_is_that_of_the_key(export_model, tmp_path):
-    """A result of a store or a remote can name any program of an archive."""
+    """A result from a store or a remote can name any program of an archive."""
     source, _ = export_model("a")
     store = Store(tmp_path / "store")
     assert load_method(source, store)
@@ -258,7 +258,7 @@ if not (flag := Path("flag")).exists():
 
 @pytest.mark.slow
 def test_an_exporter_that_is_killed_is_tried_again_and_hashes_as_before(tmp_path):
-    """As for lack of memory; and the order of its sets is that of every other run."""
+    """For example for lack of memory. Its sets have the same order as in every other run."""
     bench = bench_for(tmp_path / "here", {"p": both(partitioners=[])})
     (model,) = (bench.root / "models").glob("*.py")
     model.write_text(KILLED + model.read_text())
@@ -267,7 +267,7 @@ def test_an_exporter_that_is_killed_is_tried_again_and_hashes_as_before(tmp_path
 
 
 def test_what_an_action_asked_comes_back_from_its_process(tmp_path, monkeypatch):
-    """Its stages, what the preprocess cache was asked, and the counts of the remote tier."""
+    """Its stages, its preprocess cache lookups, and the counts of the remote."""
     settings = RemoteSettings(f"file://{tmp_path}/remote")
     workspace = Workspace(tmp_path, Store(tmp_path / "store", settings), jobs=1)
 

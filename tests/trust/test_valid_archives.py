@@ -1,4 +1,4 @@
-"""Archives of every kind that torch writes without pickle: they are read as torch reads them."""
+"""Archives of every kind that torch writes without pickle are read as torch reads them."""
 
 from collections import namedtuple
 
@@ -19,7 +19,7 @@ DTYPES = ["bool", "uint8", "int16", "uint64", "float16", "bfloat16", "complex64"
 
 
 class Calls(nn.Module):
-    """Calls a function with itself; tensors that it is given are buffers."""
+    """Calls a function with the module as an argument; tensors passed to it become buffers."""
 
     def __init__(self, function, **members):
         super().__init__()

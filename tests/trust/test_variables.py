@@ -1,4 +1,4 @@
-"""Variables that a config reads: only listed ones, and secrets that nothing records."""
+"""Variables that a config reads: only listed ones; secrets are never recorded."""
 
 import json
 import os
@@ -119,7 +119,7 @@ def test_a_secret_option_of_a_pass_is_recorded_nowhere(tmp_path):
     assert "keys:Key: {deep: [{token: '${TOKEN}'}], plain: $$5}" in view or "${TOKEN}" in view
     other = parse(tmp_path, CONFIG.format(target="t", passes=PASSES), Environment(
         ["TOKEN"], ["TOKEN"], values={"TOKEN": "another"}))  # fmt: skip
-    assert other.config.resolved() != config.resolved()  # another value is another key
+    assert other.config.resolved() != config.resolved()  # another value gives another key
     again = parse(tmp_path, CONFIG.format(target="t", passes=PASSES)).config.resolved()
     assert again == config.resolved()
     assert pickle.loads(pickle.dumps(spec)).reveal() == {"deep": [{"token": SECRET}], "plain": "$5"}

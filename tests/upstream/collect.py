@@ -1,4 +1,4 @@
-"""Collects what ExecuTorch's tests lower: runs each test up to that call, which is not made."""
+"""Collects the programs that ExecuTorch's tests lower: runs each test up to that call, unmade."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ QUANTIZED_FLOWS = tuple(
     f"xnnpack_{kind}"
     for kind in ("dynamic_int8_per_channel", "static_int8_per_channel", "static_int8_per_tensor")
 )
-FLOWS = ("portable", "xnnpack", *QUANTIZED_FLOWS)  # of the suite; its other backends run elsewhere
+FLOWS = ("portable", "xnnpack", *QUANTIZED_FLOWS)  # the suite's; its other backends run elsewhere
 
-# What a test does with a lowered program, after which it goes on to its next one.
+# Methods that a test calls on a lowered program, before it continues with its next one.
 _AFTER = "check check_not check_count check_node_count partition to_executorch serialize " + (
     "run_method_and_compare_outputs dump_artifact visualize"
 )
@@ -45,11 +45,11 @@ class Case:
     """A program that a test lowers, and how.
 
     Attributes:
-        name: `<test file>__<test>_<parameters>`, a name that a method can have.
-        test: pytest's name of the test.
-        partitioners: ExecuTorch's own, as the test made them.
-        options: of each, as keyword arguments.
-        edge: `EdgeCompileConfig`'s fields that differ from their defaults.
+        name: `<test file>__<test>_<parameters>`, a valid method name.
+        test: the test's name in pytest.
+        partitioners: ExecuTorch's partitioners, as the test made them.
+        options: the keyword arguments of each partitioner.
+        edge: the fields of `EdgeCompileConfig` that differ from their defaults.
     """
 
     name: str
@@ -66,8 +66,10 @@ class Case:
 
 
 def find_files(root: Path | None = None, pattern: str = "*") -> list[Path]:
-    """Return the test files of an ExecuTorch checkout, by default of the installed one, whose path
-    holds a pattern."""
+    """Return the test files of an ExecuTorch checkout whose path contains a pattern.
+
+    By default, the installed ExecuTorch is searched.
+    """
     root = root or Path(next(iter(executorch.exir.__path__))).parent
     files = [path for folder in FOLDERS for path in sorted((root / folder).glob("test_*.py"))]
     return [path for path in files if Path(f"{path.parent.name}/{path.stem[5:]}").match(pattern)]
@@ -76,14 +78,16 @@ def find_files(root: Path | None = None, pattern: str = "*") -> list[Path]:
 def collect(
     files: Sequence[Path], flow: str, select: str = ""
 ) -> tuple[list[Case], dict[str, str]]:
-    """Run the tests of files up to what they lower, with the suite's `flow`; other tests run for
-    the flow "xnnpack" only. It changes this process for good: call it in a fork.
+    """Run the tests of files up to what they lower, with the suite's `flow`.
+
+    Other tests run for the flow "xnnpack" only. This changes the process for good: call it in a
+    fork.
 
     Returns:
-        The cases, and why no case comes of the other tests, or files.
+        The cases, and the reasons why other tests or files give none.
     """
     if any(path.parent.name == "models" for path in files):
-        with suppress(ImportError):  # without it, why there is no case is said
+        with suppress(ImportError):  # without it, the reason for having no case is given
             runpy.run_path(str(REPOSITORY / "examples" / "models" / "_torchvision.py"))
     recorder = _Recorder()
     with recorder.in_place_of_executorch(flow):
@@ -94,11 +98,11 @@ def collect(
 
 
 class _LoweredError(Exception):
-    """Ends a test that asks for what was lowered."""
+    """Ends a test that asks for its lowered program."""
 
 
 class _Recorder:
-    """A plugin of pytest, and what tests call instead of ExecuTorch."""
+    """A pytest plugin, and the functions that tests call instead of ExecuTorch's."""
 
     def __init__(self) -> None:
         self.cases: list[Case] = []
@@ -127,7 +131,7 @@ class _Recorder:
                 program, partitioner=[partition.XnnpackPartitioner()], **given
             ),
         )
-        with made:  # before the harness imports them by name
+        with made:  # before the harness imports the functions by name
             from executorch.backends.test.harness import Tester
             from executorch.backends.test.suite import flow as flows
             from executorch.backends.test.suite import runner
@@ -150,11 +154,11 @@ class _Recorder:
                 yield
 
     def _go_on_after(self, run_test: Any) -> Any:
-        """Of the suite, whose tests lower several programs and end at the first that fails."""
+        """Continue the suite's tests, which lower several programs and end at the first failure."""
 
         def run(*args: Any, **given: Any) -> MagicMock:
             before = len(self.cases)
-            summary = run_test(*args, **given)  # which returns errors
+            summary = run_test(*args, **given)  # it returns errors
             if len(self.cases) == before:
                 self.failed[self._test] = f"{summary.result.name}: {summary.error}"[:300]
             return MagicMock(name="passed")

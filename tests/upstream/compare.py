@@ -1,8 +1,8 @@
 """Makes packages of collected cases, and compares this pipeline with the joint call on each.
 
 A package holds the cases of some test files, as methods of one PT2 archive. ExecuTorch's call is
-made as a user makes it, on the programs in memory, with no code of this pipeline; what it refuses
-is left out. Then `doit` builds and validates the package in a workspace of its own.
+made as by a user, on the programs in memory, with no code of this pipeline; cases that it refuses
+are left out. Then `doit` builds and validates the package in a separate workspace.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ to_edge_transform_and_lower = executorch.exir.to_edge_transform_and_lower  # bef
 LOWERED, REFUSED, LOST = "lowered by both", "refused by both", "lowered by upstream only"
 NO_CASE = "no case, since its test stops before, or lowers several programs"
 BROKEN = "a package that could not be compared"
-EXPECTED = "expected.pte"  # of the joint call
-READ_BACK = "expected-read-back.pte"  # of the joint call for what torch reads of the archive
+EXPECTED = "expected.pte"  # from the joint call
+READ_BACK = "expected-read-back.pte"  # from the joint call on what torch reads back
 EQUAL, OTHER = "bytes equal", "other bytes"
 VALIDATED, CAUGHT, ALARM = "validated", "caught for a known fault", "failed, no known fault"
 UNJUDGED, UNRUN = "not judged", "not run"
@@ -45,16 +45,16 @@ UNJUDGED, UNRUN = "not judged", "not run"
 
 @dataclass(frozen=True)
 class Found:
-    """What became of a case.
+    """The outcome of one case.
 
     Attributes:
         lowering: LOWERED, REFUSED, LOST, NO_CASE or BROKEN.
-        bytes: EQUAL or OTHER, of its package; "" where a method was lost.
-        reason: why it was not lowered by both.
+        bytes: EQUAL or OTHER, for its package; "" if a method was lost.
+        reason: why one of the two didn't lower it.
         judged: whether it was validated.
-        short: the verdict on its lowering, where that is neither passed nor failed.
-        failures: what the validation found wrong.
-        culprits: the operator of each place where it goes wrong, and the kernel or backend there.
+        short: the verdict on its lowering, if that is neither passed nor failed.
+        failures: the failures of its validation.
+        culprits: the operator at each place where it goes wrong, and the kernel or backend there.
     """
 
     package: str
@@ -81,7 +81,7 @@ class Found:
 
     @property
     def words(self) -> list[str]:
-        """Return what it counts as."""
+        """Return the categories that it counts towards."""
         return [word for word in (self.lowering, self.bytes, self.verdict) if word]
 
     @property
@@ -92,14 +92,14 @@ class Found:
 def compare(
     files: Sequence[Path], flow: str, folder: Path, name: str, select: str = "", run: bool = True
 ) -> list[Found]:
-    """Compare the cases of test files; a package for each set of settings of edge programs, which
-    is validated if `run`.
+    """Compare the cases of test files.
 
-    Each step is a fork of this process, since ExecuTorch's calls leave traces, and can crash.
+    There is one package for each set of edge settings; it is validated if `run`. Each step is a
+    fork of this process, since ExecuTorch's calls have side effects and can crash.
     """
     warm_up()
     folder.mkdir(parents=True, exist_ok=True)
-    for left in folder.glob(f"{name}-[0-9]*/"):  # by a run that was ended
+    for left in folder.glob(f"{name}-[0-9]*/"):  # left by an interrupted run
         shutil.rmtree(left)
     log = folder / f"{name}.log"
     if run_in_fork(lambda: _write_packages(*collect(files, flow, select), folder, name), log):
@@ -115,7 +115,7 @@ def compare(
 def _write_packages(
     cases: Sequence[Case], failed: Mapping[str, str], folder: Path, name: str
 ) -> None:
-    """Write a workspace for each group of cases, with what the joint call gives. It is a fork."""
+    """Write a workspace for each group of cases, with the joint call's results. Runs in a fork."""
     (folder / f"{name}.json").write_text(json.dumps(failed))
     ordered = sorted(_unique(cases, folder / f"{name}.pt2"), key=lambda case: str(case.edge))
     for number, (_, own) in enumerate(groupby(ordered, key=lambda case: str(case.edge))):
@@ -154,8 +154,11 @@ def _write_package(cases: Mapping[str, Case], root: Path) -> None:
 
 
 def _write_archive(programs: Mapping[str, ExportedProgram], path: Path) -> None:
-    """Write programs as a user does, or, where torch knows no name of a container of theirs, as an
-    exporter's are written: without example inputs."""
+    """Write programs as a user would.
+
+    If torch has no name for one of their containers, write them like an exporter's programs:
+    without example inputs.
+    """
     try:
         package_pt2(path, exported_programs=dict(programs))
     except NotImplementedError:
@@ -163,8 +166,10 @@ def _write_archive(programs: Mapping[str, ExportedProgram], path: Path) -> None:
 
 
 def _find_refused(cases: Mapping[str, Case], root: Path) -> dict[str, str]:
-    """Return why the joint call refuses some cases, by halves; what it gives where it refuses none
-    is kept."""
+    """Return why the joint call refuses some cases, found by bisection.
+
+    Results of calls that refuse no case are kept.
+    """
     log = root / "joint.log"
     if not run_in_fork(lambda: _write_joint(cases, root / EXPECTED), log):
         return {}
@@ -177,7 +182,7 @@ def _find_refused(cases: Mapping[str, Case], root: Path) -> dict[str, str]:
 
 
 def _write_joint(cases: Mapping[str, Case], path: Path) -> None:
-    """Lower cases by ExecuTorch's one call. It is a fork: this consumes programs."""
+    """Lower cases with ExecuTorch's single call, in a fork, since this consumes the programs."""
     edge = next(iter(cases.values())).edge
     lowered = to_edge_transform_and_lower(
         {name: case.program for name, case in cases.items()},
@@ -188,16 +193,18 @@ def _write_joint(cases: Mapping[str, Case], path: Path) -> None:
 
 
 def _write_joint_of_archive(cases: Mapping[str, Case], root: Path) -> None:
-    """Lower what torch reads back from the archive, where it can: of `(n**2)//n` it knows another
-    bound than the program in memory, so that ExecuTorch plans other memory; and a size for which
-    only one value is left, as convolutions leave of ShuffleNet's once it is quantized, is an
-    integer then, so that the input's shape is static. It is a fork."""
+    """Lower the programs that torch reads back from the archive, if it can. Runs in a fork.
+
+    They can differ from those in memory. For `(n**2)//n` torch then knows another bound, so
+    ExecuTorch plans memory differently. And a size with only one possible value, as convolutions
+    leave in a quantized ShuffleNet, becomes an integer, so the input's shape is static.
+    """
     read = load_pt2(str(root / "models" / "cases.pt2")).exported_programs
     _write_joint({n: replace(case, program=read[n]) for n, case in cases.items()}, root / READ_BACK)
 
 
 def _is_symbolic(program: ExportedProgram) -> bool:
-    """Tell whether a tensor of a program has a size that is no integer."""
+    """Return whether a tensor of a program has a size that isn't an integer."""
     values = [node.meta.get("val") for node in program.graph.nodes]
     sizes = [getattr(leaf, "shape", ()) for leaf in tree_leaves(values)]
     return any(isinstance(size, SymInt) for shape in sizes for size in shape)
@@ -208,12 +215,12 @@ def _method_config(case: Case) -> dict[str, Any]:
         {"xnnpack": _spell(options)} if options else "xnnpack" for options in case.options
     ]
     edge = {name.removeprefix("_"): value for name, value in case.edge.items()}
-    # Its tests also lower what a backend must not take.
+    # Its tests also lower programs that a backend must not take.
     return {"partitioners": partitioners, "edge": edge, "allow_none": True}
 
 
 def _spell(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a partitioner's keyword arguments as a config has them."""
+    """Return a partitioner's keyword arguments in the form of a config."""
     given = {name: value for name, value in options.items() if value is not None}
     for name, spell in (
         ("config_precisions", lambda each: each.name.lower()),
@@ -229,7 +236,7 @@ def write_config(root: Path, methods: Mapping[str, Any]) -> None:
     config = {
         "model": "cases",
         "methods": methods,
-        "emit": {"memory_planning": {"share_mutable_buffers": False}},  # of models apart
+        "emit": {"memory_planning": {"share_mutable_buffers": False}},  # the models are unrelated
         "validate": {"latency": {"seconds": 0}},
     }
     (root / "partition_configs" / "cases.yaml").write_text(json.dumps(config, indent=1))
@@ -291,7 +298,7 @@ def _find_judged(root: Path, methods: Iterable[str], same: str) -> list[Found]:
 
 
 def _told(output: str, method: str) -> str:
-    """Return what doit printed of a method, else the last line that it printed."""
+    """Return doit's message about a method, or its last line of output."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     own = [line for line in lines if re.search(rf"\b{method}\b", line)]
     return (own or lines or [""])[-1][:400]

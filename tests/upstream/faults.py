@@ -1,8 +1,8 @@
-"""Known faults of ExecuTorch's runtime, which a validation is right to catch.
+"""Known faults of ExecuTorch's runtime, which a validation correctly catches.
 
-Each is there in what the joint call gives too, with nothing of this pipeline at work. A fault is
-known by the operator, by what runs it, and by what goes wrong: another fault of the same operator,
-or this one elsewhere, is an alarm.
+Each also shows in the joint call's result, without any of this pipeline's code. A fault is
+identified by the operator, by what runs it, and by what goes wrong: another fault of the same
+operator, or the same one elsewhere, raises an alarm.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ class Fault:
     """A fault of one kernel.
 
     Attributes:
-        operators: as the report's culprits name them; none where no culprit can be found, since
-            the method does not run: `failure` then names the kernel.
+        operators: as the report's culprits name them; empty if no culprit can be found, since the
+            method doesn't run: then `failure` names the kernel.
         runs: the kernel, or the backend.
-        failure: a pattern of the whole failure.
+        failure: a pattern for the whole failure.
         reason: what is wrong.
-        cases: a pattern of the names of cases, where neither operator nor kernel is known.
+        cases: a pattern for the names of cases, if neither operator nor kernel is known.
     """
 
     operators: frozenset[str]
@@ -49,7 +49,7 @@ FAULTS = (
         "the portable convolution takes no volumes",
     ),
     Fault(
-        # The convolution's weights are quantized by channel, and the payload has one node of two.
+        # The convolution's weights are quantized per channel, and the payload has one of two nodes.
         frozenset({"quantized_decomposed.dequantize_per_tensor.default"}),
         "XnnpackBackend",
         _NO_VOLUMES,
@@ -80,14 +80,15 @@ FAULTS = (
         "the portable kernel of constant_pad_nd cuts nothing off",
     ),
     Fault(
-        # The method is this operator and no more, so there is nothing between which to look.
+        # The method consists of this operator only, so there is nothing in between to look at.
         frozenset(),
         "",
         r"absolute error 1 at \[.*\] \(-128, must be -127\) exceeds 0",
         "XNNPACK quantizes to all of int8, also where the least value is -127",
     ),
     Fault(
-        # The same where values are dequantized again: half of them saturate, and are a step off.
+        # The same when values are dequantized again: half of them saturate, and are off by one
+        # step.
         frozenset({"quantized_decomposed.quantize_per_tensor.default"}),
         "XnnpackBackend",
         r"SQNR 4[45]\.\d dB is below 6[24](\.\d)? dB",
@@ -95,7 +96,8 @@ FAULTS = (
         cases=r"conv2d__\w+_conv_transpose_2d_quantize_per_channel_multi_axis",
     ),
     Fault(
-        # Upstream's own test asks that these scales, along an axis that is no channel, be refused.
+        # Upstream's own test wants these scales, along an axis that isn't the channel axis,
+        # refused.
         frozenset({"quantized_decomposed.dequantize_per_tensor.default"}),
         "XnnpackBackend",
         r"absolute error (31\.[45]|15\.8) at \[.*\] .*|SQNR -\d\.\d dB is below 6[24](\.\d)? dB",
@@ -103,7 +105,7 @@ FAULTS = (
         cases=r"conv2d__\w+_conv_transpose_2d_quantize_per_channel_multi_axis_1",
     ),
     Fault(
-        # Swin's windows, once they are quantized; what the joint call gives is refused too.
+        # Swin's windows, once quantized; the joint call's result is refused too.
         frozenset(),
         "",
         r"does not load: internal error \(0x1\); Failed to create "
@@ -113,7 +115,8 @@ FAULTS = (
         cases=r"torchvision__swin_v2_t_xnnpack_static_int8_\w+",
     ),
     Fault(
-        # Its sizes follow from one that is at most 256; what the joint call gives plans as much.
+        # Its sizes follow from one that is at most 256; the joint call's result plans the same
+        # memory.
         frozenset(),
         "",
         r"does not load: this machine has too little memory for it \(planned: 45\.7 GB\); .*",
@@ -121,7 +124,7 @@ FAULTS = (
         cases=r"torchvision__swin_v2_t_portable_dynamic_shapes_float32",
     ),
     Fault(
-        # So does what the joint call gives; a linear whose weights are dequantized by a kernel.
+        # The joint call's result fails too: a linear layer whose weights a kernel dequantizes.
         frozenset(),
         "",
         r"ends the process that runs it \(SIGSEGV\(-11\)\) while it runs",
@@ -136,7 +139,7 @@ FAULTS = (
         cases=r"linear__TestLinear_qd8_f16_per_tensor_linear",
     ),
     Fault(
-        # 63 of them; with 62 and 64 the results are right, and so they are with 8 bits.
+        # With 63 columns; with 62 and 64 the results are right, and with 8 bits too.
         frozenset({"aten.linear.default"}),
         "XnnpackBackend",
         r"absolute error [\d.]+ at .* exceeds .*|SQNR -?[\d.]+ dB is below [23]\d(\.\d)? dB",
@@ -144,7 +147,7 @@ FAULTS = (
         cases=r"linear__TestLinear_linear_qd8_f32_per_channel_int4_([89]|1[0-5]|2[4-9]|3[01])",
     ),
     Fault(
-        # 100 by 100 rows are what its two sizes allow, which are one.
+        # Its two sizes, which are in fact one, allow for 100 by 100 rows.
         frozenset({""}),
         "XnnpackBackend",
         r"fails: .* a maximum capacity of 3000 elements to \d+ elements; .*",
@@ -160,10 +163,10 @@ _RANDOM_SOURCE = re.compile(
 
 
 def explain(failures: Sequence[str], culprits: Sequence[Sequence[str]], case: str = "") -> str:
-    """Return which known fault explains all failures of a method, else "".
+    """Return which known fault explains all failures of a method, or "".
 
     Args:
-        failures: what failed, as the report says it.
+        failures: the failures, as the report words them.
         culprits: the operator of each, and what runs it.
         case: the name of the method.
     """
@@ -182,7 +185,7 @@ def explain(failures: Sequence[str], culprits: Sequence[Sequence[str]], case: st
 
 
 def _lacks_kernel(failure: str) -> bool:
-    """Whether a method does not load for want of kernels, of which the runtime has none."""
+    """Return whether a method doesn't load because the runtime lacks its kernels."""
     missing = set(re.findall(r"kernel '([^']+)' not found", failure))
     stopped = failure.startswith("does not load: missing operator")
     return stopped and bool(missing) and not missing & kernels()

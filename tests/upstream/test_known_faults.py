@@ -1,4 +1,4 @@
-"""A known fault explains itself alone."""
+"""A known fault explains only itself."""
 
 import pytest
 

@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.release]
 
 
 def test_a_sample_is_lowered_to_the_same_bytes_and_judged_rightly(tmp_path):
-    """In a process of its own, since a pytest within pytest's streams has none to print to."""
+    """In a separate process, since a pytest run inside pytest has no streams to print to."""
     record = tmp_path / "cases.json"
     options = ["-k", "dtype", "--flow", "xnnpack", "--folder", tmp_path, "--json", record]
     command = [sys.executable, "-m", "tests.upstream", "operators/a[bd]*", *map(str, options)]

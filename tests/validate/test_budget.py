@@ -63,12 +63,12 @@ class Slow(nn.Module):
         return torch.relu(x) * 2.0 - x
 
 
-CALL = 0.05  # seconds that a call of a source takes, by the clock of these tests
+CALL = 0.05  # seconds that a source call takes on the clock of these tests
 
 
 @pytest.fixture
 def slow(monkeypatch, tmp_path):
-    """A package of three methods, and the clock of budgets: only calls of sources move it."""
+    """A package of three methods, and a clock for budgets that only source calls advance."""
     programs = {name: export(Slow(), (torch.randn(4, 8),)) for name in "abc"}
     pte = tmp_path / "slow.pte"
     pte.write_bytes(_packed(programs, {}).pte)
@@ -83,7 +83,7 @@ def slow(monkeypatch, tmp_path):
     return pte, programs, clock
 
 
-ONE_CALL = CALL * 3  # of the source and two with values rounded anew
+ONE_CALL = CALL * 3  # one of the source and two with newly rounded values
 
 
 @pytest.mark.parametrize("seconds", [0.4, 1.0])

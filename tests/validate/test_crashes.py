@@ -1,4 +1,4 @@
-"""A package that ends the process that runs it fails for that, and the others are validated."""
+"""A package that ends the process running it fails for that reason, and others are validated."""
 
 import json
 import signal
@@ -10,7 +10,7 @@ import pytest
 from pipeline.validate.crashes import CrashLog
 from tests.support.stand_in import run_stand_in
 
-# In every process of the bench: one method of the pair ends whoever calls it so.
+# In every process of the bench: one method of the pair ends any process that calls it in this way.
 ENDING = """
 import os, signal, time
 def end(name, function, method):
@@ -36,12 +36,12 @@ def say(log, method, what):
 
 def test_a_crash_is_that_of_the_last_step_and_is_recorded_once(tmp_path):
     worker, driver = CrashLog(tmp_path, "p"), CrashLog(tmp_path, "p")
-    assert not driver.record_crash("SIGSEGV(-11)")  # it said nothing
+    assert not driver.record_crash("SIGSEGV(-11)")  # it reported nothing
     say(worker, "run", "it is loaded")
     say(worker, "run", "it runs")
     assert driver.record_crash("SIGSEGV(-11)")
     assert driver.crashes() == SEGFAULT
-    assert not driver.record_crash("SIGSEGV(-11)")  # the same method again
+    assert not driver.record_crash("SIGSEGV(-11)")  # the same method as before
     say(worker, "other", "it runs")
     driver.clear(crashes=False)
     assert not driver.record_crash("SIGSEGV(-11)")
@@ -80,7 +80,7 @@ with log.guard("other", "it is loaded"):
 
 
 def test_what_takes_too_long_is_ended_in_native_code_too(tmp_path):
-    """The sum is computed in C, which lets no thread of Python run."""
+    """The sum is computed in C, which lets no Python thread run."""
     done = subprocess.run([sys.executable, "-c", LATE, str(tmp_path)], stdout=subprocess.PIPE)
     assert (done.stdout, done.returncode) == (b"in time\n", -signal.SIGALRM)
     log = CrashLog(tmp_path, "p")
@@ -101,7 +101,7 @@ def test_files_that_were_cut_off_say_nothing(tmp_path, content):
 
 
 def ending(bench, *lines):
-    """What Python runs in every process of the bench before anything else."""
+    """Return the code that Python runs first in every process of the bench."""
     folder = bench.root / ".ending"
     folder.mkdir()
     hook = "\n".join(
@@ -148,8 +148,8 @@ def perform(action, workspace, stages, always, *_):
 
 
 def test_a_validation_is_tried_again_without_each_method_that_ended_its_worker(tmp_path):
-    """What it says of them, and that the others are none the worse; one that ends its worker again
-    all the same is given up."""
+    """Checks what it says about these methods, and that the others aren't affected. A validation
+    whose worker ends even so is given up."""
     packages = {
         "two": {"fatal": ["run", "other"], "again": False},
         "none": {"fatal": [], "again": False},
@@ -179,7 +179,7 @@ def test_a_validation_is_tried_again_without_each_method_that_ended_its_worker(t
     ],
 )
 def test_doit_tells_which_method_ended_its_worker(built, lines, dead):
-    """The others are proved, and the report of an earlier package does not stay."""
+    """The others are validated, and an earlier package's report doesn't remain."""
     built.edit("models/pair.py", "- 1.0", "- 2.0")
     environment = ending(built, *lines)
     assert built.doit("validate", **environment) == 1, built.output
@@ -209,6 +209,6 @@ def test_doit_tells_which_method_never_ends(built):
     assert "encode" in {m["method"] for m in record["methods"] if m["runs"]}
     built.edit("partition_configs/pair.yaml", "timeout: 3", "timeout: 300")
     assert built.doit("validate") == 0, built.output
-    built.edit("partition_configs/pair.yaml", "timeout: 300", "timeout: 30")  # in no key
+    built.edit("partition_configs/pair.yaml", "timeout: 300", "timeout: 30")  # it isn't in a key
     assert built.doit("plan") == 0
     assert "partition_configs/pair.yaml, whose lines the report quotes, changed" in built.output

@@ -1,4 +1,4 @@
-"""Without limits in the config, outputs are held to what their program can compute."""
+"""Without limits in the config, outputs are judged by what their program can compute."""
 
 import math
 
@@ -32,7 +32,7 @@ from tests.mutations.samples import SAMPLES, quantized_programs
 
 
 class Deep(nn.Module):
-    """Layers of so many inputs, beside which what they are given goes on."""
+    """Layers with `width` inputs each, with residual connections."""
 
     def __init__(self, depth=3, width=64):
         super().__init__()
@@ -90,7 +90,7 @@ def test_a_fault_of_a_kernel_is_beyond_the_limits(dtype, fault):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_sums_in_the_dtype_itself_are_within_the_limits(dtype):
-    """As portable kernels compute them: value by value, each partial sum rounded."""
+    """Portable kernels compute this way: value by value, with each partial sum rounded."""
     module, program, inputs = made(dtype, width=512)
 
     def summed(x):
@@ -106,7 +106,7 @@ def test_sums_in_the_dtype_itself_are_within_the_limits(dtype):
 
 
 class Autocast(nn.Module):
-    """A linear that casts its float32 input and weights itself."""
+    """A linear layer that casts its float32 input and weights."""
 
     def __init__(self, dtype):
         super().__init__()
@@ -124,7 +124,7 @@ def test_sums_under_autocast_are_within_the_limits(dtype, one_sign):
     """Float32 goes in and out; portable kernels round each partial sum to the dtype."""
     module = Autocast(dtype).eval().requires_grad_(False)
     x = torch.randn(4, 512, generator=torch.Generator().manual_seed(1))
-    if one_sign:  # partial sums grow all the way, in each output of one row
+    if one_sign:  # partial sums grow all the way, in each output of a row
         x[0] = module.layer.weight.mean(0).sign() * x[0].abs()
     total = torch.zeros(4, 8, dtype=dtype)
     for k in range(512):
@@ -148,7 +148,7 @@ def test_limits_follow_dtype_and_depth():
 
 
 def test_small_values_are_not_free():
-    """Such as those of a softmax, all of which are close to zero."""
+    """For example the values of a softmax, all of which are close to zero."""
     expected = torch.softmax(torch.randn(1, 1000), -1)
     limits = limits_of_rounding(expected, [expected, expected], float(expected.max()))
     assert limits.atol < 1e-4 * float(expected.max()) * 1.1
@@ -156,7 +156,7 @@ def test_small_values_are_not_free():
 
 
 def test_subnormal_values_may_be_zero():
-    """Kernels that flush them, as XNNPACK's do, give zero."""
+    """Kernels that flush them, such as XNNPACK's, return zero."""
     expected = torch.linspace(-9e-41, 9e-41, 100)
     limits = limits_of_rounding(expected, [expected, expected], 9e-41)
     limits = drop_limits_of_noise(limits, expected)
@@ -174,7 +174,7 @@ def test_integers_are_exact_unless_rounding_moves_them():
     moved = limits_of_rounding(values, [off, values], 99)
     assert not wrong(off, values, moved)
     assert wrong(values + 1, values, moved)
-    assert wrong(off, values, Limits(atol=5.0, rtol=1.0))  # of the config, never for integers
+    assert wrong(off, values, Limits(atol=5.0, rtol=1.0))  # set by the config, never for integers
 
 
 def test_rounding_is_that_of_its_seed_and_leaves_whole_numbers_alone():
@@ -217,7 +217,7 @@ def test_what_is_summed():
 
 
 def test_operators_of_several_sums_are_rounded_one_by_one():
-    """As an LSTM, whose gates are sums: rounding its inputs and results alone says too little."""
+    """For example an LSTM's gates: rounding just its inputs and results underestimates."""
     torch.manual_seed(0)
     module = nn.LSTM(64, 32, batch_first=True).to(torch.bfloat16).eval().requires_grad_(False)
     x = torch.randn(1, 6, 64).to(torch.bfloat16) * 16
@@ -238,7 +238,7 @@ def test_a_program_that_is_quantized_in_its_source_is_judged_as_such():
     assert 15 < limits.min_sqnr < 45
     step = float(expected.unique().diff().min())
     off = expected.clone()
-    off[1, 2] += step  # which rounding may do here and there
+    off[1, 2] += step  # rounding may do this occasionally
     assert not wrong(off, expected, limits)
     assert wrong(expected + 2 * step, expected, limits)  # another zero point
     assert wrong(expected * 1.2, expected, limits)
@@ -273,7 +273,7 @@ class Mapped(nn.Module):
 
 
 def test_rounding_opens_no_level_of_vmap_for_what_runs_next():
-    """Drawing fails within one, and left it open."""
+    """Drawing fails inside a level, and used to leave it open."""
     x = torch.randn(4, 8)
     source = RoundedSource(export(Mapped(), (x,)))
     (rounded,) = source.run(InputSet((x,)))
@@ -282,7 +282,7 @@ def test_rounding_opens_no_level_of_vmap_for_what_runs_next():
 
 
 class Ranged(nn.Module):
-    """A layer of values that are quantized as they come, by steps of at least `least`."""
+    """A layer on dynamically quantized values, with steps of at least `least`."""
 
     def __init__(self, least):
         super().__init__()
@@ -298,7 +298,7 @@ class Ranged(nn.Module):
 
 @pytest.mark.parametrize("size", [1e-7, 1e-3, 1.0])
 def test_a_kernel_that_knows_no_least_step_is_within_the_limits(size):
-    """XNNPACK's, where a program of values below the step gives zeros, or a few steps."""
+    """XNNPACK's, where a program with values below the step returns zeros, or a few steps."""
     x = size * torch.randn(4, 64, generator=torch.Generator().manual_seed(1))
     coarse, fine = (Ranged(least).eval().requires_grad_(False) for least in (2**-12, 1e-30))
     expected, limits = derived(export(coarse, (x,)), InputSet((x,)))
@@ -315,7 +315,7 @@ def test_a_kernel_that_knows_no_least_step_is_within_the_limits(size):
 
 @pytest.mark.parametrize("value", [0.7, -0.7])
 def test_a_range_of_one_value_may_end_a_step_further(value):
-    """All of them are at its end then, and XNNPACK's zero point is another."""
+    """All values are then at its end, and XNNPACK's zero point differs."""
     module = Ranged(2**-12).eval().requires_grad_(False)
     x = torch.full((1, 64), value)
     expected, limits = derived(export(module, (x,)), InputSet((x,)))
@@ -354,7 +354,7 @@ def test_integers_that_rounding_moves_must_be_exact_to_be_right():
 
 
 class Cancelling(nn.Module):
-    """A difference of two large numbers: rounding is most of what is left."""
+    """A difference of two large numbers: what remains is mostly rounding."""
 
     def forward(self, x):
         large = x * 1e5 + 1e5
@@ -419,7 +419,7 @@ class Ties(nn.Module):
         self.tie = tie
 
     def forward(self, x):
-        few = torch.where(x < 0.54, x * self.tie, x * (1 - 6e-8))  # near ties, most of them
+        few = torch.where(x < 0.54, x * self.tie, x * (1 - 6e-8))  # most of them near ties
         scores = torch.stack([x, few, x - 1], -1)
         return scores.argmax(-1)
 
@@ -439,7 +439,7 @@ def test_integers_that_hang_on_a_tie_are_not_judged():
 
 
 class Kink(nn.Module):
-    """Adds what a sum rounds up to beyond 2.4 units in the last place, magnified."""
+    """Adds, magnified, how far rounding moves a sum up beyond 2.4 units in the last place."""
 
     def __init__(self, add):
         super().__init__()

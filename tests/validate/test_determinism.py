@@ -1,4 +1,4 @@
-"""A source that differs from itself is no measure of a package, and says by which operators."""
+"""A nondeterministic source can't be the measure of a package; the message names the operators."""
 
 import pytest
 import torch

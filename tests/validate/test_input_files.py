@@ -1,4 +1,4 @@
-"""Input sets from files beside the config: what validation runs on, in place of the model's own."""
+"""Input sets from files next to the config, which validation uses in place of the model's own."""
 
 import json
 
@@ -121,7 +121,7 @@ def test_a_package_is_validated_on_files(built):
     assert built.doit() == 0
     assert built.output == "up to date: 1 package\n"
 
-    # What they hold counts, and not where they are.
+    # Their content counts, not where they are.
     (built.root / "inputs/decode.npz").rename(built.root / "inputs/other.npz")
     built.edit(CONFIG, "inputs/decode.npz", "inputs/other.npz")
     assert built.doit("plan") == 0 and QUOTED in built.output, built.output
@@ -133,7 +133,7 @@ def test_a_package_is_validated_on_files(built):
     assert built.doit() == 0, built.output
     assert [n for n, what in built.outcomes().items() if what == "built"] == [VALIDATE]
 
-    # All that is wrong is told, before anything is done or by the validation.
+    # All mistakes are reported, before anything runs or by the validation.
     (built.root / "inputs/other.npz").unlink()
     assert built.doit("plan") == 1
     where = "pair.yaml:7: validate.methods.decode.examples"

@@ -55,7 +55,7 @@ def test_the_percentile_leaves_out_one_place_of_a_thousand(places, bad, percenti
     [
         ([[1.0, 2.0], [4.0, 3.0]], [[0.0, 9.0], [1.0, 2.0]], 0.5),
         ([1.0, 2.0], [1.0, 9.0], 1.0),
-        ([[5.0, 1.0, 0.0]], [[2.0, 2.0, 1.0]], 1.0),  # a tie takes either
+        ([[5.0, 1.0, 0.0]], [[2.0, 2.0, 1.0]], 1.0),  # a tie accepts either
         ([[0.0, 1.0, 9.0]], [[2.0, 2.0, 1.0]], 0.0),
         ([[NAN, 1.0]], [[NAN, 1.0]], 1.0),
         ([[1.0], [2.0]], [[5.0], [6.0]], None),
@@ -285,7 +285,7 @@ def test_every_output_is_close_to_itself(values, dtype):
 
 @given(st.lists(st.floats(-1e3, 1e3, width=32), min_size=1, max_size=9), st.booleans())
 def test_an_output_of_zeros_is_like_nothing(values, flipped):
-    """Not undefined, as where there is nothing to be like, so that a limit fails it."""
+    """It isn't undefined, as when there is nothing to compare with, so a limit fails it."""
     e = torch.tensor(values)
     a = -e if flipped else torch.zeros_like(e)
     error = compare(a, e)

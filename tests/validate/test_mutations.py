@@ -1,7 +1,8 @@
-"""Packages damaged on purpose fail validation, in the right method and with words that say why.
+"""Packages damaged on purpose fail validation, in the right method and with an explanation.
 
-By default a tenth of the matrix: one seed of some damages of each sample. `pytest -m release`
-judges one seed of all of it, and prints the table that `python -m tests.mutations` prints for two.
+By default a tenth of the matrix runs: one seed of some damages of each sample. `pytest -m release`
+judges one seed of the whole matrix, and prints the table that `python -m tests.mutations` prints
+for two seeds.
 """
 
 import random
@@ -15,8 +16,8 @@ from hypothesis import strategies as st
 from tests.mutations.location import unplaced
 from tests.mutations.score import Judges, table
 
-# Damages that validation does not see, or that end the process that runs them, and why that stays.
-# By `sample/damage`; the score counts them all the same.
+# Damages that validation misses, or that end the process running them, and why this can't change.
+# Keyed by `sample/damage`; the score still counts them.
 SURVIVORS = {
     "branching/element_in_constant": "relu cuts it off but on a few large inputs",
     "static*/element_in_*": "one of 128 to 512 int8 weights: within the noise of quantization",
@@ -26,19 +27,19 @@ SURVIVORS = {
     "dynamic/xnnpack_scales_permuted": "neighbouring scales differ by 5 %: within the noise, too",
     "static_portable/dim_order_inside": "a step or two of int8: shows on small inputs only",
 }
-# `doit validate` reports what ends a process as a failure of its method
+# `doit validate` reports a process that ends as a failure of its method
 # (tests/validate/test_crashes.py).
 FATAL = {
     "*/delegate_of_another_*": "XNNPACK takes as many inputs as its bytes say, not as many as come",
     "*/scalar_changed": "ExecuTorch's kernels end the process where an argument makes no sense",
 }
-# Damages after which nothing can be traced: the package can't be read, or holds no such method.
+# Damages after which nothing can be traced: the package can't be read, or lacks the method.
 UNREADABLE = {
     "truncated", "ptd_truncated", "ptd_missing", "method_missing", "method_extra",
     "constant_method",
 }  # fmt: skip
-# Damages that are caught, and that only a comparison with an undamaged build would trace. The share
-# of located damages counts them all the same.
+# Damages that are caught, but that only a comparison with an undamaged build could trace. The share
+# of located damages still counts them.
 UNLOCATED = {
     "static/xnnpack_zero_point": "XNNPACK does not load it, so no value can be compared",
     "branching/condition_inverted": "a sum before it cancels, and departs first by min_sqnr",
@@ -57,7 +58,7 @@ REPRESENTATIVE = {
     "add_sub": ["element_in_named_data", "methods_swapped"],
     "layouts": ["dim_order", "outputs_reordered", "memory_overlapping"],
 }
-# Of the others the slow tests judge these damages, among all.
+# For the other samples, the slow tests judge these damages, among all.
 QUICK = {"portable", "delegated", "stateful", "add_sub"}
 DEFAULT = [
     pytest.param(sample, damage, 0, marks=() if sample in QUICK else pytest.mark.slow)
@@ -108,7 +109,7 @@ def test_damage_is_caught_and_located(judges, sample, damage, seed):
 
 @pytest.mark.parametrize("sample", ["delegated", "stateful", "add_sub"])
 def test_no_damage_passes(judges, sample):
-    """Of all samples the slow tests do this, on three seeds and on random ones."""
+    """The slow tests do so for all samples, on three seeds and on random ones."""
     verdict = judges.judge(sample, "", random.Random(sample).randrange(1 << 30))
     assert (verdict["outcome"], verdict["sentences"]) == ("equivalent", [])
 
@@ -122,8 +123,8 @@ def test_a_damage_is_that_of_its_seed(judges, sample, damage, seed):
 
 
 def test_what_cannot_be_seen_is_told_apart(judges):
-    """Of an int8 weight the last bits drown in quantization; of an input of a kernel that reads its
-    elements in any order, the layout is nothing that shows."""
+    """The last bits of an int8 weight drown in quantization. The layout of an input has no visible
+    effect if its kernel reads the elements in any order."""
     verdict = judges.judge("add_sub", "dim_order", 0)
     assert (verdict["outcome"], verdict["sentences"]) == ("equivalent", [])
 
@@ -152,7 +153,7 @@ def test_no_damage_passes_whatever_the_seed(judges, data):
 
 @pytest.fixture(scope="module")
 def matrix(judges):
-    """Every damage of every sample that has something to damage so."""
+    """Judge every damage on every sample that it applies to."""
     found = [judges.judge(*job) for job in judges.jobs(SEEDS)]
     verdicts = [verdict for verdict in found if verdict is not None]
     print("\n" + table(verdicts))
@@ -183,7 +184,7 @@ def test_the_score_is_high(matrix):
 @pytest.mark.slow
 @pytest.mark.release
 def test_nine_of_ten_damages_are_located(matrix):
-    """Traced to where they were done: method, delegate or operator, and kind."""
+    """Traced to the right place: method, delegate or operator, and kind."""
     caught = [
         verdict
         for verdict in matrix

@@ -1,4 +1,4 @@
-"""Examples of sizes that a package was not lowered for, and the advice that goes with them."""
+"""Examples with sizes that a package wasn't lowered for, and the advice about them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def program_of(least: int = 2, example: int = 20):
 
 
 def validated(program, path, keep, *batches):
-    """Lower by hand, and validate with examples of some batches."""
+    """Lower without a build, and validate with examples of some batches."""
     places = NodePlaces(program)
     with kernel_guards(keep), record_ranges({"run": program}) as find_narrowed:
         edge = lower({"run": program}, {"run": [XnnpackPartitioner()]})

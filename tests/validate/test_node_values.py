@@ -1,4 +1,4 @@
-"""The values of a program's nodes are those of its run, in the bodies of control flow too."""
+"""The values of a program's nodes match those of a run, including bodies of control flow."""
 
 import pytest
 import torch

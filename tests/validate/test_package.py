@@ -50,7 +50,7 @@ def validate(
 
 
 def validate_one(module, *args, build=None, examples=(), shapes=None, not_run=None, **limits):
-    """Validates the package of a single method `run`; `build` makes it from other methods."""
+    """Validate the package of a single method `run`; `build` makes it from other methods."""
     program = exported(module, *args, shapes=shapes)
     methods = {"run": program} if build is None else build
     pte = write("one.pte", lowered(copy.deepcopy(methods)).buffer)
@@ -206,7 +206,7 @@ def test_constants_are_compared():
 
 
 def test_state_whose_initial_values_the_package_lacks_fails():
-    """ExecuTorch keeps no initial values of mutable buffers, unless a pass names the buffer."""
+    """ExecuTorch doesn't store mutable buffers' initial values unless a pass names the buffer."""
     program = exported(Counter(5.0), torch.ones(3))
     bare = packed("bare", lambda: lowered({"run": copy.deepcopy(program)}))
     validation = validate(bare, {"run": program}, {"run": [ones()]}, inputs=0)
@@ -221,7 +221,7 @@ def test_state_whose_initial_values_the_package_lacks_fails():
 
 
 class Forgetful(Counter):
-    """What Counter would be if its state were lost after each call."""
+    """Counter, with its state lost after each call."""
 
     def forward(self, x):
         return (self.total + x) * 2
@@ -297,7 +297,7 @@ def test_a_method_that_does_not_load_fails_and_the_others_run(change, words):
 
 
 class Next(nn.Module):
-    """Looks the next row up, so that the runtime fails at its second instruction."""
+    """Looks up the next row, so that the runtime fails at its second instruction."""
 
     def __init__(self, rows):
         super().__init__()
@@ -309,7 +309,7 @@ class Next(nn.Module):
 
 
 def test_a_run_that_fails_is_a_failure_of_its_input_set_alone():
-    """The package's table is smaller than the source's, which only one of the inputs shows."""
+    """The package's table is smaller than the source's, which only one of the inputs reveals."""
     examples = [[0, 3], [0, 1]]
     sets = [InputSet((torch.tensor(e),), {}, f"example {n}") for n, e in enumerate(examples)]
     build = {"run": exported(Next(3), torch.tensor([0, 1]))}
@@ -370,7 +370,7 @@ def test_a_method_with_other_inputs_has_its_code():
 
 
 class Scales(nn.Module):
-    """Scales its weight in place, as RWKV of transformers does."""
+    """Scales its weight in place, as transformers' RWKV does."""
 
     def __init__(self):
         super().__init__()
@@ -445,7 +445,7 @@ def test_a_method_that_ended_a_process_is_not_run_and_fails(monkeypatch):
 
 
 def test_a_dimension_without_a_maximum_fails_with_the_remedy():
-    """ExecuTorch plans memory for the example's size there, without a word."""
+    """Without a warning, ExecuTorch plans memory there for the example's size."""
     validation = validate_one(Root(), torch.ones(3), shapes=({0: Dim("n")},))
     (sentence,) = validation.failures
     assert "declares room for size 3, but the source has no limit" in sentence
@@ -480,8 +480,8 @@ class Rows(nn.Module):
 
 
 def test_generated_sets_that_the_source_refuses_are_left_out_and_told():
-    """`Dim.AUTO` leaves the rule that 4 divides the size out of the range. An upper bound comes
-    from the example, so the package declares no more."""
+    """`Dim.AUTO` leaves the rule that 4 divides the size out of the range. The upper bound comes
+    from the example, so the package declares no larger one."""
     program = exported(Rows(), torch.ones(8), shapes=({0: Dim.AUTO},))
     pte = write("rows.pte", lowered({"run": copy.deepcopy(program)}).buffer)
     bound = next(iter(program.range_constraints))

@@ -1,5 +1,5 @@
-"""Methods that are validated without the rest of their package: what runs, what is said of the
-rest, and that neither is taken for the other."""
+"""Methods validated without the rest of their package: what runs, what the report says about the
+rest, and that neither is mistaken for the other."""
 
 import json
 
@@ -13,7 +13,7 @@ def report_of(bench):
 
 
 def validate(bench, *words):
-    """What became of the validation of `words`."""
+    """Validate `words` and return the outcome."""
     assert bench.doit("validate", *words) == 0, bench.output
     found = {title: how for title, how in bench.outcomes().items() if title.startswith("validate")}
     ((title, how),) = found.items()
@@ -45,7 +45,7 @@ def test_one_method_is_validated_and_the_report_says_so(built):
 
 @pytest.mark.slow
 def test_the_whole_answers_for_its_methods_and_never_the_other_way(built):
-    assert validate(built, "pair/encode") == "up-to-date"  # the whole was validated
+    assert validate(built, "pair/encode") == "up-to-date"  # the whole package was validated
     assert "only" not in report_of(built)
     built.edit("partition_configs/pair.yaml", "constant", "validate: {seed: 5}\nconstant")
     assert validate(built, "pair/encode") == "built"
@@ -75,7 +75,7 @@ def test_a_method_that_fails_fails_alone(built):
     assert gate["ok"] and gate["sentence"].endswith("since it was not requested")
     assert built.doit("validate", "pair/decode") == 1
     assert "gate max_planned_memory" in built.output
-    assert built.doit("validate", "pair/decode", "pair/encode") == 1  # which is the whole package
+    assert built.doit("validate", "pair/decode", "pair/encode") == 1  # together, the whole package
     assert "only" not in report_of(built)
 
 

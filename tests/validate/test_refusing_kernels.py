@@ -1,6 +1,6 @@
-"""Kernels that reject an argument: the operator and line that validation names, and the remedy.
+"""Kernels that reject an argument: validation names the operator and the line, and the remedy.
 
-tests/features/remedies/test_remedies.py follows the remedies.
+tests/features/remedies/test_remedies.py tries the remedies.
 """
 
 import inspect

@@ -56,7 +56,7 @@ class Reads(Of):
 
 
 class Apart(Of):
-    """State of another name."""
+    """State under another name."""
 
     def __init__(self, state):
         super().__init__(state)
@@ -81,7 +81,7 @@ def programs(*names, initial=0.0):
 
 @cache
 def package(*names, shared=True, **config):
-    """Of the same programs, with their buffers in memory that they share, or not."""
+    """Return a package of the same programs, whose buffers share memory if `shared`."""
     initial = 1.0 if config.get("passes") else 0.0
     planning = MemoryPlanningPass(share_mutable_buffers=shared)
     own = copy.deepcopy(programs(*names, initial=initial))
@@ -121,14 +121,14 @@ def test_methods_that_share_a_buffer_are_called_one_after_another():
         *[(2, "example 1"), (3, "example 2")],
         *[(2, "example 0"), (3, "example 1")],
     ]
-    assert not both["decode"].state_dict["state.cache"].any()  # as it was
+    assert not both["decode"].state_dict["state.cache"].any()  # unchanged
     record = validation.to_json()
     assert json.loads(json.dumps(record, allow_nan=False)) == record
     assert "failing" not in record["methods"][0]
 
 
 def test_state_that_is_not_carried_from_method_to_method_fails():
-    """Such as that of a package which plans each method by itself."""
+    """For example in a package that plans each method separately."""
     both = programs("prefill", "decode")
     apart = package("prefill", "decode", shared=False)
     assert validate(apart, both, ()).failures == ()

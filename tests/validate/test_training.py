@@ -1,4 +1,4 @@
-"""Methods that train, which give gradients and parameters after the user's outputs: how they are
+"""Methods that train, which return gradients and parameters after the user's outputs: how they are
 validated, called and located."""
 
 import copy
@@ -39,7 +39,7 @@ class Net(nn.Module):
 
 
 def joint(tmp_path, seed=0, counts=False, of_inputs=False):
-    """The program as an action loads it."""
+    """Return the program as an action loads it."""
     x = torch.randn(2, 3)
     given = (x.clone().requires_grad_(of_inputs), x)
     program = _export_forward_backward(export(Net(seed, counts), given))
@@ -107,13 +107,13 @@ def test_where_a_gradient_departs_first(tmp_path):
     assert made.pte.count(weight) == 1
     damaged = made.pte.replace(weight, weight[:-4] + bytes(4))
     located = made.located("train", (x, x), pte=damaged)
-    # What reads the weight first: linear is a permute of it and an addmm.
+    # The first operator that reads the weight: a linear layer is a permute of it and an addmm.
     assert [culprit["operator"] for culprit in located.culprits] == ["aten.permute.default"]
 
 
 def test_indices_that_count_changed_buffers_fail(tmp_path):
-    """As ExecuTorch 1.4.1 counts them, its training extension takes the first gradient for an
-    output."""
+    """Counted as ExecuTorch 1.4.1 counts them, its training extension takes the first gradient for
+    an output."""
     program = joint(tmp_path, counts=True)
     validation = validate(program, packed(program, tmp_path))
     assert [m.method for m in validation.methods if not m.ok] == [

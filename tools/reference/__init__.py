@@ -1,5 +1,5 @@
-"""The parts of docs/ that are made from code: every key, option, gate, setting, verb and error.
+"""The parts of docs/ generated from code: all keys, options, gates, settings, verbs and errors.
 
-`python -m tools.reference` writes them, each between its marks in a page, whose other parts are
-written by hand; tests/docs/test_reference.py holds pages and code together.
+`python -m tools.reference` writes each part between its markers in a page; the rest of the page is
+written by hand. tests/docs/test_reference.py checks that pages and code agree.
 """

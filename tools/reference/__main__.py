@@ -1,4 +1,4 @@
-"""Writes all parts of docs/ that are made from code."""
+"""Writes all parts of docs/ that are generated from code."""
 
 from tools.reference.errors import DATA, make_error_data
 from tools.reference.json_output import make_schema_files

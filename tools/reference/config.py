@@ -19,8 +19,8 @@ from tools.reference.markdown import plain, row
 
 Json = Mapping[str, Any]
 OPTION_EXAMPLES = Path(__file__).with_name("option_examples.yaml")
-_UNWRITTEN = ("package", "omitted")  # fields that no file says
-# What is described where its options are.
+_UNWRITTEN = ("package", "omitted")  # fields that no file sets
+# Described together with their options.
 _APART = {
     "PartitionerSpec": "options.md",
     "QuantizeConfig": "options.md",
@@ -33,15 +33,18 @@ _FILE_EXAMPLES: Json = {
     "package": "asr-${matrix.size}",
 }
 _GROUPS = ("methods.<method>", "emit", "validate")
-# What the members of a mapping are, where they are no methods, and an example of each.
+# What the members of a mapping are if they aren't methods, and an example of each.
 _MEMBERS = {"validate.metrics": "<metric>"}
 _EXAMPLES = {"<method>": "decode", "<metric>": "top1"}
 
 
 @dataclass
 class Key:
-    """A key of a config: where it stands, `also` where the same key stands deeper, its part of the
-    schema, and whether its value is a mapping of other keys."""
+    """A key of a config.
+
+    It has a shortest path, deeper paths in `also`, a part of the schema, and `groups`, which is
+    true if its value is a mapping of other keys.
+    """
 
     path: str
     part: Json
@@ -58,7 +61,7 @@ def _schema() -> Json:
 
 @cache
 def keys() -> dict[str, Key]:
-    """Return all keys by their shortest path, in the order of the models."""
+    """Return all keys by their shortest path, in the order of the models' fields."""
     found: dict[tuple[str, str], Key] = {}
     for key in (*_file_keys(), *_walk(_schema(), "")):
         first = found.setdefault((key.path.rpartition(".")[2], key.meaning), key)
@@ -70,7 +73,7 @@ def keys() -> dict[str, Key]:
 
 
 def _file_keys() -> Iterator[Key]:
-    """Yield the keys that say which packages a file makes, and the recipe of a method."""
+    """Yield the keys that decide which packages a file makes, and the recipe of a method."""
     properties = json_schema()["$defs"]["File."]["properties"]
     for name in ("extends", "defaults", "matrix", "package"):
         part = {k: v for k, v in properties[name].items() if k != "$ref"}
@@ -97,7 +100,7 @@ def _walk(schema: Json, path: str) -> Iterator[Key]:
 
 
 def _inner(part: Json, path: str) -> tuple[Json | None, str]:
-    """Return the model whose keys stand below a key, and the path of that mapping."""
+    """Return the model that holds the keys below a key, and the path of that mapping."""
     for each in (part, *part.get("anyOf", ())):
         if each.get("type") == "object":
             members = [*each.get("patternProperties", {}).values()]
@@ -112,7 +115,7 @@ def _inner(part: Json, path: str) -> tuple[Json | None, str]:
 
 
 def config_keys() -> Iterator[str]:
-    """Yield the reference of all keys, a heading each."""
+    """Yield the reference of all keys, with a heading for each."""
     group = None
     ordered = sorted(keys().values(), key=lambda key: _group(key.path))
     for key in ordered:
@@ -127,7 +130,7 @@ def config_keys() -> Iterator[str]:
 
 
 def describe_keys() -> dict[str, dict[str, str]]:
-    """Return what a terminal shows of each key, by all of its paths."""
+    """Return the terminal's help on each key, under all of the key's paths."""
     facts = {}
     for key in keys().values():
         if key.groups:
@@ -149,7 +152,7 @@ def _group(path: str) -> int:
 
 
 def _facts(key: Key) -> str:
-    """Describe the values that a key takes and its default."""
+    """Describe the values that a key takes, and its default."""
     definitions = _schema()["$defs"]
     if key.groups:
         return "*mapping of the keys below*"
@@ -172,18 +175,18 @@ def _default(part: Json, required: bool) -> str:
 
 
 def example(path: str) -> str:
-    """Return the example of a key, on a line. Raises KeyError where there is none."""
+    """Return the example of a key on one line. Raises KeyError if there is none."""
     return _one_line(example_of(path))
 
 
 def example_of(path: str) -> Any:
-    """Return a part of a config that holds the example of a key."""
+    """Return a part of a config that contains the example of a key."""
     (value,) = keys()[path].part["examples"]
     return _nest(path.split("."), value)
 
 
 def _nest(path: list[str], value: Any) -> Any:
-    """Return the part of a document in which a key has a value."""
+    """Return the part of a document that sets a key to a value."""
     for name in reversed(path):
         value = {_EXAMPLES.get(name, name): value}
     return value
@@ -196,11 +199,11 @@ def _one_line(data: Any) -> str:
 
 
 def _scalar(text: str) -> str:
-    return text.removesuffix("...\n").strip()  # which ends a document that is a scalar
+    return text.removesuffix("...\n").strip()  # YAML's end marker after a lone scalar
 
 
 def options() -> Iterator[str]:
-    """Yield the options of every partitioner and quantizer, a table each."""
+    """Yield the options of every partitioner and quantizer, with a table for each."""
     for name, backend in BACKENDS.items():
         if not backend.plugin and backend.lowers:
             yield from [f"## {name}", "", f"{backend.summary}.", ""]
@@ -274,15 +277,18 @@ def _given_examples() -> Json:
 
 
 def beside(name: str, role: str, option: str) -> Json:
-    """Return the options that a backend wants beside one."""
+    """Return the other options that a backend requires along with this one."""
     given: Json = _given_examples()["beside"].get(name, {}).get(role, {})
     found: Json = given.get(option, given.get("every", {}))
     return found
 
 
 def _option_example(name: str, role: str, option: str, part: Json, definitions: Json) -> Any:
-    """Return an example of an option: one that is written down, else a value that its schema
-    allows, other than its default where there are others. None where the role never has it."""
+    """Return an example of an option, or None if the role never takes the option.
+
+    It is the documented example if there is one. Otherwise it is a value that the schema allows, if
+    possible other than the default.
+    """
     given = _given_examples()
     for owner in (name, "every"):
         if option in given.get(owner, {}).get(role, {}):

@@ -1,9 +1,9 @@
-"""The errors of the package: each with its code, a real message, its cause and its remedy.
+"""The errors of the package: each with a code, a real message, a cause and a remedy.
 
-errors.toml has the entries. The templates by which an error that is shown finds its code are read
-from the syntax trees of `pipeline/`: a message belongs to an entry by the module that says it and,
-where that says several, by a part of its text. The messages that people read in the docs are those
-that tests provoke.
+errors.toml holds the entries. Templates, read from the syntax trees of `pipeline/`, lead from an
+error message to its code: a message belongs to an entry by the module that raises it and, if that
+module has several entries, by part of its text. The messages quoted in the docs are ones that tests
+provoke.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tools.reference.markdown import row
 FILE = Path(__file__).with_suffix(".toml")
 DATA = Path(pipeline.features.help.__file__).with_name("error_codes.json")
 CODE = Path(__file__).parents[2] / "pipeline"
-# What is called to say a message to a user; some only in these rooms.
+# Errors and functions that take a message for users; some only in these folders.
 _ANYWHERE = {
     *("ArgumentError", "CorruptError", "DelegateError", "DeviceError"),
     *("ExecutorLostError", "MissingBlobError", "PipelineError", "Problem", "RefusalError"),
@@ -37,15 +37,15 @@ _IN_ROOMS = {
     "add": ("config/mistakes", "config/reader"),
     "problem": ("config/", "features/", "plan/"),
 }
-# Raised to be caught, and put into words elsewhere.
+# Raised to be caught, then reworded elsewhere.
 _INSIDE = ("compile/inspect/arrays.py", "features/refit/", "store/sizes.py")
 _LINK = re.compile(r"\[([^\]]+)\]\(([^)]+)\)")
 _QUOTED_VALUE = re.compile(r"[`']?…[`']?")
-_FEW = 8  # letters: a message of fewer is made elsewhere
+_FEW = 8  # letters: a shorter message is put together elsewhere
 
 
 class Message(NamedTuple):
-    """A message, with … where a value stands, and the module that says it."""
+    """A message, with … in place of values, and the module that raises it."""
 
     module: str
     text: str
@@ -55,17 +55,18 @@ class Entry(NamedTuple):
     """A kind of error.
 
     Attributes:
-        code: `PTE101`; its hundred is its group.
-        title: what is wrong, in a line.
-        cause: in words, with links as in docs/reference/.
-        remedy: likewise.
-        message: one that `test` provokes, with … for what differs from run to run.
-        test: the pytest node that provokes it, or, without its parameters, one of them.
-        modules: those that say messages of this entry, as paths or folders in pipeline/.
-        texts: parts of the messages, one of which each holds; none for all of the modules.
-        templates: whole messages, with … for values: those by which it is known best.
-        config: for a mistake in a config, the text of partition_configs/vision.yaml that has it,
-            which takes the place of `test`.
+        code: such as `PTE101`; the hundred names its group.
+        title: what is wrong, in one line.
+        cause: prose, with links as in docs/reference/.
+        remedy: prose, with links as in docs/reference/.
+        message: a message that `test` provokes, with … for what varies between runs.
+        test: the pytest node that provokes it; without parameters, any one of its cases.
+        modules: the modules that raise messages of this entry, as paths or folders in pipeline/.
+        texts: each message contains one of these; empty if the entry takes all of its modules'
+            messages.
+        templates: whole messages, with … for values, which identify the entry best.
+        config: for a mistake in a config, the text of a faulty partition_configs/vision.yaml, in
+            place of `test`.
     """
 
     code: str
@@ -88,21 +89,21 @@ class Entry(NamedTuple):
 
 
 def _says(text: str, template: str) -> bool:
-    """Tell whether a message of the code says what is wrong as a template does, before its hint."""
+    """Return whether a message of the code matches a template, apart from its hint."""
     fault = _QUOTED_VALUE.sub("…", template.partition("; ")[0])
     return count_letters(fault) >= LEAST_LETTERS and holds(text, fault)
 
 
 class Group(NamedTuple):
-    """A hundred of codes. Its own code, such as `PTE100`, is that of errors without an entry.
+    """A hundred of codes. The group's code, such as `PTE100`, is for errors without an entry.
 
     Attributes:
-        code: that code.
+        code: the code of the group.
         title: the heading of the group.
-        cause: what an error without an entry is.
-        remedy: what to do about it.
-        kinds: the kinds of action whose errors it has.
-        places: how the errors of the group begin that are of no action.
+        cause: the cause of an error without an entry.
+        remedy: what to do about such an error.
+        kinds: the kinds of action whose errors belong to the group.
+        places: how errors of the group begin if they belong to no action.
     """
 
     code: str
@@ -115,7 +116,7 @@ class Group(NamedTuple):
 
 @cache
 def entries() -> tuple[Entry, ...]:
-    """Return the entries in the order in which a message is looked up in them."""
+    """Return the entries in the order in which a message is looked up."""
     entries = []
     for fields in _read()["error"]:
         lists = {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
@@ -125,7 +126,7 @@ def entries() -> tuple[Entry, ...]:
 
 @cache
 def groups() -> tuple[Group, ...]:
-    """Return the groups, by code."""
+    """Return the groups, in the order of errors.toml."""
     return tuple(Group(**fields) for fields in _read()["group"])
 
 
@@ -162,7 +163,7 @@ def _said(module: str, text: str) -> Iterator[Message]:
 
 
 def _assigned(function: ast.FunctionDef) -> dict[str, str]:
-    """Return the texts that the names of a function stand for."""
+    """Return the strings that a function assigns to names."""
     found: dict[str, list[str]] = {}
     for node in ast.walk(function):
         target = node.targets[0] if isinstance(node, ast.Assign) else None
@@ -177,7 +178,7 @@ def _counts(text: str) -> bool:
 
 
 def _template(node: ast.AST, names: Mapping[str, str]) -> str:
-    """Return a text of the code with … for each of its values."""
+    """Return a string of the code with … for each value in it."""
     if isinstance(node, ast.Name):
         return names.get(node.id, "")
     if isinstance(node, ast.Constant):
@@ -199,7 +200,7 @@ def _template(node: ast.AST, names: Mapping[str, str]) -> str:
 
 @cache
 def entry_of(message: Message) -> Entry | None:
-    """Return the first entry that a message fits."""
+    """Return the first entry that matches a message."""
     return next((entry for entry in entries() if entry.fits(message)), None)
 
 
@@ -209,7 +210,7 @@ def group_of(code: str) -> Group:
 
 
 def make_error_data() -> str:
-    """Return the text of error_codes.json: what the command line knows of errors."""
+    """Return the text of error_codes.json, which tells the command line about errors."""
     data = {
         "groups": [_in_terminal(group._asdict()) for group in groups()],
         "errors": [_in_terminal(_describe(entry)) for entry in all_entries()],
@@ -223,14 +224,14 @@ def _describe(entry: Entry) -> dict[str, Any]:
 
 
 def _in_terminal(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields with links as a terminal has them: `Models (docs/guides/models.md)`."""
+    """Return the fields with links in the form for a terminal: `Models (docs/guides/models.md)`."""
     for name in ("cause", "remedy"):
         fields[name] = _LINK.sub(_name_page, fields[name])
     return fields
 
 
 def _name_page(match: re.Match[str]) -> str:
-    """Return the text of a link with its page in the repository."""
+    """Return the text of a link followed by the path of its page in the repository."""
     text, target = match.groups()
     page = target.partition("#")[0]
     if not page:
@@ -242,8 +243,10 @@ def _name_page(match: re.Match[str]) -> str:
 
 
 def find_templates(entry: Entry) -> list[list[str]]:
-    """Return the messages of an entry in parts, each with … for its values: what is wrong, and what
-    would be right, where these differ from case to case."""
+    """Return the messages of an entry in parts, each with … for its values.
+
+    The parts are the mistake and its hint, where these vary from case to case.
+    """
     templates = [[template] for template in entry.templates]
     texts = [message.text for message in messages() if entry_of(message) is entry]
     for text in dict.fromkeys(texts):
@@ -256,8 +259,7 @@ def find_templates(entry: Entry) -> list[list[str]]:
 
 @cache
 def all_entries() -> tuple[Entry, ...]:
-    """Return the entries of this package's errors, then those of torch's and ExecuTorch's, sorted
-    by code."""
+    """Return all entries sorted by code: those of this package, and of torch and ExecuTorch."""
     known = []
     codes = _read()["known_cause"][0]
     for remedy in REMEDIES:
@@ -275,7 +277,7 @@ def all_entries() -> tuple[Entry, ...]:
 
 
 def errors() -> Iterator[str]:
-    """Yield all entries by group, with a message of each."""
+    """Yield all entries by group, each with one of its messages."""
     for group in groups():
         yield from [f"## {group.title}", ""]
         yield f"`{group.code}`: {group.cause} {group.remedy}"
@@ -299,12 +301,12 @@ def known_causes() -> Iterator[str]:
 
 
 def _fill(text: str) -> str:
-    """Return the text of a remedy with … for its values."""
+    """Return the text of a remedy with its values replaced by …."""
     return text.format_map(defaultdict(lambda: "…"))
 
 
 def _shown_pattern(pattern: str) -> str:
-    """Return the first alternative of a pattern as people read it."""
+    """Return the first alternative of a pattern, in a readable form."""
     text = re.sub(r"\(\?P<\w+>[^()]*\)", "…", pattern)
     text = re.sub(r"\(\?:\^[^()]*\)|\\d\+|\\b", "", text)
     text = re.sub(r"\(\?:([^()|]*)[^()]*\)|\.\*", r"\1", text).partition("|")[0]
@@ -313,7 +315,7 @@ def _shown_pattern(pattern: str) -> str:
 
 
 def index() -> Iterator[str]:
-    """Yield the table of all entries, for the page that leads to them."""
+    """Yield the table of all entries for the page that links to them."""
     yield "| code | what is wrong | what to do |"
     yield "|---|---|---|"
     for entry in sorted(entries()):

@@ -1,4 +1,4 @@
-"""The features of this package, with the moments at which each takes part."""
+"""The features of this package, and the moments that each one hooks into."""
 
 from __future__ import annotations
 

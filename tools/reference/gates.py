@@ -1,4 +1,4 @@
-"""The gates, the limits of metrics and those of outputs, all of `validate`."""
+"""The gates of `validate`, and its limits for metrics and outputs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def gates() -> Iterator[str]:
 
 
 def limits() -> Iterator[str]:
-    """Yield the table of the limits of outputs."""
+    """Yield the table of the output limits."""
     schema = Limits.model_json_schema()
     figures = {limit: _definitions()[figure] for figure, (_, limit) in FIGURES.items()}
     largest = "at every position, |a - e| is at most `atol` + `rtol` * |e|"
@@ -42,7 +42,7 @@ def limits() -> Iterator[str]:
 
 
 def metrics() -> Iterator[str]:
-    """Yield the table of the limits of metrics."""
+    """Yield the table of the metric limits."""
     yield "| limit | values | meaning | example |"
     yield "|---|---|---|---|"
     schema = MetricLimits.model_json_schema()
@@ -54,7 +54,7 @@ def metrics() -> Iterator[str]:
 
 
 def _definitions() -> dict[str, str]:
-    """Return how each figure of an output is computed, by its name."""
+    """Return how each figure of an output is computed, keyed by name."""
     text = inspect.getdoc(OutputError) or ""
     found = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", text.partition("Attributes:\n")[2], re.M)
     return {name: " ".join(words.split()) for name, words in found}

@@ -1,4 +1,4 @@
-"""The JSON that commands print with `--json`: a table of the fields of each, and their schemas."""
+"""The JSON that commands print with `--json`: a table of fields per command, and the schemas."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tools.reference.markdown import row
 
 
 def json_output() -> Iterator[str]:
-    """Yield a part for each command that has `--json`."""
+    """Yield a section for each command that supports `--json`."""
     for verb in VERBS.values():
         if not verb.record:
             continue
@@ -33,7 +33,7 @@ def json_output() -> Iterator[str]:
 
 
 def make_schema_files() -> dict[str, str]:
-    """Return the text of each schema by the name of its file."""
+    """Return the text of each schema, keyed by file name."""
     return {
         f"{name}.schema.json": json.dumps(make(), indent=2) + "\n"
         for name, make in find_schemas().items()
@@ -41,7 +41,7 @@ def make_schema_files() -> dict[str, str]:
 
 
 def _fields(schema: Mapping[str, Any], path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the fields of a record, and those of records in it, by their paths."""
+    """Yield the fields of a record, and of the records in it, with their paths."""
     for name, part in schema.get("properties", {}).items():
         place = f"{path}.{name}" if path else name
         yield place, part

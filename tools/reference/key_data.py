@@ -1,4 +1,4 @@
-"""What `doit help KEY` says, as data: the terminal has neither pydantic's time nor links."""
+"""The content of `doit help KEY` as data: a terminal can't wait for pydantic or follow links."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ FILE = Path(pipeline.features.help.__file__).with_name("config_keys.json")
 
 
 def make_key_data() -> str:
-    """Return the text of the file."""
+    """Return the text of the data file."""
     return json.dumps(describe_keys(), indent=1, ensure_ascii=False) + "\n"

@@ -1,4 +1,4 @@
-"""What a device links for each backend."""
+"""The libraries that a device must link for each backend."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def linking() -> Iterator[str]:
 
 
 def quoted(name: str) -> str:
-    """Return a name as code; an empty cell for none."""
+    """Return a name as code, or an empty cell if there is none."""
     if name:
         return f"`{name}`"
     return ""

@@ -1,4 +1,4 @@
-"""Which part of which page is made by what."""
+"""Which generator makes each generated part of a page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tools.reference.verbs import verbs
 
 DOCS = Path(__file__).parents[2] / "docs"
 REFERENCE = DOCS / "reference"
-# The lines of a part, by its page and its name there.
+# The generator of each part, keyed by page and part name.
 PARTS: dict[tuple[Path, str], Callable[[], Iterator[str]]] = {
     (REFERENCE / "config.md", "keys"): config_keys,
     (REFERENCE / "options.md", "options"): options,
@@ -37,8 +37,11 @@ PARTS: dict[tuple[Path, str], Callable[[], Iterator[str]]] = {
 
 
 def with_parts(page: Path, text: str) -> str:
-    """Return the text of a page with its parts as they are now. Raises ValueError for a part that
-    has no marks in it."""
+    """Return the text of a page with its generated parts up to date.
+
+    Raises:
+        ValueError: a part has no markers in the text.
+    """
     for (where, name), make in PARTS.items():
         if where != page:
             continue

@@ -1,4 +1,4 @@
-"""The keys of targets/<name>.yaml."""
+"""The keys of a file targets/<name>.yaml."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from tools.reference.markdown import plain
 
 
 def verbs() -> Iterator[str]:
-    """Yield every command, a heading each."""
+    """Yield every command, with a heading for each."""
     commands = {"init": ANYWHERE["init"], **GROUPS, **VERBS, **ANYWHERE}
     for command in commands.values():
         yield from _describe(command)

@@ -1,5 +1,5 @@
-"""A small language model and its LoRA adapters (https://arxiv.org/abs/2106.09685): the same base
-with a low-rank change of some weights for each task; `base` is the model as it is."""
+"""A small language model and its LoRA adapters (https://arxiv.org/abs/2106.09685): each changes
+some weights of the same base by a low-rank term for one task; `base` is the unchanged model."""
 
 import torch
 from torch import Tensor, nn
@@ -8,7 +8,7 @@ VOCABULARY, WIDTH, LAYERS, RANK = 512, 128, 3, 4
 
 
 class Adapted(nn.Module):
-    """A linear layer and what an adapter adds to it."""
+    """A linear layer and the low-rank term that an adapter adds to it."""
 
     def __init__(self, base: nn.Linear) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ def export_methods(adapter: str):
     words = torch.arange(16).reshape(1, 16)
     if adapter == "base":
         return {"forward": torch.export.export(model.eval(), (words,))}
-    torch.manual_seed(sum(adapter.encode()))  # in place of the checkpoint of this adapter
+    torch.manual_seed(sum(adapter.encode()))  # stands in for this adapter's checkpoint
     for layer in model.layers:
         layer.query, layer.value = Adapted(layer.query), Adapted(layer.value)
         for adapted in (layer.query, layer.value):

@@ -1,9 +1,9 @@
 """Runs packages on Arm's Corstone FVP, a simulator of a Cortex-M with an Ethos-U.
 
-`CORSTONE_FVP` is the simulator and `CORSTONE_RUNNER` an `arm_executor_runner` with semihosting for
-its board, built from ExecuTorch's sources. Both are called as ExecuTorch's own tests call them
-(`run_corstone` of executorch/backends/arm/test/runner_utils.py): package and inputs are files of
-one folder, and so are the outputs.
+`CORSTONE_FVP` is the simulator. `CORSTONE_RUNNER` is an `arm_executor_runner` with semihosting for
+its board, built from ExecuTorch's sources. Both are called as ExecuTorch's tests call them
+(`run_corstone` of executorch/backends/arm/test/runner_utils.py): package, inputs and outputs are
+files in one folder.
 """
 
 from __future__ import annotations
@@ -24,15 +24,14 @@ from pte_pipeline.devices import DeclaredTensor, Device, DeviceError, Package, P
 
 FVP, RUNNER = "CORSTONE_FVP", "CORSTONE_RUNNER"
 MACS, TIME_LIMIT = "CORSTONE_MACS", "CORSTONE_TIME_LIMIT"
-_MOST_CHARACTERS = 256  # of the runner's command line: the simulator cuts off what is longer
-_GRACE = 60  # seconds of this machine, beside those that the simulator counts
+_MOST_CHARACTERS = 256  # of the runner's command line: the simulator cuts off the rest
+_GRACE = 60  # seconds on this machine, in addition to the simulated ones
 _FAULT = re.compile(r"(^[EF][: ].*$)|(^.*Hard fault.*$)|(^.*Assertion.*$)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Board:
-    """A simulated board: the prefixes of its parameters, its Ethos-U, and what switches its windows
-    off."""
+    """A simulated board: its parameter prefixes, its Ethos-U, and how to turn off its windows."""
 
     cpu: str
     npu: str
@@ -64,7 +63,7 @@ BOARDS = {
 
 @dataclass(frozen=True)
 class LoadedMethod:
-    """A method of a package that the runner takes: it runs the first one of a file."""
+    """A package with the loaded method first, since the runner runs the first method of a file."""
 
     name: str
     pte: bytes
@@ -74,10 +73,10 @@ class LoadedMethod:
 
 
 class Corstone(Device):
-    """Starts the simulator for each call. A method with state begins anew in each."""
+    """A device that starts the simulator for each call, so state starts afresh each time."""
 
     def load(self, files: PackageFiles, method: str) -> LoadedMethod:
-        """Return what the runner needs of a method. Raises DeviceError for what it can't run."""
+        """Return what the runner needs to run a method. Raises DeviceError if it can't run it."""
         where = f"{files.name}: method '{method}' "
         declared = Package(files).signature(method)
         if files.ptds:
@@ -97,7 +96,7 @@ class Corstone(Device):
         return LoadedMethod(method, pte, tuple(inputs), tuple(outputs), orders)
 
     def call(self, loaded: LoadedMethod, values: Sequence[Any]) -> list[Any]:
-        """Run a method once, in a folder of its own. Raises DeviceError."""
+        """Run a method once, in a temporary folder. Raises DeviceError."""
         with TemporaryDirectory() as folder:
             path = Path(folder)
             (path / "program.pte").write_bytes(loaded.pte)
@@ -115,7 +114,7 @@ class Corstone(Device):
 
 
 def make_command(folder: Path, inputs: int) -> list[str]:
-    """Return the command that runs the package in a folder on its inputs."""
+    """Return the command that runs a folder's package on its inputs."""
     fvp, runner = require_file(FVP), require_file(RUNNER)
     board = BOARDS.get(Path(fvp).name)
     if board is None:
@@ -148,7 +147,7 @@ def find_time_limit() -> int:
 
 
 def require_file(variable: str) -> str:
-    """Return the file that a variable of the environment names. Raises DeviceError."""
+    """Return the file that an environment variable names. Raises DeviceError."""
     path = os.environ.get(variable, "")
     if not Path(path).is_file():
         what = f"is '{path}', which is no file" if path else "is not set"
@@ -157,7 +156,7 @@ def require_file(variable: str) -> str:
 
 
 def run_simulator(command: Sequence[str], method: str) -> None:
-    """Run the simulator to its end. Raises DeviceError where it, or the runner in it, fails."""
+    """Run the simulator to its end. Raises DeviceError if it, or the runner in it, fails."""
     where = f"method '{method}' "
     limit = find_time_limit() + _GRACE
     try:
@@ -176,12 +175,12 @@ def run_simulator(command: Sequence[str], method: str) -> None:
 
 
 def to_bytes(value: torch.Tensor) -> bytes:
-    """Return a tensor's bytes as the runner copies them into an input."""
+    """Return a tensor's bytes in the form that the runner copies into an input."""
     return value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def read_output(path: Path, declared: DeclaredTensor, method: str) -> torch.Tensor:
-    """Read an output that the runner wrote, in the default order of dimensions."""
+    """Read an output file of the runner, in the default dimension order."""
     where = f"method '{method}' "
     if not path.is_file():
         raise DeviceError(where, f"wrote no {path.name} on the simulator")
@@ -196,9 +195,9 @@ def read_output(path: Path, declared: DeclaredTensor, method: str) -> torch.Tens
 
 
 def put_first(pte: bytes, number: int) -> bytes:
-    """Return a program with one of its methods first, since the runner runs that one.
+    """Return a program with method `number` first, since the runner runs the first one.
 
-    The list of methods in the flatbuffer holds distances from where they stand.
+    The flatbuffer's list of methods holds offsets relative to their own positions.
     """
     content = bytearray(pte)
 

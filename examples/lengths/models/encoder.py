@@ -1,5 +1,5 @@
-"""An encoder of texts of a few fixed lengths, for delegates that take no dynamic sizes: one method
-for each length, of the same weights."""
+"""A text encoder for a few fixed lengths, for delegates that don't support dynamic sizes: one
+method per length, all with the same weights."""
 
 import torch
 from torch import Tensor, nn

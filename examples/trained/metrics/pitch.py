@@ -1,4 +1,4 @@
-"""Raw pitch accuracy of CREPE on tones that glide: the share of frames within 50 cents of the pitch
+"""Raw pitch accuracy of CREPE on gliding tones: the share of frames within 50 cents of the pitch
 that they were made with, and the median error in cents."""
 
 import torch
@@ -9,8 +9,8 @@ BATCHES = 3  # of each tone
 
 
 def data(method):
-    """Yield batches of neighbouring frames, and their pitches in cents above 10 Hz: float32
-    [8, 1024] and [8]. The ranges of tones are drawn anew, so none is that of a calibration."""
+    """Yield batches of neighboring frames, and their pitches in cents above 10 Hz: float32 [8,
+    1024] and [8]. The tones' ranges are newly drawn, so none is in the calibration data."""
     generator = torch.Generator().manual_seed(7)
     for _ in range(TONES):
         lowest, ratio, brightness = torch.rand(3, generator=generator).tolist()

@@ -1,6 +1,6 @@
 """Half a minute of a telephone call between two people, and who speaks when.
 
-pyannote.audio ships the recording as its sample, with turns that people annotated.
+The recording is the sample of pyannote.audio; people annotated its turns.
 """
 
 import wave
@@ -15,7 +15,7 @@ RATE = 16000  # samples a second
 
 @dataclass(frozen=True)
 class Turn:
-    """What one speaker says without a break, in seconds."""
+    """A stretch in which one speaker talks without a break, in seconds."""
 
     speaker: str
     begin: float

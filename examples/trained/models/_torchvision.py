@@ -1,8 +1,8 @@
-"""Imports torchvision, which transformers imports too, where its library can't be loaded.
+"""Imports torchvision, as transformers does too, even if its native library can't be loaded.
 
-PyPI's torchvision for Linux is linked against CUDA's torch. Beside torch for CPUs its library is
-left out without a word, and the import fails for want of two operators that none of these models
-calls. This can go where both come from one index (https://download.pytorch.org/whl/cpu).
+PyPI's torchvision for Linux is linked against torch for CUDA. With torch for CPUs, its library is
+silently left out, and the import then fails for lack of two operators that none of these models
+calls. This module can go once both come from one index (https://download.pytorch.org/whl/cpu).
 """
 
 import torch

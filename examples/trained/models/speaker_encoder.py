@@ -1,7 +1,7 @@
 """Resemblyzer's speaker encoder, fed a tenth of a second at a time.
 
-The weights are `pretrained.pt` of Resemblyzer 0.1.4 (Apache-2.0), the arithmetic that of its
-`VoiceEncoder`. Its LSTM is written out in linear layers, which quantizers know, and carries its
+The weights are `pretrained.pt` of Resemblyzer 0.1.4 (Apache-2.0), and the arithmetic is that of its
+`VoiceEncoder`. The LSTM is written out as linear layers, which quantizers know, and carries its
 state from call to call: a partial utterance of 1.6 s is sixteen calls of `listen`.
 """
 
@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram, export
 
 BANDS, WIDTH, LAYERS = 40, 256, 3
-STEP = RATE // 100  # samples from frame to frame
-FRAMES = 10  # of a call
+STEP = RATE // 100  # samples between frames
+FRAMES = 10  # frames per call
 PARTIAL = 160  # frames of a partial utterance
 
 
 class Layer(nn.Module):
-    """One layer of the LSTM; all frames of a call go through its input weights together."""
+    """One layer of the LSTM; all frames of a call go through its input weights at once."""
 
     def __init__(self, inputs: int) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Layer(nn.Module):
 
 
 class Listen(nn.Module):
-    """Takes mel frames into the state."""
+    """Updates the state with mel frames."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Listen(nn.Module):
 
 
 class Embed(nn.Module):
-    """Turns the state at the end of a partial utterance into a voice's unit vector."""
+    """Turns the state at the end of a partial utterance into a unit vector for the voice."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,8 +90,8 @@ def load() -> tuple[Listen, Embed]:
 
 
 def mel_frames(samples: Tensor) -> Tensor:
-    """Return the mel spectrogram as Resemblyzer takes it of librosa: float32 [frames, 40]."""
-    from transformers.audio_utils import mel_filter_bank  # needed for inputs alone
+    """Return the mel spectrogram that Resemblyzer takes from librosa: float32 [frames, 40]."""
+    from transformers.audio_utils import mel_filter_bank  # needed for inputs only
 
     options = {"norm": "slaney", "mel_scale": "slaney"}
     filters = mel_filter_bank(201, BANDS, 0.0, RATE / 2, RATE, **options)
@@ -104,7 +104,7 @@ def mel_frames(samples: Tensor) -> Tensor:
 def partials() -> list[tuple[str, Tensor]]:
     """Return the partial utterances of the call, each with its speaker: float32 [160, 40].
 
-    A speaker's turns are joined, so that no partial holds the other one's voice.
+    The turns of a speaker are joined, so no partial contains the other one's voice.
     """
     recording, voices = call(), {}
     level = 10 ** (-30 / 20) / recording.square().mean().sqrt()
@@ -125,30 +125,30 @@ def begin() -> tuple[Tensor, Tensor]:
 
 
 def calls(mels: Tensor) -> list[Tensor]:
-    """Return the frames of a partial utterance as `listen` takes them."""
+    """Return the frames of a partial utterance, split into calls of `listen`."""
     return list(mels.reshape(-1, 1, FRAMES, BANDS))
 
 
 def export_methods() -> dict[str, tuple[ExportedProgram, nn.Module]]:
-    """`listen` to ten frames, `embed` a state, `compare` two states."""
+    """Export `listen` to ten frames, `embed` a state, and `compare` two states."""
     listen, embed = load()
     compare = Compare(embed)
     hidden, cell = begin()
     return {
         "listen": (export(listen, (torch.zeros(1, FRAMES, BANDS), hidden, cell)), listen),
         "embed": (export(embed, (hidden,)), embed),
-        # Two tensors: of one tensor given twice, torch.export would make one input of the program.
+        # Two tensors: given one tensor twice, torch.export would merge them into one input.
         "compare": (export(compare, (hidden, cell)), compare),
     }
 
 
 def example_inputs(method: str) -> list[tuple[Tensor, ...]]:
-    """Every second partial utterance of the call."""
+    """Return every second partial utterance of the call."""
     return _inputs(method, partials()[::2])
 
 
 def calibration_inputs(method: str) -> list[tuple[Tensor, ...]]:
-    """The other partial utterances."""
+    """Return the other partial utterances."""
     return _inputs(method, partials()[1::2])
 
 

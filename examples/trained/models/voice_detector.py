@@ -1,7 +1,7 @@
-"""Silero's voice activity detector, one window of a stream a call.
+"""Silero's voice activity detector, one window of a stream per call.
 
-The module is ExecuTorch's example; the weights are `silero_vad_16k.safetensors` of silero-vad 6.2.3
-(MIT).
+The module comes from ExecuTorch's example; the weights are `silero_vad_16k.safetensors` of
+silero-vad 6.2.3 (MIT).
 """
 
 from importlib.util import find_spec
@@ -24,7 +24,7 @@ def load() -> SileroVAD16k:
     """Return the detector with the trained weights."""
     (folder,) = find_spec("silero_vad").submodule_search_locations
     weights = load_file(Path(folder) / "data" / "silero_vad_16k.safetensors")
-    for index in range(4):  # the file counts its convolutions from 1
+    for index in range(4):  # the file numbers its convolutions from 1
         for part in ("weight", "bias"):
             weights[f"encoder.{index}.{part}"] = weights.pop(f"conv{index + 1}.{part}")
     model = SileroVAD16k()
@@ -33,7 +33,7 @@ def load() -> SileroVAD16k:
 
 
 def windows() -> list[Tensor]:
-    """Return the call window by window, each with the end of the one before: float32 [1, 576]."""
+    """Return the call window by window, each with the end of the previous one: float32 [1, 576]."""
     padded = torch.nn.functional.pad(call(), (CONTEXT_SIZE, 0))
     return list(padded.unfold(0, CONTEXT_SIZE + WINDOW_SIZE, WINDOW_SIZE).unsqueeze(1))
 
@@ -44,18 +44,18 @@ def begin() -> Tensor:
 
 
 def export_methods() -> dict[str, tuple[ExportedProgram, torch.nn.Module]]:
-    """`step` over a window: the probability of speech, and the next state."""
+    """Export `step` over a window, which returns the probability of speech and the next state."""
     model = load()
     return {"step": (export(model, (windows()[0], begin())), model)}
 
 
 def example_inputs(method: str) -> list[tuple[Tensor, Tensor]]:
-    """Windows of the call's second half, with the states that the detector was in."""
+    """Return windows of the call's second half, with the detector's states before them."""
     return stream()[470::24]
 
 
 def calibration_inputs(method: str) -> list[tuple[Tensor, Tensor]]:
-    """Windows of its first half, where speech begins after seven seconds."""
+    """Return windows of the first half, where speech begins after seven seconds."""
     return stream()[:460:10]
 
 

@@ -48,7 +48,7 @@ def store(tmp_path):
 
 @pytest.fixture
 def calls(monkeypatch):
-    """How often XNNPACK's preprocess function runs in this process."""
+    """Record the calls of XNNPACK's preprocess function in this process."""
     seen = []
     original = XnnpackBackend.preprocess
 
@@ -61,7 +61,7 @@ def calls(monkeypatch):
 
 
 def lowered_modules(programs):
-    """Payload, debug handles and named data of every delegate."""
+    """Return the payload, debug handles and named data of every delegate."""
     return {
         name: [
             (
@@ -93,7 +93,7 @@ def test_methods_lowered_in_several_processes_give_the_same(edge, calls, store):
     for kept in (None, store):
         several = to_backend_multiple(edge, XnnpackPartitioner(), n_jobs=2, store=kept)
         assert lowered_modules(several) == one
-    assert not calls  # the forked processes did it all
+    assert not calls  # the forked processes did everything
 
 
 def test_damaged_result_is_made_again(edge, store, calls):
@@ -130,7 +130,7 @@ def test_partition_without_a_digest_is_preprocessed_every_time(edge, store, call
 
 
 class Layers(torch.nn.Module):
-    """Two layers that are delegated, each for itself."""
+    """Two layers, each delegated separately."""
 
     def __init__(self, before=False, second=torch.tanh, seed=0):
         super().__init__()
@@ -146,7 +146,7 @@ class Layers(torch.nn.Module):
 
 
 class Renamed(torch.nn.Module):
-    """The same in a module of another class, with other names for its weights."""
+    """The same layers in a module of another class, with other weight names."""
 
     def __init__(self):
         super().__init__()
@@ -168,7 +168,7 @@ def int8(model, **options):
 
 
 def package(programs, store=None, **options):
-    """What a build writes, and what it counted."""
+    """Return the bytes that a build writes, and its counts."""
     with counted_preprocess() as counts:
         partitioners = {name: [XnnpackPartitioner(**options)] for name in programs}
         emitted = emit(lower(programs, partitioners, store=store))
@@ -198,7 +198,7 @@ def test_an_edit_elsewhere_costs_no_preprocess_and_changes_no_byte(way, store, c
     rebuilt, _ = package({"forward": edited}, **options)
     assert warm == rebuilt
     assert counts.hits == len(calls)
-    assert handles(calls) != handles(before[: len(calls)])  # or nothing was proved
+    assert handles(calls) != handles(before[: len(calls)])  # otherwise the test proves nothing
 
 
 def handles(programs):
@@ -237,8 +237,8 @@ def test_seconds_are_counted(store):
 
 
 def test_processes_wait_for_each_other_and_leave_no_temporary_files(tmp_path, monkeypatch):
-    """Nothing is computed twice, and a forked process runs no `atexit`, by which coremltools would
-    remove its packages."""
+    """Nothing is computed twice. A forked process runs no `atexit` handlers, with which coremltools
+    would remove its packages."""
     log = tmp_path / "calls"
     temporary = tmp_path / "temporary"
     temporary.mkdir()
@@ -269,7 +269,7 @@ def partition():
 
 
 def through(store, program, specs=(), backend=XnnpackBackend):
-    """What ExecuTorch gets of a backend, and what was counted."""
+    """Return what ExecuTorch gets from a backend, and the counts."""
     program = copy.deepcopy(program)
     with counted_preprocess() as counts, cached_preprocess(store):
         found = backend_api.BackendDetails.__subclasses__()
@@ -280,7 +280,7 @@ def through(store, program, specs=(), backend=XnnpackBackend):
 
 @pytest.fixture
 def fixed(monkeypatch):
-    """An XNNPACK that gives one payload, with the debug handle 7, whatever it is given."""
+    """Make XNNPACK return one fixed payload, with the debug handle 7, for any input."""
     program = partition()
     own = {handle for handle in handles([program]) if handle is not None}
     real = XnnpackBackend.preprocess(program, [])
@@ -328,7 +328,7 @@ def test_toolchain_and_code_count(what, store, monkeypatch):
 
 
 def test_what_else_of_the_process_counts(store):
-    """Libraries of operators are code of others, which may change what a backend does."""
+    """Operator libraries are third-party code that may change what a backend does."""
     through(store, partition())
     for hits in (0, 1):
         with keyed_preprocess({"operators": ["team_ops"]}):
@@ -375,7 +375,7 @@ def waves(**methods):
 
 @pytest.fixture
 def joint(monkeypatch):
-    """The first demo backend in the catalogue, the second not; how often each was called."""
+    """Put the first demo backend into the catalogue but not the second; count the calls of each."""
     seen = []
     for backend in (demo.FirstBackendWithPreprocessAll, demo.SecondBackendWithPreprocessAll):
 

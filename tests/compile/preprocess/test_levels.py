@@ -1,4 +1,4 @@
-"""The bytes of a package are the same whatever level of the cache they come from."""
+"""The bytes of a package are the same from every level of the cache."""
 
 import json
 import shutil
@@ -22,7 +22,7 @@ def contents(bench):
 
 
 def forget(bench, *kinds):
-    """Removes the results of these kinds of action, the blobs that only they name, and `build/`."""
+    """Remove the results of these kinds of action, blobs that only they name, and `build/`."""
     kept = set()
     for path in (bench.store / "actions").rglob("*.json"):
         record = json.loads(path.read_bytes())
@@ -38,7 +38,7 @@ def forget(bench, *kinds):
 
 
 def used(bench, before):
-    """Hits and misses of each kind of action since then."""
+    """Return the hits and misses of each kind of action since `before`."""
     now = read_usage(Store(bench.store))
     none = type(next(iter(now.values())))()
     since = {
@@ -63,7 +63,7 @@ LEVELS = {
 }
 
 
-# The number of workers matters where there is most to do.
+# The number of workers matters most for the case with the most to do.
 CASES = [pytest.param(*level, "1", id=name) for name, level in LEVELS.items()]
 CASES += [pytest.param(*LEVELS["all but the export"], "3", id="all but the export, three workers")]
 
@@ -90,7 +90,7 @@ def test_exported_again_without_a_change_compiles_nothing(built):
 
 
 def _saved_again(path):
-    """The same programs in other bytes: names of values, order of members, stack traces."""
+    """Save the same programs in other bytes: value names, member order, stack traces."""
     with zipfile.ZipFile(path) as old:
         members = [(name, old.read(name)) for name in old.namelist()]
     first = [each for each in members if "/models/" not in each[0]]
@@ -117,12 +117,12 @@ def test_archive_in_other_bytes_is_known_by_its_programs(bench):
     shutil.rmtree(workspace.root / "build")
     before = read_usage(Store(workspace.store))
     assert workspace.doit("lower:one") == 0, workspace.output
-    assert used(workspace, before)["programs"] == (1, 0)  # the archive, by its bytes now
+    assert used(workspace, before)["programs"] == (1, 0)  # the archive, keyed by its bytes now
     assert workspace.bytes_of("one", "one.pte") == cold
 
 
 def test_same_partition_in_two_packages_is_preprocessed_once(built):
-    """Another package of the model, with a quantity more: the compile action is another."""
+    """Another package of the model has one more quantity, so its compile action differs."""
     before = read_usage(Store(built.store))
     config = (built.root / "partition_configs" / "pair.yaml").read_text()
     (built.root / "partition_configs" / "more.yaml").write_text(

@@ -41,7 +41,7 @@ PREPROCESS, NOTHING = "tests.support.functions:preprocess", "tests.support.funct
 
 @pytest.fixture(autouse=True)
 def registry():
-    """Nothing that a test registers stays."""
+    """Undo everything that a test registers."""
     functions.calls.clear()
     yield
     preprocessors.REGISTERED.clear()
@@ -49,7 +49,7 @@ def registry():
 
 @pytest.fixture
 def catalogue(monkeypatch):
-    """Adds entries to the catalogue."""
+    """Return a function that adds entries to the catalogue."""
 
     def add(*entries):
         table = MappingProxyType({**BACKENDS, **{each.name: each for each in entries}})
@@ -125,7 +125,7 @@ def test_classes_of_executorch_are_found():
     (details,) = (b for b in BackendDetails.__subclasses__() if b.__name__ == "XnnpackBackend")
     assert preprocess_function("XnnpackBackend") == details.preprocess
     assert registered()["XnnpackBackend"] == BACKENDS["xnnpack"].preprocessing.details
-    # One that is not in the catalogue, but that this process has imported
+    # Not in the catalogue, but imported by this process
     first = demo.FirstBackendWithPreprocessAll
     assert is_registered(first.__name__) and preprocess_function(first.__name__) == first.preprocess
 
@@ -153,7 +153,7 @@ def test_what_is_not_public_is_no_attribute():
     assert all(getattr(pipeline, name) is not None for name in pipeline.__all__)
 
 
-# A function is a whole backend
+# A function as a whole backend
 
 
 EXPECTED = b"aten.addmm.default\nlevel=b'3'"

@@ -1,4 +1,4 @@
-"""The add/sub backend: its text, its compiler, its runtime, and packages that are lowered to it."""
+"""The add/sub backend: its text format, its compiler, its runtime, and packages lowered to it."""
 
 import inspect
 import json
@@ -41,7 +41,7 @@ def compiled(module, arguments, dynamic_shapes=None):
 
 
 def data_of(result):
-    """The named data of a result, as the interpreter hands them over."""
+    """Return the named data of a result in the form that the interpreter passes on."""
     store = result.data_store_output
     pairs = store.pte_data.items() if store is not None else ()
     return {key: bytes(store.buffers[entry.buffer_index]) for key, entry in pairs}
@@ -56,7 +56,7 @@ def run(result, *inputs):
 
 
 def same(actual, expected):
-    """Bit for bit, but that any NaN is any other."""
+    """Return whether two tensors are equal bit for bit, except that all NaNs are equal."""
     equal = torch.allclose(actual, expected, rtol=0, atol=0, equal_nan=True)
     signs = not expected.is_floating_point() or torch.equal(
         torch.signbit(actual.nan_to_num()), torch.signbit(expected.nan_to_num())
@@ -69,7 +69,7 @@ def computed(operation, kind, *operands, **rest):
 
 
 class Golden(torch.nn.Module):
-    """Everything that the text can say."""
+    """Everything that the text format can express."""
 
     def __init__(self):
         super().__init__()
@@ -157,7 +157,7 @@ INPUTS = (torch.randn(2, 3), torch.randn(3).bfloat16(), torch.arange(3))
 
 
 def survive(payload, data=DATA):
-    """Load and call a payload. Nothing but a DelegateError that names a line may come of it."""
+    """Load and call a payload; the only error allowed is a DelegateError that names a line."""
     try:
         AddSubRuntime().execute(AddSubRuntime().init(payload, (), data), INPUTS)
     except DelegateError as error:
@@ -245,7 +245,7 @@ def test_an_operator_without_an_instruction_is_refused_with_its_line():
 
 
 def test_no_bits_of_a_constant_are_lost():
-    payload = b"\x01\x00\xc0\x7f\x00\x00\xc0\x7f"  # a NaN of its own, and the usual one
+    payload = b"\x01\x00\xc0\x7f\x00\x00\xc0\x7f"  # an unusual NaN, and the usual one
 
     class Nan(torch.nn.Module):
         def __init__(self):
@@ -326,7 +326,7 @@ def test_branches_are_taken():
 
 # The runtime
 
-# Sizes that broadcast with each other, and dtypes that eager mode promotes.
+# Sizes that broadcast with one another, and dtypes that eager mode promotes.
 SIZES = [(), (1,), (4,), (3, 1), (3, 4), (2, 1, 4), (2, 3, 4), (0, 3, 4), (2, 0, 1, 1)]
 BROADCAST = SIZES[:7]
 DTYPES = [
@@ -347,7 +347,7 @@ def values(sizes, dtype, seed):
 
 class Expression(torch.nn.Module):
     """Computes steps, each (operator, left, right, alpha) on the values so far; `right` may be a
-    number of Python's."""
+    Python number."""
 
     def __init__(self, constants, steps):
         super().__init__()
@@ -368,7 +368,7 @@ class Expression(torch.nn.Module):
 
 @st.composite
 def expressions(draw):
-    """An expression and its inputs."""
+    """Draw an expression and its inputs."""
     tensors = st.builds(
         values, st.sampled_from(BROADCAST), st.sampled_from(DTYPES), st.integers(0, 9)
     )
@@ -380,10 +380,10 @@ def expressions(draw):
         left, right = (draw(st.integers(0, len(dtypes) - 1)) for _ in range(2))
         kind = torch.promote_types(dtypes[left], dtypes[right])
         if kind == torch.bool or torch.bool in (dtypes[left], dtypes[right]):
-            step = ("add", left, right, 1)  # eager mode has no difference of bools
+            step = ("add", left, right, 1)  # eager mode can't subtract bools
         elif dtypes[left] == torch.float32 and draw(st.booleans()):
-            # Edge conversion makes a float32 tensor of a number, which in float64 has lost digits,
-            # and in float16 may give another dtype than eager mode does.
+            # Edge conversion makes a number a float32 tensor. With float64 that loses digits, and
+            # with float16 it may give another dtype than eager mode.
             step = (
                 draw(st.sampled_from(["add", "sub"])),
                 left,
@@ -441,7 +441,7 @@ class Rows(torch.nn.Module):
 
 @pytest.fixture(scope="module")
 def growing():
-    """`x + y - z`, whose first size is known at run time only."""
+    """Export `x + y - z`, whose first size is known only at run time."""
     arguments = tuple(torch.ones(3, 2) for _ in range(3))
     size = Dim("rows", min=1, max=9)
     return compiled(Rows(), arguments, tuple({0: size} for _ in range(3)))
@@ -500,7 +500,7 @@ def test_inputs_are_checked(growing, inputs, what):
 def test_every_instruction_is_timed_with_its_debug_handle(golden):
     program = loaded(golden)
     assert AddSubRuntime().timings(program) == ()
-    for _ in range(2):  # those of the last call
+    for _ in range(2):  # values of the last call
         AddSubRuntime().execute(program, INPUTS)
         timings = AddSubRuntime().timings(program)
         assert [(each.name, each.debug_handle) for each in timings] == [
@@ -621,7 +621,7 @@ def test_constants_of_two_methods_are_stored_once(bench):
 
 
 def broken(bench, folder):
-    """The package, with a subtraction that declares another result than it gives."""
+    """Return the package with a subtraction that declares another result than it returns."""
     pte = bench.bytes_of("sums", "sums.pte")
     start = pte.index(b"[6,4]", pte.index(b'"sub"'))
     path = folder / "sums.pte"
@@ -632,7 +632,7 @@ def broken(bench, folder):
 @pytest.mark.slow
 @pytest.mark.parametrize("shift", ["", "# one\n# two\n"])
 def test_a_delegate_that_fails_tells_the_line_of_the_source_as_it_is_now(bench, tmp_path, shift):
-    """The same program on other lines leads there through the manifest of the package."""
+    """With the same program on other lines, the package's manifest leads to the current line."""
     plan, path = plan_of(bench), tmp_path / "models" / "small.py"
     path.parent.mkdir()
     path.write_text(shift + MODEL)

@@ -1,4 +1,4 @@
-"""Core ML, MPS and MLX as entries of the catalogue: lowered through doit; only a Mac runs them."""
+"""Core ML, MPS and MLX as catalogue entries, lowered through doit; only a Mac can run them."""
 
 import inspect
 import json
@@ -135,7 +135,7 @@ def test_packages_of_coremltools_are_removed_with_their_action(bench):
 
 
 def test_quantized_weights_are_delegated(bench):
-    """All of the method is one partition, so every dequantization is in the model."""
+    """The whole method is one partition, so every dequantization is inside the model."""
     counts = counts_of(bench, "weights8")
     assert counts["partitions"] == {"CoreMLBackend": 1}
     assert counts["delegated_nodes"] == counts["nodes"]
@@ -184,13 +184,13 @@ def test_methods_of_a_joint_backend_are_compiled_together(bench):
 
 
 def count_preprocessed(bench):
-    """Return how many results of preprocessing the store has."""
+    """Return the number of preprocessing results in the store."""
     entries = [json.loads(path.read_text()) for path in (bench.store / "actions").rglob("*.json")]
     return sum(entry["key"]["kind"] == "preprocess" for entry in entries)
 
 
 def test_methods_that_share_no_weights_are_compiled_again_one_by_one(tmp_path):
-    """In one unit too, of methods that share their state, a partition at a time is preprocessed."""
+    """Partitions are preprocessed one at a time, even in a unit of methods that share state."""
     shared = {"emit": {"memory_planning": {"share_mutable_buffers": True}}}
     configs = {"apart": COREML["apart"], "shared": {**COREML["apart"], **shared}}
     bench = bench_for(tmp_path, configs)
@@ -220,7 +220,7 @@ def test_a_fresh_checkout_compiles_nothing(bench, tmp_path):
 
 
 def models_of(pte: bytes) -> list[bytes]:
-    """The models that Core ML's delegates of a package hold or refer to."""
+    """Return the models that a package's Core ML delegates contain or refer to."""
     file = deserialize_pte_binary(pte)
     named = file.named_data
     referred = {
@@ -243,7 +243,7 @@ def unpacked(model: bytes, folder: Path) -> Path:
 
 @pytest.mark.parametrize(("package", "number", "functions"), [("fp16", 1, 2), ("apart", 2, 0)])
 def test_models_are_whole(bench, package, number, functions, tmp_path):
-    """coremltools reads them, ids fit together, and weights lie where the model looks for them."""
+    """coremltools reads them, their ids match, and weights are where the model looks for them."""
     models = models_of(bench.bytes_of(package, f"{package}.pte"))
     assert len(models) == number
     identifiers = set()
@@ -263,7 +263,7 @@ def test_models_are_whole(bench, package, number, functions, tmp_path):
 
 
 def test_joined_methods_share_their_weights(bench):
-    """The trunk's weights stand in both models apart, and once in the joined one."""
+    """Separately, both models contain the trunk's weights; the joined model contains them once."""
     assert len(bench.bytes_of("fp16", "fp16.pte")) < len(bench.bytes_of("apart", "apart.pte")) / 2
 
 
@@ -297,7 +297,7 @@ def lowered(options, **programs):
 
 
 def test_upstream_alone_is_not_reproducible():
-    """When this fails, `reproducible` can go."""
+    """Once this fails, `reproducible` can be removed."""
     assert lowered({}, f=program()) != lowered({}, f=program())
 
 
@@ -320,8 +320,8 @@ def test_nothing_stays_patched():
 
 @pytest.mark.parametrize("names", [["a"], ["b", "a"], ["a", "\N{SNOWMAN}", "a.b", "Z"], ["", "a"]])
 def test_archives_are_upstreams(names, tmp_path):
-    """A folder with one file is flattened to upstream's very bytes, and upstream reads any. A name
-    that is empty stands for an empty file, on which upstream's writer crashes."""
+    """A folder with one file is flattened to exactly upstream's bytes, and upstream reads any
+    archive. An empty name stands for an empty file, on which upstream's writer crashes."""
     root, out = tmp_path / "root", tmp_path / "out"
     out.mkdir()
     (root / "deep" / "er").mkdir(parents=True)
@@ -442,11 +442,11 @@ def test_bad_options_are_refused(options, message):
 
 
 class Programs:
-    """Stands for the partitions of methods, of which only the number is looked at."""
+    """Stands in for the partitions of methods, of which only the number matters."""
 
 
 def preprocess(methods):
-    """Call upstream with methods of some partitions and options."""
+    """Call upstream with methods that have some partitions and options."""
     programs = {name: [Programs()] * number for name, (number, _) in methods.items()}
     own = {
         name: [partitioner(**options).delegation_spec.compile_specs] * number
@@ -477,7 +477,7 @@ def test_methods_that_cannot_be_joined_are_told():
     ],
 )
 def test_where_upstream_overrules_an_option_a_person_is_told(options, message, caplog):
-    with suppress(AttributeError, TypeError):  # upstream goes on, to what is no program
+    with suppress(AttributeError, TypeError):  # upstream goes on, to something other than a program
         preprocess({"encode": (1, {}), "decode": (1, options)})
     assert message in caplog.text
 
@@ -514,7 +514,7 @@ def test_weights_alone_need_no_calibration():
 
 
 def test_patterns_hold_the_operators_that_tracing_finds(monkeypatch):
-    """One of every kind; a pattern is left out for operators that the model lacks."""
+    """One pattern of each kind; patterns for operators that the model lacks are left out."""
     from pipeline.features.coreml import quantizer as coreml_quantizer
 
     seen = []
@@ -549,8 +549,8 @@ def test_mlx_leaves_the_installation_alone(bench):
 
 
 def test_mlx_names_constants_without_paths():
-    """A stack trace names the model's file; constants that the exporter lifts are named by a hash
-    of the listing, comments included."""
+    """A stack trace names the model's file, and constants that the exporter lifts are named by a
+    hash of the listing, comments included."""
     make_partitioners([spec("mlx")])
     from executorch.backends.mlx import preprocess
 

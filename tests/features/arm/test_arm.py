@@ -1,7 +1,7 @@
-"""Arm as entries of the catalogue: TOSA, Ethos-U and VGF, lowered through doit; VGF run.
+"""Arm's catalogue entries: TOSA, Ethos-U and VGF, lowered through doit; VGF also runs.
 
-Where an extra is not installed its packages are skipped; what VGF needs to run here,
-docs/reference/backends.md says.
+Packages are skipped if their extra isn't installed. docs/reference/backends.md says what VGF needs
+in order to run here.
 """
 
 import json
@@ -46,7 +46,7 @@ def ethos_u(target):
 TOSA_INT = {"tosa_spec": "TOSA-1.0+INT"}
 TOSA_MIXED = {"tosa_spec": "TOSA-1.0+INT+FP+int16"}
 CLOSE = {"validate": {"atol": 0.1, "min_sqnr": 20.0}}
-# By package: the backend, the least share of nodes that it takes, and the config.
+# For each package: the backend, the least share of nodes that it takes, and the config.
 CONFIGS = {
     "tosa-fp": ("tosa", 1.0, both(partitioners=[{"tosa": {"tosa_spec": "TOSA-1.0+FP"}}])),
     "tosa-int": (
@@ -88,7 +88,7 @@ DOCS = REPOSITORY / "docs" / "reference" / "backends.md"
 
 
 def documented(backend):
-    """The example of a backend in the documentation."""
+    """Return the documentation's example for a backend."""
     section = re.search(rf"^## {backend}$(.*?)^## ", DOCS.read_text(), re.M | re.S).group(1)
     config = yaml.safe_load(re.search(r"^```yaml$(.*?)^```$", section, re.M | re.S).group(1))
     return {key: value for key, value in config.items() if key != "model"} | CLOSE
@@ -99,7 +99,7 @@ BUILT = [package for package, (backend, _, _) in CONFIGS.items() if not LACKS[ba
 
 
 def packages(*backends):
-    """Those with these backends, skipped where something is not installed."""
+    """Return the packages with these backends, skipped if something isn't installed."""
     return [
         pytest.param(package, marks=pytest.mark.skipif(bool(LACKS[name]), reason=LACKS[name]))
         for package, (name, _, _) in CONFIGS.items()
@@ -157,7 +157,7 @@ def test_velas_report_is_in_the_log(bench, package):
 
 @pytest.mark.skipif(bool(LACKS["ethos-u"]), reason=LACKS["ethos-u"])
 def test_velas_estimate_is_kept_shown_and_held_to_gates(tmp_path):
-    """A partition that is found in the store has the estimate that it was made with."""
+    """A partition found in the store keeps the estimate that it was compiled with."""
     config = ethos_u("ethos-u55-128")
     loose = {"max_npu_cycles": 10**7, "max_npu_sram": "1MB"}
     strict = {"max_npu_cycles": 100, "max_npu_sram": 100}
@@ -197,8 +197,8 @@ def test_velas_estimate_is_kept_shown_and_held_to_gates(tmp_path):
     assert f"| {classify['cycles']:,} |" in bench.bytes_of("made", "report.md").decode()
 
 
-# Sorting is for the CPU, so the method falls apart into partitions that feed each other: their
-# bytes depend on the order in which they are lowered, which upstream takes from a set of texts.
+# The CPU sorts, which splits the method into partitions that feed one another. Their bytes depend
+# on the order of lowering, which upstream takes from a set of strings.
 APART = """
 import torch
 from torch import nn
@@ -225,15 +225,15 @@ def export_methods():
 
 
 FLOWS = {flow.__name__: flow for flow in (Cond, Any, Map, Scan)}
-# What of each is left to portable kernels in float. Arm's partitioners look into branches of `cond`
-# only; there, integers that are constants are cast outside of the delegate.
+# What each leaves to portable kernels in float. Arm's partitioners look only into branches of
+# `cond`; there, integer constants are cast outside of the delegate.
 LEFT = {"Cond": {"dim_order_ops._to_dim_order_copy": 2}, "Any": {"aten.any": 1}}
 
 
 @pytest.mark.skipif(bool(LACKS["vgf"]), reason=LACKS["vgf"])
 @pytest.mark.parametrize("name", FLOWS)
 def test_control_flow_beside_vgf(name, tmp_path, monkeypatch):
-    """Branches of `cond` are delegated; of the others what stands outside, and the body is not."""
+    """Branches of `cond` are delegated; of the others only the code around them, not the body."""
     module = FLOWS[name]
     for variable, value in arm_emulation.set_up(tmp_path / "layers").items():
         monkeypatch.setenv(variable, value)
@@ -258,23 +258,23 @@ def test_branches_are_tosas(name):
 @pytest.mark.skipif(bool(LACKS["ethos-u"]), reason=LACKS["ethos-u"])
 @pytest.mark.parametrize("name", ["Cond", "Any", "Map"])
 def test_control_flow_beside_ethos_u(name):
-    """What stands outside of it is quantized and delegated, its body is neither."""
+    """The code around it is quantized and delegated; its body is neither."""
     data = {"model": "m", "methods": {"run": ethos_u("ethos-u85-256")["methods"]["features"]}}
     method = parse_config("p", data, "p.yaml").methods["run"]
     program = quantize(program_of(FLOWS[name]), method.quantize, [InputSet((X,))])
     manager = lower({"run": program}, {"run": make_filtered_partitioners(method.partitioners)})
     counts = describe_delegation(manager.exported_program("run"))
     assert set(counts["partitions"]) == {"EthosUBackend"}
-    assert counts["undelegated"]["aten.addmm"] == 1  # the layer inside; the one outside is none
+    assert counts["undelegated"]["aten.addmm"] == 1  # the inner layer; the outer one is delegated
     assert counts["undelegated"]["aten.relu"] == 1
     emit(manager)
 
 
 @needs_one
 def test_bytes_are_those_of_the_joint_call_and_of_another_build(bench, monkeypatch):
-    """Last, since it builds again what the others look at."""
+    """Last, since it rebuilds what the other tests look at."""
     if not LACKS["vgf"]:
-        monkeypatch.setenv("MODEL_CONVERTER_PATH", vgf.converter())  # else it must be on PATH
+        monkeypatch.setenv("MODEL_CONVERTER_PATH", vgf.converter())  # otherwise it must be on PATH
     check_same_bytes(bench, BUILT)
 
 

@@ -1,4 +1,4 @@
-"""Arm's options against the installed executorch and vela, and what this package mends of them."""
+"""Arm's options against the installed executorch and vela, and the bugs of theirs fixed here."""
 
 import configparser
 import inspect
@@ -34,7 +34,7 @@ U55 = {"target": "ethos-u55-128"}
 
 
 def of(*parts):
-    """Skips where an extra is missing; else Arm's part of executorch, imported."""
+    """Return Arm's part of executorch, imported, or skip the test if an extra is missing."""
     for name in ("tosa", "ethos-u", "vgf"):
         for need in BACKENDS[name].host.missing():
             pytest.skip(f"{name} needs {need.what}: {need.remedy}")
@@ -68,7 +68,7 @@ def problems(quantize=None, **partitioner):
     return []
 
 
-# What the options say, and what executorch takes
+# What the options say, and what executorch accepts
 
 
 def test_pass_options_are_the_pipeline_configs():
@@ -126,7 +126,7 @@ def test_every_option_reaches_the_compile_spec():
 
 @pytest.mark.parametrize("target", ["ethos-u55-128", "ethos-u85-256"])
 def test_pass_options_keep_the_targets_own_defaults(target):
-    """What comes back of the compile specs, as preprocess reads them, is what was asked for."""
+    """The compile specs, as preprocess reads them, give back the requested options."""
     compile_spec, spec = of("compile_spec", "EthosUCompileSpec")
     plain = spec._from_list(spec(target)._to_list())._get_pass_pipeline_config()
     options = EthosUOptions(target=target, leaky_relu="table", quantize_neg_inf=-8.0)
@@ -152,7 +152,7 @@ def test_names_are_velas():
 
 
 def test_flags_that_are_given_anyway_are_velas():
-    """So that one that is renamed is noticed; the others a user may give."""
+    """Notices a renamed flag; users may pass all others."""
     of()
     from ethosu.vela import vela
 
@@ -190,7 +190,7 @@ def test_tosa_specs_are_accepted_as_upstream_accepts_them():
                 except ValidationError:
                     ours = ""
                 if chosen[:1] == ("FP",) and "u55" in chosen:
-                    continue  # upstream takes the subset of an integer NPU without its profile
+                    continue  # upstream accepts an integer NPU's subset without its profile
                 assert bool(ours) == bool(theirs), text
                 tried += bool(ours)
     assert tried > 20
@@ -206,7 +206,7 @@ def test_quantizer_defaults_are_the_functions():
         "int16": quantizer.get_symmetric_a16w8_quantization_config(),
     }.items():
         config = EthosUQuantize(quantizer="ethos-u", activations=activations, **U55)
-        # As text, since the observers' constructors are equal to none but themselves.
+        # As text, since the observers' constructors compare equal only to themselves.
         assert str(quantization(config)) == str(theirs)
 
 
@@ -246,7 +246,7 @@ def test_each_backend_has_its_quantizer(config, kind):
     assert made.global_config.label == quantization(config).label
 
 
-# What a config gets wrong
+# Mistakes in configs
 
 
 @pytest.mark.parametrize(
@@ -301,7 +301,7 @@ def test_int16_activations_take_the_extension():
     assert problems({"quantizer": "vgf", "activations": "int16"}) == []
 
 
-# What is mended
+# Fixed bugs
 
 
 def edge_program(model, *inputs):
@@ -369,8 +369,8 @@ def test_partitions_are_in_order_whatever_the_set_gives(monkeypatch):
 
 
 def test_parts_of_a_partition_are_numbered_as_the_graph_goes(monkeypatch):
-    """A dequantized value that the CPU reads as well leaves the partition, which then falls apart.
-    Upstream numbers the parts in the order of a set of nodes, that is of their addresses."""
+    """A dequantized value that the CPU reads as well leaves the partition, which then splits.
+    Upstream numbers the parts in the order of a set of nodes, which is by address."""
     of()
     import torch
     from executorch.backends.arm.common.annotation_meta import ArmAnnotationInfo
@@ -433,7 +433,7 @@ def test_parts_of_a_partition_are_numbered_as_the_graph_goes(monkeypatch):
     ],
 )
 def test_a_cached_partition_is_what_a_fresh_one_would_be(backend, options, tmp_path):
-    """Of a program whose names differ too, which TOSA's payload holds."""
+    """This holds even for a program with other names, which TOSA's payload contains."""
     of()
     import torch
     from torch.export import export
@@ -552,7 +552,7 @@ def test_what_a_file_of_the_users_own_lacks_is_told(tmp_path, text, says):
     assert f"{option}: {what}; {known}".startswith(says)
 
 
-# The tools of this machine
+# The tools on this machine
 
 
 def test_another_converter_counts_and_is_called(monkeypatch, tmp_path):
@@ -578,7 +578,7 @@ def test_another_converter_counts_and_is_called(monkeypatch, tmp_path):
 
 
 def test_what_the_emulation_lacks_is_told(monkeypatch, tmp_path):
-    """One thing after the other, as a user would set it up."""
+    """One thing at a time, in the order in which a user would set it up."""
     driver = tmp_path / "driver.json"
     monkeypatch.setattr(vulkan_driver, "_DRIVERS", ())
     for name in ("VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_INSTANCE_LAYERS", "VK_LAYER_PATH"):

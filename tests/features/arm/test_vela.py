@@ -1,11 +1,11 @@
-"""vela's summary as an estimate: which columns count, in which units, and what is none."""
+"""vela's summary as an estimate: which columns count, in which units, and what is rejected."""
 
 import pytest
 
 from pipeline.backends.estimate import Estimate
 from pipeline.features.arm.vela import read_summary
 
-# As vela 5.1 writes it, less columns of bandwidths.
+# As vela 5.1 writes it, without the bandwidth columns.
 SUMMARY = {
     "experiment": "default",
     "network": "out",

@@ -1,4 +1,4 @@
-"""`doit auto` builds at each save, and at nothing else."""
+"""`doit auto` builds at each save, and only then."""
 
 from types import SimpleNamespace
 
@@ -12,7 +12,7 @@ def write(root, name, text="x"):
 
 
 def test_it_builds_at_each_save(tmp_path, monkeypatch):
-    """A save during a build counts too; what the build itself writes does not."""
+    """A save during a build counts too; files that the build writes don't."""
     root, store = tmp_path / "shop", tmp_path / "shop" / "store"
     for name in ("models/a.py", "venv/pyvenv.cfg", "venv/lib.py", "store/blob", "build/a.pte"):
         write(root, name)

@@ -1,4 +1,4 @@
-"""A backend from another distribution stands in catalogue, configs and plans as ours do."""
+"""A backend from another distribution works in the catalogue, configs and plans as ours do."""
 
 import json
 import os
@@ -103,7 +103,7 @@ BACKEND = dataclasses.replace(BACKEND, execution=Execution(make_runtime=AcmeDele
 
 
 def install(folder, code=PLUGIN, version="1.0", target="acme_backend:BACKEND"):
-    """A distribution as pip lays it out."""
+    """Install a distribution in the layout that pip uses."""
     (folder / "acme_backend.py").write_text(code)
     info = folder / "acme_delegate-1.0.dist-info"
     info.mkdir(parents=True, exist_ok=True)
@@ -278,7 +278,7 @@ def test_packages_are_built_with_it_and_follow_its_code(site, tmp_path):
     assert "unknown partitioner 'acme'" in bench.output
 
 
-# Nothing but a partitioner and a preprocess function
+# Just a partitioner and a preprocess function
 FUNCTION = """
 def partitioner(options):
     from executorch.exir.backend.test.op_partitioner_demo import AddMulPartitionerDemo
@@ -318,7 +318,7 @@ def test_a_backend_needs_nothing_but_a_function(site, tmp_path):
     assert counts["partitions"] == {"AcmeBackend": 1}
     assert b"aten.add.Tensor" in bench.bytes_of("board", "board.pte")
     check_not_run(bench, "board", "needs a board of Acme's")
-    # A class beside it: the plan says which of the two is called.
+    # With a class in addition: the plan says which of the two is called.
     install(site, with_function("AcmeBackend", details="acme_sdk.delegate:AcmeBackend"))
     assert bench.doit("plan", **path) == 0
     said = "acme is preprocessed by acme_backend:preprocess, not by acme_sdk.delegate:AcmeB"
@@ -326,7 +326,7 @@ def test_a_backend_needs_nothing_but_a_function(site, tmp_path):
 
 
 def test_a_function_for_somebody_elses_delegate_is_refused(site):
-    """Packages that use the other's entry would be lowered by it, and their keys not know."""
+    """It would lower packages that use the other's entry, without a trace in their keys."""
     install(site, with_function("XnnpackBackend"))
     out = python(
         site,
@@ -378,7 +378,7 @@ def test_its_quantizer_quantizes_for_whatever_partitioner(site, tmp_path):
     assert "quantize board/features" in bench.outcomes(), bench.outcomes()
     check_ran(bench, "board")
     errors = json.loads(bench.bytes_of("board", "report.json"))["worst"]
-    assert 0 < errors["features"] < 10  # which float would not show
+    assert 0 < errors["features"] < 10  # float would have no error
     assert bench.doit(**path) == 0 and "up to date: 1 package" in bench.output
 
 

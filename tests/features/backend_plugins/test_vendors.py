@@ -1,5 +1,5 @@
-"""Vendors' backends, rows of data: what a plan says of a config that uses one, and the rows against
-the installed source."""
+"""Vendors' backends, which are rows of data: what plans say about configs that use one, and the
+rows against the installed source."""
 
 import ast
 import subprocess
@@ -24,11 +24,11 @@ _UPGRADE = "pip install 'executorch>=1.5', "
 
 
 def release_needed(name, words):
-    """The words, where the installed ExecuTorch lacks the backend."""
+    """Return the words if the installed ExecuTorch lacks the backend."""
     return words if name in installed_release().lacks else ""
 
 
-# What each needs beside a plugin, and where to get it.
+# What each needs in addition to a plugin, and where to get it.
 NEEDS = {
     "qualcomm": (
         "Qualcomm's AI Engine Direct SDK (QNN) and cpuinfo and ",
@@ -65,7 +65,7 @@ NEEDS = {
     ),
     "cadence": ("", ""),
 }
-# Where nothing of what they need is there.
+# Backends none of whose requirements are met here.
 LACKING = [
     name for name in NEEDS if not any(need.there() for need in BACKENDS[name].host.requirements)
 ]
@@ -78,7 +78,7 @@ def without_sdks(monkeypatch):
 
 
 def bench_with(tmp_path, **methods):
-    """The sample `pair` and a config `vendor` beside its own, of these methods."""
+    """Return the sample `pair` with an additional config `vendor` of these methods."""
     bench = bench_of("pair", tmp_path)
     config = yaml.safe_load((bench.root / "partition_configs" / "pair.yaml").read_text())
     config["methods"] = {

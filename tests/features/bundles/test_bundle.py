@@ -1,4 +1,4 @@
-"""Bundled programs, run and compared by ExecuTorch's own runtime."""
+"""Bundled programs, run and compared by ExecuTorch's runtime."""
 
 import json
 
@@ -50,19 +50,19 @@ def bench(tmp_path_factory):
 
 
 def open_bundle(data):
-    """A bundle as ExecuTorch's bindings open it, which keep no copy of the bytes."""
+    """Open a bundle with ExecuTorch's bindings, which keep no copy of the bytes."""
     import executorch.kernels.quantized  # noqa: F401
 
     return import_bindings()._load_bundled_program_from_buffer(data, 1 << 24)
 
 
 def verify(data, method, case, **tolerances):
-    """The outputs. Raises RuntimeError where they are not what the bundle expects."""
+    """Return the outputs. Raises RuntimeError if they aren't what the bundle expects."""
     return open_bundle(data).verify_result_with_bundled_expected_output(method, case, **tolerances)
 
 
 def bundled(pte, programs, examples=None, ptds=(), not_run=None, limit=1 << 20, **settings):
-    """The bundle of what a validation runs, its suites, and the validation."""
+    """Return the bundle of a validation's runs, its suites, and the validation."""
     suites = BundleCases(limit)
     validation = validate_package(
         pte,
@@ -154,13 +154,13 @@ def test_methods_with_state_are_bundled_from_their_initial_state():
         "generated 0 (seed 0)",
         "generated 1 (seed 0)",
     ]
-    for _ in range(2):  # the runtime loads a method anew for each
+    for _ in range(2):  # the runtime reloads a method for each
         for case in range(2):
             verify(data, "run", case)
 
 
 class Wide(torch.nn.Module):
-    """Dynamic sizes, another dim order, a number, several dtypes and an input that is changed."""
+    """Dynamic sizes, another dim order, a number, several dtypes and a mutated input."""
 
     def forward(self, x, k, counts):
         counts.add_(1)
@@ -203,14 +203,14 @@ def test_what_cannot_run_here_has_tolerances_for_a_device():
             keep=suites.keep, quantized=quantized,
         )  # fmt: skip
         suite = describe_bundle(suites, validation.methods)["run"]
-        noise = (torch.nn.GELU()(torch.tensor(-0.7)) - 0).abs().item()  # about the most
+        noise = (torch.nn.GELU()(torch.tensor(-0.7)) - 0).abs().item()  # close to the maximum
         least, most = (noise, 2.5 * noise) if quantized else (1e-6, 1e-3)
         assert least < suite["atol"] < most
         assert suite["rtol"] == (0 if quantized else 1e-3)
 
 
 def test_tolerances_are_those_of_the_worst_input_that_is_bundled():
-    """Static ranges were observed on examples, and generated inputs are beyond them."""
+    """Static ranges were observed on examples, and generated inputs exceed them."""
     limits = (Limits(atol=None, rtol=None, min_sqnr=20.0),)
     runs = [
         JudgedCall(
@@ -257,7 +257,7 @@ def test_large_cases_are_left_out():
 
 
 def test_external_data_stand_beside_a_bundle():
-    """The runtime's own verification takes no `.ptd`; opened with one, the package in it runs."""
+    """The runtime's own verification takes no `.ptd`; opened with one, the package runs."""
     pte, ptds, program = split_package()
     data, suites = bundled(pte, {"forward": program}, ptds=ptds)
     opened, ptd = open_bundle(data), _merge([ptd.read_bytes() for ptd in ptds])

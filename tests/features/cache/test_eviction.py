@@ -1,4 +1,4 @@
-"""Maintenance of a store: statistics, verification, eviction that respects builds under way."""
+"""Maintenance of a store: statistics, verification, and eviction that respects running builds."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ def store(tmp_path):
 
 
 def put(store, name, size, age, blobs=()):
-    """A result with a blob of its own, last used `age` seconds ago."""
+    """Put a result with a separate blob, last used `age` seconds ago."""
     blob = store.put(name.encode().ljust(size, b"."))
     key = {"kind": "test", "name": name}
     action = store.put_result(key, {"blobs": [blob, *blobs]}, seconds=1.5)

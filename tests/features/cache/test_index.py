@@ -1,4 +1,4 @@
-"""The index of a store: what the files say, whatever happened to either."""
+"""The index of a store agrees with the files, whatever happened to either."""
 
 import os
 import sqlite3
@@ -23,7 +23,7 @@ from tests.features.cache.test_eviction import put
 
 
 def seen(index):
-    """All that an index tells of the files, whatever numbers it gives them."""
+    """Return everything that an index says about the files, apart from its internal numbers."""
     names = "select blob, digest from names join results on id = result"
     sql = index._sql
     return (
@@ -34,7 +34,7 @@ def seen(index):
 
 
 def afresh(store):
-    """What an index says that is made now."""
+    """Return the content of an index that is built now."""
     with closing(index_file._prepare(store, sqlite3.connect(":memory:"))) as connection:
         return seen(Index(store, connection))
 
@@ -57,7 +57,7 @@ STEPS = st.one_of(
 
 @pytest.fixture(scope="module", autouse=True)
 def _fast_clock():
-    """Folders are settled as soon as the filesystem's clock ticks."""
+    """Treat folders as settled as soon as the file system's clock ticks."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "RACY_NS", 10_000_000)
         patch.setattr(module, "_SETTLING", 0.012)
@@ -107,7 +107,7 @@ def test_a_damaged_index_is_made_anew(store, damage):
 
 
 def listed(store, monkeypatch):
-    """The folders of files that a question to the index lists."""
+    """Return the folders of files that a query of the index lists."""
     found, scandir = [], os.scandir
     with monkeypatch.context() as patch:
         patch.setattr(module.os, "scandir", lambda path: found.append(path) or scandir(path))
@@ -189,7 +189,7 @@ def test_an_index_that_is_kept_by_another_process_is_done_without(store, monkeyp
         inode = (store.root / FILE).stat().st_ino
         with open_index(store) as index:
             assert index.blobs()[0] == 1
-        assert (store.root / FILE).stat().st_ino == inode  # it was left to the other one
+        assert (store.root / FILE).stat().st_ino == inode  # left to the other connection
 
 
 def test_keys_that_can_be_compared_are_found(store):
@@ -203,7 +203,7 @@ def test_keys_that_can_be_compared_are_found(store):
     assert subject(first) == subject(alike) not in map(subject, others[1:])
     digests = {}
     for age, key in enumerate([first, alike, *others]):
-        key = {**key, "kind": f"k{key['kind']}"}  # whose results have no form
+        key = {**key, "kind": f"k{key['kind']}"}  # results of this kind have no form
         digests[age] = store.put_result(key, {})
         os.utime(store.action_path(digests[age]), (1000 + age, 1000 + age))
     found = earlier_keys(store, "kcompile", {**first, "kind": "kcompile"})

@@ -1,4 +1,4 @@
-"""Call sites of a manifest, in each language, and those that can't be."""
+"""Call sites from a manifest, in each language, and the methods that can't have any."""
 
 import itertools
 
@@ -88,7 +88,7 @@ def test_methods_have_named_inputs_and_outputs(language):
     lines = [*render(MANIFEST, language)]
     assert "my-model" in lines[0] and "doit call-sites" in lines[0]
     assert [line for line in LINES[language] if line not in lines] == []
-    assert "get_mean" not in "\n".join(lines)  # a list, which no language is given
+    assert "get_mean" not in "\n".join(lines)  # a list, which no language gets
     assert lines == [*render(MANIFEST, language)]
 
 

@@ -1,5 +1,5 @@
-"""Call sites in C++, compiled against the SDK of ExecuTorch's wheel and run: the same outputs as in
-Python, and the same refusals."""
+"""C++ call sites, compiled against the SDK of ExecuTorch's wheel and run: they give the same
+outputs and the same refusals as Python."""
 
 import json
 import os
@@ -74,7 +74,7 @@ int main(int, char** arguments) {
 
 
 def block_of(language, beginning):
-    """The block of the guide that begins so."""
+    """Return the guide's block in this language that begins with these words."""
     (block,) = (
         block
         for block in read_blocks("docs/guides/apps/cpp.md")
@@ -136,7 +136,7 @@ def test_a_header_is_compiled_and_gives_what_python_gives(bench):
 
 
 def test_the_program_of_the_guide_compiles(tmp_path):
-    """With the call sites of a package like that of the guide."""
+    """It uses the call sites of a package like the one in the guide."""
     sizes, scores = ((1, 3, 64, 64), (1, 10))
     image, output = (
         {"name": name, "dtype": "float32", "sizes": [*shape], "order": [*range(len(shape))]}

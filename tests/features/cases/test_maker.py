@@ -1,4 +1,4 @@
-"""Generated input sets beside the random ones: zeros, large values, limits, strided tensors."""
+"""Generated input sets other than random ones: zeros, large values, limits, strided tensors."""
 
 import pytest
 import torch
@@ -61,7 +61,7 @@ def test_zeros_are_zero_and_integers_stay_within_the_examples(embed):
     tokens, mask = zeros.args
     assert (zeros.case, zeros.generated) == ("zeros", True)
     assert zeros.origin.startswith("generated 3 (seed 0): zeros, tokens.shape[1]=")
-    assert set(tokens.flatten().tolist()) == {1}  # the least of the example
+    assert set(tokens.flatten().tolist()) == {1}  # the smallest token of the example
     assert not mask.any() and zeros.kwargs["scale"] == 0 and zeros.kwargs["offset"] == 3
 
 
@@ -169,11 +169,11 @@ def test_strided_sets_are_views_of_the_values_of_the_example(layout):
     assert all(view.shape == IMAGE.shape and view.stride() != own for view in views)
     assert len({view.stride() for view in views}) == 3
     assert all(torch.equal(view, IMAGE) for view in views)
-    assert views[1].untyped_storage().nbytes() == 2 * IMAGE.nbytes  # with others between
+    assert views[1].untyped_storage().nbytes() == 2 * IMAGE.nbytes  # with other elements in between
 
 
 def test_a_source_that_takes_strides_is_not_held_to_layouts_in_which_it_gives_other_values():
-    """A package gives the values of the layout that it declares."""
+    """A package gives the values for the layout that it declares."""
     taken = made(unary(lambda x: torch.as_strided(x, (2, 2), (3, 1)) + 1, IMAGE), ["strided"])
     assert taken.sets == [] and len(taken.skipped) == len(VIEWS)
     assert all("reads strides" in reason for _, reason in taken.skipped)
@@ -218,7 +218,7 @@ def test_a_faithful_package_passes_all_cases(seed):
     validation = validate_package(package_file(), (), sources(), {}, config, CONSTANTS, cases=every)
     assert validation.failures == ()
     ran = {run.case for each in validation.methods for run in each.runs}
-    assert ran == {"", *CASES} - {"limits"}  # which the random sets have
+    assert ran == {"", *CASES} - {"limits"}  # the random sets have those
     counted = [r for r in method(validation, "count").runs if r.case]
     assert [(r.step, r.case) for r in counted[:2]] == [(1, "zeros"), (2, "zeros")]
 

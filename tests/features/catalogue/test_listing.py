@@ -1,4 +1,4 @@
-"""What `doit backends` prints: every backend, and every option of each."""
+"""The output of `doit backends`: every backend, and every option of each."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ def test_every_backend_has_a_row():
     rows = {line.split()[0]: line for line in lines if line.strip()}
     assert set(BACKENDS) <= set(rows)
     assert rows["xnnpack"].split()[-5:] == ["yes", "yes", "apart", "yes", "yes"]
-    assert rows["cadence"].split()[-2:] == ["no", "apart"]  # and nothing of what is not known
+    assert rows["cadence"].split()[-2:] == ["no", "apart"]  # no facts that aren't known
 
 
 def test_what_is_not_run_here_says_what_would(monkeypatch):

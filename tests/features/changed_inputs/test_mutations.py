@@ -1,4 +1,4 @@
-"""What a program changes is found by its operators, or else by functionalizing it: both agree."""
+"""A program's mutations, as found from its operators, match those from functionalizing it."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ X = torch.ones(2, 4)
 
 
 class Changing(nn.Module):
-    """Changes what `change` changes of two buffers, a parameter and an input."""
+    """Changes two buffers, a parameter and an input, as `change` selects."""
 
     def __init__(self, change):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Charts: where shapes are, what they say to screen readers, and that none leaves its picture."""
+"""Charts: positions of shapes, texts for screen readers, and that none leaves the picture."""
 
 from itertools import pairwise
 from types import SimpleNamespace
@@ -21,7 +21,7 @@ PIECES = [(30, "var(--c0)", "encode: XnnpackBackend: 30"), (10, LEFT, "encode: l
 
 
 def drawn(drawing, links=None):
-    """The SVG that a page holds."""
+    """Return the SVG that a page contains."""
     chart = SimpleNamespace(label='Bytes of "all"', drawing=drawing, links=links or {})
     module = _environment().get_template("parts.html.j2").make_module({})
     return Xml.fromstring(str(module.chart(chart))).find("svg")
@@ -126,7 +126,7 @@ def test_texts_are_cut_and_hidden_where_a_title_says_the_same():
     tiles = drawn(DRAWINGS["treemap"]).findall("text")
     assert {"layers.0.weight", "900 B"} <= {text.text for text in tiles}
     assert all(text.get("aria-hidden") == "true" for text in tiles)
-    # The second tile has 50 pixels of a phone's width, and 156 of a large screen's.
+    # The second tile is 50 pixels wide on a phone, and 156 on a large screen.
     second = [text for text in tiles if text.get("fill") == "var(--ink)"]
     assert [(text.get("class"), text.text) for text in second] == [
         ("wide", "layers.1.weight"),
@@ -198,7 +198,7 @@ def test_without_the_feature_a_section_keeps_its_tables(monkeypatch):
 
 
 def test_a_small_piece_of_a_bar_can_be_seen():
-    """0.1 of 90 MB would be half a pixel."""
+    """0.1 of 90 MB would otherwise be half a pixel."""
     pieces = [(90_000_000, "var(--c0)", "shared"), (100_000, "var(--left)", "own"), (0, "", "none")]
     boxes = of_kind(charts.bars({"asr": pieces}), "rect")
     shared, own, none = (float(box.attributes["width"][:-1]) for box in boxes)

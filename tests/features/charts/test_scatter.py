@@ -1,4 +1,4 @@
-"""Scatter charts: a dot for each thing, and a line through the front."""
+"""Scatter charts: a dot per item, and a line through the front."""
 
 import pytest
 

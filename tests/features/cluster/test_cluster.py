@@ -1,6 +1,8 @@
-"""Builds on a real scheduler of dask with two workers, which share nothing with the driver but a
-remote on S3 and the key that all results in it are signed with; and what becomes of them when
-something is killed."""
+"""Builds on a real dask scheduler with two workers, and what happens when something is killed.
+
+The workers share nothing with the driver but a remote on S3, and the key that signs all results in
+it.
+"""
 
 import json
 import os
@@ -28,7 +30,7 @@ BUCKET = "cluster"
 
 @pytest.fixture(scope="module")
 def filesystem(endpoint):
-    """That of the remote."""
+    """Return the file system of the remote."""
     found = fsspec.filesystem("s3", **s3_options(endpoint), use_listings_cache=False)
     found.mkdir(BUCKET)
     return found
@@ -57,7 +59,7 @@ def environment(bench, cluster):
 
 @pytest.fixture
 def start(cluster):
-    """Starts doit in a workspace; what still runs in the end is killed."""
+    """Return a function that starts doit in a workspace; remaining processes are killed later."""
     started = []
 
     def start(bench, *arguments, **more):
@@ -69,7 +71,7 @@ def start(cluster):
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
-            # Where the tests run in the background of a shell, they are deaf to Ctrl-C.
+            # A shell that runs the tests in the background makes them ignore Ctrl-C.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         started.append(process)
@@ -82,13 +84,13 @@ def start(cluster):
 
 
 def files_of(bench, package):
-    """The files of a package but its reports, which hold times."""
+    """Return the files of a package without its reports, which contain times."""
     names = ("pair.pte", "manifest.json", "contents.json")
     return {name: bench.bytes_of(package, name) for name in names}
 
 
 def test_a_package_is_built_and_proved_elsewhere_to_the_same_bytes(built, cluster, start):
-    """By workers that have neither its workspace nor its store."""
+    """The workers have neither its workspace nor its store."""
     before = files_of(built, "pair")
     shutil.rmtree(built.root / "build")
     shutil.rmtree(built.store)
@@ -100,13 +102,13 @@ def test_a_package_is_built_and_proved_elsewhere_to_the_same_bytes(built, cluste
     assert "Traceback" not in output + cluster.log()
     log = built.root / "build" / ".logs" / "pair" / "validate-pair.log"
     assert log.exists()
-    # Each action but the export names the machine of its worker, and has its lane there.
+    # Each action except the export names its worker's machine, and has a lane there.
     ended = [each for each in events(built) if each["event"] == "action-ended"]
     hosts = {each["kind"]: each["host"] for each in ended}
     here = os.uname().nodename
     assert hosts == {"export": "", "compile": here, "link": here, "validate": here}
     lanes = (built.root / "build" / "timeline.json").read_text().count("thread_name")
-    assert lanes >= 2  # that of the export here, and those of workers
+    assert lanes >= 2  # for the export here, and for the workers
 
 
 def events(bench):
@@ -142,7 +144,7 @@ BACKEND = Backend(
 def test_a_worker_without_what_a_backend_needs_takes_none_of_its_actions(
     built, cluster, start, tmp_path
 ):
-    """Two of three lack it; the other one joins while the action waits."""
+    """Two of three workers lack it; the third one joins while the action waits."""
     (tmp_path / "site").mkdir()
     install(tmp_path / "site", NEEDY)
     config = built.root / "partition_configs" / "pair.yaml"
@@ -151,7 +153,7 @@ def test_a_worker_without_what_a_backend_needs_takes_none_of_its_actions(
     plugin = {"PYTHONPATH": python_path(tmp_path / "site")}
     process = start(built, "validate", **plugin, ACME_SDK=str(tmp_path))
     wait_for(lambda: any(each["event"] == "action-started" for each in events(built)))
-    time.sleep(2)  # in which the others would take it
+    time.sleep(2)  # time enough for the others to take it
     assert not under_way(cluster, "encode")
     sdk = tmp_path / "sdk"
     sdk.mkdir()
@@ -187,8 +189,7 @@ class Waits(PassBase):
 
 @pytest.fixture
 def slow(built, request):
-    """A package with one method whose lowering takes a while, and one that was not lowered so, nor
-    by another test."""
+    """A package with a method that is slow to lower, and one lowered as in no other test."""
     other = hash_bytes(request.node.name.encode())[:4]
     (built.root / "passes").mkdir()
     (built.root / "passes" / "slow.py").write_text(SLOW)
@@ -202,7 +203,7 @@ def slow(built, request):
 
 
 def under_way(cluster, method):
-    """The processes of the workers that lower a method, by the worker that each belongs to."""
+    """Return the processes that lower a method, keyed by the worker that they belong to."""
     found = {}
     for worker in cluster.workers:
         folder = cluster.folder / f"worker{cluster.workers.index(worker)}"
@@ -214,8 +215,8 @@ def under_way(cluster, method):
 
 
 def wait_until_under_way(cluster, method, but=()):
-    """The worker that lowers a method, at each of some looks: one that an earlier test left ends
-    while it is found."""
+    """Return the worker that lowers a method, once ten polls in a row have seen it: a process left
+    over from an earlier test ends within them."""
     looks = [set()] * 10
 
     def look():
@@ -227,7 +228,7 @@ def wait_until_under_way(cluster, method, but=()):
 
 
 def test_a_killed_worker_costs_its_own_action_alone(slow, cluster, start):
-    """Once the process of the action is killed, once dask's worker with it."""
+    """Kills the action's process first, and later dask's worker along with the process."""
     process = start(slow, "lower")
     worker = wait_until_under_way(cluster, "encode")
     os.kill(min(under_way(cluster, "encode")[worker]), signal.SIGKILL)
@@ -241,7 +242,7 @@ def test_a_killed_worker_costs_its_own_action_alone(slow, cluster, start):
     worker.wait()
     cluster.workers[number] = cluster.start_worker(number)
     assert process.returncode == 0, output + cluster.log()
-    # Its result is a hit where dask ran it again that had ended as its worker was killed.
+    # Its result is a hit if dask reran it because it had ended just as its worker was killed.
     assert slow.outcomes()["compile pair/encode"] in ("built", "hit")
     assert slow.outcomes()["link pair"] == slow.outcomes()["compile pair/decode"] == "built"
 
@@ -282,7 +283,7 @@ def test_an_ended_driver_ends_what_runs_elsewhere_and_keeps_what_is_done(
 
 
 def test_a_lost_scheduler_ends_the_run_within_seconds(slow, cluster, start):
-    """It is the last one that has the cluster."""
+    """This test comes last, since it ends the cluster's scheduler."""
     slow.edit("partition_configs/pair.yaml", "seconds: 5.0", "seconds: 60.0")
     process = start(slow, "lower")
     worker = wait_until_under_way(cluster, "encode")
@@ -290,7 +291,7 @@ def test_a_lost_scheduler_ends_the_run_within_seconds(slow, cluster, start):
     cluster.scheduler.kill()
     output, _ = process.communicate(timeout=20)
     assert process.returncode == 1, output
-    # The other method may be handed over only then.
+    # The other method may not have been handed over until then.
     told = (f"the scheduler {cluster.address} was lost", "no scheduler answers at ")
     assert any(words in output for words in told), output
     assert "Traceback" not in output, output

@@ -1,5 +1,7 @@
-"""Actions as parcels: made again elsewhere from data and blobs alone, or refused in a line. No
-cluster, and nothing is performed."""
+"""Actions as parcels: rebuilt elsewhere from data and blobs alone, or refused in one line.
+
+There is no cluster, and nothing is performed.
+"""
 
 import json
 import shutil
@@ -70,8 +72,8 @@ PASS = "INPUTS = ['data/*.json']\nclass Mine: pass\n"
 
 @pytest.fixture
 def workspace(tmp_path, monkeypatch):
-    """One with a pass, its file, a library, options with files, a variable and a secret, and a
-    package as if it had been linked."""
+    """A workspace with a pass, its file, a library, options with files, a variable and a secret,
+    and a package that appears to be linked."""
     monkeypatch.setenv("LIMIT", "0.5")
     monkeypatch.setenv("LICENSE", "hush")
     monkeypatch.delenv("PTE_PIPELINE_STORE", raising=False)
@@ -100,7 +102,7 @@ def workspace(tmp_path, monkeypatch):
 
 @pytest.fixture
 def there(tmp_path, monkeypatch):
-    """The settings of a worker that shares nothing but the store, in a folder of its own."""
+    """Return the settings of a worker in a separate folder, which shares only the store."""
     folder = tmp_path / "theirs"
     folder.mkdir()
     monkeypatch.setenv("PTE_PIPELINE_STORE", str(tmp_path / "ours" / ".store"))
@@ -120,7 +122,7 @@ def actions(workspace):
 
 
 def test_every_kind_is_made_again_with_the_same_key(workspace, there, monkeypatch):
-    """Also where no variable of configs is set, and the workspace is out of reach."""
+    """This holds even if no config variable is set and the workspace is out of reach."""
     found = list(actions(workspace))
     parcels = [Packer(workspace, always=False).pack(action) for action in found]
     kinds = ["quantize", "compile", "compile", "link", "validate", "validate"]
@@ -145,7 +147,7 @@ def test_every_kind_is_made_again_with_the_same_key(workspace, there, monkeypatc
 
 
 def requested(workspace, plan, package):
-    """All actions of a package that go to workers, as its config asks for them."""
+    """Return all actions of a package that go to workers, as its config requests them."""
     files = {"one.pte": workspace.store.put(b"no real one")}
     yield from plan.quantizes(package).values()
     yield from plan.compiles(package)
@@ -154,7 +156,7 @@ def requested(workspace, plan, package):
     yield plan.make_validation(package, files, plan.methods(package), ["encode"])
 
 
-# Fields that only some keys have, by kind; a new one belongs here, and into a config above.
+# Optional fields of keys, by kind; a new one belongs here and in a config above.
 OPTIONAL = {
     "quantize": {"host", "operators", "operator_inputs"},
     "compile": {
@@ -170,7 +172,7 @@ OPTIONAL = {
 
 
 def places(key, path=()):
-    """The paths of a key's fields, two levels deep; below those, of what a whole value is."""
+    """Yield the paths of a key's fields, two levels deep; deeper content belongs to the value."""
     for name, value in key.items():
         if isinstance(value, dict) and value and len(path) < 2:
             yield from places(value, (*path, name))
@@ -179,7 +181,7 @@ def places(key, path=()):
 
 
 def with_another(request, place):
-    """A request whose key has another value at a place."""
+    """Return a request whose key has another value at one place."""
     changed = json.loads(json.dumps(request))
     *folders, name = place
     fields = changed["key"]
@@ -190,7 +192,7 @@ def with_another(request, place):
 
 
 def test_a_worker_counts_every_field_of_a_key_as_the_build_does(workspace, there, monkeypatch):
-    """Where one differs, whichever it is, the action is refused in a line that says how."""
+    """If any field differs, the action is refused with a line that says how."""
     monkeypatch.setenv("CI", "true")
     plan, fields = Plan(workspace), {}
     for package in ("one", "two", "three"):
@@ -290,7 +292,7 @@ def test_what_a_parcel_needs_is_pushed_once(workspace, tmp_path):
 
 
 def test_only_backends_with_requirements_are_tags(monkeypatch):
-    """What a plain install lowers for asks nothing of a worker."""
+    """Backends that a plain install can lower for require nothing of a worker."""
     from pipeline.backends import BACKENDS
     from pipeline.features.cluster import tags
     from pipeline.plan.kinds.compile import CompileInputs

@@ -90,7 +90,7 @@ def test_members_are_added_and_all_else_stays(text, path, keys, members, line):
 def test_no_mapping_is_no_place():
     assert edit_members("methods: [a]\n", "methods", ["modules"], {"head": "none"}) is None
     assert edit_members(FLOW, "nowhere", [], {"head": "none"}) is None
-    # A value on lines of its own is not replaced where comments would go.
+    # A value on separate lines isn't replaced if that would remove comments.
     nested = "modules:\n  head:  # slow\n    dynamic: true\n"
     assert edit_members(nested, "modules", [], {"head": "none"}) is None
     plain = nested.replace("  # slow", "")

@@ -1,5 +1,5 @@
-"""The catalogue against the description of the installed executorch's callables, and that against
-the installed source."""
+"""The catalogue against the description of the installed executorch's callables, and the
+description against the installed source."""
 
 import ast
 import copy
@@ -25,7 +25,7 @@ from tests.support.bench import REPOSITORY
 from tests.support.configs import read_configs
 from tools import describe_constructors as describe
 
-# All that take options, of this package's own; a plugin's need not be described.
+# Every entry of this package that takes options; a plugin need not be described.
 DESCRIBED = [
     backend
     for backend in BACKENDS.values()
@@ -37,7 +37,7 @@ ids = {"ids": lambda backend: backend.name}
 
 
 def stages(backend):
-    """The name of each stage, what its options are passed to, and their model."""
+    """Yield each stage's name, what takes its options, and their model."""
     models = {"lowering": backend.options}
     if backend.quantization is not None:
         models["quantization"] = backend.quantization.options
@@ -116,9 +116,11 @@ MEMBER = re.compile(r"([A-Za-z]\w*\.)+[A-Z]\w*|([A-Za-z]\w*\.)+k[A-Z]\w*")
 
 
 def is_member(ours, code):
-    """Whether an option's default is what the code of a default says: a member of an enumeration,
-    where options leave out what all members begin with. A number is a constant of upstream's, which
-    says nothing here."""
+    """Return whether an option's default equals a default given as code.
+
+    The code names an enumeration's member, without the prefix that all members share. A number
+    comes from a constant of upstream's, which says nothing here.
+    """
     name = code.rpartition(".")[2].lower()
     return isinstance(ours, int) or (isinstance(ours, str) and name.endswith(ours.lower()))
 

@@ -48,7 +48,7 @@ def test_the_contract_and_its_lines(built):
     selection = built.root / "build" / "pack" / "selected_operators.yaml"
     assert f'configure_file("{selection}" ${{selected}}/selected_operators.yaml COPYONLY)' in lines
     contract = json.loads(built.bytes_of("pack", "contract.json"))
-    assert check_of(CONTRACT)(contract)  # and no field more
+    assert check_of(CONTRACT)(contract)  # and no other field
     assert sorted(contract["methods"]) == ["classify", "features"]
     assert contract["executorch"][0].startswith("1.")
     assert built.doit("contract", "pock") == 1
@@ -82,7 +82,7 @@ def test_a_missing_operator_fails_with_its_line_and_measures_nothing_again(built
     assert gates["classify"]["place"].startswith("partition_configs/pack.yaml:")
     assert built.outcomes()["link pack"] == "up-to-date"
     after = json.loads(built.bytes_of("pack", "report.json"))
-    assert after["seconds"] == before["seconds"]  # which no two runs have in common
+    assert after["seconds"] == before["seconds"]  # no two runs have the same
 
 
 def test_the_runtime_of_this_machine_holds_it(built):

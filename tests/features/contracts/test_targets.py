@@ -1,4 +1,4 @@
-"""Files of targets/: what they may say, and each mistake with its line."""
+"""Files of targets/: what they may contain, and each mistake with its line."""
 
 import json
 
@@ -107,7 +107,7 @@ def test_the_schema_takes_what_the_parser_takes(tmp_path, text):
 
 
 def strings(data):
-    """Numbers as keys are texts in JSON, as editors have it."""
+    """Turn numbers used as keys into strings, as JSON and editors see them."""
     return json.loads(json.dumps(data))
 
 

@@ -1,4 +1,4 @@
-"""Buffers that Core ML keeps in spite of `take_over_mutable_buffer: false`, and the remedy."""
+"""Buffers that Core ML keeps despite `take_over_mutable_buffer: false`, and the remedy."""
 
 import pytest
 import torch
@@ -28,7 +28,7 @@ def lowered(module, **options):
 
 
 def states(edge):
-    """Count what reads a state in the models."""
+    """Count the operators that read a state in the models."""
     return bytes(edge.to_executorch().buffer).count(b"read_state")
 
 

@@ -37,7 +37,7 @@ def bench(tmp_path_factory):
 
 
 def calls_of(bench, package, monkeypatch):
-    """The calls of a package's delegates, as validation makes them for the check."""
+    """Return the calls of a package's delegates, as validation passes them to the check."""
     calls = []
     monkeypatch.setattr(payloads, "_find_checks", lambda: {"CoreMLBackend": keep(calls)})
     files = PackageFiles.of(bench.root / "build" / package / f"{package}.pte")
@@ -65,7 +65,7 @@ def test_what_was_lowered_has_no_fault(bench, package, least, monkeypatch):
 
 
 def with_metadata(call, change):
-    """The call with other metadata of the same length, so that places in the archive hold."""
+    """Return the call with other metadata of equal length, so that offsets in the archive hold."""
     name, payload = None, call["payload"]
     if payload.startswith(b"CMJR"):
         name = json.loads(payload[4:])["key"]

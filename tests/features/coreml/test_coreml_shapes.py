@@ -1,4 +1,4 @@
-"""Enumerated shapes of Core ML: what configs may list, and what stands in the model."""
+"""Enumerated shapes of Core ML: what configs may list, and what the model contains."""
 
 import json
 
@@ -58,7 +58,7 @@ def test_what_they_need_is_said():
 
 
 def test_inputs_that_share_no_shape_twice_may_repeat_one_of_their_own():
-    """The first shapes of every list go together, so one input may keep its size."""
+    """The lists are combined element by element, so one input may keep its size."""
     shapes = {"x": [[1, 5], [1, 5]], "y": [[1], [2]]}
     resolved = options(shapes).resolved()["enumerated_shapes"]
     assert json.loads(json.dumps(resolved)) == shapes
@@ -94,7 +94,7 @@ def tokens(size, dtype=torch.int32):
 
 
 def listed(program, shapes, several=True):
-    """The shapes by input in the compile spec that is made of a program."""
+    """Return the shapes of each input in the compile spec for a program."""
     from pipeline.features.coreml.shapes import make_spec
 
     spec = make_spec(program, shapes, several)
@@ -224,7 +224,7 @@ LISTED = {
 CONFIGS = {
     "listed": {"methods": dict.fromkeys(("features", "classify"), LISTED)},
     "all": {"methods": {"classify": LISTED | {"enumerated_shapes": "all"}}},
-    # A range of multiples, which upstream lowers of a program in memory.
+    # A range of multiples; upstream can lower such a program if it is in memory.
     "range": {"methods": {"classify": {}}},
 }
 
@@ -247,7 +247,7 @@ def bench(tmp_path_factory):
 
 
 def shapes_of(bench, package, folder):
-    """By function of each model, the shapes that stand in it for its one input."""
+    """Return the shapes of each function's only input, for each model."""
     import coremltools as ct
 
     from tests.features.apple.test_apple import models_of, unpacked

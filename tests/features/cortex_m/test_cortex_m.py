@@ -1,6 +1,6 @@
-"""Cortex-M as an entry of the catalogue, lowered by ExecuTorch's passes through doit.
+"""Cortex-M as a catalogue entry, lowered by ExecuTorch's passes through doit.
 
-Skipped where the extra `tosa` or CMSIS-NN's sizes are not installed.
+Skipped if the extra `tosa` or CMSIS-NN's sizes aren't installed.
 """
 
 import pytest

@@ -1,4 +1,4 @@
-"""A delegate of its own, compiled here, in the runtime of ExecuTorch's wheel."""
+"""A delegate compiled here, loaded into the runtime of ExecuTorch's wheel."""
 
 import shutil
 import subprocess
@@ -14,7 +14,7 @@ from pipeline.store.releases import installed_release
 from tests.support.bench import REPOSITORY
 from tests.support.matrix import in_tiers
 
-# `MPSBackend` is a name of the catalogue that the runtime here has not.
+# `MPSBackend` is in the catalogue, but not in this machine's runtime.
 SOURCE = r"""
 #include <executorch/runtime/backend/interface.h>
 using namespace executorch::runtime;
@@ -37,7 +37,7 @@ struct Twice final : BackendInterface {
 static Twice twice;
 static auto registered = register_backend(Backend{"MPSBackend", &twice});
 """
-# Another library of the wheel, which has a registry of its own, is loaded before or after.
+# Another library of the wheel, with a separate registry, is loaded before or after it.
 RUN = """
 import sys
 import torch
@@ -95,7 +95,7 @@ def library(tmp_path_factory):
     (folder / "twice.cpp").write_text(SOURCE)
     include = wheel / "include"
     headers = (include, include / "executorch/runtime/core/portable_type/c10")
-    # Which of the wheel's libraries has the registry of delegates differs by release.
+    # The library with the registry of delegates differs by release.
     libraries = [
         *wheel.glob(f"extension/pybindings/{installed_release().bindings}.*.so"),
         *wheel.glob("backends/qualcomm/libqnn_executorch_backend.so"),

@@ -1,4 +1,4 @@
-"""Programs that compute what their references compute: none departs, and nothing is changed."""
+"""Programs that compute the same as their references: none departs, and nothing is changed."""
 
 import importlib
 import random
@@ -21,7 +21,7 @@ X = torch.linspace(-2, 2, 8).reshape(2, 4)
 
 
 def describe(program, reference, inputs):
-    """As `describe_departure`, but for errors, which would look like agreement here."""
+    """Describe a departure, but let errors through: here they would look like agreement."""
     return locate_departure(program, reference, inputs, ROOT)
 
 
@@ -52,7 +52,7 @@ class Tied(nn.Module):
 
 
 class Wide(nn.Module):
-    """Weights so large that their views aren't read again."""
+    """Weights so large that their views aren't read a second time."""
 
     def __init__(self):
         super().__init__()
@@ -173,7 +173,7 @@ def test_agrees(name, decomposed):
     before = {key: tensor.clone() for key, tensor in module.state_dict().items()}
     given = X.clone()
     sentence = describe(program, module, InputSet((given,)))
-    # A decomposed LSTM is other operators than oneDNN's.
+    # A decomposed LSTM consists of other operators than oneDNN's.
     assert "as by rounding" in sentence if (name, decomposed) in ROUNDED else sentence == ""
     assert torch.equal(given, X)
     for key, tensor in module.state_dict().items():
@@ -194,7 +194,7 @@ def test_keywords_and_nested_outputs():
 
 
 class Busy(nn.Module):
-    """Changes all that a call can change."""
+    """Changes everything that a call can change."""
 
     def __init__(self):
         super().__init__()
@@ -251,7 +251,7 @@ def test_nothing_is_changed():
     ),
 )
 def test_models_of_this_repository(name):
-    with package_of(ROOT / "models"):  # which no later test of this process shall find
+    with package_of(ROOT / "models"):  # hides them from later tests
         model = importlib.import_module(f"models.{name}")
         for method, (program, module) in model.export_methods().items():
             for example in model.example_inputs(method)[:2]:

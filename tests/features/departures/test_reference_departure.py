@@ -1,4 +1,4 @@
-"""Where an exported program departs from its eager reference is found, with its line and cause."""
+"""Finds where an exported program departs from its eager reference, with the line and the cause."""
 
 from functools import partial
 from io import BytesIO
@@ -73,7 +73,7 @@ def test_form_of_outputs(reference, words):
 
 
 class Casting(nn.Module):
-    """Computes under autocast wherever it runs, exported too."""
+    """Computes under autocast wherever it runs, also during export."""
 
     def __init__(self, layer):
         super().__init__()
@@ -103,7 +103,7 @@ def casts_itself(x):
     ],
 )
 def test_autocast_around_one_of_both(module, reference, side):
-    """Wherever it was entered, and not where the model asks for a dtype."""
+    """Wherever autocast was entered, and not if the model requests a dtype."""
     sentence = describe_departure(export(module, (X,)), reference, InputSet((X,)))
     said = f"autocast computes in bfloat16 there, in the {side} alone; export and run the reference"
     assert (said in sentence) == bool(side)
@@ -150,7 +150,7 @@ class Growing(nn.Module):
 
 
 def test_state_of_earlier_calls():
-    """The program begins with the state that the reference has, not with its own."""
+    """The program starts with the reference's state, not with a fresh one."""
     module = Growing()
     program = export(module, (X,))
     assert describe_departure(program, module, InputSet((X,))) == ""

@@ -1,4 +1,5 @@
-"""ETRecords of packages whose methods were compiled apart, against ExecuTorch's, and read by it."""
+"""ETRecords of packages whose methods were compiled separately, compared with ExecuTorch's
+ETRecords and read by ExecuTorch."""
 
 import copy
 import io
@@ -38,7 +39,7 @@ EDGE = "edge_dialect_exported_program"
 PARTS = ("_state_dict", "_constants", "_example_inputs")
 MAPS = ("debug_handle_map", "delegate_map", "instruction_id_to_num_outs_map")
 THIS = Path(__file__)
-ORDER = ("step", "features", "choose")  # not that of their names
+ORDER = ("step", "features", "choose")  # not alphabetical
 
 
 class Features(nn.Module):
@@ -49,7 +50,7 @@ class Features(nn.Module):
         self.second = nn.Linear(6, 5)
 
     def forward(self, x):
-        return self.second(torch.relu(self.first(x)))  # of features
+        return self.second(torch.relu(self.first(x)))  # from features
 
 
 class Step(nn.Module):
@@ -60,7 +61,7 @@ class Step(nn.Module):
 
     def forward(self, x):
         self.count.add_(1)
-        return torch.softmax(self.features(x), -1) * self.count  # of step
+        return torch.softmax(self.features(x), -1) * self.count  # from step
 
 
 class Choose(nn.Module):
@@ -70,7 +71,7 @@ class Choose(nn.Module):
 
 @dataclass
 class Made:
-    """Programs, the package and the ETRecord of them, and ExecuTorch's own of the same."""
+    """Programs, their package and ETRecord, and ExecuTorch's versions of both."""
 
     programs: dict
     pte: bytes
@@ -94,7 +95,7 @@ def sources():
 
 
 def quantized(program, folder):
-    """As a compile action reads it: from an archive."""
+    """Quantize a program and load it from an archive, as a compile action does."""
     spec = QUANTIZERS["xnnpack"].options(quantizer="xnnpack")
     found = quantize(program, spec, [InputSet((torch.randn(2, 3, 8, 8),))])
     with open(folder / "quantized.pt2", "wb") as file:
@@ -103,7 +104,7 @@ def quantized(program, folder):
 
 
 def made_apart(programs, lines, store, etrecord=True):
-    """The blobs of the package and of its record."""
+    """Return the blobs of the package and of its record."""
     objects, records = [], []
     for name in ORDER:
         lowered = lower(
@@ -169,7 +170,7 @@ def test_it_holds_what_the_joint_calls_holds(made):
 
 
 def without_lines(program):
-    """Of a quantized program, whose lines we tell anew."""
+    """Return a quantized program without its lines, which we add ourselves."""
     found = json.loads(_neutralize(program, None, None))
     for node in found["graph_module"]["graph"]["nodes"]:
         node["metadata"].pop("stack_trace", None)
@@ -177,7 +178,7 @@ def without_lines(program):
 
 
 def same(one, other):
-    """Whether two files of torch's hold the same."""
+    """Return whether two torch files have the same content."""
     if one == other:
         return True
     one, other = (torch.load(io.BytesIO(each), weights_only=False) for each in (one, other))
@@ -194,7 +195,7 @@ def test_nothing_in_it_is_of_this_machine_or_run(made, tmp_path):
     assert str(THIS.parent) not in text and "site-packages" not in text
     with zipfile.ZipFile(io.BytesIO(made.record)) as file:
         assert {info.date_time for info in file.infolist()} == {(1980, 1, 1, 0, 0, 0)}
-    again = sources()  # whose graphs have other ids
+    again = sources()  # the graphs have other ids
     again["features"] = made.programs["features"]
     lines = {"features": map_current_lines(again["features"], sources()["features"])}
     store = Store(tmp_path)
@@ -206,7 +207,7 @@ def line_of(text):
 
 
 def dump(handles):
-    """What a device with event tracing tells of one run: a millisecond for each instruction."""
+    """Return the events that a device records in one run: a millisecond per instruction."""
     from executorch.devtools.etdump.schema_flatcc import ETDumpFlatCC, Event, ProfileEvent, RunData
 
     events = [
@@ -232,7 +233,7 @@ def test_the_inspector_tells_lines_and_modules_of_each_method(path, method, monk
 
     whole = load_etrecord(path, method)
     handles = whole._debug_handle_map["forward"]
-    # A dump made in Python lacks the size in front of it that the runtime writes.
+    # A dump made in Python lacks the size prefix that the runtime writes.
     monkeypatch.setattr(_inspector, "gen_etdump_object", lambda **_: dump(handles))
     (block,) = Inspector(etdump_data=b"dump", etrecord=whole).event_blocks
     assert "DELEGATE_CALL" in [event.name for event in block.events]
@@ -257,7 +258,7 @@ def test_executorch_reads_all_methods(path):
 
 @pytest.mark.slow
 def test_the_wheels_runtime_writes_no_dump(made, tmp_path):
-    """Else `docs/reference/reports.md` should say so."""
+    """If it did, `docs/reference/reports.md` should say so."""
     module = import_bindings()._load_for_executorch_from_buffer(made.pte, None, True, 1 << 20)
     module.run_method("choose", (torch.zeros(4),))
     module.write_etdump_result_to_file(str(tmp_path / "dump"), str(tmp_path / "buffer"))
@@ -308,7 +309,7 @@ def test_methods_that_executorch_would_not_read_back_are_refused(name):
 
 @pytest.mark.slow
 def test_a_build_leaves_it_beside_a_package_that_is_the_same(built):
-    """And compiles again what has one, and nothing else, where lines of the source changed."""
+    """If source lines changed, only packages with an ETRecord are compiled again."""
     bare = built.bytes_of("pair", "pair.pte")
     config = (built.root / "partition_configs/pair.yaml").read_text()
     traced = config + "emit: {etrecord: true}\n"

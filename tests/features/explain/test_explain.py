@@ -1,4 +1,4 @@
-"""`doit plan` and `doit explain`: what would be done and why, to the file, key, tensor, library."""
+"""`doit plan` and `doit explain`: what is to do and why, down to the file, key, tensor, library."""
 
 import json
 import re
@@ -21,7 +21,7 @@ EXPLAINED = [
 
 
 def verdicts(output):
-    """Title to verdict, of what `doit explain` printed."""
+    """Return the verdict for each title in the output of `doit explain`."""
     told, _, _ = output.partition("where the time went:\n")
     lines = [line for line in told.splitlines() if line and not line.startswith(" ")]
     return dict(line.rsplit(": ", 1) for line in lines)

@@ -1,5 +1,5 @@
-"""`doit diagnose`: all that torch.export refuses of a model, with lines; and models of other forms
-than those that are built, which say what to do instead."""
+"""`doit diagnose` reports everything that torch.export refuses in a model, with lines; for models
+in forms that can't be built, it says what to do instead."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What is refused of an exporter before it exports anything."""
+"""Exporters that are refused before they export anything."""
 
 import functools
 from functools import partial
@@ -50,7 +50,7 @@ def test_functions_that_take_something_else_are_refused_together():
         "def example_inputs(*methods, **export): pass",
         "def example_inputs(name, width): pass  # `width` is a parameter of `export`",
         "example_inputs = dict(encode=[]).get",
-        # What the export binds anew is not what is there before.
+        # A name that the export binds later doesn't count as defined before.
         "def example_inputs(): pass\ndef build():\n    global example_inputs; example_inputs = 1",
         "def example_inputs(): pass\ndef build():\n    globals()['example_inputs'] = list",
         "def example_inputs(): pass\nclass M:\n    def f(self):\n        x.example_inputs = list",

@@ -1,4 +1,4 @@
-"""What an exporter reads is its input, as it was when it was read, whatever the clock says."""
+"""Files that an exporter reads are its inputs, as it read them, whatever the clock says."""
 
 import os
 import py_compile
@@ -24,7 +24,7 @@ def workspace(tmp_path, monkeypatch):
 
 
 def run(workspace):
-    """The files that were read, but for folders."""
+    """Return the files that were read, without folders."""
     export(Plan(workspace).models.export("pair"), workspace, Stages())
     action = Plan(workspace).models.export("pair")
     assert workspace.store.get(action.digest)
@@ -45,7 +45,7 @@ def test_imports_and_opened_files_are_inputs(workspace):
 
 
 def test_source_of_compiled_module_is_an_input(workspace):
-    """Python reads its byte code instead, where it is there."""
+    """Python reads its bytecode instead, if there is any."""
     py_compile.compile(str(workspace.models / "_parts.py"))
     assert run(workspace) == ["models/_parts.py"]
 
@@ -68,7 +68,7 @@ def test_what_an_exporter_writes_is_no_input(workspace):
 @pytest.mark.parametrize("name", ["data.txt", "_parts.py", "pair.py"])
 @pytest.mark.parametrize("compiled", [False, True], ids=["source", "byte code"])
 def test_input_edited_while_the_exporter_runs_is_refused(workspace, name, compiled):
-    """With its times put back, as after a clock that jumps."""
+    """Its times are restored, as if the clock had jumped."""
     path = workspace.models / name
     os.utime(path, (10**9, 10**9))
     if compiled:

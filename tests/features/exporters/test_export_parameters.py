@@ -1,5 +1,5 @@
-"""Parameters and constants of an exporter, methods that are left out, ExecuTorch's own passes
-by name and passes from a factory: in one workspace, and the bytes of the joint call."""
+"""An exporter's parameters and constants, omitted methods, ExecuTorch's passes by name and passes
+from a factory, all in one workspace that gives the joint call's bytes."""
 
 import json
 import textwrap

@@ -1,4 +1,4 @@
-"""What an exporter may return, and what it is told otherwise."""
+"""What an exporter may return, and the errors for anything else."""
 
 from types import ModuleType
 

@@ -1,4 +1,4 @@
-"""What an exporter's process hands over is stored, and none of that is seen in its process."""
+"""What an exporter's process hands over is stored, without any visible effect in that process."""
 
 import os
 
@@ -20,7 +20,7 @@ def test_what_a_fork_hands_over_is_stored(tmp_path, kernel):
     def give(handover):
         blobs = [handover.put(data) for data in (b"first", b"", b"second", b"first")]
         if (child := os.fork()) == 0:
-            handover._blobs.flush()  # as an interpreter does when it ends
+            handover._blobs.flush()  # as an interpreter does on exit
             os._exit(0)
         os.waitpid(child, 0)
         handover.archive.write(b"arch")

@@ -1,4 +1,4 @@
-"""One tensor of a model under several names: what only its exporter's process can tell."""
+"""One tensor of a model under several names, which only the exporter's process can detect."""
 
 import pytest
 import torch
@@ -45,7 +45,7 @@ def test_a_buffer_of_two_names_is_found(persistent):
 def test_other_buffers_are_not():
     cache = Cache()
     assert find(cache, Around(Cache())) == {}  # another tensor
-    assert find(Around(cache), Around(cache)) == {}  # one name
+    assert find(Around(cache), Around(cache)) == {}  # a single name
     constant = Cache(changes=False)
     assert find(constant, Around(constant)) == {}
 

@@ -1,4 +1,4 @@
-"""Weights of several programs stand once in the archive that an exporter leaves."""
+"""Weights that several programs share are stored once in the archive of an exporter."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pipeline.program.archive_reader import open_archive
 
 
 class Twins(nn.Module):
-    """Two linears of equal weights, a view of the first one, and `more` constants."""
+    """Two linear layers with equal weights, a view of the first one, and `more` constants."""
 
     def __init__(self, more: int) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Twins(nn.Module):
 
 
 def _programs() -> dict[str, ExportedProgram]:
-    """Three methods of one model; the second one has constants of its own before shared ones."""
+    """Export three methods of one model; the second has private constants before shared ones."""
     torch.manual_seed(0)
     model = Twins(0).requires_grad_(False)
     methods = {}
@@ -54,7 +54,7 @@ def test_equal_weights_of_programs_are_stored_once(tmp_path: Path) -> None:
         save_programs(programs, str(tmp_path / "shared.pt2"))
     apart, shared = _members(tmp_path / "apart.pt2"), _members(tmp_path / "shared.pt2")
     assert len([name for name in apart if "/weight_" in name]) == 12
-    # Equal storages of one program stay two: `part` aliases one of them, and not the other.
+    # Equal storages of one program stay separate: `part` aliases one of them, but not the other.
     assert len([name for name in shared if "/weight_" in name]) == 4
     assert len([name for name in shared if "/tensor_" in name]) < len(
         [name for name in apart if "/tensor_" in name]
@@ -67,7 +67,7 @@ def test_programs_are_the_same(tmp_path: Path) -> None:
     save_programs(programs, str(apart))
     with sharing_members():
         save_programs(programs, str(shared))
-    # Digests hold which tensors of a program alias each other.
+    # Digests include which tensors of a program alias one another.
     assert describe_archive(apart).programs == describe_archive(shared).programs
     inputs = (torch.randn(1, 3),)
     by_torch = load_pt2(str(shared)).exported_programs

@@ -1,4 +1,4 @@
-"""An exporter that yields its methods: the same archive as of a dict, one program in memory."""
+"""An exporter that yields its methods gives the same archive, with one program in memory."""
 
 import weakref
 from types import ModuleType

@@ -1,4 +1,4 @@
-"""A family shares what two of its packages hold, and each package computes what it computed."""
+"""A family shares what two of its packages have in common, and all packages compute as before."""
 
 from dataclasses import replace
 
@@ -47,7 +47,7 @@ class Adapted(nn.Module):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A store, and by package its model and its objects."""
+    """A store, and the model and objects of each package."""
     store, members = Store(tmp_path_factory.mktemp("family") / "store"), {}
     for seed, package in enumerate(("style", "code"), start=1):
         model = Adapted(seed).eval()
@@ -90,7 +90,7 @@ def test_each_package_runs_with_the_files_of_the_family(made):
         apart, together = link(objects, {}, store), link(objects, {}, store, shared=shared)
         (chat,) = together.ptds.values()
         assert chat == Blob(*join_pieces(shared.files["chat"], store))
-        # Half of the linear layers, and the table, stand in the file of the family.
+        # The family's file contains half of the linear layers, and the table.
         assert together.pte.size < apart.pte.size - 4 * (32 * 32 + 16 * 32)
         assert torch.equal(run(store, together), run(store, apart))
         torch.testing.assert_close(run(store, together), model(WORDS))
@@ -99,29 +99,29 @@ def test_each_package_runs_with_the_files_of_the_family(made):
 def test_the_file_depends_on_what_is_shared_alone(made):
     store, members = made
     own = members["style"][1]
-    # A third package that holds no more leaves the file as it is, and so does the order.
+    # A third package with nothing more leaves the file unchanged, and so does another order.
     third = {"code": members["code"][1], "again": own, "style": own}
     everything = share(third, {}, EVERYTHING, store)
-    assert everything.files != shared_of(made).files  # the adapter is held twice now
+    assert everything.files != shared_of(made).files  # the adapter is now in two packages
     half = {"b": members["code"][1], "a": own}
     assert share(half, {}, EVERYTHING, store) == shared_of(made)
 
 
 def test_sizes_of_one_method_cost_one_set_of_weights(made):
     store, (model, one) = made[0], made[1]["style"]
-    objects = [*one]  # which is of 8
+    objects = [*one]  # for 8 words
     for size in (4, 16):
         program = export(model, (torch.arange(size) % 16,))
         lowered = lower({f"of_{size}": program}, {f"of_{size}": [XnnpackPartitioner()]})
         objects.append(make_object(emit(lowered, EmitConfig()), store))
     weights = sum(each.nbytes for each in model.state_dict().values())
     single, three = link(one, {}, store).pte.size, link(objects, {}, store).pte.size
-    assert single > weights and three - single < weights / 2  # what is more are graphs
+    assert single > weights and three - single < weights / 2  # the difference is the graphs
     assert {each.key for own in objects for each in own.named} == {e.key for e in one[0].named}
 
 
 def test_a_base_alone_decides(made):
-    """What another package holds too makes no difference, and one that runs with the file."""
+    """Other packages don't affect what is shared, and each one runs with the file."""
     store, members = made
     objects = {package: own for package, (_, own) in members.items()}
     base = share({"style": objects["style"]}, {}, EVERYTHING, store, "style")

@@ -1,4 +1,4 @@
-"""A workspace of adapters over one base, from an empty store: what `doit` makes of it."""
+"""A workspace of adapters on one base, built by `doit` from an empty store."""
 
 import json
 import shutil
@@ -30,7 +30,7 @@ def result(bench, package, *ptds):
 
 @pytest.fixture(scope="module")
 def adapters(tmp_path_factory):
-    """The example with its base and an adapter, built."""
+    """The example with its base and one adapter, built."""
     bench = bench_of("adapters", tmp_path_factory.mktemp("families"))
     bench.edit(CONFIG, "[base, chat, code, summary]", "[base, chat]")
     assert bench.doit() == 0, bench.output
@@ -79,8 +79,8 @@ def test_a_new_adapter_leaves_the_others_as_they_are(adapters):
     made = {name: how for name, how in adapters.outcomes().items() if how != "up-to-date"}
     assert made == {
         "export assistant+adapter~code": "built",
-        "compile assistant-code/forward": "built",  # by which the next one is lowered no more
-        "link assistant-code": "refit",  # without torch, by the layout of another adapter
+        "compile assistant-code/forward": "built",  # the next one then needs no lowering
+        "link assistant-code": "refit",  # without torch, with another adapter's layout
     }
     assert adapters.bytes_of("assistant-code", "assistant.ptd") == before
     again = forget_links(adapters)
@@ -91,7 +91,7 @@ def test_a_new_adapter_leaves_the_others_as_they_are(adapters):
 
 
 def forget_links(bench):
-    """Return a copy of a workspace in which all is compiled and nothing linked."""
+    """Return a copy of a workspace in which everything is compiled and nothing is linked."""
     copy = Bench(shutil.copytree(bench.root, bench.root.with_name("again")))
     shutil.rmtree(copy.root / "build")
     for path in (copy.store / "actions").rglob("*"):
@@ -101,7 +101,7 @@ def forget_links(bench):
     return copy
 
 
-# Without a base: what two packages hold
+# Without a base: what two packages have in common
 
 
 EXPORTER = """
@@ -136,7 +136,7 @@ methods: {forward: {partitioners: [xnnpack]}}
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    """Two packages that share a table and a layer, linked."""
+    """Two linked packages that share a table and a layer."""
     folder = tmp_path_factory.mktemp("tiny")
     bench, (private, _) = write_tiny(folder / "first"), write_keys(folder)
     remote = {"PTE_PIPELINE_REMOTE": (folder / "remote").as_uri()}

@@ -1,4 +1,4 @@
-"""Which packages are of one family, what decides on what they share, and what is wrong with it."""
+"""Which packages form a family, what decides which content they share, and the mistakes."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def archives(tmp_path):
 
 
 def plan_of(archives, **families):
-    """The plan of packages, each with its `family`."""
+    """Return a plan of packages, each with its `family`."""
     for path in (archives.root / "partition_configs").iterdir():
         path.unlink()
     for package, family in families.items():
@@ -80,7 +80,7 @@ def test_what_a_family_has_now_counts_for_each(archives):
     plan.foreseen = {}
     assert families.validate_facts("a", files["a"]) not in digests
     plan.workspace.write_state("b", {"link": {"action": "b" * 64, "files": files["b"]}})
-    assert {families.validate_facts("a", files["a"])} == digests  # a state is read when it is new
+    assert {families.validate_facts("a", files["a"])} == digests  # read while it is new
 
 
 @pytest.mark.parametrize(

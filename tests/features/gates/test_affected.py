@@ -1,4 +1,4 @@
-"""`doit affected`: what a change since a revision touches, without a build."""
+"""`doit affected` lists what a change since a revision affects, without a build."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Baselines: small text that somebody accepted, read strictly, the same for the same package."""
+"""Baselines: short texts that someone accepted, read strictly, and equal for equal packages."""
 
 import pytest
 
@@ -128,7 +128,7 @@ def test_of_the_same_package_what_was_measured_elsewhere_stays():
 
 
 def timed(processor, median=1.0, ratio=0.5):
-    """Figures with a latency of `encode`."""
+    """Return figures with a latency of `encode`."""
     steady = {"median": median, "low": median - 0.1, "high": median + 0.1, "runs": 9}
     record = proved("encode", [131.0]) | {"latency": {"steady_ms": steady, "ratio": ratio}}
     return make_figures(
@@ -259,7 +259,7 @@ def test_what_is_wrong_with_baselines_is_told(built):
     assert built.doit("validate") == 0, built.output
     assert built.doit("baseline") == 1
     assert "pair: the last validation ran out of time and left some inputs out" in built.output
-    assert built.doit("validate") == 0  # the budget is spent, and is not spent again
+    assert built.doit("validate") == 0  # the budget is already spent, and isn't spent twice
     assert "up to date: 1 package" in built.output
     assert "left out: validate.budget was exhausted" in built.output
     built.edit("partition_configs/pair.yaml", "budget: 1.0e-9", "budget: 299")

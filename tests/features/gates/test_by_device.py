@@ -1,4 +1,4 @@
-"""Gates on devices: a record for each device, with its own limit."""
+"""Gates on devices: one record per device, each with a separate limit."""
 
 import pytest
 
@@ -14,7 +14,7 @@ GROWTH = {"latency": 0.2, "latency_then": 4.0, "latency_now": 5.0, "latency_unit
 
 
 def check(gates, devices, baseline=None):
-    """Check gates of the method `encode`, which ran on these devices."""
+    """Check gates on the method `encode`, which ran on these devices."""
     run = {"method": "encode", "kind": "program", "devices": devices}
     settings = {"gates": {}, "methods": {"encode": {"gates": gates}}}
     records = check_gates(settings, manifest(), None, {"methods": [run]}, baseline)
@@ -61,7 +61,7 @@ def test_what_did_not_run_there_is_left_alone():
     [(GROWTH, False, 0.2), (None, True, 0.0), ({"reason": "the store lost it"}, True, None)],
 )
 def test_growth_is_that_of_runs_in_turns(growth, ok, figure):
-    """Without them both packages have the same bytes."""
+    """Without a growth record, both packages have the same bytes."""
     facts = NATIVE if growth is None else {**NATIVE, "growth": growth}
     baseline = make_figures(manifest())
     [record] = check({"max_latency_growth": 0.1}, {"native": facts}, baseline)

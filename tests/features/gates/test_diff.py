@@ -1,4 +1,4 @@
-"""`doit diff`: what tells two builds apart, and against what they can be compared."""
+"""`doit diff`: how two builds differ, and what a build can be compared with."""
 
 import shutil
 import subprocess
@@ -22,13 +22,13 @@ def build(record=None, inside=None, **changes):
 
 
 def accepted(figures):
-    """As a baseline has it."""
+    """Return figures as a baseline records them."""
     text = format_baseline("asr", figures).encode()
     return {"figures": parse_baseline(text, "baselines/asr.yaml"), "manifest": None}
 
 
 def changed():
-    """A build that differs from the usual one in everything."""
+    """A build that differs from the usual one in every respect."""
     files = {
         "asr.pte": {"digest": "c" * 64, "size": 1030},
         "w.ptd": {"digest": "d" * 64, "size": 8},
@@ -210,7 +210,7 @@ def test_a_signature_that_changed_is_told():
 
 
 def test_an_output_of_another_shape_is_in_the_headline():
-    """A caller that reads 10 classes reads garbage from 24, whatever the size says."""
+    """A caller that reads 10 classes reads garbage from 24, even if the sizes barely change."""
     told = manifest()
     told["methods"]["encode"]["signature"]["outputs"] = leaf("output") | {"sizes": [1, 24]}
     files = {"asr.pte": {"digest": "c" * 64, "size": 1000}}
@@ -234,7 +234,7 @@ def git(folder, *words):
 
 @pytest.mark.slow
 def test_builds_are_compared_with_the_baseline_a_revision_and_a_manifest(built):
-    """One long walk, since each build takes its time."""
+    """One long scenario, since each build takes time."""
     assert built.doit("diff") == 1
     assert "pair: there is no baselines/pair.yaml; `doit baseline pair` accepts" in built.output
     (built.root / ".gitignore").write_text("build/\n.store/\n.doit*\n__pycache__/\n")
@@ -250,7 +250,7 @@ def test_builds_are_compared_with_the_baseline_a_revision_and_a_manifest(built):
 
     configs = built.root / "partition_configs"
     (configs / "pair.yaml").rename(configs / "duo.yaml")
-    for _ in range(2):  # before it is built, it is known by what it is linked from
+    for _ in range(2):  # unbuilt, it is known by its link inputs
         assert built.doit("diff", "HEAD") == 0
         assert built.output.startswith("duo: renamed from pair, same bytes, since HEAD (")
         assert built.doit("lower") == 0, built.output
@@ -266,7 +266,7 @@ def test_builds_are_compared_with_the_baseline_a_revision_and_a_manifest(built):
         first, *rest = built.output.splitlines()
         assert first.startswith("pair: compared with ")
         outputs.append(rest)
-    assert outputs[0] == outputs[1] == outputs[2]  # all that the store knows of what was accepted
+    assert outputs[0] == outputs[1] == outputs[2]  # all that the store knows of that build
     told = {line.split("  ")[1]: line for line in outputs[0] if line.startswith("  ")}
     assert told["partitions of XnnpackBackend"].endswith("-1")
     assert told["left: aten.sigmoid"].endswith(

@@ -1,4 +1,4 @@
-"""`doit diff`: packages and methods that are removed, new or renamed are never left out."""
+"""`doit diff`: removed, new or renamed packages and methods are never left out."""
 
 import json
 import re
@@ -29,7 +29,7 @@ def record(package, digest, **changes):
 
 
 def build(workspace, package, digest, **changes):
-    """Leave the manifest of a build that never was, as if of this package."""
+    """Write a made-up manifest as if this package had been built."""
     folder = workspace.root / "build" / package
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "manifest.json").write_text(json.dumps(record(package, digest, **changes)))
@@ -44,8 +44,7 @@ def accept(workspace, package, digest, **changes):
 
 @pytest.fixture
 def team(bench):
-    """Packages of three configs, one with a matrix, each built and with a baseline, and committed
-    as `master`."""
+    """Built packages of three configs, one with a matrix, with baselines, committed as `master`."""
     workspace = bench("pair")
     configs = workspace.root / "partition_configs"
     shutil.copy(configs / "pair.yaml", configs / "two.yaml")
@@ -61,7 +60,7 @@ def team(bench):
 
 
 def diff(workspace, *words):
-    """Return the exit status, and the lines that begin with a package or a heading, in short."""
+    """Return the exit status, and shortened lines that begin with a package or a heading."""
     status = workspace.doit("diff", *words)
     lines = []
     for line in workspace.output.splitlines():
@@ -240,7 +239,7 @@ def test_fail_on_names_what_happened(team):
 
 
 def methods_of(*names):
-    """A build whose methods were compiled alone, each of a program of its own."""
+    """Return a build whose methods were compiled separately, each from a different program."""
     told = manifest()
     template = told["methods"]["encode"]
     methods = {}

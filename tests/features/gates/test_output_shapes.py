@@ -1,4 +1,4 @@
-"""An output of another shape than the accepted one: in the report, its head, and `doit diff`."""
+"""An output whose shape isn't the accepted one shows in the report, its head, and `doit diff`."""
 
 import copy
 
@@ -28,7 +28,7 @@ def report(shapes, accepted=ACCEPTED):
         ({"logits": "int8 [1, 10]", "mask": "bool [1]"}, ["float32 [1, 10] to int8 [1, 10]"]),
         ({"logits": "float32 [1, 10]"}, ["bool [1] to none"]),
         (dict(ACCEPTED["classify"]["outputs"]), []),
-        ({}, []),  # of a record of an older version
+        ({}, []),  # from a record of an older version
     ],
 )
 def test_an_output_that_changed_is_a_worse_figure(shapes, change):
@@ -56,7 +56,7 @@ def test_a_diff_with_a_baseline_alone_names_it():
     accepted = {
         "figures": make_figures(manifest()),
         "manifest": None,
-    }  # what is left of it is its baseline
+    }  # only its baseline is left
     built = {"figures": make_figures(changed), "manifest": changed}
     comparison = compare_builds("asr", accepted, built, "baseline")
     assert "output output of encode float32 [4] to float32 [1, 24]" in "\n".join(

@@ -21,14 +21,14 @@ def git(folder, *words, **more):
 
 
 def bytes_below(folder):
-    """Every file below a folder, with its bytes."""
+    """Return the bytes of every file below a folder."""
     paths = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
     return {path.relative_to(folder): path.read_bytes() for path in paths}
 
 
 @pytest.fixture
 def repository(tmp_path, monkeypatch):
-    """A workspace in a folder of a repository with two commits, and a change that is staged."""
+    """A workspace in a subfolder of a repository with two commits and a staged change."""
     root = tmp_path / "repository"
     shop = root / "shop"
     (shop / "models").mkdir(parents=True)
@@ -66,7 +66,7 @@ def check_first_commit(shop):
         "models/run.sh": b"",
     }
     assert not place.exists()
-    assert bytes_below(shop.parent) == before  # index, work tree and all else of git's
+    assert bytes_below(shop.parent) == before  # index, work tree and all other git files
 
 
 def test_a_revision_is_what_a_checkout_would_be(repository):
@@ -74,7 +74,7 @@ def test_a_revision_is_what_a_checkout_would_be(repository):
 
 
 def test_files_of_git_lfs_are_those_that_were_fetched(tmp_path):
-    """Its filter would run, and ask a server that the revision names."""
+    """Running git's LFS filter would query a server that the revision names."""
     (root := tmp_path / "repository").mkdir()
     git(root, "init", "-q")
     contents = {"here.pt2": b"weights", "damaged.pt2": b"other weights", "gone.pt2": b"no weights"}
@@ -102,7 +102,7 @@ def test_files_of_git_lfs_are_those_that_were_fetched(tmp_path):
 
 
 def commit_of(root, entries):
-    """Return a commit whose top folder has these entries, which git itself would not write."""
+    """Return a commit whose top folder has these entries, which git itself refuses to write."""
     tree = b"".join(f"{mode} {name}\0".encode() + bytes.fromhex(d) for mode, name, d in entries)
     words = ("hash-object", "-t", "tree", "-w", "--literally", "--stdin")
     return git(root, "commit-tree", "-m", "hostile", git(root, *words, input=tree))
@@ -110,7 +110,7 @@ def commit_of(root, entries):
 
 @pytest.mark.parametrize("names", [("..",), ("../outside.txt",), ("link", "folder")])
 def test_a_hostile_revision_writes_nothing_outside_of_its_folder(tmp_path, monkeypatch, names):
-    """Names that lead out of the folder, and a link out of it that a folder of its name follows."""
+    """A name leads out of the folder, or a link does and a folder of the same name follows."""
     (places := tmp_path / "places").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(places))
     (root := tmp_path / "repository").mkdir()
@@ -131,7 +131,7 @@ def test_a_hostile_revision_writes_nothing_outside_of_its_folder(tmp_path, monke
     except PipelineError as error:
         assert "can't be read: invalid path '../outside.txt'" in str(error)
     else:
-        assert names == ("link", "folder")  # of which git takes one
+        assert names == ("link", "folder")  # git accepts one of them
     assert not [*tmp_path.rglob("outside.txt")]
 
 
@@ -150,7 +150,7 @@ def test_what_a_hook_inherits_changes_nothing(repository, monkeypatch):
 
 
 def test_it_works_in_a_hook(repository):
-    """A commit with a hook that reads the revision before it commits what was staged, and that."""
+    """A pre-commit hook reads a revision; the commit then contains just the staged changes."""
     root = repository.parent
     hook = root / ".git" / "hooks" / "pre-commit"
     code = (

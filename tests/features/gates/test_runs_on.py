@@ -1,4 +1,4 @@
-"""The gate `runs_on`: what a runtime lacks, with the line that asks for it and the option."""
+"""The gate `runs_on`: what a runtime lacks, with the line that requires it and the option."""
 
 import json
 
@@ -75,7 +75,7 @@ def build(lowering=None, quantized=None):
 
 
 def failures(target, needs=None, own=None, **changes):
-    """What the gate says of a package that is held to the target `phone`."""
+    """Return the gate's messages on a package that must run on the target `phone`."""
     data = {
         "model": "asr",
         "methods": {"encode": {"partitioners": []}, "decode": {"partitioners": []}},
@@ -150,7 +150,7 @@ def test_places_of_a_quantized_program_are_not_those_of_its_source():
     (sentence,) = failures(
         {**HOLDS, "operators": [{"aten::mul.out": ["float32"]}]}, quantized="f" * 64
     )
-    assert f"for `{LINE}`, `n * 2" in sentence  # of all calls of the operator
+    assert f"for `{LINE}`, `n * 2" in sentence  # among all calls of the operator
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_the_target_of_a_config_is_held_to_unless_others_are_named(tmp_path):
 
     names, key = held_to(["phone"])
     assert names == ["phone"] and key["gates"]["runs_on"] == ["phone"]
-    assert key["targets"] == {"phone": facts}  # what the file says counts
+    assert key["targets"] == {"phone": facts}  # the file's content counts
     names, key = held_to([])  # a label
     assert key["gates"]["runs_on"] is None and "targets" not in key
     names, key = held_to(["watch"], gates={"runs_on": ["watch"]})
@@ -265,7 +265,7 @@ def test_the_target_of_a_config_is_held_to_unless_others_are_named(tmp_path):
 
 
 def test_smaller_bounds_are_advised_where_sizes_have_bounds():
-    """A static size is as it is."""
+    """There is no advice for a static size, which has no bounds."""
     contract = {"planned_memory": [{"arena": 1, "size": 1000}]}
     runtime = Runtime("phone", {"memory": {"0": 999}})
     for size, advised in ((8, False), ({"size": "d0", "min": 2, "max": 64}, True)):

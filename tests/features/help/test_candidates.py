@@ -1,4 +1,4 @@
-"""What Tab offers, and what it imports for that."""
+"""Completions on Tab, and what they import."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""The help of commands, by either program."""
+"""The help of commands, from both programs."""
 
 import sys
 

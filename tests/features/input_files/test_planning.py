@@ -1,4 +1,4 @@
-"""Damaged files of examples and calibration inputs are mistakes of the config."""
+"""Damaged files of examples and calibration inputs are config mistakes."""
 
 import json
 import zipfile

@@ -1,4 +1,4 @@
-"""What is in a package, against ExecuTorch's own readers and what went in."""
+"""The contents of a package, compared with ExecuTorch's readers and with what went in."""
 
 import json
 import shutil
@@ -47,7 +47,7 @@ GOLDEN = DATA / "contents.json"
 
 
 class Image(torch.nn.Module):
-    """Convolutions of all kinds, a batch norm that XNNPACK folds, and a constant of its own."""
+    """Convolutions of all kinds, a batch norm that XNNPACK folds, and a private constant."""
 
     def __init__(self):
         super().__init__()
@@ -57,7 +57,7 @@ class Image(torch.nn.Module):
         self.depthwise = torch.nn.Conv2d(8, 8, 3, groups=8)
         self.head = torch.nn.Linear(8, 16)
         self.register_buffer("offset", torch.arange(16.0))
-        with torch.no_grad():  # no two of them equal
+        with torch.no_grad():  # no two are equal
             for number, tensor in enumerate(self.norm.state_dict().values()):
                 if tensor.ndim:
                     tensor.copy_(torch.linspace(0.5, 1.5, 8) + number)
@@ -72,7 +72,7 @@ def image():
 
 
 class Everything(Partitioner):
-    """All operators in one partition, their weights with them."""
+    """A partitioner that puts all operators into one partition, together with their weights."""
 
     def partition(self, exported_program):
         for node in exported_program.graph.nodes:
@@ -91,7 +91,8 @@ MIXED = {"step": "xnnpack", "plain": "xnnpack", "branch": "portable"}
 PORTABLE = dict.fromkeys(MIXED, "portable")
 OUTSIDE = {"external_constants": True, "initialized_buffers": ("count",)}
 FILES = {"external_files": {"one": ("shared.first.*",), "other": ("shared.second.*",)}}
-# By name: the backend of each method of `shared_programs`, how they are emitted, and laid out.
+# For each name: the backend of each method of `shared_programs`, and how they are emitted and laid
+# out.
 PACKAGES = {
     "portable": (PORTABLE, {}, {}),
     "mixed": (MIXED, {}, {}),
@@ -105,7 +106,7 @@ PACKAGES = {
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory):
-    """Makes the package of a name once, and compiles no method twice."""
+    """Return a function that builds a package once per name, and compiles no method twice."""
     store = Store(tmp_path_factory.mktemp("packages") / "store")
     programs = shared_programs()
     objects = {}
@@ -129,7 +130,7 @@ def package(tmp_path_factory):
 
 
 def check_cover(contents, files):
-    """The segments of each file follow each other from its first byte to its last."""
+    """Check that the segments of each file cover it without gaps or overlaps."""
     for name, path in files.items():
         data, end = path.read_bytes(), 0
         for segment in contents["segments"]:
@@ -188,7 +189,7 @@ def test_methods_are_those_that_executorch_reads(package, name):
 
 @pytest.mark.parametrize("name", PACKAGES)
 def test_every_weight_is_named_and_of_its_type(package, name):
-    """The weights of the module, wherever they are stored, come back by name."""
+    """The module's weights come back by name, wherever they are stored."""
     contents = package(name).contents()
     state = shared_programs()["step"].state_dict
     for key in ("shared.first.weight", "shared.second.weight", "shared.first.bias"):
@@ -212,7 +213,7 @@ def test_portable_methods_share_their_constants(package):
     (segment,) = [s for s in contents["segments"] if s["kind"] == "constants"]
     assert segment["methods"] == ["branch", "plain", "step"]
     state = shared_programs()["plain"].state_dict
-    # ExecuTorch stores buffers too that a method does not look at.
+    # ExecuTorch also stores buffers that a method doesn't read.
     names = ("first.weight", "first.bias", "offset", "cache", "count")
     own = [state[f"shared.{name}"].nbytes for name in names]
     assert contents["methods"]["plain"]["constants"] == sum(own)
@@ -285,7 +286,7 @@ def test_payloads_in_the_flatbuffer_are_told_apart_from_it(package):
 
 
 def test_a_backend_that_keeps_weights_in_its_payloads(package):
-    """Nothing of a weight can be found there; that it went in is known."""
+    """None of the weight's bytes can be found there; only that the weight went in is known."""
     contents = package("backends").contents()
     inside = tensor(contents, "shared.first.weight", where="delegate")
     assert (inside["methods"], inside["shape"]) == (["plain"], [8, 8])
@@ -314,7 +315,7 @@ def test_weights_that_xnnpack_lays_out_anew_keep_their_names(tmp_path):
     contents = pack(tmp_path, {"forward": image()}, {"forward": PARTS["xnnpack"]()}).contents()
     for name, shape in (
         ("stem.weight", [8, 3, 3, 3]),
-        ("stem.bias", [8]),  # of the batch norm, for a convolution that has none
+        ("stem.bias", [8]),  # from the batch norm, for a convolution without one
         ("depthwise.weight", [8, 1, 3, 3]),
         ("head.weight", [16, 8]),
     ):
@@ -325,8 +326,8 @@ def test_weights_that_xnnpack_lays_out_anew_keep_their_names(tmp_path):
 
 
 class Sound(torch.nn.Module):
-    """Convolutions in time: plain, depthwise, with a batch norm after it, and transposed ones in
-    two groups, one of them in the plane."""
+    """Convolutions over time: plain, depthwise, followed by a batch norm, and transposed ones in
+    two groups, one of them two-dimensional."""
 
     def __init__(self):
         super().__init__()
@@ -385,13 +386,13 @@ def test_weights_of_four_bits_are_named(tmp_path):
 
 
 def test_without_what_compile_knows_everything_but_names_is_told(package):
-    """Of a package that something else made."""
+    """Applies to a package that another tool made."""
     made = package("external")
     contents = describe_contents(made.files)
     check_cover(contents, made.files)
     assert contents["methods"].keys() == made.contents()["methods"].keys()
     named = [t for t in contents["tensors"] if t["where"] == "named_data"]
-    in_data = [t for t in named if t["file"].endswith(".ptd")]  # which plans refer to by name
+    in_data = [t for t in named if t["file"].endswith(".ptd")]  # plans refer to them by name
     assert in_data and all(t["name"] == t["key"] and t["methods"] for t in in_data)
     others = [t for t in named if t not in in_data]
     assert others and not any(t["name"] or t["methods"] for t in others)
@@ -406,7 +407,7 @@ def test_equal_packages_have_equal_contents(tmp_path):
 
 
 def test_the_record_of_a_small_package(package):
-    """All of it, but for digests of flatbuffers, whose bytes depend on the library."""
+    """The whole record, without digests of flatbuffers, whose bytes depend on the library."""
     record = json.loads(record_bytes(package("external").contents()))
     for segment in record["segments"]:
         if segment["kind"] in ("program", "delegate"):
@@ -417,12 +418,12 @@ def test_the_record_of_a_small_package(package):
     assert record == json.loads(GOLDEN.read_bytes())
 
 
-# Files that are not what they should be
+# Damaged files
 
 
 @pytest.fixture
 def damaged(package, tmp_path):
-    """Copies of a package's files, and a way to change one."""
+    """Return copies of a package's files, and a function that changes one."""
     made = package("external")
     files = {name: Path(shutil.copy(path, tmp_path / name)) for name, path in made.files.items()}
 
@@ -532,7 +533,7 @@ def pte_of(files):
 
 
 def selection_of(path):
-    """A file of selected operators, without the names of packages or files."""
+    """Return the operators that a file selects, without names of packages or files."""
     found = yaml.safe_load(path.read_bytes())
     for operator in found["operators"].values():
         del operator["debug_info"]
@@ -565,7 +566,7 @@ def test_the_contract_of_several_packages_is_their_union(package, tmp_path):
     for path, contract in zip(paths, contracts.values(), strict=True):
         path.write_bytes(format_selection(contract))
     (tmp_path / "joined.yaml").write_bytes(format_selection(joined))
-    # Which also refuses files that it can't join.
+    # This tool also refuses files that it can't merge.
     arguments = ["--output-dir", str(tmp_path), "--model-file-list-path"]
     (tmp_path / "list").write_text("\n".join(map(str, paths)))
     gen_all_oplist.main([*arguments, f"@{tmp_path / 'list'}"])

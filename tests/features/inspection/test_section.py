@@ -1,4 +1,4 @@
-"""What is in a package, as its report shows it."""
+"""The contents of a package, as its report shows them."""
 
 import subprocess
 import sys
@@ -150,7 +150,7 @@ def test_without_contents_there_is_nothing_of_it():
 
 
 def test_reading_a_package_needs_no_torch(built):
-    """So that tools may ask what is in a package."""
+    """Tools can then list the contents of a package cheaply."""
     code = (
         "import sys; from pathlib import Path; "
         "from pipeline.features.inspection.contents import describe_contents; "

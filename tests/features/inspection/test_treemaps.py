@@ -1,4 +1,4 @@
-"""Pictures of the bytes of a package."""
+"""Treemaps of the bytes of a package."""
 
 from collections import Counter
 
@@ -30,7 +30,7 @@ CONTENTS = {
             "net.embedding.weight, tied.weight", 1000, "int8", ("decode", "encode"), "constants"
         ),
         tensor("net.0.fc.weight", 400),
-        tensor("net.1.fc.weight", 5000, where="delegate"),  # in the payload, in a form of its own
+        tensor("net.1.fc.weight", 5000, where="delegate"),  # in the payload, in another form
     ],
 }
 GROUPS = {

@@ -1,4 +1,4 @@
-"""How long methods take: what is measured, and that it is sane; never how long."""
+"""The latency of methods: what is measured and that it is plausible, never how large it is."""
 
 import json
 from pathlib import Path

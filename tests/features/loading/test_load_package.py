@@ -43,7 +43,7 @@ from tests.validate.test_package import InPlace
 
 
 class Nested(nn.Module):
-    """Nested arguments and outputs, keyword-only ones, values that the export fixes."""
+    """Nested arguments and outputs, keyword-only arguments, values that the export fixes."""
 
     def forward(self, x, states, *, scale, flag: bool = True, steps: int = 3):
         y = x * scale + states[0]["key"] if flag else x
@@ -76,7 +76,7 @@ class Single(nn.Module):
 
 
 def place(folder, methods, constants=None, name="model.pte", **config):
-    """A package and its manifest, as linking leaves them, in a folder."""
+    """Write a package and its manifest to a folder, as linking leaves them."""
     folder.mkdir(parents=True, exist_ok=True)
     signatures = {n: record_signature(program) for n, program in methods.items()}
     manager = lowered(methods, constants=constants, **config)
@@ -196,7 +196,7 @@ def test_all_mistakes_are_reported_together(package):
 
 
 def test_outputs_are_checked(package):
-    """As where a device computes something else than the package promises."""
+    """Catches a device that computes something else than the package declares."""
     package._session.run = lambda method, inputs: [torch.ones(4, dtype=torch.int32)]
     with pytest.raises(PipelineError, match=r"'single': output\[0\]: dtype int32, must be float32"):
         package.single(X)
@@ -298,7 +298,7 @@ def test_a_manifest_of_another_package_is_refused(tmp_path, placed):
 
 @pytest.fixture
 def split(tmp_path):
-    """A package with its weights in `first.ptd` and `second.ptd`, and its manifest."""
+    """Write a package with weights in `first.ptd` and `second.ptd`, and its manifest."""
     pte, ptds, _ = split_package()
     files = [Path(shutil.copy(each, tmp_path)) for each in (pte, *ptds)]
     facts = {
@@ -380,7 +380,7 @@ _VALUES = [
 @settings(max_examples=75, deadline=None)
 @given(data())
 def test_a_signature_of_a_stranger_is_read_or_told(signatures, data):
-    """It may come with the file, as metadata."""
+    """The signature may come with the file, as metadata."""
     written = {"s": copy.deepcopy(data.draw(sampled_from(signatures)))}
     node, key = written, "s"
     while isinstance(node[key], dict | list) and node[key] and data.draw(integers(0, 6)):
@@ -464,7 +464,7 @@ TAKEN = ("metadata", "methods", "name", "pass", "reset", "_run")
 
 @pytest.fixture(scope="module")
 def taken(tmp_path_factory):
-    """A package whose methods have names that its object in Python has too, or can't have."""
+    """A package with method names that clash with its Python object, or that Python forbids."""
     program = exported(Single(), torch.ones(3))
     return place(tmp_path_factory.mktemp("taken"), dict.fromkeys(TAKEN, program))
 

@@ -1,4 +1,4 @@
-"""Methods that share state, in a loaded package."""
+"""Methods that share state in a loaded package."""
 
 import copy
 import pickle
@@ -19,7 +19,7 @@ NAMES = ("prefill", "decode", "reads")
 
 
 def expected():
-    """What decode gives after prefill, of modules that share one state."""
+    """Return what decode gives after prefill, for modules that share their state."""
     state = State()
     with torch.no_grad():
         METHODS["prefill"](state)(X)
@@ -51,7 +51,7 @@ def test_a_device_that_cannot_share_state_is_named_in_a_warning():
     assert line.endswith("; device='interpreter' shares it")
     assert caught[0].filename == __file__
     loaded["prefill"](X)
-    assert torch.equal(loaded["decode"](X)[0], X * 3)  # without what prefill added
+    assert torch.equal(loaded["decode"](X)[0], X * 3)  # without prefill's contribution
 
 
 def test_without_an_interpreter_methods_that_share_state_do_not_load(monkeypatch):

@@ -1,4 +1,4 @@
-"""The interpreter computes what ExecuTorch's runtime computes, from the same bytes."""
+"""The interpreter computes the same as ExecuTorch's runtime, from the same bytes."""
 
 import dataclasses
 from functools import cache
@@ -52,7 +52,7 @@ class Rows(nn.Module):
 
 
 class Of(nn.Module):
-    """Sizes that are computed, views of them, slices."""
+    """Computed sizes, views with them, slices."""
 
     def __init__(self, function):
         super().__init__()
@@ -131,7 +131,7 @@ def case(name, delegated):
 
 
 def check_agree(files, method, calls, **tolerance):
-    """Both devices give the same, call after call."""
+    """Check that both devices give the same results, call after call."""
     sessions = [Session(files, device) for device in ("executorch", "interpreter")]
     for inputs in calls:
         expected, actual = (session.run(method, list(inputs)) for session in sessions)
@@ -144,7 +144,7 @@ def check_agree(files, method, calls, **tolerance):
                 assert one == other and type(one) is type(other)
 
 
-# Nothing of the branches is XNNPACK's.
+# XNNPACK takes nothing of the branches.
 BOTH = [(name, False) for name in CASES] + [(name, True) for name in CASES if name != "branches"]
 
 
@@ -279,7 +279,7 @@ def test_a_package_calls_no_operator_that_an_archive_may_not(name, overload):
 
 
 def test_what_is_run_is_the_file():
-    """A constant that is changed in the bytes changes the result."""
+    """Changing a constant in the bytes changes the result."""
     files, calls = case("images", False)
     before = Session(files, "interpreter").run("run", list(calls[0]))
     weight = CASES["images"][0].layers[0].weight.detach()
@@ -296,12 +296,12 @@ def test_the_text_of_a_plan():
     assert "aten::mul.out" in text and "move" in text
 
 
-# Python runtimes of delegates.
+# Python runtimes of delegates
 
 
 class Demo(DelegateRuntime):
-    """Adds, which is all that the partitions of the demo backend here do; their blob is text such
-    as `1version:0#op:demo::aten.add.default, numel:4, dtype:torch.float32<debug_handle>1#`."""
+    """Adds, since the demo backend's partitions here do nothing else; their blob is text such as
+    `1version:0#op:demo::aten.add.default, numel:4, dtype:torch.float32<debug_handle>1#`."""
 
     def __init__(self):
         self.alive = 0

@@ -1,4 +1,4 @@
-"""Where a method goes wrong is named exactly, whatever the cause."""
+"""The place where a method goes wrong is named exactly, whatever the cause."""
 
 import copy
 import dataclasses
@@ -96,7 +96,7 @@ def of_add_sub():
 
 
 def line_of(text):
-    """The place in this file, as culprits tell it."""
+    """Return the place of a text in this file, as error messages name it."""
     for number, line in enumerate(open(__file__), 1):  # noqa: SIM115
         if text in line and "line_of" not in line:
             return f"tests/features/locating/test_locate.py:{number}"
@@ -115,7 +115,7 @@ def with_byte(data, place, mask=0x10):
 
 
 def damaged_weight():
-    """`second.weight` of the portable package."""
+    """Return the portable package with a damaged `second.weight`."""
     file = opened(portable().pte)
     buffers = file.program.constant_buffer
     wanted = portable().sources["run"].state_dict["second.weight"].contiguous()
@@ -246,7 +246,7 @@ def test_a_runtime_in_python_that_subtracts_wrongly(monkeypatch):
 
 @cache
 def quantized():
-    """int8 with one scale for all of `first.weight`, in which one value is far greater."""
+    """Return an int8 method with one scale for `first.weight`, which has one far larger value."""
     net = Net()
     with torch.no_grad():
         net.first.weight[0, 0] = 200.0
@@ -271,7 +271,7 @@ def test_a_quantization_that_is_too_coarse():
 
 
 def test_a_quantized_method_that_stops_is_located():
-    """It has no outputs whose noise could be compared with that of the quantized program."""
+    """It has no outputs to compare with the noise of the quantized program."""
     file = opened(quantized().pte)
     plan = plan_of(file, "run")
     plan.values[plan.outputs[0]].val.sizes[0] = 3
@@ -281,7 +281,7 @@ def test_a_quantized_method_that_stops_is_located():
 
 
 def test_a_limit_on_noise_alone_is_one_that_is_looked_into(monkeypatch):
-    """Where `atol` is wide enough for the error, no line says that what is computed agrees."""
+    """With `atol` wide enough for the error, no message claims that the computation agrees."""
     monkeypatch.setitem(prims.KERNELS, "sigmoid.out", wrong_sigmoid)
     culprit = only(portable().located("run", [X], atol=1.0, min_sqnr=60.0))
     assert culprit["operator"] == "aten.sigmoid.default"
@@ -326,7 +326,7 @@ def test_every_method_that_failed_gets_a_look_or_the_reason_why_not(monkeypatch)
 
 @pytest.mark.slow
 def test_a_gelu_that_is_computed_by_another_formula_is_no_other_method():
-    """XNNPACK computes both as erf; their outputs are alike, and what departs is the operator."""
+    """XNNPACK computes both with erf. Their outputs are similar, and only the operator departs."""
 
     class Gelu(Net):
         def __init__(self, formula):
@@ -431,7 +431,7 @@ def test_values_that_are_no_tensors_are_compared_exactly():
 
 
 def test_a_kernel_of_the_runtime_that_computes_something_else(monkeypatch):
-    """The interpreter is right; what ExecuTorch's runtime is given computes another function."""
+    """The interpreter is right, while the runtime's kernel is replaced by another function."""
 
     def wrong(files):
         file = opened(files.contents())
@@ -451,7 +451,7 @@ _OPEN = bindings.Package
 
 
 def test_a_value_that_is_returned_for_forms_sake_is_no_culprit():
-    """`llama::update_cache` writes to its cache, and returns memory that nobody has written."""
+    """`llama::update_cache` writes to its cache, and returns uninitialized memory."""
     with torch.library._scoped_library("locate", "DEF") as library:
         library.define("update(Tensor x, Tensor(a!) cache) -> Tensor")
         graph = torch.fx.Graph()
@@ -514,7 +514,7 @@ class Read(Keep):
 
 @cache
 def sharing():
-    """Two methods with one state, which a package has them share."""
+    """Return two methods of a package that share one state."""
     state = Cache().requires_grad_(False)
     sources = {"keep": exported(Keep(state), V), "read": exported(Read(state), V)}
     return build(sources, emit_config={"memory_planning": {"share_mutable_buffers": True}})

@@ -1,6 +1,6 @@
-"""Results of `torch.cond` that later control flow overwrites: found in the plan, named, and mended.
+"""Results of `torch.cond` that later control flow overwrites: found in the plan, named and fixed.
 
-In each case, what is found is held to what ExecuTorch's runtime does.
+In each case, the finding is compared with what ExecuTorch's runtime does.
 """
 
 import json
@@ -47,7 +47,7 @@ class Returned(nn.Module):
 
 
 class Several(nn.Module):
-    """The second output alone is read after the other cond."""
+    """Only the second output is read after the other cond."""
 
     def forward(self, x):
         a, b = torch.cond(x.sum() > 0, lambda x: (x * 2, x * 3), lambda x: (x - 1, x - 2), (x,))
@@ -77,7 +77,7 @@ class BeforeScan(nn.Module):
 
 
 class ReadInLoop(nn.Module):
-    """The body of the loop reads the result, and overwrites it for the next pass."""
+    """The body of the loop reads the result, and overwrites it for the next iteration."""
 
     def forward(self, x):
         a = first(x).sum()
@@ -93,7 +93,7 @@ class Layers(nn.Module):
 
 
 class Chain(Layers):
-    """The second reads the first's result, and writes over it while it does."""
+    """The second cond reads the first one's result and overwrites it at the same time."""
 
     def forward(self, x):
         y = torch.cond(x.sum() > 0, lambda x: self.a(x), lambda x: x - 1.0, (x,))
@@ -101,7 +101,7 @@ class Chain(Layers):
 
 
 class Viewed(nn.Module):
-    """One cond alone: its result is where no view of it looks."""
+    """A single cond, whose result isn't where a view of it looks."""
 
     def forward(self, x):
         return first(x).view(-1) + 1
@@ -150,7 +150,7 @@ class ReadBefore(nn.Module):
 
 
 class ReadInBranches(nn.Module):
-    """Either branch reads the result, element by element, and writes over it in the other's way."""
+    """Each branch reads the result element by element and overwrites it for the other one."""
 
     def forward(self, x):
         y = first(x)
@@ -166,7 +166,7 @@ COPIED = [Copied, CopiedReturned, CopiedSeveral, CopiedInBranch, CopiedBeforeSca
 
 
 class Where(nn.Module):
-    """The remedy where there are partitioners."""
+    """The remedy if there are partitioners."""
 
     def forward(self, x):
         return first(x) + torch.where(x.sum() > 1, x + 5.0, x - 7.0)
@@ -180,7 +180,7 @@ def built(module, delegated=False, strict=False):
 
 
 def is_wrong(module, **options):
-    """Whether ExecuTorch's runtime gives something else than the source."""
+    """Return whether ExecuTorch's runtime gives another result than the source."""
     package = Package(PackageFiles("small.pte", built(module, **options).pte))
     for x in (X, X + 1, -X):
         expected = pytree.tree_leaves(module().eval()(x))
@@ -200,7 +200,7 @@ def warnings_of(module, **options):
 
 @pytest.mark.parametrize("module", in_tiers(LOST, [Returned, Used, Viewed], [InBranch]))
 def test_a_lost_result_is_warned_of_and_the_cond_is_the_culprit(module):
-    assert is_wrong(module)  # a new ExecuTorch may mend it
+    assert is_wrong(module)  # a new ExecuTorch may fix it
     (warning,) = warnings_of(module)
     assert warning["operator"] == "cond"
     assert "`.clone()` it" in warning["what"]
@@ -231,7 +231,7 @@ def test_a_copy_mends_it_and_nothing_is_said_of_what_is_right(module):
     "module", in_tiers([ReadBefore, Returned, Copied], [Returned], [ReadBefore])
 )
 def test_partitioners_move_what_reads_a_result_behind_the_next_cond(module):
-    """So a copy does not mend it there, and torch.where does."""
+    """A copy therefore doesn't fix it there, but torch.where does."""
     assert is_wrong(module, delegated=True)
     (warning,) = warnings_of(module, delegated=True)
     assert "in a method with partitioners" in warning["what"] and "torch.where" in warning["what"]
@@ -245,7 +245,7 @@ def test_where_mends_it_with_partitioners():
 
 @pytest.mark.slow
 def test_the_line_is_that_of_the_cond_in_its_branch():
-    """Which strict export writes into the program."""
+    """Strict export records that line in the program."""
     (warning,) = warnings_of(InBranch, strict=True)
     assert warning["line"].endswith(", in first")
 
@@ -269,7 +269,7 @@ def export_methods():
 
 @pytest.mark.slow
 def test_a_person_is_told_when_it_is_lowered_and_when_it_fails(tmp_path):
-    """Also where the compiled method comes from the store."""
+    """This also holds if the compiled method comes from the store."""
     config = {"methods": {"run": {"partitioners": []}}}
     bench = bench_for(tmp_path / "workspace", {"two": config})
     (bench.root / "models" / "small.py").write_text(MODEL)

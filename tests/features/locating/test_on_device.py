@@ -1,7 +1,7 @@
-"""Where a device departs from this machine is named by the instruction that departs by itself.
+"""A device's departure from this machine is traced to the instruction that departs by itself.
 
-The device is the interpreter, with one kernel that gives something else and no other difference; a
-real runner is in `tests/features/native/test_locating.py`.
+The device is the interpreter, whose only difference is one kernel with another result;
+`tests/features/native/test_locating.py` uses a real runner.
 """
 
 from functools import cache
@@ -34,7 +34,7 @@ from tests.support.located import build
 
 
 class Normed(nn.Module):
-    """`first` and `second` have the same operators; the kernel of a norm gives three values."""
+    """`first` and `second` have the same operators; a norm's kernel returns three values."""
 
     def __init__(self):
         super().__init__()
@@ -52,7 +52,7 @@ def built():
 
 
 class OddDevice:
-    """Runs calls, and gives `change(number of the call, value)` for the values of an operator."""
+    """Runs calls, and replaces the values of one operator by `change(call number, value)`."""
 
     device = "odd"
 

@@ -1,4 +1,4 @@
-"""What is left of a method that failed runs by one command, and tells when it is mended."""
+"""A failed method's files run with one command, which also tells when the bug is fixed."""
 
 import json
 

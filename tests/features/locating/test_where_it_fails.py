@@ -1,5 +1,4 @@
-"""A package that was built and then damaged on disk: validation says where, and leaves what shows
-it again."""
+"""A package damaged on disk after its build: validation says where, and leaves a reproduction."""
 
 import json
 from pathlib import Path
@@ -51,7 +50,7 @@ def file_of(workspace):
 
 
 def validated(workspace):
-    """The record of what lies on disk, whatever a build would put there again, and the error."""
+    """Validate the files on disk without rebuilding them; return the record and the error."""
     plan = Plan(workspace)
     files = {"pack.pte": digest.hash_file(file_of(workspace))}
     action = validate_action(ValidateInputs(plan.config("pack"), files, plan.methods("pack")))

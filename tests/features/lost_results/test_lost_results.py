@@ -1,4 +1,4 @@
-"""Which values of a plan lie in memory that is written before they are read."""
+"""Values of a plan whose memory is overwritten before they are read."""
 
 import pytest
 from executorch.exir import schema

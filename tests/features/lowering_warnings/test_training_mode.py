@@ -1,4 +1,4 @@
-"""What was exported in training mode is named before anything runs."""
+"""Modules exported in training mode are named before anything runs."""
 
 import torch
 from torch import nn

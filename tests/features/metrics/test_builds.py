@@ -1,4 +1,4 @@
-"""Metrics in builds: what agrees and fails, what departs and holds, what 97 samples can't tell."""
+"""Metrics in builds: failures that agree, passes that depart, and what 97 samples can't tell."""
 
 import json
 
@@ -27,7 +27,7 @@ def example_inputs(method):
     generator = torch.Generator().manual_seed(1)
     return [(torch.randn(1, 4, generator=generator),) for _ in range(2)]
 """
-# 62 of 97 labels are those of the model.
+# 62 of 97 labels are what the model predicts.
 TOP1 = """
 import torch
 from models.tiny import build
@@ -68,7 +68,7 @@ def write_configs(bench, configs):
 
 
 def count_scores(bench):
-    """Return how often a metric ran, on a package or on a source, as the store has it."""
+    """Return how often a metric ran, on a package or on a source, according to the store."""
     entries = (bench.store / "actions").rglob("*")
     texts = (path.read_text() for path in entries if path.is_file())
     return sum(json.loads(text)["key"].get("kind") == "metric" for text in texts)
@@ -120,7 +120,7 @@ def test_numbers_can_depart_where_the_metric_holds(built):
 
 
 def test_packages_of_a_model_share_the_scores_of_its_source(built):
-    # The source, and two packages; those of the same bytes share theirs.
+    # The source and two packages; packages with the same bytes share a score.
     assert count_scores(built) == 3
 
 

@@ -1,5 +1,5 @@
-"""A detector in int8, by its mean average precision: the numbers of one package agree, and it
-detects nothing any more; those of the other depart, and it detects as before."""
+"""An int8 detector judged by its mean average precision: one package agrees in its numbers but no
+longer detects anything; the other departs in its numbers but detects as before."""
 
 import json
 
@@ -9,8 +9,8 @@ from tests.support.bench import REPOSITORY, SAMPLES, Bench
 
 pytest.importorskip("faster_coco_eval")
 pytestmark = pytest.mark.slow
-# Squares of 128 of 512 pixels, which one convolution finds and places. With `joined`, boxes and
-# scores are one tensor, as many detectors return them: in int8 both get the scale of the boxes.
+# Squares of 128 in 512 pixels, which one convolution finds and locates. With `joined`, boxes and
+# scores are one tensor, as many detectors return them: int8 then gives both the scale of the boxes.
 MODEL = """
 import torch
 from torch import nn
@@ -61,7 +61,7 @@ def example_inputs(method):
 
 calibration_inputs = example_inputs
 """
-# What follows the guide's file: its data and the decoding are those of this detector.
+# Appended to the guide's file: the data and the decoding of this detector.
 METRIC = """
 from models.detector import draw
 
@@ -101,7 +101,7 @@ validate:
 
 
 def find_guide_file():
-    """Return the metric of the guide, which reads no files here."""
+    """Return the guide's metric, which reads no files here."""
     guide = (REPOSITORY / "docs" / "guides" / "measure-what-matters.md").read_text()
     return (
         guide.split("`metrics/map50.py`\n\n```python\n")[1]

@@ -1,4 +1,4 @@
-"""Confidence intervals of metrics: known values, and how often they hold the truth."""
+"""Confidence intervals of metrics: known values, and how often they contain the true value."""
 
 import random
 
@@ -13,7 +13,7 @@ def hits(right, number):
 
 
 def test_wilson_of_62_of_97():
-    # As published calculators give it: 0.5400 to 0.7278.
+    # Published calculators give 0.5400 to 0.7278.
     low, high = find_interval(62 / 97, hits(62, 97), [])
     assert (round(low, 4), round(high, 4)) == (0.5400, 0.7278)
 
@@ -24,7 +24,7 @@ def test_all_right_is_no_certainty():
 
 
 def test_bonett_price_of_paired_answers():
-    # Of 100 samples the package loses 10 and wins 2.
+    # Of 100 samples, the package loses 10 and gains 2.
     source = [1.0] * 80 + [0.0] * 20
     package = [1.0] * 70 + [0.0] * 10 + [1.0] * 2 + [0.0] * 18
     low, high = find_drop_interval(source, package, [], [])
@@ -40,7 +40,7 @@ def test_the_same_answers_are_no_proof_on_few_samples():
 
 
 def test_shares_that_do_not_vary_are_no_certainty():
-    # Each sample is a batch of which all answers are right.
+    # Each sample is a batch whose answers are all right.
     low, high = find_drop_interval([0.5] * 30, [0.5] * 30, [], [])
     assert high == -low == pytest.approx(0.0866, abs=1e-4)
     low, high = find_interval(0.75, [0.75] * 30, [])

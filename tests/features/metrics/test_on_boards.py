@@ -1,4 +1,4 @@
-"""A metric on a board: a real sshd on loopback, whose shell is this machine's."""
+"""A metric on a board: a real sshd on loopback with this machine's shell."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def test_a_metric_runs_on_a_board_and_lets_go_of_it(server, tmp_path):
     assert (row["device"], row["verdict"], row["value"], row["drop"]) == ("pi5", "passed", 1, 0)
     assert (server.folder / "holder").read_text() == ""  # the board is free again
     server.stop()
-    assert bench.doit("tiny", PATH=path) == 0, bench.output  # kept, so the board is not asked
+    assert bench.doit("tiny", PATH=path) == 0, bench.output  # cached, so the board isn't asked
     bench.edit("right.txt", "97", "96")
     assert bench.doit("tiny", PATH=path) == 1
-    assert "metric top1: pi5: " in bench.output  # and the line says what ssh said
+    assert "metric top1: pi5: " in bench.output  # and the line quotes ssh

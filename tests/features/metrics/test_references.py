@@ -1,4 +1,4 @@
-"""The source of a metric is PyTorch's own module where the exporter names it."""
+"""The source of a metric is the PyTorch module itself if the exporter names it."""
 
 import json
 
@@ -7,7 +7,7 @@ import pytest
 from tests.support.bench import SAMPLES, Bench
 
 pytestmark = pytest.mark.slow
-# The module adds up its inputs, as the export does, and 1 to those above 2.
+# The module sums its inputs, as the export does, and adds 1 to sums above 2.
 MODEL = """
 import torch
 from torch import nn
@@ -90,7 +90,7 @@ def bench(tmp_path_factory):
 
 def test_the_module_is_run_from_its_initial_state_for_each_sample(bench):
     row = read_row(bench)
-    # The export is right for all samples, the module for those up to 2.
+    # The export is right on all samples, the module on those up to 2.
     assert (row["against"], row["source"], row["value"]) == ("PyTorch", 0.75, 1), bench.output
     page = bench.bytes_of("counter", "report.md").decode()
     assert "0.75 (PyTorch)" in page

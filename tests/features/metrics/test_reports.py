@@ -1,4 +1,4 @@
-"""Limits of metrics in reports: cases of JUnit, and rows of what failed."""
+"""Metric limits in reports: JUnit cases, and rows for the ones that failed."""
 
 from junitparser import Failure, JUnitXml, Skipped
 
@@ -47,7 +47,7 @@ def test_each_limit_of_a_metric_is_a_case():
     )
     (skipped,) = cases["seq2seq.pte.decode", "metric quality.wer max_rise"].result
     assert isinstance(skipped, Skipped) and skipped.message == "not judged: few"
-    assert not cases["seq2seq.pte", "package"].result  # it is said once
+    assert not cases["seq2seq.pte", "package"].result  # reported only once
     assert "| decode | partition_configs/asr.yaml:9 |" in page.replace("`", "")
 
 

@@ -1,4 +1,4 @@
-"""Metric files run in a process of their own, and each mistake in one is a line."""
+"""Metric files run in a separate process, and each mistake in one is a one-line error."""
 
 from functools import partial
 
@@ -25,7 +25,7 @@ def double(method, args, kwargs):
 
 
 def run(folder, text, samples=40, method="f", timeout=20.0, reset=None, budget=None):
-    """Score a metric file of this text on a method that doubles its argument."""
+    """Score a metric file with this text, on a method that doubles its argument."""
     path = folder / "metrics" / "m.py"
     path.parent.mkdir(exist_ok=True)
     path.write_text(text)

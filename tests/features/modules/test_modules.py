@@ -1,4 +1,4 @@
-"""The modules of methods, and what runs their operators."""
+"""The modules of methods, and what runs the operators of each."""
 
 import copy
 import json
@@ -108,7 +108,7 @@ def test_a_page_of_200_methods_is_bounded():
 
 
 def test_every_call_of_a_real_package_is_in_a_module_with_what_runs_it(built):
-    """Of a method with a delegate, and of one with portable kernels alone."""
+    """Covers a method with a delegate and one with portable kernels only."""
     report = json.loads(built.bytes_of("pair", "report.json"))
     calls = {each["method"]: each["modules"] for each in report["methods"] if "modules" in each}
     assert {each["runs_on"] for each in calls["decode"]} <= {"XnnpackBackend", "folded"}

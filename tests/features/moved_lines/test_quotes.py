@@ -1,4 +1,4 @@
-"""Lines that move change no program: nothing is measured again, and lines are quoted anew."""
+"""Moved lines change no program: nothing is measured again, and the lines are quoted anew."""
 
 import json
 import linecache
@@ -29,7 +29,7 @@ atexit.register(lambda: print("torch" in sys.modules))
 
 
 def _stages(bench):
-    """Return the names of all that the last run did."""
+    """Return the names of all stages in the last run."""
     timeline = json.loads((bench.root / "build/timeline.json").read_text())
     return {event["name"] for event in timeline["traceEvents"]}
 
@@ -56,7 +56,7 @@ def test_moved_lines_measure_nothing_again(built):
 
 
 def test_other_gates_are_judged_without_torch(built):
-    """So is a config whose lines moved, and a baseline that was accepted."""
+    """So are a config with moved lines and a newly accepted baseline."""
     config = built.root / "partition_configs/pair.yaml"
     config.write_text(f"# Moved.\n{config.read_text()}validate: {{gates: {{max_size: 1MB}}}}\n")
     with open(built.root / "dodo.py", "a") as dodo:
@@ -76,7 +76,7 @@ def test_other_gates_are_judged_without_torch(built):
 
 @pytest.fixture
 def quoting(tmp_path):
-    """A function that saves a model of this text, and returns what quotes its lines."""
+    """Return a function that saves a model with this text, and returns what quotes its lines."""
     (tmp_path / "models").mkdir()
 
     def save(text):
@@ -109,7 +109,7 @@ def test_lines_of_another_archive_of_the_same_program(quoting):
 
 
 def test_what_cannot_be_quoted_anew_is_measured_again(quoting):
-    """A line that became two, and one that no node is known to come from."""
+    """Covers a line split in two, and one that no known node comes from."""
     save, workspace = quoting
     inputs = save(MODEL.replace("+\n                torch", "+ torch"))
     line = "return (torch.sin(x) + torch.cos(x))  # net.py:5, in Net.forward"

@@ -1,5 +1,5 @@
 """Boards for tests: a real sshd on loopback, and a stand-in for adb's server that the real `adb`
-talks to. Both run commands as the user who runs the tests."""
+connects to. Both run commands as the user who runs the tests."""
 
 import getpass
 import os
@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 _SERVER = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
-# Plays an aarch64 board: its kernel says so, and QEMU starts the runner.
+# Acts as an aarch64 board: its kernel claims to be one, and QEMU starts the runner.
 _EMULATED = """#!/bin/sh
 PATH={folder}:$PATH
 command=$(printf '%s' "$SSH_ORIGINAL_COMMAND" | sed 's|\\./runner-|{emulator} ./runner-|')
@@ -25,16 +25,16 @@ eval "$command"
 _UNAME = "#!/bin/sh\necho {machine}\n"
 
 
-_VERSION = b"0029"  # of adb's protocol, 1.0.41; another client would start a server of its own
+_VERSION = b"0029"  # of adb's protocol, 1.0.41; another client would start a new server
 _STDIN, _STDOUT, _STDERR, _EXIT, _CLOSE_STDIN = range(5)  # packets of the protocol shell_v2
 _HEAD = struct.Struct("<BI")
 
 
 class SshServer:
-    """An sshd on a free port of loopback, with keys of its own.
+    """An sshd on a free loopback port, with temporary keys.
 
     Attributes:
-        port: where it listens.
+        port: the port that it listens on.
         folder: the cache folder of the board.
     """
 
@@ -84,7 +84,7 @@ class SshServer:
         pytest.skip(f"sshd does not start: {(self.files / 'log').read_text()[-300:]}")
 
     def make_client(self, folder, key="client"):
-        """Put an `ssh` into a folder that goes by the server's keys, not by the user's files."""
+        """Write an `ssh` to a folder that uses the server's keys and not the user's files."""
         lines = [
             f"IdentityFile {self.files / key}",
             "IdentitiesOnly yes",
@@ -98,7 +98,7 @@ class SshServer:
         write_program(folder / "ssh", text)
 
     def drop_connections(self):
-        """End the processes that serve connections, as a board that loses its power does."""
+        """End the processes that serve connections, as if the board lost power."""
         numbers = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
         for number in numbers.split():
             with suppress(ProcessLookupError):
@@ -113,10 +113,10 @@ class SshServer:
 
 
 class AdbServer(socketserver.ThreadingTCPServer):
-    """Answers as adb's server with one device, whose shell is that of this machine.
+    """A stand-in for adb's server with one device, whose shell is this machine's.
 
     Attributes:
-        serial: of the device.
+        serial: the serial number of the device.
         shells: the processes of its shells.
     """
 
@@ -132,11 +132,11 @@ class AdbServer(socketserver.ThreadingTCPServer):
 
     @property
     def socket_name(self):
-        """What ADB_SERVER_SOCKET has to be."""
+        """Return the value for ADB_SERVER_SOCKET."""
         return f"tcp:127.0.0.1:{self.server_address[1]}"
 
     def unplug(self):
-        """End all shells and connections; the device is there no more."""
+        """End all shells and connections, and remove the device."""
         self.serial = ""
         for shell in self.shells:
             shell.stdin.close()
@@ -232,7 +232,7 @@ class _AdbRequest(socketserver.BaseRequestHandler):
 
 
 def make_aarch64(folder):
-    """Return the forced command of a board whose programs run under QEMU."""
+    """Return the forced command of a board that runs its programs under QEMU."""
     emulator = shutil.which("qemu-aarch64-static")
     text = _EMULATED.format(
         folder=folder, emulator=f"{emulator} -cpu cortex-a72 -L /usr/aarch64-linux-gnu"

@@ -1,4 +1,4 @@
-"""Boards that ssh and adb reach, and what can go wrong: a real sshd on loopback with the real
+"""Boards reached by ssh and adb, and what can go wrong: a real sshd on loopback with the real
 client, and the real `adb` with a stand-in for its server."""
 
 import os
@@ -23,7 +23,7 @@ from tests.features.native.boards import AdbServer, SshServer, make_aarch64, wri
 
 pytestmark = pytest.mark.slow
 
-# Answers as a runner that opens a package in 0 ns, and then no more.
+# Answers like a runner that opens a package in 0 ns, then hangs.
 _HANGING = """#!/bin/sh
 [ $# = 0 ] && { echo 'usage: hanging'; exit 2; }
 printf '\\002\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0'
@@ -39,7 +39,7 @@ FILES = PackageFiles("some.pte", b"program", (b"data",))
 
 @pytest.fixture
 def serve(tmp_path, monkeypatch):
-    """Start an sshd, and put a client on the PATH that knows its keys."""
+    """Start an sshd, and put a client that has its keys on the PATH."""
     servers = []
 
     def start(command="", key="client"):
@@ -59,25 +59,25 @@ def open_board(server, wait_seconds=1, cache_size=10**8):
 
 
 def install_runner(board, folder, text=_HANGING):
-    """Install a stand-in, which becomes a program that stands next to it."""
+    """Install a stand-in for the runner, along with the program next to it that it executes."""
     write_program(folder / "pte_runner", text)
     shutil.copy(shutil.which("sleep"), folder / "sleeper")
     board.install_runner(folder / "pte_runner", [folder / "sleeper"])
 
 
 def is_running(words):
-    """Tell whether a process has these words in its command line."""
+    """Return whether a process has these words in its command line."""
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             if words in path.read_bytes().replace(b"\0", b" ").decode():
                 return True
         except OSError:
-            continue  # it ended
+            continue  # the process has ended
     return False
 
 
 def wait_for(words, running):
-    """Wait until there is a process with these words, or none."""
+    """Wait until a process with these words exists, or none does."""
     for _ in range(200):
         if is_running(words) == running:
             return
@@ -87,7 +87,7 @@ def wait_for(words, running):
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 def test_a_package_runs_on_a_board(machine, serve, tmp_path):
-    """The board for aarch64 has programs that QEMU runs."""
+    """QEMU runs the programs of the aarch64 board."""
     names = {"x86_64": "native", "aarch64": "qemu:cortex-a72"}
     problem = find_setup(names[machine], tmp_path).problem
     if problem:
@@ -115,7 +115,7 @@ def test_a_connection_that_is_lost(serve, tmp_path):
     board = open_board(server)
     install_runner(board, tmp_path)
     process = RunnerProcess([], FILES, 30, board)
-    wait_for("/sleeper 47", True)  # before that it is a shell, which no one there takes for ours
+    wait_for("/sleeper 47", True)  # until then it is a shell, which isn't taken for ours
     started = time.monotonic()
     server.drop_connections()
     with pytest.raises(DeviceError, match=r"does not load: .*(lost|closed|broken|reset)"):
@@ -155,7 +155,7 @@ def test_a_runner_that_crashes_is_no_lost_connection(serve, tmp_path):
 
 
 def make_bare_shell(folder):
-    """Make a forced command whose shell has few programs."""
+    """Return a forced command whose shell has few programs."""
     (folder / "few").mkdir()
     for name in ("sh", "mkdir", "timeout"):
         (folder / "few" / name).symlink_to(shutil.which(name))
@@ -219,7 +219,7 @@ def test_the_cache_is_bounded_and_files_are_sent_once(serve, tmp_path):
     names = {path.name for path in server.folder.glob("data-*")}
     assert len(names) == 2
     board = open_board(server, cache_size=100_000)
-    first = board.place(packages[0])  # used again, so the other one goes
+    first = board.place(packages[0])  # used again, so the other one is evicted
     (server.folder / first).write_bytes(b"damaged")
     board.close()
     board = open_board(server, cache_size=100_000)
@@ -233,7 +233,7 @@ def test_the_cache_is_bounded_and_files_are_sent_once(serve, tmp_path):
 
 
 def test_a_full_disk(serve, tmp_path):
-    """A limit of the shell on the size of files stands for it."""
+    """The shell's limit on file sizes stands in for it."""
     write_program(tmp_path / "small", '#!/bin/sh\nulimit -f 64\neval "$SSH_ORIGINAL_COMMAND"\n')
     server = serve(str(tmp_path / "small"))
     (tmp_path / "large.pte").write_bytes(bytes(200_000))
@@ -245,7 +245,7 @@ def test_a_full_disk(serve, tmp_path):
 
 
 def test_programs_of_another_processor(serve, tmp_path):
-    """As where a kernel for aarch64 runs a system of 32 bits."""
+    """Like a 32-bit system on an aarch64 kernel."""
     header = b"\x7fELF\x02\x01\x01".ljust(16, b"\0") + struct.pack("<HHI", 2, 0xB7, 1)
     (tmp_path / "pte_runner").write_bytes(header.ljust(4096, b"\0"))
     board = open_board(serve())
@@ -271,7 +271,7 @@ def open_phone(folder, serial="R5CT10"):
 
 
 def test_a_package_runs_on_a_phone(phone, tmp_path):
-    """The runner that its setting names is that of this machine, which the stand-in runs."""
+    """Its setting names this machine's runner, which the stand-in runs."""
     setup = find_setup("native", tmp_path)
     if setup.problem:
         pytest.skip(setup.problem)

@@ -103,7 +103,7 @@ def test_the_gates_that_take_a_limit_for_each_device():
 
 @pytest.fixture
 def plan_for_target(plan_of, tmp_path):
-    """A plan of a package whose config names devices and a target, with `targets/pi.yaml`."""
+    """Return a plan of a package with devices and a target in its config, and `targets/pi.yaml`."""
 
     def make(target, named="[]", name="pi"):
         plan_of("[]")
@@ -136,7 +136,7 @@ def test_a_package_is_validated_on_the_devices_of_its_target(plan_for_target):
     "target", ["backends: [xnnpack]\n", "devices: []\n", "devices: 3\n", "- 1\n"]
 )
 def test_a_target_without_devices_changes_no_key(plan_for_target, target, monkeypatch):
-    """Nor is the machine asked for devices: entry points of each package took 40 ms of a no-op."""
+    """No query for devices either: the entry points of each package took 40 ms of a no-op."""
     plan = plan_for_target(target)
     planning = NativePlanning(plan)
     monkeypatch.setattr(planning, "_plugins", None)
@@ -147,7 +147,7 @@ def test_a_target_without_devices_changes_no_key(plan_for_target, target, monkey
 
 
 def test_mistakes_in_the_devices_of_a_target(plan_for_target):
-    """An address is none of its names: only settings say what a build connects to."""
+    """A target can't name an address: only settings say where a build connects to."""
     [unknown] = plan_for_target("devices: [nativ]\n").problems("one")
     assert unknown.path == "target" and "one.yaml:4" in str(unknown)
     assert "targets/pi.yaml: devices: no device 'nativ'; did you mean 'native'?" in str(unknown)
@@ -223,7 +223,7 @@ def make_call(step, size, sequence="example 0"):
 
 
 def test_a_sequence_is_cut_where_there_is_no_more_room(monkeypatch):
-    """What follows a call that is not kept would go on from another state."""
+    """Calls after a call that isn't kept would continue from another state."""
     monkeypatch.setattr("pipeline.features.native.calls._MOST_BYTES", 100)
     log = CallLog()
     first, second = make_call(1, 60), make_call(2, 60)

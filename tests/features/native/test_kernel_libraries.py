@@ -1,6 +1,6 @@
-"""Kernels that the C++ SDK lacks: the libraries that a runner loads, and what it says without.
+"""Kernels that the C++ SDK lacks: the libraries that a runner loads, and its messages without them.
 
-The slow tests need the SDK of ExecuTorch 1.5's wheel with PyTorch next to it, as `test_runner.py`.
+The slow tests need the SDK of ExecuTorch 1.5's wheel next to PyTorch, like `test_runner.py`.
 """
 
 from pathlib import Path
@@ -39,7 +39,7 @@ def write_library(path, *operators, machine=62):
 
 @pytest.fixture
 def setup(tmp_path):
-    """A stand-in for an SDK with its library for language models, and a runner built on it."""
+    """Make a stand-in for an SDK with its language-model library, and a runner built with it."""
     setup = Setup("native")
     setup.sdk = tmp_path / "wheel" / "executorch"
     folder = setup.sdk / "extension" / "llm" / "custom_ops"
@@ -101,7 +101,7 @@ def test_libraries_of_a_setting_are_those_of_a_processor(tmp_path, monkeypatch):
 
 
 class Cache(torch.nn.Module):
-    """Writes its input to a cache, and attends over that."""
+    """Writes its input to a cache, and attends over the cache."""
 
     def __init__(self):
         super().__init__()
@@ -142,7 +142,7 @@ def run_step(device, files):
 
 @pytest.mark.slow
 def test_a_language_models_kernels_run_on_the_runner(files, device):
-    """What they give is what PyTorch gives; memory is without PyTorch's libraries."""
+    """They give what PyTorch gives; the memory figure excludes PyTorch's libraries."""
     outcome = run_step(device, files)
     assert (outcome.faults, outcome.lacks, outcome.calls) == ([], "", 1)
     assert 0 < outcome.memory["at_start"] <= outcome.memory["peak"] < 30_000_000
@@ -161,7 +161,7 @@ def test_a_method_whose_kernels_can_not_be_loaded_is_not_run(files, device, tmp_
 
 @pytest.mark.slow
 def test_a_runner_that_the_user_named_is_the_apps_runtime(files, device):
-    """What it lacks fails the package."""
+    """If that runtime lacks a kernel, the package fails."""
     device.setup.kernels = []
     device.setup.runner = Path(device._command[-1])
     outcome = run_step(device, files)

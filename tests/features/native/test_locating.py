@@ -1,5 +1,5 @@
-"""What one device alone computes otherwise is found and named: the device is a real runner, into
-which a fault was loaded that no other device has.
+"""A fault of one device is found and named: the device is a real runner with a library loaded into
+it that no other device has.
 
 It needs what `test_runner` needs.
 """
@@ -104,7 +104,7 @@ def find_ready_setup(device):
 
 
 def build_fault(setup, folder, every=1):
-    """Build the fault for a device's runner; return the library to load into it."""
+    """Build the fault for a device's runner; return the library to load into the runner."""
     folder.mkdir(exist_ok=True)
     library = folder / "fault.so"
     sdk = setup.sdk
@@ -119,14 +119,14 @@ def build_fault(setup, folder, every=1):
 
 
 def write_faulty_runner(setup, folder, every=1):
-    """Write a runner `runner` that loads the fault."""
+    """Write a program `runner` that loads the fault into the runner."""
     fault = build_fault(setup, folder, every)
     [program] = find_command(setup)
     write_program(folder / "runner", f'#!/bin/sh\nLD_PRELOAD={fault} exec {program} "$@"\n')
 
 
 def validate(workspace):
-    """Return the records of methods by name, and the error."""
+    """Return the records of methods, keyed by name, and the error."""
     plan = Plan(workspace)
     files = {"pack.pte": digest.hash_file(workspace.package("pack") / "pack.pte")}
     action = validate_action(ValidateInputs(plan.config("pack"), files, plan.methods("pack")))
@@ -140,8 +140,8 @@ def validate(workspace):
 
 
 def test_a_fault_that_few_runs_show_is_found(workspace, tmp_path, monkeypatch):
-    """The calls of the validation come before the 45th call of the kernel; repeated ones reach it,
-    and so do those that look for where it is."""
+    """The validation's calls end before the 45th call of the kernel. Repeated calls reach it, and
+    so do the calls that search for its place."""
     write_faulty_runner(find_ready_setup("native"), tmp_path, every=45)
     monkeypatch.setenv("PTE_PIPELINE_NATIVE_RUNNER", str(tmp_path / "runner"))
     monkeypatch.chdir(workspace.root)
@@ -195,7 +195,7 @@ def board(workspace, tmp_path, monkeypatch):
 
 @pytest.mark.release
 def test_a_fault_of_a_board_is_found_and_the_board_let_go(workspace, board, tmp_path, monkeypatch):
-    """The runner that is sent there, which `native_runner` names, loads the fault."""
+    """`native_runner` names the runner that is sent there, and it loads the fault."""
     write_faulty_runner(find_ready_setup("native"), tmp_path)
     monkeypatch.setenv("PTE_PIPELINE_NATIVE_RUNNER", str(tmp_path / "runner"))
     monkeypatch.chdir(workspace.root)
@@ -213,7 +213,7 @@ def test_a_fault_of_a_board_is_found_and_the_board_let_go(workspace, board, tmp_
 
 @pytest.mark.release
 def test_the_emulator_that_is_wrong_about_sme_is_found():
-    """QEMU 7.2 computes XNNPACK's int8 kernels of SME otherwise than a processor."""
+    """QEMU 7.2 computes XNNPACK's int8 SME kernels differently from a processor."""
     setup = find_ready_setup("qemu:max")
     version = subprocess.run([setup.emulator[0], "--version"], capture_output=True, text=True)
     if " 7.2." not in version.stdout:

@@ -1,4 +1,4 @@
-"""A runner that ends, hangs or speaks otherwise is one error; stand-ins do so on purpose."""
+"""A runner that ends, hangs or garbles its answers is one error; stand-ins do so on purpose."""
 
 import textwrap
 
@@ -41,7 +41,7 @@ def test_a_runner_that_is_not_there(tmp_path):
 
 
 def test_files_in_memory_are_given_as_files(tmp_path):
-    """The stand-in opens the package in 0 ns, and keeps what it was given."""
+    """The stand-in opens the package in 0 ns, and keeps the files that it got."""
     script = f"""
     cat "$1" "$2" > {tmp_path}/kept
     printf '\\002\\0\\0\\0' # the version

@@ -1,4 +1,4 @@
-"""What recorded events come to: rows, shares, and a trace; and which device is meant."""
+"""Profiles from recorded events: rows, shares and a trace; and the choice of the device."""
 
 import json
 from pathlib import Path
@@ -38,7 +38,7 @@ INSTRUCTIONS = {
 
 
 def record(start, slower=0):
-    """One execution of 1,000 ns, as a runner records it: what ends first comes first."""
+    """Return one execution of 1,000 ns as a runner records it: the first to end comes first."""
     return [
         TimedEvent("add.out", KERNEL, 0, start + 110, start + 190),
         TimedEvent("OPERATOR_CALL", OPERATOR, 0, start + 100, start + 200),
@@ -87,7 +87,7 @@ def test_the_table_has_the_longest_rows():
 
 
 def test_a_profile_stays_while_the_files_are_the_same(built):
-    """What a validation wrote anew has it again after the run."""
+    """After the run, files that a validation rewrote have it again."""
     workspace = open_workspace(built.root)
     record = describe_profile("native", 3, 0.001, make_rows(RUNS, INSTRUCTIONS))
     assert keep_profile(workspace, "pair", "encode", record)
@@ -104,14 +104,15 @@ def test_a_profile_stays_while_the_files_are_the_same(built):
     assert "GEMM #1" in built.bytes_of("pair", "report.html").decode()
     path.write_text(json.dumps(anew))
     kept = json.loads((folder / "encode.profile.json").read_text())
-    kept["files"]["pair.pte"] = "0" * 64  # as a link leaves it that changes the package
+    kept["files"]["pair.pte"] = "0" * 64  # as after a link that changes the package
     (folder / "encode.profile.json").write_text(json.dumps(kept))
     restore_profiles(workspace, validated, {})
     assert "profiles" not in read_report(workspace, "pair")
 
 
 def test_a_report_has_the_latest_profile_of_a_method(built):
-    """It is rendered at once, and no edit for the next run; none is shown of other bytes."""
+    """It is rendered at once, and doesn't count as an edit to the next run; a profile of other
+    bytes isn't shown."""
     workspace = open_workspace(built.root)
     for device in ("native", "qemu:max"):
         record = describe_profile(device, 3, 0.001, make_rows(RUNS, INSTRUCTIONS))
@@ -140,7 +141,7 @@ def test_a_trace_nests_what_lies_in_a_call():
     assert len(events) == 21 and {*tracks} == {1}
     assert events[0]["name"] == "Method::execute" and events[0]["ts"] == 0
     open_until = []
-    for event in events:  # none ends after what it begins in
+    for event in events:  # none ends after its enclosing event
         while open_until and open_until[-1] <= event["ts"]:
             open_until.pop()
         end = event["ts"] + event["dur"]

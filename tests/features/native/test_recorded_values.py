@@ -1,4 +1,4 @@
-"""What a runner recorded is read instruction by instruction, in each execution."""
+"""A runner's recorded values are read instruction by instruction, for each execution."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ def recorded(instruction, sizes, strides, offset):
 
 @pytest.fixture
 def read(monkeypatch):
-    """Read what these events of each run, and `CONTENT`, come to."""
+    """Return a function that reads these events of each run, with the values in `CONTENT`."""
     monkeypatch.setattr("pipeline.features.native.recorded_values.read_events", list)
     return lambda *runs: read_executions(runs, CONTENT)
 

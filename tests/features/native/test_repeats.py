@@ -1,4 +1,4 @@
-"""Outputs that differ from run to run are counted, and fail where they break their limits."""
+"""Outputs that differ from run to run are counted, and fail if they exceed their limits."""
 
 import pytest
 
@@ -10,9 +10,9 @@ from tests.features.native.test_verdicts import FILES, Drifter, keep
 
 
 def repeat(errors, count, budget=None, steps=(0,)):
-    """The outcome of a judged call and of repeated ones, wrong by these errors; what was left out.
+    """Return the outcome of a judged call and its repetitions with these errors, and the omissions.
 
-    The device adds up what it gives, so each call is made on a method that was just loaded.
+    The device accumulates its results, so each call is made on a freshly loaded method.
     """
     device = Drifter(0.0, *errors)
     device.call = lambda loaded, values: Drifter.call(device, device.load(FILES, ""), values)

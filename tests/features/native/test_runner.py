@@ -1,7 +1,7 @@
-"""Packages on the real runner, which is built here: what it gives is what the bindings give.
+"""Packages on the real runner, built here, give what the bindings give.
 
-It needs the C++ SDK of a wheel of ExecuTorch 1.5 or later, in this environment or where
-PTE_PIPELINE_NATIVE_SDK says, and for emulated processors that of aarch64.
+This needs the C++ SDK of a wheel of ExecuTorch 1.5 or later, in this environment or at
+PTE_PIPELINE_NATIVE_SDK, and for emulated processors the aarch64 SDK.
 """
 
 import json
@@ -121,7 +121,7 @@ def test_an_operator_that_refuses_its_inputs_is_named(device, files):
 
 
 def test_methods_share_state_on_the_real_runtime():
-    """`count` and `again` have a buffer of one name, which the package shares."""
+    """`count` and `again` have a buffer of the same name, which the package shares."""
     device = open_device("native")
     programs = {name: exported(Counter(), torch.ones(3)) for name in ("count", "again")}
     planning = MemoryPlanningPass(share_mutable_buffers=True)
@@ -183,7 +183,7 @@ def test_a_spent_budget_leaves_calls_out_that_are_only_timed(device, files, seco
 
 
 def test_an_inspector_reads_what_the_runner_records(files, tmp_path):
-    """Times of the delegate and of the operators within it, and the values of the former."""
+    """These are times of the delegate and of the operators inside it, and the delegate's values."""
     device = open_device("native")
     methods = device.load_traced(files, ["encode"], VALUES)
     outputs, times, _ = methods.call("encode", (torch.ones(4, 4),), 5, warm_up=2)
@@ -215,7 +215,7 @@ def test_peak_memory_is_that_of_proc(files):
 
 @pytest.fixture(scope="module")
 def sanitized():
-    """The command of a runner that stops at memory errors of its own."""
+    """Return the command of a runner that stops at memory errors of its own code."""
     if not MUTATIONS:
         pytest.skip("RUNNER_MUTATIONS is not set")
     open_device("native")
@@ -223,7 +223,7 @@ def sanitized():
 
 
 def mutate(content, seed):
-    """Change some bytes of a file, most of them in its flatbuffer, or cut it."""
+    """Change some bytes of a file, most of them in its flatbuffer, or truncate it."""
     chosen = random.Random(seed)
     damaged = bytearray(content)
     if seed % 10 == 0:
@@ -235,8 +235,7 @@ def mutate(content, seed):
 
 
 def find_culprits(folder):
-    """The place of each memory error that the sanitizer reported: the first frame that is none of
-    its own."""
+    """Return the place of each reported memory error: the first frame outside the sanitizer."""
     culprits = []
     for report in folder.glob("report.*"):
         frames = re.findall(r"^ +#\d+ \w+ (.*)", report.read_text(errors="replace"), re.MULTILINE)
@@ -246,7 +245,7 @@ def find_culprits(folder):
 
 
 def test_damaged_files_cause_no_memory_error_of_the_runner(sanitized, tmp_path, monkeypatch):
-    """The runtime may refuse them, or end the process; RUNNER_MUTATIONS says how many are tried."""
+    """The runtime may refuse a file or end the process; RUNNER_MUTATIONS sets the attempts."""
     monkeypatch.setenv("ASAN_OPTIONS", f"log_path={tmp_path}/report")
     programs = {"encode": exported(Encoder(), torch.ones(4, 4))}
     made = lowered(programs, external_constants=True)
@@ -274,7 +273,7 @@ def test_damaged_files_cause_no_memory_error_of_the_runner(sanitized, tmp_path, 
 
 
 def test_a_validation_on_devices(bench):
-    """Verdicts, figures and memory by device are in the report; methods share state on them."""
+    """The report has verdicts, figures and memory by device; methods share state on devices."""
     open_device("native")
     made = bench("stateful")
     config = made.root / "partition_configs" / "shared.yaml"
@@ -293,7 +292,7 @@ def test_a_validation_on_devices(bench):
 
 
 def test_a_profile_of_a_method_that_needs_state_from_others(bench):
-    """Its rows are the package's instructions, and an Inspector reads what is written."""
+    """Its rows are the package's instructions, and an Inspector can read the written file."""
     open_device("native")
     made = bench("stateful")
     assert made.doit("lower:shared") == 0, made.output
@@ -314,7 +313,7 @@ def test_a_profile_of_a_method_that_needs_state_from_others(bench):
     dump, trace = (made.root / path for path in written.removeprefix("written: ").split(", "))
     [block] = Inspector(etdump_path=str(dump)).event_blocks
     [whole] = [event for event in block.events if event.name == "Method::execute"]
-    assert len(whole.perf_data.raw) == 4  # those of the method alone, and not of its sequence
+    assert len(whole.perf_data.raw) == 4  # only the method's, not its sequence's
     events = json.loads(trace.read_text())["traceEvents"]
     assert sum(event["name"] == "Method::execute" for event in events) == 4
     assert made.doit("profile", "shared/stap") == 1

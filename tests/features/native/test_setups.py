@@ -1,4 +1,4 @@
-"""What a device lacks to run is said in a line, with what to do."""
+"""A device that lacks something to run gives a one-line error that says what to do."""
 
 import platform
 
@@ -16,7 +16,7 @@ from pipeline.store.workspace import open_workspace
 
 @pytest.fixture(autouse=True)
 def no_sdk(monkeypatch):
-    """Take the variables away by which whoever runs the tests names an SDK."""
+    """Remove the variables that name an SDK in the environment of the tests."""
     for variable in ("PTE_PIPELINE_NATIVE_SDK", "PTE_PIPELINE_NATIVE_SDK_AARCH64"):
         monkeypatch.delenv(variable, raising=False)
 
@@ -31,7 +31,7 @@ def sdk(tmp_path):
 
 @pytest.fixture
 def programs(tmp_path, monkeypatch):
-    """A PATH with nothing on it but programs that a test makes."""
+    """Return a PATH that contains only programs that a test makes."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
@@ -202,7 +202,7 @@ def test_what_is_unused_for_longest_leaves_a_board():
 
 
 def write_emulator(folder, version):
-    """A stand-in for QEMU, which says its version and two processors."""
+    """Write a stand-in for QEMU, which reports its version and two processors."""
     path = folder / "qemu-aarch64-static"
     path.write_text(
         f'#!/bin/sh\n[ "$1" = --version ] && echo "qemu-aarch64 version {version} (X)"\n'
@@ -246,5 +246,5 @@ def test_a_processor_that_the_emulator_does_not_know(tmp_path, monkeypatch):
     emulator._ask.cache_clear()
     assert text.startswith("did you mean 'cortex-a72'? known: qemu:cortex-a53, ")
     monkeypatch.setenv("PATH", "")
-    assert emulator.explain_unknown_cpu("qemu:cortex-a27") == ""  # it can't be asked
+    assert emulator.explain_unknown_cpu("qemu:cortex-a27") == ""  # it can't be queried
     emulator._ask.cache_clear()

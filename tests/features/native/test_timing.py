@@ -1,4 +1,4 @@
-"""What times of calls come to, and which growth they show."""
+"""The figures computed from call times, and the growth that they reveal."""
 
 import random
 

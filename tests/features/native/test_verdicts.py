@@ -1,4 +1,4 @@
-"""A device is held to the limits that each call was held to here, call by call."""
+"""A device must meet the limits that each call met on this machine, call by call."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ FILES = PackageFiles("some.pte", b"")
 
 
 class Doubler(Device):
-    """Doubles what it is given, adds up what it was given before, and is wrong by `error`."""
+    """Doubles its input, accumulates earlier inputs, and is off by `error`."""
 
     def __init__(self, error=0.0, reason=""):
         self.error = error
@@ -36,7 +36,7 @@ class Doubler(Device):
 
 
 class Drifter(Doubler):
-    """Is wrong by another error in each call."""
+    """Is off by a different error in each call."""
 
     def __init__(self, *errors):
         super().__init__()
@@ -48,7 +48,7 @@ class Drifter(Doubler):
 
 
 def keep(*steps, method="double"):
-    """Keep calls of one sequence, or, of step 0, of a method that begins anew with each call."""
+    """Keep calls of one sequence; with step 0, of a method that starts afresh at each call."""
     log = CallLog()
     for step in steps:
         judged = JudgedCall("example 0", (), step, "example 0", limits=(Limits(atol=0.01),))
@@ -111,7 +111,7 @@ def test_a_device_that_lacks_a_backend_is_no_fault():
 
 
 def test_a_spent_budget_leaves_sequences_out():
-    """But the first one of each method, without which it would have no verdict."""
+    """Each method's first sequence stays, since the method would otherwise have no verdict."""
     log = keep(0, 0, 0)
     log.sequences += keep(0, 0, method="other").sequences
     outcomes, left_out = run_calls(Doubler(), FILES, log, Budget(1e-9))
@@ -120,7 +120,7 @@ def test_a_spent_budget_leaves_sequences_out():
 
 
 def test_the_worst_calls_are_those_that_are_looked_into():
-    """They end with the call that breaks its limits most, and begin with its state."""
+    """They end with the call that exceeds its limits most, and start from its state."""
     log = keep(1, 2)
     log.sequences += keep(1).sequences
     for errors, steps in (((0.02, 0.06, 0.04), [1, 2]), ((0, 0.02, 0.04), [1])):

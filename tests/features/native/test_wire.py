@@ -1,4 +1,4 @@
-"""Values survive the way to a runner and back."""
+"""Values survive the round trip to a runner."""
 
 import io
 

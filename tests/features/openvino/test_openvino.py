@@ -1,5 +1,5 @@
-"""OpenVINO as an entry of the catalogue: lowered through doit, in float32, int8 and weight-only,
-and run. Needs the extra: pip install -e '.[openvino]'."""
+"""OpenVINO as a catalogue entry: lowered through doit in float32, int8 and weight-only, and run.
+Needs the extra: pip install -e '.[openvino]'."""
 
 import json
 import os
@@ -35,14 +35,14 @@ needs_openvino = pytest.mark.skipif(
     reason="needs openvino and nncf: pip install 'pte-pipeline[openvino]'",
 )
 
-# A CPU with bfloat16 computes in it by default, and is then 1e-3 away from float32. Below VNNI,
-# int8 sums saturate: up to 0.11 on this model, where it is 0.05 otherwise.
+# A CPU with bfloat16 uses it by default, and is then off by 1e-3 from float32. Below VNNI, int8
+# sums saturate: up to 0.11 on this model, instead of 0.05.
 FLOAT32 = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_VNNI"}
 LOOSE = {"validate": {"atol": 0.2, "min_sqnr": 20.0}}
 
 
 def quantized(features, classify):
-    """Each method with options of its own."""
+    """Return a config with separate options for each method."""
     return {
         "methods": {
             name: {"partitioners": ["openvino"], "quantize": {"quantizer": "openvino", **options}}
@@ -73,7 +73,8 @@ def bench(tmp_path_factory):
     with pytest.MonkeyPatch.context() as environment:
         for name, value in FLOAT32.items():
             environment.setenv(name, value)
-        # In a process: a fork of this one has read the variable with torch, or an earlier module.
+        # In a process: a fork of this one has already read the variable, with torch or an earlier
+        # module.
         assert bench.process(timeout=900) == 0, bench.output
         yield bench
 
@@ -236,8 +237,7 @@ _CONTROL_FLOW = """
 
 @needs_openvino
 def test_control_flow(tmp_path):
-    """Bodies stay with portable operators, as with every partitioner that looks at the outermost
-    graph only."""
+    """Bodies stay portable, as with every partitioner that looks only at the outermost graph."""
     done = subprocess.run(
         [
             sys.executable,
@@ -296,7 +296,7 @@ QUANTIZED_ODDLY = """
 
 @needs_openvino
 def test_what_nncf_can_not_quantize_is_told():
-    """In a process of its own: NNCF changes torch when it is imported."""
+    """In a separate process: NNCF changes torch when it is imported."""
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(QUANTIZED_ODDLY)],
         capture_output=True,
@@ -311,7 +311,7 @@ def test_what_nncf_can_not_quantize_is_told():
 
 
 def blob(model):
-    """As the CPU plugin lays it out, with a header and constants of its own."""
+    """Return a blob laid out as by the CPU plugin, with a header and constants."""
     key = bytes.fromhex("306070020408" + "3f6f7274787f")
     coded = bytes(c ^ key[i % len(key)] for i, c in enumerate(model.encode()))
     return b"".join(
@@ -334,7 +334,7 @@ def model(offset, name="Model7", fused="Constant_{b}, Constant_{a}"):
 
 
 def test_counted_names_are_numbered_anew_and_no_others():
-    # 9 and 10 sort otherwise as text than 109 and 110 do.
+    # As text, 9 and 10 sort in another order than 109 and 110.
     blobs = {without_counters(blob(model(offset, f"Model{offset}"))) for offset in (0, 90, 100)}
     assert len(blobs) == 1
     (one,) = blobs

@@ -1,4 +1,4 @@
-"""Libraries of operators: each is loaded once, by whichever name it is imported."""
+"""Operator libraries: each is loaded once, whatever name imports it."""
 
 import importlib
 import sys

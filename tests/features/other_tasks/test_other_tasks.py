@@ -1,4 +1,4 @@
-"""A user's own tasks before, between and after ours: no package is made of old inputs."""
+"""A user's tasks before, between and after ours: no package is made from outdated inputs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def task_release():
     return {"actions": ["cp build/m/m.pte released.pte"], "file_dep": ["build/m/m.pte"],
             "targets": ["released.pte"]}
 """
-# Other ways to make the model, or to ask for it.
+# Other ways to make the model, or to request it.
 SUBTASKS = f"""
 def task_train():
     yield {{"name": "m", "actions": ["{COPY}", "touch log"], "file_dep": ["version", "dodo.py"],
@@ -72,7 +72,7 @@ def make_workspace(root: Path, dodo: str, packages: str = "m") -> Bench:
 
 @pytest.fixture(scope="module")
 def versions(tmp_path_factory):
-    """A folder of two versions of a model and, by version, the package that is built from it."""
+    """A folder with two versions of a model, and the package built from each version."""
     folder = tmp_path_factory.mktemp("versions")
     packages = {}
     bench = make_workspace(folder / "workspace", IMPORT)
@@ -87,7 +87,7 @@ def versions(tmp_path_factory):
 
 @pytest.fixture
 def workspace(versions, tmp_path):
-    """A function that makes a workspace of a dodo file, with both versions of the model."""
+    """Return a function that makes a workspace from a dodo file, with both model versions."""
 
     def make(dodo: str, packages: str = "m") -> Bench:
         bench = make_workspace(tmp_path / "trained", IMPORT + dodo, packages)
@@ -100,7 +100,7 @@ def workspace(versions, tmp_path):
 
 @pytest.fixture
 def version_of(versions):
-    """A function that tells of which version of the model a package is."""
+    """Return a function that returns the version of the model in a package."""
 
     def find(bench: Bench, package: str = "m", file: str = "") -> str:
         path = bench.root / (file or f"build/{package}/{package}.pte")
@@ -138,7 +138,7 @@ def version_of(versions):
     ],
 )
 def test_a_model_that_a_task_makes_is_built_as_it_is(workspace, version_of, dodo, words):
-    """Fresh, and after a change."""
+    """For a first build, and after a change."""
     bench = workspace(dodo)
     for version in ("1", "2"):
         (bench.root / "version").write_text(version)
@@ -155,7 +155,7 @@ def test_a_model_that_a_task_makes_is_built_as_it_is(workspace, version_of, dodo
 
 
 def test_a_plan_names_the_tasks_that_a_run_does_first(workspace):
-    """Before anything was built, before doit has a file of states, and after a change."""
+    """Before anything is built, before doit has a state file, and after a change."""
     bench = workspace(TRAIN + RELEASE)
     assert bench.doit("check") == 0 and "no mistakes" in bench.output
     for version in ("1", "2"):
@@ -167,7 +167,7 @@ def test_a_plan_names_the_tasks_that_a_run_does_first(workspace):
     assert bench.doit("plan") == 0
     assert "2 current" in bench.output and "train" not in bench.output
     states = bench.root / ".doit.sqlite3"
-    states.write_bytes(b"damaged")  # which is left to the next run
+    states.write_bytes(b"damaged")  # left for the next run to repair
     assert bench.doit("plan") == 0 and "train runs first" in bench.output
     assert states.read_bytes() == b"damaged"
 
@@ -184,7 +184,7 @@ def test_tasks_run_in_the_order_of_the_command_line(workspace, version_of):
 
 
 def test_a_task_that_makes_a_config_comes_first(workspace, version_of):
-    """Here it makes one package more, and then other methods of it."""
+    """Here the task adds a package, and later other methods to it."""
     bench = workspace(
         """
 def task_configs():
@@ -204,7 +204,7 @@ def task_configs():
 
 @pytest.mark.slow
 def test_what_only_a_validation_reads_comes_before_it(workspace):
-    """Recorded outputs: right ones, then wrong ones."""
+    """Recorded outputs: right ones first, then wrong ones."""
     bench = workspace(
         """
 def task_record():
@@ -264,7 +264,7 @@ def task_fetch():
 
 
 def test_what_an_exporter_turns_out_to_read_is_made_first(workspace, version_of):
-    """It isn't known before the exporter ran: fresh, where it fails, and with other lines."""
+    """It is unknown before the exporter runs: at first, after a failure, with other lines."""
     bench = workspace(FETCH)
     exporter = bench.root / "models" / "m.py"
     exporter.write_text(EXPORTER)
@@ -308,7 +308,7 @@ def task_module():
 
 @pytest.mark.slow
 def test_a_plugin_that_a_task_changes_lowers_again(workspace, tmp_path):
-    """Here between two of ours, when workers have imported it already."""
+    """Here the task runs between two of ours, after workers have imported the plugin."""
     patch = """
 def task_patch():
     return {"actions": ["sed -i 's/at level/at this level/' ../site/acme_backend.py"]}
@@ -322,7 +322,7 @@ def task_patch():
     config.with_name("n.yaml").write_text(CONFIG.replace("[]", "[acme: {level: 2}]"))
     path = {"PYTHONPATH": python_path(tmp_path / "site")}
     environment = {**bench.environment, **path}
-    words = bench.command("lower:m", "patch", "lower")  # forks would have it from the parent
+    words = bench.command("lower:m", "patch", "lower")  # forks would inherit it
     subprocess.run(words, cwd=bench.root, env=environment, check=True, timeout=300)
     assert [a["outcome"] for a in bench.actions() if a["kind"] == "compile"] == ["built"] * 3
     for package, line in (("m", "acme at this level 1"), ("n", "acme at this level 2")):

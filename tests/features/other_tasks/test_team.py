@@ -1,7 +1,8 @@
 """A team at work: random edits, branches, renames and builds in two checkouts with one store.
 
-After each build the packages are those of a build from nothing, the exit status says whether all is
-well, and `doit plan` said what the run did. `TEAM_STEPS=1000` takes as many steps.
+After each build, the packages must equal those of a build from scratch, the exit status must say
+whether all is well, and `doit plan` must have predicted the run. `TEAM_STEPS=1000` takes that many
+steps.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ MODEL = st.sampled_from((*MODELS, *MODELS, "none"))
 
 @pytest.fixture(scope="module")
 def versions(tmp_path_factory):
-    """A folder of versions of the model, exported once."""
+    """A folder with versions of the model, exported once."""
     folder = tmp_path_factory.mktemp("versions")
     for version in (*VERSIONS, LIE):
         program = torch.export.export(Added(float(version)), (torch.ones(2),))
@@ -153,7 +154,7 @@ class Team(RuleBasedStateMachine):
             assert checkout.doit("lower", "validate") == 0
             assert f"up to date: {len(sources.packages)} package" in checkout.output
 
-    # What holds
+    # What must hold
 
     def sources(self, side) -> Sources:
         return self.branches[self.current[side]]

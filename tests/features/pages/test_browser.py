@@ -1,4 +1,4 @@
-"""The pages in a real browser, from disk. `.ci/chromium` installs it; CI fails without it."""
+"""The pages in a real browser, opened from disk. `.ci/chromium` installs it; CI requires it."""
 
 import os
 
@@ -20,7 +20,7 @@ WIDTHS, SCHEMES = (1920, 1400, 1200, 800, 390, 320), ("light", "dark")
 
 @pytest.fixture(scope="module")
 def build(tmp_path_factory):
-    """The folder `build/` of a workspace, with pages of all records and the index."""
+    """A workspace's folder `build/` with pages of all records and the index."""
     folder = tmp_path_factory.mktemp("workspace") / "build"
     files = {f"{n}/report.html": render(r, golden.sources()) for n, r in golden.records().items()}
     for name, made in files.items():
@@ -103,7 +103,7 @@ def test_nothing_is_clipped_and_no_page_scrolls_sideways(opened, name):
 
 
 def test_texts_in_pictures_have_the_size_of_texts(opened):
-    """However wide the screen is: neither shrunk nor blown up."""
+    """On a screen of any width, they are neither shrunk nor enlarged."""
     script = """
     return [...document.querySelectorAll("svg text")].filter((e) => e.checkVisibility())
       .map((e) => parseFloat(getComputedStyle(e).fontSize) * e.getScreenCTM().a)
@@ -239,7 +239,7 @@ def test_a_table_sorts_figures_by_value_the_greatest_first(opened):
     click(page, "calls", 3)
     errors = column(page, "calls", 3)
     assert errors[0].startswith("1.84") and errors[-1] == "0"
-    click(page, "calls", 7)  # of ratios in dB the exact ones are the best
+    click(page, "calls", 7)  # among ratios in dB, exact ones are best
     assert column(page, "calls", 7)[0] == "exact"
 
 
@@ -383,7 +383,7 @@ def shown_methods(page):
 
 def test_a_page_of_200_methods_is_filtered_by_verdict_words_and_link(many_methods):
     page = many_methods()
-    # What a page takes to load grows with what it lays out.
+    # A page's load time grows with the number of elements.
     assert page.run("return document.querySelectorAll('*').length") < 40_000
     assert shown_methods(page)[0] == "method-layer_7" and len(shown_methods(page)) == 200
     page.run("document.querySelector('.filters input').focus()")

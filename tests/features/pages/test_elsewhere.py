@@ -1,4 +1,4 @@
-"""A method that another device fails: this machine's figures are right, and the device's decide."""
+"""A method fails on another device: this machine's figures are fine, and the device's decide."""
 
 import pytest
 
@@ -16,7 +16,7 @@ BROKEN = KEPT | {"verdict": "failed", "of_limit": 42.7, "reason": "is too large"
 
 
 def failing_on_a_device(devices):
-    """A record with a method whose only failure is of `qemu:max`."""
+    """Return a record with a method that fails only on `qemu:max`."""
     record = many(9)
     method = record["methods"][7]
     [failure] = method["failures"]

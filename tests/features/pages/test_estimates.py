@@ -1,4 +1,4 @@
-"""What NPUs' compilers estimate, as a report shows it."""
+"""The estimates of NPU compilers in a report."""
 
 import jsonschema
 

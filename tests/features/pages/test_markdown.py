@@ -142,7 +142,7 @@ def lines(report):
 
 
 def rows(text, title):
-    """The rows of a table, as lists of cells."""
+    """Return the rows of a table as lists of cells."""
     table = text.split(f"### {title}\n\n")[1].split("\n\n")[0].splitlines()[2:]
     return [row.strip().strip("|").strip().split(" | ") for row in table]
 
@@ -201,7 +201,7 @@ def test_what_did_not_run_and_why():
 
 
 def test_failures_of_methods_come_before_those_of_the_package():
-    """As those of gates, which whoever validates a package may add to the record."""
+    """For example failed gates, which a later validation of the package may add to the record."""
     escaped = WHAT.replace("|", "\\|")
     script = f"`python build/{FAILED['package']}/reproduce/encode/reproduce.py`"
     assert rows(markdown(FAILED), "Failures")[:2] == [
@@ -260,7 +260,7 @@ def test_the_bundled_program_with_its_tolerances():
 
 
 def test_running_times_leave_no_trace():
-    """But for the latency, which is measured on purpose (tests/features/latency/)."""
+    """Except for the latency, which is measured on purpose (tests/features/latency/)."""
     assert markdown(PASSED | {"seconds": {"encode": 9.25}}) == markdown(PASSED)
 
 

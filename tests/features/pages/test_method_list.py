@@ -1,4 +1,4 @@
-"""The list of methods: its order, its colours, and what stays short where there are many."""
+"""The list of methods: its order, its colors, and what stays short with many methods."""
 
 import copy
 
@@ -14,7 +14,7 @@ FULL = RECORDS["seq2seq-int8"]
 
 
 def many(count):
-    """A record with so many methods, each as `features` of vision, and one that failed."""
+    """Return a record with `count` methods like `features` of vision, and one that failed."""
     record = copy.deepcopy(RECORDS["vision"])
     method = record["methods"][0]
     names = [f"layer_{number}" for number in range(count)]

@@ -1,4 +1,4 @@
-"""The page over all packages: what did not run, what changed, sums, and provenance."""
+"""The page for all packages: what didn't run, what changed, sums, and provenance."""
 
 import copy
 import subprocess
@@ -77,7 +77,7 @@ def test_targets_have_their_outcomes():
 
 @pytest.mark.parametrize("scale", [1, 40])
 def test_the_report_of_a_package_is_a_comment_of_a_pull_request(scale):
-    """GitHub takes 65,536 characters; the verdict, the changes and the failures are not folded."""
+    """GitHub accepts 65,536 characters; the verdict, the changes and the failures aren't folded."""
     report = copy.deepcopy(golden.records()["seq2seq-int8"])
     methods = report["methods"]
     report["methods"] = [
@@ -101,7 +101,7 @@ def test_the_report_of_a_package_is_a_comment_of_a_pull_request(scale):
 
 def test_provenance_is_on_the_page_over_all_packages_alone(tmp_path, monkeypatch):
     monkeypatch.setenv("PTE_PIPELINE_STORE", str(tmp_path / "store"))
-    monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))  # as in a hook
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))  # as in a git hook
     (tmp_path / "a.txt").write_text("1")
     for words in (
         ["init", "-q"],

@@ -1,4 +1,4 @@
-"""What quantization did to each method, as the report and the terminal show it."""
+"""The effect of quantization on each method, as the report and the terminal show it."""
 
 import jsonschema
 

@@ -1,4 +1,4 @@
-"""Reports from records: goldens of every format, and what a format promises of any record."""
+"""Reports from records: golden files of every format, and what a format promises for any record."""
 
 import copy
 import json
@@ -36,7 +36,7 @@ def html(report, sources=None):
 
 
 class Parsed(HTMLParser):
-    """The names of a page's elements and of their attributes."""
+    """Collects the names of a page's elements and attributes."""
 
     def __init__(self, text):
         super().__init__()
@@ -171,7 +171,7 @@ def test_what_a_record_says_is_escaped():
         text = everything[name].decode()
         assert "alert" in text
         parsed = Parsed(text)
-        assert parsed.tags.count("script") == 1  # that of the tables
+        assert parsed.tags.count("script") == 1  # the script of the tables
         assert not [name for name in parsed.attributes if "quotes" in name or "alert" in name]
     assert "&lt;script>" in everything["summary.md"].decode()
 
@@ -196,7 +196,7 @@ def test_a_page_of_a_large_package_stays_below_a_megabyte():
     page = html(record)
     assert len(page.encode()) < 1_000_000
     assert f"the first {MOST_ROWS} of 4,000; report.json has all" in page
-    assert "3880 more" in page  # segments that are drawn as one
+    assert "3880 more" in page  # segments drawn as one
 
 
 def test_a_method_whose_errors_have_no_bound_is_counted_and_not_drawn():
@@ -221,7 +221,7 @@ def test_the_tasks_need_neither_templates_nor_charts():
     assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY).returncode == 0
 
 
-# Lines of sources
+# Source lines
 
 
 @pytest.mark.parametrize(
@@ -331,7 +331,7 @@ def test_a_case_has_at_most_one_result_and_sums_are_right(name):
     assert suites.tests == sum(suite.tests for suite in suites)
 
 
-# By element: its attributes, of which those in capitals are required, and its children.
+# For each element: its attributes (required ones in capitals) and its children.
 _SCHEMA = {
     "testsuites": ("name time tests failures errors", "testsuite"),
     "testsuite": (
@@ -348,7 +348,7 @@ _SCHEMA = {
 
 
 def test_it_is_valid_by_the_schema_of_jenkins():
-    """What junit-10.xsd of its xUnit plugin says."""
+    """According to junit-10.xsd of Jenkins' xUnit plugin."""
     root = ElementTree.fromstring(render_all(golden.entries())["junit.xml"])
     assert root.tag == "testsuites"
     for element in root.iter():
@@ -414,7 +414,7 @@ def _variables(css):
 
 
 def _contrast(one, other):
-    """As WCAG 2 defines it."""
+    """Return the contrast ratio, as WCAG 2 defines it."""
 
     def luminance(colour):
         parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
@@ -448,7 +448,7 @@ def test_records_hold_no_more_than_json():
 
 
 def test_bytes_that_stay_in_payloads_of_a_family_are_told_by_backend():
-    """A payload that two methods have counts once."""
+    """A payload that two methods share counts once."""
 
     def payload(digest, backend, size):
         return {"digest": digest, "backend": backend, "size": size}

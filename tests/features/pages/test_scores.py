@@ -1,4 +1,4 @@
-"""The head of a page: scores with their colours and changes, answers, and what to paste."""
+"""The head of a page: scores with colors and changes, answers, and text to paste."""
 
 import copy
 
@@ -58,13 +58,13 @@ def test_methods_without_a_verdict_are_answered_by_reason():
 
 
 def fixes(record):
-    """The fix of each group of failures, by the methods that have it."""
+    """Return the fix of each group of failures, keyed by the methods that have it."""
     groups = group_failures(record["methods"])
     return {", ".join(group.methods): fix_failure(record, group) for group in groups}
 
 
 def failing(what, about="", inputs=""):
-    """A record of 9 methods, one of which fails so."""
+    """Return a record of 9 methods, one of which fails in this way."""
     record = many(9)
     (failure,) = record["methods"][7]["failures"]
     failure |= {"what": what, "about": about, "inputs": inputs}

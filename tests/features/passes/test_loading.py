@@ -1,4 +1,4 @@
-"""Passes of a workspace's own: found, part of keys, loaded anew, and applied by real builds."""
+"""A workspace's passes are found, count in keys, are loaded afresh, and real builds apply them."""
 
 import json
 
@@ -11,7 +11,7 @@ from pipeline.program.operator_libraries import find_library
 from pipeline.store.errors import PipelineError
 from tests.support.lowerable import bench_for
 
-# Multiplies every constant by which a graph multiplies.
+# Multiplies every constant factor in a graph.
 SCALE = """
 from executorch.exir.pass_base import ExportPass
 from _factor import FACTOR
@@ -66,7 +66,7 @@ def test_classes_are_made_and_functions_given_their_options(root):
 
 
 def test_modules_are_loaded_anew(root, monkeypatch):
-    """Also where Python wrote bytecode of a text of this size in this second."""
+    """Even if Python wrote bytecode for a text of the same size in the same second."""
     monkeypatch.setattr("sys.dont_write_bytecode", False)
     spec = PassSpec(reference="scale:Scale")
     (first,) = load_passes([spec], root)

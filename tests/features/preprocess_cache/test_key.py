@@ -1,7 +1,7 @@
-"""What names a partition: all that XNNPACK's preprocess function reads of it, and nothing else.
+"""The key of a partition: exactly what XNNPACK's preprocess function reads of it.
 
-Whether something matters to XNNPACK is asked of XNNPACK: what does not matter may be changed, and
-a real preprocess then gives the same bytes.
+XNNPACK itself decides what matters: if something doesn't, changing it must give the same bytes in a
+real preprocess call.
 """
 
 import copy
@@ -110,7 +110,7 @@ PROGRAMS = {
 
 @pytest.fixture(scope="module")
 def partitions():
-    """Of every program, its partitions with their compile specs, as the backend gets them."""
+    """Return every program's partitions with their compile specs, as the backend gets them."""
     made = {}
 
     def of(name):
@@ -140,7 +140,7 @@ def digest_of(program, specs=(), sight=XNNPACK):
 
 
 def preprocess(program, specs):
-    """The result, and what it is kept under, as the cache sees them."""
+    """Return the result and its key, as the cache sees them."""
     program = copy.deepcopy(program)
     partition = describe(program, specs, XNNPACK)
     return partition, XnnpackBackend.preprocess(program, specs)
@@ -150,7 +150,7 @@ def preprocess(program, specs):
 
 
 def rename(program, generator):
-    """Other names for all nodes, parameters and buffers, and these in another order."""
+    """Rename all nodes, parameters and buffers, and reorder parameters and buffers."""
     names = {}
 
     def another(name):
@@ -199,7 +199,7 @@ def change_handles(program, generator):
         if node.op in ("placeholder", "output"):
             node.meta["debug_handle"] = generator.randrange(1, 10**6)
         elif old is not None:
-            drawn = generator.randrange(10**6)  # no two the same, and none that stands for itself
+            drawn = generator.randrange(10**6)  # all different, none an old handle
             node.meta["debug_handle"] = new.setdefault(old, 10**6 + 1000 * drawn + len(new))
 
 
@@ -240,7 +240,7 @@ def test_a_backend_of_which_nothing_is_known_sees_everything(change, partitions)
         pytest.param("dynamic sizes", XNNPACK, marks=pytest.mark.slow),
         pytest.param("dynamic int8", XNNPACK, marks=pytest.mark.slow),
         pytest.param("strict", XNNPACK, marks=[pytest.mark.slow, pytest.mark.release]),
-        # The ids of modules too.
+        # This includes the ids of modules.
         pytest.param("strict", EVERYTHING, marks=pytest.mark.slow),
     ],
 )
@@ -268,7 +268,7 @@ def parameter(program):
 
 
 def refake(node, make):
-    """Another `val`, made as the old one was."""
+    """Replace `val` by another one, made in the same way as the old one."""
     with node.meta["val"].fake_mode:
         node.meta["val"] = make(node.meta["val"])
 
@@ -304,7 +304,7 @@ def keyword(program):
 
 
 def wiring(program):
-    """Two tensors of the same shape change places."""
+    """Swap two tensors of the same shape."""
     node = node_of(program, "add")
     node.args = (node.args[1], node.args[0])
 
@@ -456,7 +456,7 @@ MATTER = {
 
 @pytest.fixture(scope="module")
 def whole():
-    """All of a model as one partition, to change."""
+    """Return a whole model as one partition, for tests to change."""
     program = to_edge(attention()).exported_program()
     for number, node in enumerate(program.graph.nodes):
         if node.op == "call_function":
@@ -480,7 +480,7 @@ def test_a_copy_has_the_same_digest(whole):
 
 
 def scaled(limit=None, rows=3):
-    """A linear layer with a dynamic number of rows."""
+    """Return a linear layer with a dynamic number of rows."""
     rows_of = Dim("rows", min=2) if limit is None else Dim("rows", min=2, max=limit)
     model = Plain(Shared()).eval().requires_grad_(False)
     return export(model, (torch.randn(rows, 8),), dynamic_shapes=({0: rows_of},))
@@ -492,7 +492,7 @@ def test_bounds_of_a_dynamic_size_count():
 
 
 def test_without_a_bound_the_size_at_export_is_in_the_payload():
-    """So it has to be in the digest too."""
+    """It must therefore be in the digest too."""
     (first, *_), (second, *_) = (received(scaled(rows=rows)) for rows in (3, 5))
     (one, result), (two, other) = preprocess(*first), preprocess(*second)
     assert with_handles(result, one.handles, two.handles, XNNPACK) != other
@@ -500,7 +500,7 @@ def test_without_a_bound_the_size_at_export_is_in_the_payload():
 
 
 def test_all_of_a_buffer_s_storage_is_in_the_payload(partitions):
-    """So it has to be in the digest too."""
+    """It must therefore be in the digest too."""
     program, specs, name = next(
         (program, specs, name)
         for program, specs in partitions("static int8")
@@ -568,7 +568,7 @@ def test_digest_is_the_same_in_another_process(partitions):
 
 
 class Clashing(Convolution):
-    """Has a parameter by the name that folding batch norm gives to a new one."""
+    """Has a parameter with the name that folding batch norm gives to a new one."""
 
     def __init__(self):
         super().__init__()
@@ -601,7 +601,7 @@ def test_names_count_where_new_ones_are_made_of_them(model, expected):
 
 
 def payload(handles):
-    """A payload as XNNPACK writes it, of nodes with these debug handles."""
+    """Return a payload as XNNPACK writes it, for nodes with these debug handles."""
     nodes = [
         XNode(XNNAbs(input_id=i, output_id=i + 1, flags=0), handle, OutputMinMax("-inf", "+inf"))
         for i, handle in enumerate(handles)

@@ -1,4 +1,4 @@
-"""Records of results: an estimate is kept with its payload; other facts are not kept."""
+"""Records of results: an estimate is kept with its payload, other facts aren't."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Partitions that differ in their constants alone: each becomes what ExecuTorch makes of it."""
+"""Partitions that differ only in their constants: each becomes what ExecuTorch makes of it."""
 
 import copy
 
@@ -41,7 +41,7 @@ class Layer(nn.Module):
 
 
 class Layers(nn.Module):
-    """Layers that differ in their weights, the last of which has one twice."""
+    """Layers that differ in their weights; the last one contains a weight twice."""
 
     def __init__(self, width=8):
         super().__init__()
@@ -52,12 +52,12 @@ class Layers(nn.Module):
     def forward(self, x):
         for layer in self.layers:
             x = layer(x)
-            x = x + torch.cumsum(x, 1)  # which no partition takes
+            x = x + torch.cumsum(x, 1)  # no partition takes it
         return x
 
 
 class Convolutions(nn.Module):
-    """Some with a batch norm, which is folded into their weights, and some of one dimension."""
+    """Convolutions: some with a batch norm folded into their weights, some one-dimensional."""
 
     def __init__(self):
         super().__init__()
@@ -103,7 +103,7 @@ PROGRAMS = {
 
 
 class Comparison:
-    """Preprocesses partitions with shared passes and by ExecuTorch alone, to the same bytes."""
+    """Preprocesses partitions with shared passes and with ExecuTorch alone, to equal bytes."""
 
     def __init__(self):
         self.count = 0
@@ -121,7 +121,7 @@ class Comparison:
 
 
 def change_constants(partition, generator):
-    """Give all constants of a copy other values, and all debug handles other numbers."""
+    """Return a copy with other values in all constants, and other debug handles."""
     changed = copy.deepcopy(partition)
     for tensor in {**changed.state_dict, **changed.constants}.values():
         if tensor.is_floating_point():
@@ -146,7 +146,7 @@ def test_layers_share_passes(name, monkeypatch):
         monkeypatch.setattr(XnnpackBackend, "preprocess", staticmethod(comparison.preprocess))
         lower({"forward": program}, {"forward": [XnnpackPartitioner()]})
         shared = current_passes().shared
-    # Folded batch norms and one-dimensional convolutions look at weights.
+    # Folded batch norms and one-dimensional convolutions read weights.
     assert shared == 0 if name == "convolutions" else shared >= comparison.count / 4
 
 
@@ -154,7 +154,7 @@ def test_layers_share_passes(name, monkeypatch):
 @pytest.mark.release
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_any_constants_and_handles_are_filled_in(name, monkeypatch):
-    """2,000 partitions in all."""
+    """2,000 partitions in total."""
     comparison, partitions = Comparison(), []
 
     def collect(partition, specs):

@@ -1,4 +1,4 @@
-"""What is shown while actions run, and where it is plain."""
+"""The display while actions run, and when it falls back to plain lines."""
 
 import io
 import re
@@ -38,15 +38,15 @@ def test_a_tally_knows_what_runs_and_how_long_it_takes_yet():
         ("b", ActionStatus("quantize", 12, 64), 0.0),
     ]
     assert tally.remaining(tally.running(104.0)) == (6 + 6 + 10) / 2
-    assert tally.remaining(tally.running(130.0)) == 10  # of the one that has not begun
+    assert tally.remaining(tally.running(130.0)) == 10  # of the action that hasn't begun
     tally.count(ended("a", "failed"))
     assert [a.method for a, _, _ in tally.running(131.0)] == ["b"]
     assert (tally.finished, tally.failed) == (1, 1)
-    assert Tally(ACTIONS, outlook({}, None)).remaining([]) is None  # nothing is known of them
+    assert Tally(ACTIONS, outlook({}, None)).remaining([]) is None  # nothing is known about them
 
 
 def test_a_run_is_counted_as_a_whole(bench):
-    """Also what no worker was given yet; what is linked needs no more methods."""
+    """It includes actions that no worker has yet; linked packages need no more methods."""
     from pipeline.plan.plan import Plan
     from pipeline.plan.tasks import ActionTask
     from pipeline.store.workspace import open_workspace
@@ -74,7 +74,7 @@ def test_a_terminal_shows_each_action_with_stage_time_and_what_it_took_before(mo
     under_way = {"b": ActionStatus("quantize", 12, 64)}
     with progress_on(stream, ACTIONS, outlook(under_way)) as show:
         show(ended("a"))
-        time.sleep(0.3)  # it is drawn again meanwhile
+        time.sleep(0.3)  # it is redrawn meanwhile
         stream.write("lower:p failed: [a] reason\n")
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
     assert "built    compile p/a 1.2 s" in shown

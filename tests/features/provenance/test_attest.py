@@ -19,7 +19,7 @@ NAMES = ("small.pte.intoto.jsonl", "small.cdx.json")
 
 @pytest.fixture(scope="module")
 def attested(tmp_path_factory):
-    """A workspace whose package is attested, and the paths of the keys."""
+    """A workspace with an attested package, and the paths of the keys."""
     folder = tmp_path_factory.mktemp("attest")
     private, public = write_keys(folder)
     bench = start(folder / "w", {"run": PORTABLE, "again": PORTABLE})

@@ -1,5 +1,5 @@
-"""Statements and bills of materials against the schemas of their formats, and folders that are not
-what an attestation says."""
+"""Statements and bills of materials against the schemas of their formats, and folders that don't
+match their attestation."""
 
 import base64
 import copy
@@ -79,7 +79,7 @@ def bill():
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder with a package and its attestation, and nothing else."""
+    """A folder with just a package and its attestation."""
     for name, data in {**FILES, **REPORTS}.items():
         (tmp_path / name).write_bytes(data)
     (tmp_path / BUNDLE).write_bytes(sign_statement(provenance(), KEYS))
@@ -88,7 +88,7 @@ def folder(tmp_path):
 
 def test_the_statement_is_one_of_in_totos_with_slsas_provenance():
     made = provenance()
-    message = ParseDict(made, StatementMessage())  # refuses what the schema lacks
+    message = ParseDict(made, StatementMessage())  # refuses fields that the schema lacks
     Statement.copy_from_pb(message).validate()
     found = ParseDict(made["predicate"], Provenance())
     assert [each.name for each in message.subject] == sorted(FILES)
@@ -130,7 +130,7 @@ def test_what_is_signed_twice_is_the_same():
 
 
 def test_a_folder_as_it_was_attested(folder):
-    with open(folder / BUNDLE, "ab") as file:  # others may add theirs
+    with open(folder / BUNDLE, "ab") as file:  # others may append theirs
         file.write(sign_statement(make_statement({}, BOM, bill()), OTHERS))
         file.write(b"\n{}\n")
     findings, problems = verify_folder(folder, KEYS)
@@ -142,7 +142,7 @@ def test_a_folder_as_it_was_attested(folder):
 
 
 def edit(folder, change):
-    """Change the envelope of a bundle, which is not signed again."""
+    """Change the envelope of a bundle without signing it again."""
     envelope = json.loads((folder / BUNDLE).read_bytes())
     change(envelope)
     (folder / BUNDLE).write_text(json.dumps(envelope))
@@ -264,7 +264,7 @@ def test_packages_stand_in_folders_of_a_folder(folder):
     assert not problems
     assert findings[0].startswith(f"release/{BUNDLE}: 4 files as attested, ")
     flip(folder, "release/asr.ptd")
-    (folder / "asr.pte").touch()  # outside of the folder of its attestation
+    (folder / "asr.pte").touch()  # outside the folder of its attestation
     assert verify_folder(folder, KEYS)[1] == [
         "release/asr.ptd: differs from its attestation",
         "asr.pte: is not in any attestation",
@@ -311,7 +311,7 @@ def test_no_mutation_of_an_attestation_is_believed_or_breaks_it(shared, data):
         line = line or bytearray(b" ")
     (folder / BUNDLE).write_bytes(line)
     _, problems = verify_folder(folder, KEYS)
-    if not problems:  # only what is not signed differs, such as space or a further field
+    if not problems:  # only unsigned parts differ, such as space or an extra field
         payload, ours = json.loads(line)["payload"], json.loads(LINE)["payload"]
         assert base64.b64decode(payload) == base64.b64decode(ours)
 
@@ -326,7 +326,7 @@ JSON = st.recursive(
 @settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_no_signed_statement_breaks_it(shared, data):
-    """Who signs may be a stranger to whoever verifies with several keys."""
+    """With several keys, a verifier may not know the signer."""
     statement = copy.deepcopy(provenance())
     node, key = {"s": statement}, "s"
     while isinstance(node[key], dict | list) and node[key] and data.draw(st.booleans()):

@@ -1,4 +1,4 @@
-"""Publishing to addresses of every scheme that fail: one line each, and nothing half published."""
+"""Publishing to failing addresses of every scheme: one-line errors, and nothing half published."""
 
 import json
 import re
@@ -17,9 +17,9 @@ from pipeline.store.errors import PipelineError
 from tests.features.publish.test_publish import make_release
 from tests.support.weak_link import at_port, weak_link
 
-TIMEOUT = 1.5  # seconds: libraries that ask again do so until it is over
-# Writes between two cuts, where a file takes several: folders, and moves. Elsewhere the fifth write
-# is the record of a release, and the sixth its index.
+TIMEOUT = 1.5  # seconds: libraries that retry do so until then
+# Writes between two cuts, for servers where a file takes several: folders and moves. Otherwise the
+# fifth write is the record of a release, and the sixth its index.
 WRITES = {"webdav": 9}
 RARE = (pytest.mark.slow, pytest.mark.release)
 SCHEMES = [
@@ -42,7 +42,7 @@ def publish(site, *releases):
 
 
 def check_index(site):
-    """Hold an index to what is there: all files of all releases that it names."""
+    """Check that all files of all releases in an index exist."""
     names = site.names()
     if INDEX not in names:
         return []

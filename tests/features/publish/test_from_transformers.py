@@ -1,4 +1,4 @@
-"""examples/publish/publish.sh, from an empty folder to packages that a client fetched and ran."""
+"""examples/publish/publish.sh, from an empty folder to packages that a client fetches and runs."""
 
 import importlib.util
 import json
@@ -16,7 +16,7 @@ from tests.support.bench import REPOSITORY
 SCRIPT = REPOSITORY / "examples" / "publish" / "publish.sh"
 GUIDE = "docs/guides/from-transformers-to-an-index.md"
 TARGETS = ("android-arm64", "any")
-# PyPI's torchvision can't be imported with torch for CPUs; these models do without it.
+# PyPI's torchvision can't be imported with torch for CPUs, and these models don't need it.
 NO_TORCHVISION = 'import sys\n\nsys.modules["torchvision"] = None\n'
 needs = pytest.mark.skipif(
     importlib.util.find_spec("transformers") is None, reason="the extra `gallery` is not installed"

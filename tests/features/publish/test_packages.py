@@ -31,7 +31,7 @@ class Scale(nn.Module):
 
 @pytest.fixture
 def bench(tmp_path):
-    """A workspace of one package."""
+    """A workspace with one package."""
     root = tmp_path / "w"
     for folder in ("models", "partition_configs"):
         (root / folder).mkdir(parents=True)
@@ -83,7 +83,7 @@ def test_a_package_is_published_and_fetched(bench, tmp_path):
     assert pte.read_bytes() == bench.bytes_of("scale", "scale.pte")
     assert verify.run([str(pte.parent), str(public)], tmp_path) == 0
 
-    # What only the card says is in no key.
+    # Settings that only affect the card are in no key.
     config = {**CONFIG, "publish": {"licence": "MIT"}}
     (bench.root / "partition_configs" / "scale.yaml").write_text(json.dumps(config))
     assert bench.doit() == 0, bench.output

@@ -1,4 +1,4 @@
-"""Releases at an address and their index, on addresses that fail, too."""
+"""Releases at an address and their index, including on addresses that fail."""
 
 import json
 import secrets
@@ -32,7 +32,7 @@ from tests.support.sites import Site, s3_options
 
 
 def make_release(package="vision", weight=b"w", **facts):
-    """A release of a small package, and the contents of its files."""
+    """Return a release of a small package, and the contents of its files."""
     contents = {
         f"{package}.pte": weight * 1000,
         f"{package}.ptd": weight * 10,
@@ -61,7 +61,7 @@ def publish(files, *releases):
 
 
 class CutFileSystem(MemoryFileSystem):
-    """Refuses all that is written after so many writes."""
+    """Refuses writes after the first few."""
 
     protocol = "cut"
     store: ClassVar = {}
@@ -137,7 +137,7 @@ def test_a_push_that_is_cut_names_nothing_and_goes_on(tmp_path, writes):
     assert files.size(INDEX) is None
     assert len(find_missing(files, release)) == max(0, 4 - writes)
     publish(files, (release, contents))
-    assert 100 - CutFileSystem.left == 6 - writes  # what was there was not sent again
+    assert 100 - CutFileSystem.left == 6 - writes  # existing files aren't sent again
     assert read_index(files)["releases"] == [release]
     assert not [name for name in CutFileSystem.store if "/tmp/" in name]
 
@@ -162,7 +162,7 @@ def test_a_file_that_changes_while_it_is_sent_is_not_there(tmp_path):
 
 
 def test_what_others_publish_at_once_stays_in_the_index(tmp_path):
-    """Each looks for others' records after it wrote the index, whoever writes it last."""
+    """Each publisher looks for other records after writing the index, whoever writes it last."""
     address = (tmp_path / "hub").as_uri()
     files, others = open_address(address, tmp_path), open_address(address, tmp_path)
     mine, theirs = make_release(), make_release("vision-int8", b"q")
@@ -171,7 +171,7 @@ def test_what_others_publish_at_once_stays_in_the_index(tmp_path):
     write = files.write
 
     def write_late(name, pieces):
-        """Write an index that was made before another release was there."""
+        """Write an index that was made before another release existed."""
         files.write = write
         stale = {**read_index(files), "releases": [mine[0]], "targets": {}}
         write_index(others, [theirs[0]])
@@ -299,7 +299,7 @@ def test_a_verdict_that_is_not_accepted(monkeypatch, verdict, allowed, line):
 
 
 class ReadableFileSystem(MemoryFileSystem):
-    """Can be read, and written by others alone."""
+    """A file system that can be read, and that only others can write to."""
 
     protocol = "readable"
     store: ClassVar = {}
@@ -337,7 +337,7 @@ def test_a_hub_that_is_not_reached(tmp_path):
 
 
 def test_many_publish_at_once(tmp_path):
-    """Whoever writes the index last, it has all releases."""
+    """Whoever writes the index last, it contains all releases."""
     address = (tmp_path / "hub").as_uri()
     together = threading.Barrier(4)
 
@@ -354,7 +354,7 @@ def test_many_publish_at_once(tmp_path):
     assert len(index["releases"]) == len({r["path"] for r in index["releases"]}) == 12
     best = index["targets"]["android-arm64"]["vision"]
     assert best == make_release("model-0", bytes([2]))[0]["path"]
-    for number in range(4):  # those of one publisher stand in their order
+    for number in range(4):  # each publisher's releases keep their order
         paths = [r["path"] for r in index["releases"] if r["package"] == f"model-{number}"]
         made = [make_release(f"model-{number}", bytes([turn]))[0]["path"] for turn in range(3)]
         assert paths == made

@@ -1,4 +1,4 @@
-"""Calibration: where its inputs come from, that it is not run twice, and that it is told of."""
+"""Calibration: the source of its inputs, that it doesn't run twice, and how it is reported."""
 
 import json
 import shutil
@@ -50,7 +50,7 @@ def plan_of(bench):
 
 @pytest.fixture(scope="module")
 def _calibrated(tmp_path_factory):
-    """The sample `pair`, whose method `decode` is calibrated on what its exporter yields."""
+    """The sample `pair`, whose method `decode` is calibrated on inputs from its exporter."""
     bench = bench_of("pair", tmp_path_factory.mktemp("calibrated"))
     path = bench.root / "models" / "pair.py"
     path.write_text(path.read_text() + GENERATED)
@@ -135,7 +135,7 @@ def test_what_vanishes_while_a_run_is_under_way_is_made_again_in_it(calibrated):
     calibrated.edit("partition_configs/pair.yaml", "[xnnpack]", "[xnnpack: {per_op_mode: true}]")
     plan = plan_of(calibrated)
     (action,) = [a for a in plan.compiles("pair") if a.method == "decode"]
-    for path in quantized_blobs(calibrated):  # after it was seen
+    for path in quantized_blobs(calibrated):  # after it has been read
         path.unlink()
     pool = Pool(plan.workspace, 2, always=False)
     try:
@@ -223,7 +223,7 @@ def test_files_and_generated_inputs_are_not_mixed():
 
 @pytest.mark.slow
 def test_random_inputs_are_observed_only_where_the_config_says_so(calibrated):
-    """The arguments of the export are no examples: they are random numbers as a rule."""
+    """The export's arguments don't serve as examples: they are usually random numbers."""
     path = calibrated.root / "models" / "pair.py"
     path.write_text(path.read_text().removesuffix(GENERATED))
     assert calibrated.doit("export") == 0, calibrated.output

@@ -1,4 +1,4 @@
-"""Memory that is given back, as the kernel counts it."""
+"""Released memory, as the kernel counts it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _address(mapped: mmap) -> int:
 
 
 def _resident(address: int) -> int:
-    """The pages of the mapping that begins at an address which are in memory."""
+    """Return the number of resident pages in the mapping at an address."""
     text = Path("/proc/self/smaps").read_text()
     (size,) = re.findall(rf"^{address:x}-[^\n]+\n(?:[A-Z][^\n]*\n)*?Rss: +(\d+) kB", text, re.M)
     return int(size) * 1024 // PAGESIZE
@@ -38,7 +38,7 @@ def test_whole_pages_of_a_file_are_dropped_and_read_again(tmp_path: Path) -> Non
         mapped = mmap(file.fileno(), 0, access=ACCESS_COPY)
     address = _address(mapped)
     assert mapped[:] == content and _resident(address) == PAGES
-    # From within the second page to within the last one.
+    # From inside the second page to inside the last one.
     drop_mapped_pages(address + PAGESIZE + 1, (PAGES - 2) * PAGESIZE)
     assert _resident(address) == PAGES - (PAGES - 3)
     assert mapped[:] == content
@@ -82,7 +82,7 @@ def _held() -> int:
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="glibc's")
 def test_holes_below_memory_in_use_are_returned() -> None:
-    size = 64 << 10  # less than what glibc maps by itself
+    size = 64 << 10  # less than glibc maps separately
     blocks = [bytearray(size) for _ in range(512)]
     blocks[:-1] = []
     before = _held()

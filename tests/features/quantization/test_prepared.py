@@ -1,4 +1,4 @@
-"""The prepared program, which observes and rounds nothing, gives what the float one gives."""
+"""The prepared program, which observes and doesn't round, agrees with the float program."""
 
 import copy
 
@@ -33,7 +33,7 @@ class TwoNorms(torch.nn.Module):
 
 
 class ModuleEach(TwoNorms):
-    """The same, as the message advises."""
+    """The same model, changed as the message advises."""
 
     def __init__(self):
         super().__init__()
@@ -56,7 +56,7 @@ class Counter(torch.nn.Module):
 
 
 class IllConditioned(torch.nn.Module):
-    """What makes much of little, after a batch norm that is folded."""
+    """Amplifies small differences, after a batch norm that is folded."""
 
     def __init__(self):
         super().__init__()
@@ -73,7 +73,7 @@ ROWS = [torch.randn(2, 8, generator=torch.Generator().manual_seed(n)) for n in r
 
 
 def compare(model, inputs, training=False):
-    """The record of a model that is prepared for XNNPACK and observes inputs."""
+    """Return the record of a model that is prepared for XNNPACK and observes inputs."""
     program = export(model.train(training).requires_grad_(False), (inputs[0],))
     module = program.module(check_guards=False)
     state = {name: value.clone() for name, value in module.named_buffers()}
@@ -97,7 +97,7 @@ def test_a_wrong_fold_is_found_where_it_is():
     assert (record["agrees"], record["calls"]) == (False, 3)
     assert (worst["output"], worst["agrees"]) == ("output[1]", False)
     assert worst["sqnr_db"] < 20 < 100 < other["sqnr_db"]
-    assert worst["inputs"].startswith("calibration input ")  # no path: no key holds it
+    assert worst["inputs"].startswith("calibration input ")  # no path: keys don't contain it
     departure = record["departure"]
     assert (departure["operator"], departure["module"]) == ("aten.conv2d", "conv")
     assert departure["folded"] == [("aten.batch_norm", "second")]

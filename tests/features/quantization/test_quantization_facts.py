@@ -1,4 +1,4 @@
-"""What quantization did: shares of weights and compute, and what stayed in floating point."""
+"""Facts about a quantization: shares of weights and compute, and what stayed in floating point."""
 
 import pytest
 import torch
@@ -37,7 +37,7 @@ DYNAMIC = {"quantizer": "xnnpack", "dynamic": True}
 
 
 def describe(model, args, count=2, **options):
-    """The facts of a quantized model, and what was watched."""
+    """Return the facts of a quantized model, and what was watched."""
     torch.manual_seed(0)
     program = export(model.eval().requires_grad_(False), args)
     spec, notes = make_method_spec(**options), QuantizationNotes()
@@ -69,7 +69,7 @@ def test_weights_of_an_lstm_show_up():
     assert (
         why["head.bias"] == "belongs to a quantized linear, of which only the weight is quantized"
     )
-    assert "seen" not in why  # state is no weight
+    assert "seen" not in why  # state isn't a weight
     assert facts["activations"] == ["static"]
     assert facts["calibration"] == {"source": "files", "inputs": 2}
 
@@ -179,7 +179,7 @@ def test_an_observer_that_saw_one_value_is_told():
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 4))
     with torch.no_grad():
         model[0].weight.mul_(0.1)
-        model[0].bias.fill_(-9.0)  # the rectifier gives zeros alone
+        model[0].bias.fill_(-9.0)  # the rectifier returns only zeros
     remarks, notes = observed(model, torch.randn(2, 4))
     remark = remarks["one value", "aten.relu in module 1"]
     assert (remark["seen"], remark["range"], remark["module"]) == ([0.0, 0.0], None, "1")
@@ -216,7 +216,7 @@ def test_nan_in_calibration_is_explained():
 
 @pytest.mark.slow
 def test_a_prepared_program_that_rounds_is_compared_without_its_observers():
-    """Core ML's quantizer prepares fake quantization, which rounds while it observes."""
+    """Core ML's quantizer prepares fake quantization, which rounds while observing."""
     facts, notes = describe(Recurrent(), (torch.randn(1, 4, 16),), quantizer="coreml")
     assert notes.prepared["agrees"] is True and notes.prepared["calls"] == 2
     assert facts["weights"]["quantized"] == 4 * (32 * 8 + 8 * 8)

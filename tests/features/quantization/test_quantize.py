@@ -1,4 +1,4 @@
-"""Quantized programs: near the float program, delegated, and what upstream's own flows give."""
+"""Quantized programs: close to the float program, delegated, and equal to upstream's results."""
 
 import ast
 import io
@@ -57,7 +57,7 @@ class Block(torch.nn.Module):
 
 
 class Text(torch.nn.Module):
-    """Two blocks of linears and a head."""
+    """Two blocks of linear layers and a head."""
 
     def __init__(self):
         super().__init__()
@@ -113,7 +113,7 @@ def make_method_spec(**options):
 
 
 def sqnr(program, quantized, inputs):
-    """The least over the inputs, in dB."""
+    """Return the least SQNR over the inputs, in dB."""
     found = []
     for each in inputs:
         with torch.no_grad():
@@ -124,7 +124,7 @@ def sqnr(program, quantized, inputs):
 
 
 def lowered(program):
-    """The package of a method on XNNPACK, and what is delegated of it."""
+    """Return a method's package on XNNPACK, and what is delegated of it."""
     data = {"model": "m", "methods": {"forward": {"partitioners": ["xnnpack"]}}}
     (specs,) = (m.partitioners for m in parse_config("p", data, "p.yaml").methods.values())
     manager = lower({"forward": program}, {"forward": make_partitioners(specs)})
@@ -137,14 +137,14 @@ def operators(program):
 
 
 def archived(program, folder):
-    """As it comes back from an archive, which is how it is handed on."""
+    """Return a program after a round trip through an archive, as actions pass it on."""
     file = io.BytesIO()
     save_programs({"forward": program}, file)
     (folder / "quantized.pt2").write_bytes(file.getvalue())
     return load_program(folder / "quantized.pt2", "forward")
 
 
-# The result is near the float program, is delegated, and survives its archive
+# The result is close to the float program, is delegated, and survives an archive
 
 XNNPACK = {"quantizer": "xnnpack", "per_channel": True}
 INT4 = {"quantizer": "torchao", "scheme": "int8_dynamic_activation_int4_weight"}
@@ -189,7 +189,7 @@ def test_embeddings_are_looked_up_quantized(bits, group_size):
     inputs = [InputSet((torch.tensor([[7, 49, 0]]),))]
     assert sqnr(program, quantized, inputs) > {4: 15, 8: 40}[bits]
     assert any("embedding" in name and "aten" not in name for name in operators(quantized))
-    assert "aten.linear.default" in operators(quantized)  # whose weight stays as it was
+    assert "aten.linear.default" in operators(quantized)  # its weight stayed unchanged
     tables = [t for t in quantized.state_dict.values() if t.dtype in (torch.int8, torch.uint8)]
     assert [t.numel() for t in tables] == [50 * 64 * bits // 8]
 
@@ -215,7 +215,7 @@ def test_a_method_without_what_torchao_quantizes_is_left_as_it_is_with_a_warning
 
 
 def test_no_batch_is_held_while_others_are_observed(image):
-    """A quantizer goes through the inputs as they come."""
+    """A quantizer consumes the inputs as they arrive."""
     alive = weakref.WeakSet()
     most = 0
 
@@ -246,7 +246,7 @@ def test_no_quantized_module_outlives_its_action():
     _assert_and_get_unique_device(module)
     kept = weakref.ref(module)
     del module
-    assert kept() is not None  # or torchao has mended it, and its cache need not be emptied
+    assert kept() is not None  # otherwise torchao has fixed it, and its cache can stay
     forget_programs()
     assert kept() is None
 
@@ -269,7 +269,7 @@ def test_steps_of_quantizing_are_timed(image):
 
 
 class Sum(torch.nn.Module):
-    """A linear layer over the sum of all that came, and how often something came."""
+    """A linear layer on the sum of all inputs so far, and the number of calls."""
 
     def __init__(self):
         super().__init__()
@@ -286,8 +286,7 @@ class Sum(torch.nn.Module):
 
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_state_is_after_quantizing_what_it_was_before(dynamic):
-    """Neither calibration changes it, nor torch where it folds constants: no input reaches the
-    count."""
+    """Neither calibration nor torch's constant folding changes it: no input affects the count."""
     model = Sum().eval().requires_grad_(False)
     program = export(model, (torch.ones(1, 4),))
     batches = [InputSet((torch.full((1, 4), float(n)),), {}, "calibration") for n in range(1, 4)]
@@ -299,7 +298,7 @@ def test_state_is_after_quantizing_what_it_was_before(dynamic):
 
 
 class Derived(torch.nn.Module):
-    """Takes `x` of 2 n rows and `y` of 2 n + 1."""
+    """Takes `x` with 2 n rows and `y` with 2 n + 1."""
 
     def __init__(self):
         super().__init__()
@@ -330,7 +329,7 @@ def test_derived_sizes_stay_derived_as_in_a_script_that_exports_again(tmp_path):
 
 
 def linears(program):
-    """Of each linear, how it was quantized."""
+    """Return how each linear layer was quantized."""
     found = []
     for node in program.graph.nodes:
         if node.op == "call_function" and node.target is torch.ops.aten.linear.default:
@@ -368,7 +367,7 @@ def test_overrides_take_effect(text, overrides, expected):
 
 
 def test_an_override_leaves_out_what_its_options_do_not_cover(text):
-    """Additions can't be quantized as they come: in a dynamic module they stay as they are."""
+    """Additions can't be quantized dynamically: in a dynamic module they stay unchanged."""
     spec = make_method_spec(**XNNPACK, operators={"add": "none", "linear": {"dynamic": True}})
     names = operators(quantize(text, spec, inputs_of(TEXT)))
     assert "quantized_decomposed.quantize_per_tensor.default" not in names
@@ -376,7 +375,7 @@ def test_an_override_leaves_out_what_its_options_do_not_cover(text):
 
 @pytest.mark.slow
 def test_fused_activations_go_with_what_they_follow(image):
-    """The rectifier is in no module of its own, and yet the convolution is quantized with it."""
+    """Although the rectifier isn't in the module, the convolution is quantized together with it."""
     alone = quantize(image, make_method_spec(**XNNPACK, modules={"out": "none"}), inputs_of(IMAGE))
     module = make_method_spec(
         quantizer="xnnpack", operators={"linear": "none"}, modules={"conv": {"per_channel": True}}
@@ -385,13 +384,13 @@ def test_fused_activations_go_with_what_they_follow(image):
 
 
 def numbers(program):
-    """Scales, zero points and limits, in the order of the graph."""
+    """Return scales, zero points and limits, in graph order."""
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
     return [[a for a in node.args if isinstance(a, float | int)] for node in calls]
 
 
 def test_one_override_is_upstreams_set_module_name(text):
-    """Of a module without fused activations, which upstream does not fuse there."""
+    """For a module without fused activations, which upstream doesn't fuse in this case."""
     quantizer = XNNPACKQuantizer().set_module_name(
         "head", get_symmetric_quantization_config(is_per_channel=True)
     )
@@ -439,15 +438,17 @@ def test_ranges_of_activations_take_effect(text):
     assert ranges == {(-100, 100)}
 
 
-# Recipes of ExecuTorch's
+# ExecuTorch's recipes
 
 
-NEW_RECIPES = ("arm_", "coreai_")  # of ExecuTorch 1.5
+NEW_RECIPES = ("arm_", "coreai_")  # in ExecuTorch 1.5
 
 
 def installed_recipes():
-    """The values of all enums of recipes in the installed executorch, read from their sources,
-    since some can't be imported here."""
+    """Return the values of all recipe enums in the installed executorch.
+
+    They are read from the sources, since some can't be imported here.
+    """
     folder = Path(executorch.export.__file__).parent.parent
     found = set()
     for path in folder.glob("backends/**/*recipe_types.py"):
@@ -484,8 +485,9 @@ class Small(torch.nn.Module):
         return self.down(torch.relu(self.up(x)))
 
 
-# One says quickly whether recipes are upstream's. Core ML's quantizer exports hundreds of
-# patterns first, so that of its recipes which quantize one is lowered, and all are compared.
+# A single recipe shows quickly whether recipes match upstream's. Core ML's quantizer exports
+# hundreds of patterns first, so only one of its quantizing recipes is lowered, and all are
+# compared.
 QUICK = {"coreml_fp16"}
 COMPARED = [CoreMLRecipeType.PT2E_INT8_STATIC, CoreMLRecipeType.PT2E_INT8_WEIGHT_ONLY]
 SAMPLE = [
@@ -506,8 +508,7 @@ KINDS = in_tiers(
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: getattr(kind, "value", None))
 def test_a_recipe_gives_upstreams_bytes(kind, monkeypatch):
-    """Core ML's quantizer exports each pattern that it knows first, which takes 50 s: here those
-    that the model has."""
+    """Core ML's quantizer first exports all known patterns, in 50 s: here only the model's."""
     rules = _AnnotationPatternRegistry.REGISTRY
     rules_of_model = {name: rules[name] for name in ("linear_act", "linear")}
     monkeypatch.setattr(_AnnotationPatternRegistry, "REGISTRY", rules_of_model)
@@ -554,12 +555,12 @@ def test_wrong_recipes_are_refused(method, message):
     assert message in str(errors.value)
 
 
-# Programs that are quantized already
+# Programs that are already quantized
 
 
 @pytest.mark.slow
 def test_a_program_that_was_trained_quantized_is_lowered_as_it_is(text, tmp_path, caplog):
-    """With quantization-aware training: fake quantizers in training, converted and saved."""
+    """With quantization-aware training: fake quantizers during training, converted and saved."""
     quantizer = XNNPACKQuantizer().set_global(
         get_symmetric_quantization_config(is_per_channel=True, is_qat=True)
     )
@@ -595,7 +596,7 @@ def test_a_program_that_was_trained_quantized_is_lowered_as_it_is(text, tmp_path
 
 
 class Masked(torch.nn.Module):
-    """Indexes by integers that were computed, as the attention masks of transformers' BERT do."""
+    """Indexes with computed integers, as the attention masks of transformers' BERT do."""
 
     def __init__(self):
         super().__init__()

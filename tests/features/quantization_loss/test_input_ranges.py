@@ -1,4 +1,4 @@
-"""Inputs far beyond the range that calibration gave them are named."""
+"""Inputs far outside their calibrated range are named."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ OPERATORS = torch.ops.quantized_decomposed
 
 
 class Quantized(nn.Module):
-    """Its second input is quantized to the range from -0.05 to 0.0775, its first one is not."""
+    """Only the second input is quantized, to the range from -0.05 to 0.0775."""
 
     def forward(self, mask, x):
         options = (0.0005, -28, -128, 127, torch.int8)

@@ -1,4 +1,4 @@
-"""A quantized package is held to the program that it was quantized to."""
+"""A quantized package is judged against its quantized program."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
 
 
 class Rounded(nn.Module):
-    """Its input, rounded to so many steps of one: as a quantization leaves it."""
+    """Rounds its input to steps of 1 / `steps`, as a quantization would; without `steps`, not."""
 
     def __init__(self, steps=None):
         super().__init__()
@@ -36,7 +36,7 @@ def sets(*factors):
 
 
 def validated(made, quantized, examples=(), departures=None, not_run=None, without=(), **settings):
-    """What comes of a package of `made`, whose float program rounds nothing."""
+    """Return the validation of a package of `made`, whose float program doesn't round."""
     pte = write("rounded.pte", lowered({"run": program(made)}).buffer)
     return validate_package(
         pte,
@@ -98,13 +98,13 @@ def test_a_limit_judges_it_on_the_examples(least, verdict):
 
 
 def test_noise_never_decides_alone():
-    """On generated inputs it saturates, as beyond the range that was observed."""
+    """On generated inputs the noise saturates, as it does outside the observed range."""
     for settings in ({}, {"min_sqnr": 60.0}):
         validation = validated(Rounded(1), Rounded(1), **settings)
         assert verdicts(validation) == ("passed", "not judged")
         assert validation.methods[0].quantization["reason"].startswith("no examples")
     tiny = validated(Rounded(64), Rounded(64), sets(1e-3), inputs=0)
-    assert verdicts(tiny)[1] == "failed"  # and it does on an example
+    assert verdicts(tiny)[1] == "failed"  # as it does on an example
 
 
 def test_the_floor_holds_over_all_values_of_all_examples_however_few():
@@ -117,7 +117,7 @@ def test_the_floor_holds_over_all_values_of_all_examples_however_few():
     judge.add([torch.zeros(2)], [torch.ones(2)], generated=False)
     assert [output for output, _ in judge.find_departures()] == ["output"]
     judge.add([torch.ones(100)], [torch.ones(100)], generated=False)
-    assert not judge.find_departures()  # one call in many may be near zero by chance
+    assert not judge.find_departures()  # by chance, one call in many may be near zero
 
 
 def test_agreement_holds_over_all_examples_together():
@@ -157,7 +157,7 @@ def test_examples_that_were_left_out_leave_it_without_a_verdict():
 
 
 def test_limits_hold_where_the_package_can_not_run():
-    """The quantized program stands for it, and no limit is left out."""
+    """The quantized program takes its place, and every limit still applies."""
     for settings in ({"min_sqnr": 60.0}, {"atol": 1e-9}, {"min_cosine": 0.9999999}):
         validation = validated(Rounded(4), Rounded(4), sets(1.0), not_run=PHONE, **settings)
         assert verdicts(validation) == ("not run", "failed")
@@ -172,7 +172,7 @@ def test_the_arguments_of_an_export_are_no_examples():
 @pytest.mark.parametrize(
     ("value", "limits", "verdict"),
     [
-        (torch.ones(3, 1), {"min_agreement": 1.0}, "not judged"),  # a row of one has no greatest
+        (torch.ones(3, 1), {"min_agreement": 1.0}, "not judged"),  # one value has no maximum
         (torch.ones(3, 1), {"min_sqnr": 10.0}, "passed"),
         (torch.zeros(3, 4), {"min_sqnr": 10.0}, "not judged"),
         (torch.full((3, 4), torch.nan), {"min_sqnr": 10.0}, "not judged"),
@@ -225,7 +225,7 @@ def test_integers_that_quantization_moves_fail_by_the_limits_of_the_config_alone
 
 
 def test_tolerances_of_the_config_decide_what_a_backend_quantizes_more():
-    """As OpenVINO does with activations: within the noise of quantization, and not of rounding."""
+    """OpenVINO does so with activations: within quantization noise, but beyond rounding."""
     for settings, expected in (
         ({"atol": 1.0, "rtol": 0.0}, ("passed", "passed")),
         ({"atol": 1e-6, "rtol": 0.0}, ("not judged", "failed")),

@@ -1,4 +1,4 @@
-"""Sizes that are too large for a package are named, with a bound that can be followed."""
+"""Sizes that are too large for a package are named, along with a workable bound."""
 
 import re
 
@@ -23,7 +23,7 @@ class Net(torch.nn.Module):
 
 
 def write(compute, most, *partitioners):
-    """Lower, emit and write a module that is exported for batches of at most `most`."""
+    """Lower, emit and write a module exported for batches of at most `most`."""
     sizes = ({0: Dim("n", max=most)},)
     with torch.no_grad():
         module = Net(compute).requires_grad_(False)
@@ -37,7 +37,7 @@ def write(compute, most, *partitioners):
     [
         (torch.relu, 2**31, [], r"run: x.shape\[0\] may be larger than 2147483647, .*"),
         (torch.relu, 2**31, [XnnpackPartitioner], r"run: x.shape\[0\] may be larger.*"),
-        # which XNNPACK's own serializer refuses
+        # refused by XNNPACK's serializer
         (torch.relu, 2**40, [XnnpackPartitioner], r"run: x.shape\[0\] may be larger.*"),
         (
             lambda x: torch.cat([x, x, x[:1]]),

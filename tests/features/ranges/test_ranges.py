@@ -1,4 +1,4 @@
-"""Dynamic sizes that lowering narrows are told with the operator, and kept where that is asked."""
+"""Dynamic sizes that lowering narrows are reported with the operator, and kept on request."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support.lowerable import plan_of
 
 
 class Wave(nn.Module):
-    """Two convolutions, between which an operator stays outside of XNNPACK."""
+    """Two convolutions with an operator between them that stays outside XNNPACK."""
 
     def __init__(self):
         super().__init__()
@@ -46,7 +46,7 @@ def wave():
 
 
 def lowered(keep: bool, store: Store | None = None):
-    """Lower and emit, by hand; return the bytes and what was narrowed."""
+    """Lower and emit without a build; return the bytes and the narrowed sizes."""
     program = wave()
     places = NodePlaces(program)
     with kernel_guards(keep), record_ranges({"run": program}) as find_narrowed:
@@ -61,14 +61,14 @@ alone = cache(lowered)  # without a store
 
 
 def takes(pte: bytes) -> int:
-    """The most steps that a package takes."""
+    """Return the maximum number of steps that a package accepts."""
     (declared,) = Package(PackageFiles("wave.pte", pte)).signature("run").inputs
     return declared.sizes[2]
 
 
 def test_a_size_that_lowering_narrows_is_told_with_the_operator():
     pte, (narrowed,), program = alone(keep=False)
-    assert takes(pte) == narrowed["lowered"][1] == 2560  # of 8 channels: 20,480 elements
+    assert takes(pte) == narrowed["lowered"][1] == 2560  # 8 channels each: 20,480 elements
     assert (narrowed["size"], narrowed["source"], narrowed["lowered"]) == (
         "x.shape[2]",
         (10, 4000),

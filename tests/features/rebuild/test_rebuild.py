@@ -1,4 +1,4 @@
-"""`doit rebuild`: what is built again without any cache is the same, byte by byte, or else told."""
+"""`doit rebuild` builds again without any cache, and reports packages that differ in any byte."""
 
 import json
 
@@ -108,7 +108,7 @@ def test_a_package_is_built_again_from_its_sources_alone(built):
     assert not made
 
 
-# What nothing that is watched tells: the clock, by native code.
+# An input that no tracing detects: the clock, read by native code.
 CLOCK = """
 import ctypes
 _load = torch.manual_seed
@@ -155,7 +155,7 @@ def load_program(*arguments, **options):
 
 @pytest.mark.slow
 def test_another_package_is_told_and_fails(built, tmp_path):
-    """As if the present one had been compiled from other weights."""
+    """As if the current package had been compiled from other weights."""
     changes = patched(tmp_path, "pipeline.run.build.load", OTHER_WEIGHTS)
     assert built.doit("lower", **changes | {"PATCH": ""}) == 0  # Python's start is an input
     assert built.doit("rebuild", "pair", timeout=900, **changes) == 1, built.output

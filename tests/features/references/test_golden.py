@@ -1,4 +1,4 @@
-"""Recorded outputs: files that are compared, and files that are not what they should be."""
+"""Recorded outputs: files that are compared, and files that are invalid."""
 
 import numpy
 import pytest
@@ -25,7 +25,7 @@ EXAMPLES = [InputSet((X + n, torch.tensor(float(n)))) for n in range(1, 3)]
 
 
 def outputs():
-    """What the method gives on its examples, stacked, as training would have recorded it."""
+    """The method's outputs on its examples, stacked, as training would have recorded them."""
     calls = [Heads()(*inputs.args) for inputs in EXAMPLES]
     return {
         "output[0]['logits']": torch.stack([heads["logits"] for heads, _ in calls]),
@@ -69,7 +69,7 @@ def test_a_file_may_hold_the_inputs_too(tmp_path):
 
 
 def test_bfloat16_stands_as_float32_in_arrays(tmp_path):
-    """Integers do not."""
+    """Integers aren't stored this way."""
     failures = judged(read(tmp_path, write(tmp_path, outputs(), ".npz"))).failures
     assert {failure["output"] for failure in failures} == {"output[0]['best']"}
     assert "dtype int64, must be float32" in failures[0]["what"]
@@ -90,7 +90,7 @@ def test_a_file_without_batches_is_a_mistake(tmp_path):
 
 
 def test_a_mistake_in_the_inputs_begins_with_the_file(tmp_path):
-    """Who reports it names the method."""
+    """The caller that reports it adds the method."""
     wrong = inputs() | {"x": inputs()["x"][:, 0].contiguous()}
     with pytest.raises(PipelineError, match=r"^heads.safetensors\[0\]: argument 'x': rank 1"):
         read(tmp_path, write(tmp_path, outputs() | wrong))
@@ -110,7 +110,7 @@ OTHER_METHOD = {"methods": {"other": {"reference": {"atol": 0.1}}}}
 
 
 def near_outputs():
-    """What another framework may have recorded: none is exact, and none is far off."""
+    """Outputs that another framework may have recorded: none exact, none far off."""
     tensors = outputs()
     tensors["output[0]['logits']"] += 0.02
     return tensors
@@ -145,7 +145,7 @@ def test_the_config_limits_how_far_recorded_outputs_may_differ(settings, set_at,
     ],
 )
 def test_a_recording_beyond_its_limits_says_where_they_are_set(settings, said, tmp_path):
-    """Those of the package and of other methods do not count."""
+    """Limits of the package and of other methods don't count."""
     failures = judged(read(tmp_path, write(tmp_path, near_outputs())), **settings).failures
     assert all(said in failure["what"] for failure in failures)
     assert failures
@@ -171,7 +171,7 @@ def test_a_file_of_another_form_is_a_mistake(change, said, tmp_path):
 
 
 class Total(nn.Module):
-    """What it gives depends on all calls so far."""
+    """Its output depends on all calls so far."""
 
     def __init__(self):
         super().__init__()
@@ -182,7 +182,7 @@ class Total(nn.Module):
 
 
 def read_totals(folder, inputs, output, examples=()):
-    """Read and judge what a method with state gave."""
+    """Read and judge the recorded outputs of a method with state."""
     save_file({**inputs, "output": output}, folder / "total.safetensors")
     program = export(Total(), (torch.ones(3),))
     recording = read_golden(folder, "total.safetensors", "total", program, examples)

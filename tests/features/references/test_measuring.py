@@ -42,7 +42,7 @@ def export_methods():
 @pytest.mark.parametrize(
     ("planning", "validate", "counts"),
     [
-        ({}, {}, True),  # no buffer in common, but maybe an attribute that tracing lost
+        ({}, {}, True),  # no common buffer, but maybe an attribute that tracing lost
         ({"share_mutable_buffers": True}, {}, True),
         ({"share_mutable_buffers": False}, {}, False),
         ({"alloc_mutable_buffers": False}, {}, False),
@@ -58,7 +58,7 @@ def test_sequences_count_unless_the_config_splits_state(planning, validate, coun
 
 @pytest.mark.slow
 def test_an_attribute_that_one_method_fills_and_another_reads_is_found(tmp_path):
-    """Each export alone is its eager module."""
+    """Each export by itself agrees with its eager module."""
     bench = Bench(tmp_path)
     for name in ("models", "partition_configs"):
         (tmp_path / name).mkdir()
@@ -71,7 +71,7 @@ def test_an_attribute_that_one_method_fills_and_another_reads_is_found(tmp_path)
     assert bench.doit() != 0
     report = (tmp_path / "build" / "p" / "report.md").read_text()
     assert "decode on example 0 (call 2 of prefill > decode)" in report
-    # Split on purpose, it is what the config says.
+    # If the config splits them on purpose, that is what it asks for.
     planning = {"memory_planning": {"share_mutable_buffers": False}}
     path.write_text(yaml.safe_dump({**config, "emit": planning}))
     assert bench.doit() == 0

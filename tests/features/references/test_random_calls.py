@@ -1,4 +1,4 @@
-"""Calls that give other values each time, each by its name and line."""
+"""Calls with random results, each reported with its name and line."""
 
 import datetime
 import os

@@ -1,4 +1,4 @@
-"""References that return another form than the export: one line names what differs."""
+"""References with another output structure than the export: one line names the difference."""
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ class Calls(nn.Module):
 
 
 def find_failures(function, reference):
-    """What is said of an export of a function that is compared with another one."""
+    """Return the failures of a function's export compared with another function."""
     program = export(Calls(function), (X.clone(),))
     inputs = InputSet((X.clone(),))
     outputs = call_reference(reference, program, inputs)
@@ -94,7 +94,7 @@ def test_what_a_runtime_cannot_tell_apart_is_no_difference(function, reference):
     ],
 )
 def test_outputs_in_another_order_are_named(reference, said):
-    """Where one output is none of the others, its error is what counts."""
+    """If an output matches none of the others, its error counts."""
     (sentence, *others) = find_failures(pair, reference)
     assert all(text in sentence for text in said) and (not others or not said)
     assert bool(said) != ("absolute error" in sentence)

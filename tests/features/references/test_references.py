@@ -1,4 +1,4 @@
-"""References that depart from what was exported, each kind once, and references that don't."""
+"""References that depart from the export, one of each kind, and references that don't."""
 
 import os
 import random
@@ -17,14 +17,14 @@ X = torch.linspace(-1, 1, 8).reshape(2, 4)
 
 
 def verdict_of(module, reference=None, inputs=(X,), shapes=None, is_random=False, examples=None):
-    """Export a module, and judge it by a reference, by default itself."""
+    """Export a module and judge it by a reference, by default the module itself."""
     programs = {"forward": export(module, inputs, dynamic_shapes=shapes)}
     recordings = record({"forward": reference or module}, programs, examples)
     return judge(recordings, programs, is_random=is_random)["forward"]
 
 
 class Branches(nn.Module):
-    """What it does depends on `way`, while it is exported and else."""
+    """Behaves according to `way`, during export and otherwise."""
 
     def __init__(self, way=""):
         super().__init__()
@@ -97,7 +97,7 @@ def test_an_export_that_departs_fails(way, said):
     assert result.reference["verdict"] == "failed"
     assert {failure["about"] for failure in result.failures} == {"reference"}
     assert any(said in describe_failure(failure) for failure in result.failures)
-    assert result.verdict == "not run"  # the lowering has a verdict of its own
+    assert result.verdict == "not run"  # the lowering has a separate verdict
 
 
 @pytest.mark.parametrize(("way", "size"), [("small", "x.shape[0]=1"), ("large", "x.shape[0]=8")])
@@ -155,8 +155,8 @@ def test_a_function_is_a_reference_as_well():
 
 @slow
 def test_a_module_runs_as_it_is_handed_over():
-    """In training mode it is random, or changes its statistics; neither its mode nor those
-    change by being run."""
+    """In training mode it is random or changes its statistics; a run changes neither mode nor
+    statistics."""
     module = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)).requires_grad_(False).eval()
     programs = {"forward": export(module, (X,))}
     module.train()
@@ -215,7 +215,7 @@ class Decode(Method):
 
 
 class Forgetful(Method):
-    """A decode that, exported, reads a cache of another name."""
+    """A decode whose export reads a cache under another name."""
 
     def __init__(self, shared):
         super().__init__(shared)
@@ -313,7 +313,7 @@ def test_a_changed_parameter_is_a_failure():
 @slow
 @pytest.mark.parametrize(("length", "verdict"), [(8, "passed"), (2, "failed")])
 def test_a_reference_may_end_its_process(length, verdict):
-    """As kernels do that check sizes by an assertion: of generated sizes, that is left out."""
+    """Kernels that check sizes with an assertion do; a call with generated sizes is left out."""
 
     def reference(x):
         return os.abort() if len(x) == length else x + 1

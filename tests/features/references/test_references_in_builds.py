@@ -1,4 +1,4 @@
-"""References in builds, from the exporter to the reports: what runs again, and what people see."""
+"""References in builds, from the exporter to the reports: what runs again, and what users see."""
 
 import json
 from xml.etree import ElementTree
@@ -65,7 +65,7 @@ def test_an_export_is_compared_with_its_reference_and_with_recorded_outputs(benc
     line = "reference: scale: example 0, output: the export departs from reference('scale'): absolu"
     assert line in bench.output
     found, methods = report(bench, "bad")
-    assert methods["scale"]["verdict"] == "not judged"  # what was exported is always 0
+    assert methods["scale"]["verdict"] == "not judged"  # the export's output is always 0
     assert methods["scale"]["reference"]["verdict"] == "failed"
     found, methods = report(bench, "good")
     assert (found["verdict"], methods["scale"]["reference"]["verdict"]) == ("passed", "passed")
@@ -80,7 +80,7 @@ def test_an_export_is_compared_with_its_reference_and_with_recorded_outputs(benc
     }
     assert cases["bad.scale", "reference"] and not cases["good.scale", "reference"]
 
-    # Another reference, and no other program: it is compared, and nothing is compiled.
+    # Another reference with the same program: it is compared, and nothing is compiled.
     bench.edit("models/m.py", "    return None", "    return lambda x: x * factor + 1")
     assert bench.doit() == 1
     outcomes = bench.outcomes()
@@ -92,7 +92,7 @@ def test_an_export_is_compared_with_its_reference_and_with_recorded_outputs(benc
     assert bench.doit("validate:good") == 0
     assert "up to date: 1 package" in bench.output
 
-    # Recorded outputs count by content.
+    # Recorded outputs count by their content.
     folder = bench.root / "golden" / "m+factor~2"
     folder.mkdir(parents=True)
     outputs = numpy.full((1, 2, 3), 2, numpy.float32)
@@ -104,7 +104,7 @@ def test_an_export_is_compared_with_its_reference_and_with_recorded_outputs(benc
     assert bench.doit("validate:good") == 1
     assert "the export departs from golden/m+factor~2/scale.npz: absolute error 0.1" in bench.output
 
-    # A limit of its own is named with its line; it is none of the package's.
+    # A method's limit is named with its line, and isn't taken for the package's.
     config = bench.root / "partition_configs" / "good.yaml"
     config.write_text(
         config.read_text().replace("validate:\n", "validate:\n  reference: {atol: 0.2}\n")

@@ -1,12 +1,12 @@
-"""Every constant of every model, changed one at a time and all at once: what refit makes of it,
-against a cold compile, byte for byte.
+"""Changes every constant of every model, one at a time and all at once, and compares refit with a
+cold compile, byte for byte.
 
     python -m tests.features.refit [NUMBER] [PACKAGE ...]
 
-NUMBER is how many constants of each package are changed alone, drawn by a fixed seed; by default
-all. The packages are those that ship, and those of the sample workspaces. It prints how often both
-gave the same bytes, how often refit said why it can't, and how often they differed, which must be
-0. All of it takes hours.
+NUMBER is how many constants of each package are changed separately, drawn with a fixed seed; by
+default all. The packages are the shipped ones and those of the sample workspaces. It prints how
+often both gave the same bytes, how often refit said why it can't, and how often they differed,
+which must be 0. A full run takes hours.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def packages() -> Iterator[tuple[Path, str]]:
 
 
 class Trial:
-    """One package in a folder of its own, whose model is an archive."""
+    """One package in a separate folder, whose model is an archive."""
 
     def __init__(self, root: Path, package: str, folder: Path) -> None:
         self.package, self.root = package, folder / "w"
@@ -66,7 +66,7 @@ class Trial:
         self.archives = self._write_archives()
 
     def _write_archives(self) -> list[Path]:
-        """Put archives in the place of an exporter, and return those of the package's model."""
+        """Replace the exporter by archives, and return those of the package's model."""
         plan = Plan(self.workspace)
         model = plan.model(self.package)
         exporter = self.root / "models" / f"{model}.py"
@@ -84,7 +84,7 @@ class Trial:
         return sorted(found.glob("*.pt2")) if found.is_dir() else [found.with_suffix(".pt2")]
 
     def plan(self) -> Plan:
-        """Return a plan of the archives as they are now, whose methods are quantized."""
+        """Return a plan of the current archives, whose methods are quantized."""
         plan = Plan(replace(self.workspace))
         plan.check(self.package)
         for action in (plan.quantizes(self.package) or {}).values():
@@ -93,7 +93,7 @@ class Trial:
         return plan
 
     def change(self, first: dict[Path, bytes], seed: int, only: tuple[str, str] | None = None):
-        """Write the archives with other constants, all of them, or one by method and name."""
+        """Write the archives with other values in all constants, or in one (method and name)."""
         for path, data in first.items():
             programs = load_pt2(io.BytesIO(data)).exported_programs
             generator = torch.Generator().manual_seed(seed)
@@ -115,13 +115,13 @@ def _change(tensor: torch.Tensor, generator: torch.Generator, done: set[int]) ->
         if tensor.is_floating_point():
             noise = torch.rand(tensor.shape, generator=generator).to(tensor.dtype)
             tensor.mul_(1 + noise / 20).add_(noise / 100)
-        else:  # in which some values become others that are there: indices, masks
+        else:  # values swap places, so they stay valid: indices, masks
             flat = tensor.reshape(-1)
             tensor.copy_(flat[torch.randperm(flat.numel(), generator=generator)].view_as(tensor))
 
 
 def compiled(action: Action, workspace: Workspace) -> dict:
-    """Return the result of compiling with nothing of an earlier one."""
+    """Return the result of compiling without any earlier result."""
     kept: list = []
     with fast_lowering(patches=True):
         perform_compile(action, workspace, Stages(), always=True, keep=lambda *r: kept.append(r))
@@ -139,7 +139,7 @@ def constants_of(archives: list[Path]) -> list[tuple[str, str]]:
 
 
 def judge(action: Action, trial: Trial) -> tuple[str, str]:
-    """Return how refit and a cold compile compare, and why where refit can't."""
+    """Return how refit and a cold compile compare, and the reason if refit can't."""
     store = trial.workspace.store
     found = find_record(action, store)
     if found is None or not found.result["proven"]:
@@ -153,7 +153,7 @@ def judge(action: Action, trial: Trial) -> tuple[str, str]:
 
 
 def run(root: Path, package: str, most: int | None, folder: Path) -> Counter:
-    """Judge one package, and print what came out."""
+    """Judge one package, and print the counts."""
     trial = Trial(root, package, folder)
     original = {path: path.read_bytes() for path in trial.archives}
     actions = trial.plan().compiles(package)
@@ -195,7 +195,7 @@ def main(words: list[str]) -> int:
         with tempfile.TemporaryDirectory() as folder:
             try:
                 total += run(root, package, most, Path(folder))
-            except PipelineError as error:  # archives hold no inputs to calibrate with
+            except PipelineError as error:  # archives contain no inputs for calibration
                 print(package, "is left out:", error, flush=True)
     print("all:", dict(total))
     return int(any(verdict == DIFFERENT for verdict, _ in total))

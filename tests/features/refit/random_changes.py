@@ -1,12 +1,12 @@
-"""Random changes of the constants of small models: what the recipe of one build makes of them,
-against a cold compile, byte for byte.
+"""Random changes to the constants of small models: compares what the recipe of one build makes of
+them with a cold compile, byte for byte.
 
     python -m tests.features.refit.random_changes [NUMBER] [MODEL ...]
 
-NUMBER is how many changes there are, 2,000 by default, divided among the models. Each model is
-built once, from which its recipe is learnt. Constants become equal, zero, one, negative, sparse,
-denormal, infinite or NaN, one at a time, some of them or all. It prints by model how often both
-gave the same bytes, how often refit said why it can't, and how often they differed: never.
+NUMBER is the number of changes, 2,000 by default, divided among the models. Each model is built
+once to learn its recipe. Constants become equal, zero, one, negative, sparse, denormal, infinite or
+NaN: one at a time, some of them or all. For each model it prints how often both gave the same
+bytes, how often refit said why it can't, and how often they differed: never.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ FOUR_BIT = {
 
 
 class Folded(nn.Module):
-    """Convolutions with batch norms, one of which is folded, and slopes of PReLU."""
+    """Convolutions with batch norms, one of which is folded, and PReLU slopes."""
 
     def __init__(self):
         super().__init__()
@@ -59,7 +59,7 @@ class Folded(nn.Module):
 
 
 class Tied(nn.Module):
-    """A table that is the weight of a layer too, two like layers, and a norm between them."""
+    """A table that is also the weight of a layer, two equal layers, and a norm between them."""
 
     def __init__(self):
         super().__init__()
@@ -72,7 +72,7 @@ class Tied(nn.Module):
 
 
 class Lifted(nn.Module):
-    """Numbers and tensors that the forward pass makes, a state that is written, and casts."""
+    """Numbers and tensors that the forward pass creates, a state that it writes, and casts."""
 
     def __init__(self):
         super().__init__()
@@ -89,7 +89,7 @@ class Lifted(nn.Module):
 
 
 class Half(nn.Module):
-    """Weights of sixteen bits."""
+    """Sixteen-bit weights."""
 
     def __init__(self):
         super().__init__()
@@ -102,7 +102,7 @@ class Half(nn.Module):
 
 
 class Twins(nn.Module):
-    """Two equal layers, each a partition of its own, the second of which the store already has."""
+    """Two equal layers, each a separate partition; the second is found in the store."""
 
     def __init__(self):
         super().__init__()
@@ -160,12 +160,12 @@ FLOATS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-# Which torchao's observers refuse.
+# torchao's observers refuse these.
 _ENDLESS = ("large", "infinite", "NaN")
 
 
 def change(archive: Path, first: bytes, seed: int, quantized: bool = False) -> str:
-    """Write the archive with other constants, and return what they are."""
+    """Write the archive with other constants, and return the kind of change."""
     ways = [way for way in FLOATS if not quantized or way not in _ENDLESS]
     programs = load_pt2(io.BytesIO(first)).exported_programs
     chance = random.Random(seed)
@@ -192,7 +192,7 @@ def change(archive: Path, first: bytes, seed: int, quantized: bool = False) -> s
 
 
 def build(name: str, folder: Path, seed: int = 0) -> tuple[Trial, dict[str, Any]]:
-    """Compile a model, and return it with the record of what was learnt."""
+    """Compile a model, and return it with the learned recipe."""
     write_workspace(folder / "made", name, seed)
     trial = Trial(folder / "made", name, folder)
     (action,) = trial.plan().compiles(name)
@@ -204,7 +204,7 @@ def build(name: str, folder: Path, seed: int = 0) -> tuple[Trial, dict[str, Any]
 
 
 def judge_changes(name: str, count: int, folder: Path, seed: int = 0) -> tuple[Counter, Counter]:
-    """Change a model's constants; return how often which verdict came, and why refit could not."""
+    """Change a model's constants; count the verdicts, and the reasons why refit could not."""
     trial, record = build(name, folder, seed)
     assert record["proven"], record["why"]
     (archive,) = trial.archives

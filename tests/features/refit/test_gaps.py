@@ -1,4 +1,4 @@
-"""A compilation of which not all was seen proves no recipe by itself, and says what was unseen."""
+"""A compilation that wasn't fully observed yields no recipe by itself, and reports the gaps."""
 
 import copy
 
@@ -19,7 +19,7 @@ from tests.features.refit.random_changes import build, judge_changes
 
 
 def compute_unseen(weight):
-    """As ExecuTorch's pass that computes with constants does."""
+    """Compute as ExecuTorch's pass that evaluates constants does."""
     guard = torch._C._DisableTorchDispatch()
     made = weight * 2
     del guard
@@ -32,7 +32,7 @@ def compute_without_modes(weight):
 
 
 class Named(torch.Tensor):
-    """A tensor of a class of its own."""
+    """A tensor subclass."""
 
 
 GAPS = {
@@ -93,7 +93,7 @@ def test_what_is_seen_is_none_and_repeated(name):
 
 
 def test_a_fake_tensor_that_keeps_its_value_is_a_guard():
-    """It computes with the value where no operator is seen."""
+    """It computes with the value where no operator is observed."""
     watch, weight = Watch(), torch.tensor(2.0)
     watch.add_source(weight, "run", "constants", "scale")
     with watched(watch), FakeTensorMode():
@@ -155,7 +155,7 @@ def test_blobs_and_constants_that_nobody_saw_are_gaps(monkeypatch):
 
 @pytest.mark.slow
 def test_a_partition_that_the_store_has_is_a_gap(tmp_path):
-    """Its weights have the bytes of others by chance, and it is not preprocessed."""
+    """Its weights happen to equal those of another one, so it isn't preprocessed."""
     _, record = build("twins", tmp_path)
     assert not record["proven"]
     assert "a result of XnnpackBackend was found in the store" in record["why"]

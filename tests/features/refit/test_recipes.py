@@ -1,4 +1,4 @@
-"""numpy repeats what torch computes, to the last bit."""
+"""numpy reproduces what torch computes, to the last bit."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ CASTS = [torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.fl
 
 @st.composite
 def tensors(draw, dtypes=EVERY, most=4):
-    """A tensor of bits that hypothesis chooses, not always in the order of its memory."""
+    """Draw a tensor of bits that hypothesis chooses, not always contiguous in memory."""
     sizes = draw(st.lists(st.integers(1, 4), max_size=most))
     dtype, seed = draw(st.sampled_from(dtypes)), draw(st.integers(0, 1 << 30))
     generator = torch.Generator().manual_seed(seed)
@@ -30,14 +30,14 @@ def tensors(draw, dtypes=EVERY, most=4):
     flat = torch.randint(0, 256, (count,), dtype=torch.uint8, generator=generator)
     flat = flat % 2 if dtype == torch.bool else flat
     tensor = flat.view(dtype).reshape(sizes)
-    if dtype.is_floating_point and draw(st.booleans()):  # of a usual size
+    if dtype.is_floating_point and draw(st.booleans()):  # of ordinary magnitude
         tensor = torch.randn(sizes, generator=generator).to(dtype)
     order = draw(st.permutations(range(len(sizes))))
     return tensor.permute(*order) if order else tensor
 
 
 def repeated(function, *given):
-    """Return what a function makes, and what its recipe makes with the same constants."""
+    """Return a function's result, and what its recipe makes of the same constants."""
     watch = Watch()
     for number, tensor in enumerate(given):
         watch.add_source(tensor, "run", "weights", str(number))
@@ -86,7 +86,7 @@ def fold(weight, bias, mean, variance, scale, shift):
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 1 << 30), channels=st.integers(1, 40), part=st.sampled_from([0, 1]))
 def test_batch_norm_is_folded_bit_for_bit(seed, channels, part):
-    """All magnitudes, denormal numbers too."""
+    """Covers all magnitudes, including denormal numbers."""
     torch.manual_seed(seed)
     size = 10.0 ** float(torch.randint(-42, 5, ()))
     weight, bias = torch.randn(channels, 3, 3, 3) * size, torch.randn(channels) * size
@@ -98,7 +98,7 @@ def test_batch_norm_is_folded_bit_for_bit(seed, channels, part):
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 1 << 30), part=st.sampled_from([0, 1]))
 def test_batch_norm_alone_is_decomposed_bit_for_bit(seed, part):
-    """In doubles, to which a float is added (XNNPACK's `DecomposeBatchNorm`)."""
+    """In double precision, to which a float is added (XNNPACK's `DecomposeBatchNorm`)."""
     from executorch.backends.xnnpack._passes.decompose_batch_norm import DecomposeBatchNorm
 
     torch.manual_seed(seed)
@@ -117,7 +117,7 @@ def test_functions_of_floats(name, tensor):
     function = getattr(torch, name)
     if not function(tensor).isnan().any():
         return same(function, tensor)
-    # Which of the many NaNs comes out is not said by IEEE 754.
+    # IEEE 754 doesn't define which of the many NaNs results.
     with pytest.raises(UnknownValueError, match="a NaN that is computed from constants"):
         same(function, tensor)
 
@@ -173,7 +173,7 @@ def test_casts_are_torch_s_or_refused(new, data):
 
 
 def test_a_double_becomes_a_half_by_way_of_a_float():
-    """As torch rounds it: from 1 + 2^-11 to the even number, not up from a little more."""
+    """As torch rounds it: from 1 + 2^-11 to the even number, and not up from slightly more."""
     values = torch.tensor([1 + 2**-11 + 2**-40, 1 + 3 * 2**-11 - 2**-40], dtype=torch.float64)
     same(lambda x: x.to(torch.float16), values)
 
@@ -219,7 +219,7 @@ def test_which_of_two_zeros_is_the_least_is_not_repeated():
 
 
 def test_views_beyond_their_bytes_are_refused():
-    """A recipe may come of a remote."""
+    """A recipe may come from a remote."""
     for view in (View(0, "float32", (3,), (1,)), View(0, "uint8", (2,), (-1,), 1)):
         with pytest.raises(UnknownValueError):
             look(np.zeros(8, np.uint8), view)

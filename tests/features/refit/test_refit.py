@@ -1,4 +1,4 @@
-"""New weights without lowering, through doit: what is built so, and what must not be."""
+"""New weights without lowering, through doit: what may be built this way, and what must not be."""
 
 import json
 import subprocess
@@ -20,7 +20,7 @@ XNNPACK, PORTABLE = {"partitioners": ["xnnpack"]}, {"partitioners": []}
 
 
 class Small(nn.Module):
-    """Folded batch norm, a portable gather from a table that stays a blob of its own in files, a
+    """Folded batch norm, a portable gather from a table that stays a separate blob in files, a
     layer norm and two linear layers."""
 
     def __init__(self, tied=False):
@@ -41,7 +41,7 @@ def example():
 
 
 def write(bench, seed, change=lambda model: None, tied=False):
-    """Write the model's archive with weights of a seed."""
+    """Write the model's archive with weights drawn from a seed."""
     torch.manual_seed(seed)
     model = Small(tied).eval().requires_grad_(False)
     for tensor in [*model.parameters(), model.norm.running_mean, model.norm.running_var]:
@@ -79,7 +79,7 @@ REFIT = dict.fromkeys([*METHODS, "link"], "refit")
 
 @pytest.fixture(scope="module")
 def learnt(tmp_path_factory):
-    """A package whose recipes were learnt by the build that made it."""
+    """A package whose recipes were learned by its build."""
     bench = start(tmp_path_factory.mktemp("refit") / "w", {"run": XNNPACK, "again": PORTABLE})
     write(bench, 1)
     assert set(lower(bench).values()) == {"built"}
@@ -129,7 +129,7 @@ def test_nothing_of_it_imports_torch(learnt):
 
 
 def test_one_worker_at_a_time_is_none(learnt):
-    """The process that builds does it, and moves the file that it linked into its place."""
+    """The building process does the work itself, and moves the linked file into place."""
     write(learnt, 31)
     command = [sys.executable, "-X", "importtime", *learnt.command("-n", "1", "lower")[1:]]
     environment = {**learnt.environment, "PYTHONPATH": str(REPOSITORY)}
@@ -214,9 +214,9 @@ def test_chance_equality_is_a_miss_that_says_so(learnt):
     assert "is lowered, since two stored tensors that used to differ are now equal" in learnt.output
     assert set(lower(learnt).values()) == {"built"}
     assert learnt.doit("rebuild") == 0, learnt.output
-    write(learnt, 5)  # and back: they were equal, and differ now
+    write(learnt, 5)  # and back: equal before, different now
     assert lower(learnt)["run"] == "built"
-    write(learnt, 6)  # which was learnt at once
+    write(learnt, 6)  # learned immediately
     assert lower(learnt) == REFIT
 
 
@@ -227,7 +227,7 @@ def test_values_that_are_their_own_transposes(learnt):
 
 
 def test_other_graph_is_no_new_weights(learnt):
-    """Tied weights are another graph, though all shapes are the same."""
+    """Tied weights make another graph, although all shapes are the same."""
     write(learnt, 9, tied=True)
     assert set(lower(learnt).values()) == {"built"}
 
@@ -265,5 +265,5 @@ def test_a_recipe_that_is_missed_each_time_is_not_learnt_again(tmp_path):
     found = [(each.result["proven"], each.result["misses"]) for each in records(store)]
     assert found == [(True, 4), (True, 4)]
     write(bench, 4)
-    assert lower(bench)["run"] == "refit"  # which counts from the beginning
+    assert lower(bench)["run"] == "refit"  # it counts from the start again
     assert {each.result["misses"] for each in records(store)} == {0}

@@ -1,4 +1,4 @@
-"""What reaches Python of constants is seen, by whatever way, and who took it."""
+"""Every way in which Python gets at constants is detected, together with the code that did it."""
 
 import pytest
 import torch
@@ -68,7 +68,7 @@ def test_what_is_no_value_is_not(name):
 
 
 def test_a_guard_holds_while_the_answer_is_the_same():
-    """Not the weight itself: what was asked of it."""
+    """It guards the answer to a query, not the weight itself."""
     watch, _ = watched_read(READS["truth"])
     recipe = Recipe(watch.steps, watch.guards, {}, {})
 

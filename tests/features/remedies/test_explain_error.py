@@ -1,4 +1,4 @@
-"""What ended an export or a lowering: the line, the operator, the reason in full, the remedy."""
+"""Errors that ended an export or a lowering: line, operator, full reason and remedy."""
 
 import importlib.util
 import re
@@ -148,7 +148,7 @@ def test_an_operator_that_is_not_core_aten_has_its_line_and_our_key(exporter, tm
 
 
 def test_all_operators_that_are_not_core_aten_are_named(exporter, tmp_path):
-    """Each once."""
+    """Each is named once."""
     programs = exporter("torch.cummax(y, 0)[0] + torch.linalg.qr(y)[0] + torch.cummax(y, 1)[0]")()
     text = explain(lambda: lower(programs, {"forward": []}), tmp_path)
     first, _, others = text.partition("; the same applies to ")

@@ -1,4 +1,4 @@
-"""Names of a model that are nearly another."""
+"""Names close to names in a model."""
 
 import pytest
 from torch import nn

@@ -1,4 +1,4 @@
-"""Each remedy is followed: what fails is explained by it, and passes once the advice is taken.
+"""Each remedy is tried: it explains a failure, and following its advice makes the case pass.
 
 A remedy without a case fails `test_every_remedy_is_followed`.
 """
@@ -55,7 +55,7 @@ INT8 = {"quantize": {"quantizer": "coreml"}}
 
 
 class Module(nn.Module):
-    """Computes what a function of it and its inputs gives."""
+    """Computes the result of a function of the module and its inputs."""
 
     def __init__(self, compute: Callable[..., Any], **parts: Any) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ def build(
     sizes: Any = None,
     **data: Any,
 ) -> None:
-    """Export, lower and emit a module as a config has it, run it, and compare it with the module.
+    """Export, lower and emit a module as a config would, run it, and compare it with the module.
 
     Args:
         runs: whether this machine has the kernels and delegates.
@@ -109,7 +109,7 @@ def build(
 
 @dataclass(frozen=True)
 class Case:
-    """What fails for a cause, and, for each way that the advice names, what passes then."""
+    """A failure for one cause, and what passes for each way that the advice names."""
 
     fails: Callable[[], object]
     passes: Sequence[Callable[[], object]]
@@ -120,7 +120,7 @@ def case(fails: Callable[[], object], *passes: Callable[[], object]) -> Case:
 
 
 def gradient(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """The gradient of a sum of squares, computed where gradients are on."""
+    """Return the gradient of a sum of squares, computed with gradients enabled."""
     with torch.enable_grad():
         leaf = x.detach().requires_grad_()
         return torch.autograd.grad((leaf * leaf).sum(), leaf)[0]
@@ -132,7 +132,7 @@ def gradient_as_recorded(self: nn.Module | None, x: torch.Tensor) -> torch.Tenso
 
 
 def without_gradients(compute: Callable[..., Any]) -> None:
-    """Call a function as references are called."""
+    """Call a function as references are called, with gradients disabled."""
     with torch.no_grad():
         compute(None, X)
 
@@ -142,7 +142,7 @@ def linear() -> None:
 
 
 def lacking(lack: Callable[[], object]) -> Case:
-    """What a machine lacks while XNNPACK preprocesses, and has later."""
+    """Return a case that lacks something while XNNPACK preprocesses, and has it later."""
 
     def fail(*given: Any) -> None:
         lack()
@@ -166,7 +166,7 @@ def limited(kind: int, most: int) -> Iterator[None]:
 
 def write_much() -> None:
     with limited(resource.RLIMIT_FSIZE, 10), tempfile.TemporaryFile(buffering=0) as file:
-        while True:  # what fits is written
+        while True:  # writes as much as fits
             file.write(b"0" * 10)
 
 
@@ -176,7 +176,7 @@ def open_many() -> None:
 
 
 def write_to_full_disk() -> None:
-    """Write as torch does, which raises an error of its own."""
+    """Write as torch does, which raises a different error."""
     with open("/dev/full", "wb", buffering=0) as file:
         try:
             file.write(b"0")
@@ -232,7 +232,7 @@ def registered() -> None:
 
 
 def import_beside(folder: Path | None = None) -> None:
-    """Import what an exporter imports, where that stands beside it."""
+    """Import a module that an exporter imports from next to it."""
     if folder is None:
         import own_blocks_of_nobody  # noqa: F401
 
@@ -254,7 +254,7 @@ def import_name_of_torch(name: str) -> None:
 
 
 def twice(library: torch.library.Library, out: bool) -> None:
-    """Lower an operator of one's own, with or without an out variant."""
+    """Lower a custom operator, with or without an out variant."""
     name = "double" if out else "twice"
     library.define(f"{name}(Tensor x) -> Tensor")
     library.impl(name, lambda x: x * 2, "CompositeExplicitAutograd")
@@ -265,7 +265,7 @@ def twice(library: torch.library.Library, out: bool) -> None:
 
 
 def steps(self, x):
-    """Double while it is small, in a loop of at most 20 steps."""
+    """Double a value while it is small, in a loop of at most 20 steps."""
     for _ in range(20):
         x = torch.where(x.abs().max() < 100, x * 2, x)
     return x
@@ -276,7 +276,7 @@ def doubled_in_a_loop(self, x):
 
 
 def doubled_by_the_app() -> None:
-    """Call a method that computes one step and says whether to go on."""
+    """Call a method that computes one step and returns whether to continue."""
     build(lambda self, x: (x * 2, (x * 2).abs().max() < 100))
 
 
@@ -298,7 +298,7 @@ def magnitude(self, x):
 def delegated(
     backend: str, module: nn.Module, *inputs: Any, options: Any = None, **data: Any
 ) -> Callable[[], None]:
-    """Return a build for a backend whose delegates this machine can't run."""
+    """Return a build for a backend whose delegates can't run on this machine."""
     partitioners = [{backend: options or {}}]
     module = module.eval().requires_grad_(False)
     return partial(build, module, *inputs, runs=False, partitioners=partitioners, **data)
@@ -309,7 +309,7 @@ vulkan = partial(delegated, "vulkan")
 
 
 def portable(kind: type[rejected.Layer], **data: Any) -> Callable[[], None]:
-    """Return a build whose package runs ExecuTorch's own kernels."""
+    """Return a build whose package runs ExecuTorch's portable kernels."""
     return partial(build, kind().eval().requires_grad_(False), rejected.X, **data)
 
 
@@ -501,7 +501,7 @@ def explain(fails: Callable[[], object]) -> str:
 
 
 def pattern_of(text: str) -> str:
-    """The text of a remedy, with any words where it names parts of the error."""
+    """Return the pattern of a remedy's text, with any words where it names parts of the error."""
     return re.escape(text.format_map(defaultdict(lambda: "ANY"))).replace("ANY", ".+")
 
 
@@ -560,7 +560,7 @@ def test_a_module_that_this_package_hides_is_no_part_of_a_library():
 
 
 def fail_after(handled: OSError) -> None:
-    """Fail for something else after an error that was expected, and handled."""
+    """Fail for another reason after an expected error that was handled."""
     try:
         raise handled
     except OSError:
@@ -568,7 +568,7 @@ def fail_after(handled: OSError) -> None:
 
 
 def test_only_a_cause_is_mended():
-    """Looking for a file that may be missing is none; running out of space always is."""
+    """Looking for an optional file isn't a cause; running out of space always is."""
     missing = partial(fail_after, PermissionError(errno.EACCES, "Permission denied"))
     assert explain(lacking(missing).fails).endswith("(`doit backends` lists them)")
     full = partial(fail_after, OSError(errno.ENOSPC, "No space left on device"))
@@ -582,7 +582,7 @@ def test_only_a_cause_is_mended():
 
 
 def test_a_tool_that_found_no_room_has_that_cause(monkeypatch):
-    """It says so in the log alone."""
+    """It says so only in the log."""
     monkeypatch.setattr(remedies, "is_full", lambda folder: True)
     text = explain(lacking(lambda: subprocess.run(["false"], check=True)).fails)
     assert "free disk space" in text

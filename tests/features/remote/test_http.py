@@ -1,5 +1,5 @@
-"""The remote tier over plain HTTP with PUT, and over WebDAV; `test_remote.py` has all else of them,
-as of S3, in `pytest -m release`."""
+"""Remotes over plain HTTP with PUT, and over WebDAV. `test_remote.py` tests everything else about
+them, and about S3, in `pytest -m release`."""
 
 import io
 from http.server import SimpleHTTPRequestHandler
@@ -46,7 +46,7 @@ def test_a_server_without_put_is_read_and_not_written(tmp_path):
         remote.push_result(ACTION, RECORD)
         assert ": cannot be written: ClientResponseError: 501" in remote.problem
         remote.push_result(ACTION, RECORD)
-        assert remote.counts.errors == 1  # it was not asked again
+        assert remote.counts.errors == 1  # it wasn't queried again
         assert remote.fetch_blob(BLOB, io.BytesIO())
 
 

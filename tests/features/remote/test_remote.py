@@ -60,12 +60,12 @@ def fetched(remote: Remote, blob: str = BLOB) -> bytes | None:
 
 
 def counted(remote: Remote) -> dict[str, int]:
-    """The counts that are not 0, without bytes."""
+    """Return the nonzero counts, without bytes."""
     counts = vars(remote.counts).items()
     return {name: count for name, count in counts if count and not name.startswith("bytes")}
 
 
-# What is pushed is fetched
+# Pushed results can be fetched
 
 
 def test_round_trip(site, blob_file):
@@ -136,7 +136,7 @@ def test_whether_a_blob_is_there(site, blob_file, monkeypatch):
     reader = site.remote()
     assert not reader.has_blob(BLOB)
     site.remote().push_blob(BLOB, blob_file)
-    assert not reader.has_blob(BLOB)  # asked a moment ago
+    assert not reader.has_blob(BLOB)  # queried a moment ago
     monkeypatch.setattr(remote, "REMEMBERED", 0.0)
     assert reader.has_blob(BLOB)
     assert counted(reader) == {"misses": 1}
@@ -445,12 +445,12 @@ def test_who_cannot_sign_does_not_replace_signed_results(folder, ci, blob_file):
     assert folder.names() == set()
 
 
-# Down, slow, stuck
+# Remotes that are down, slow or stuck
 
 
 @contextmanager
 def server(answer: Callable[[socket.socket], None]):
-    """A server that treats every connection in its own way; gives its URL."""
+    """Run a server that treats every connection with `answer`; yield its URL."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve():
@@ -547,7 +547,7 @@ print(remote.counts.errors, remote.problem)
 
 
 class StuckFileSystem(MemoryFileSystem):
-    """Not asynchronous, so that nothing but its thread can be left."""
+    """A synchronous file system, so that only its thread can be abandoned."""
 
     protocol = "stuck"
     stuck_in = ""
@@ -556,7 +556,7 @@ class StuckFileSystem(MemoryFileSystem):
 
     def _stick(self, method):
         if method == self.stuck_in:
-            gone_on = self.gone_on  # of this test, whichever runs by then
+            gone_on = self.gone_on  # this test's, whichever test runs by then
             self.may_go_on.wait(30)
             gone_on.append(method)
 
@@ -680,7 +680,7 @@ def test_fork_after_use(site, blob_file, tmp_path):
         user.push_result(ACTION, RECORD)
         assert counted(user) == {"hits": 1, "pushed": 1}
 
-    with user._lock, user._files._connecting:  # as held by another thread
+    with user._lock, user._files._connecting:  # as if another thread held them
         process = multiprocessing.get_context("fork").Process(target=child)
         process.start()
     process.join(30)
@@ -721,7 +721,7 @@ def test_good_settings_pass(site, ci):
 
 
 def refused(settings: RemoteSettings) -> str:
-    """What `check` says; using such a remote says the same and does nothing."""
+    """Return the message of `check`; using such a remote only gives the same message."""
     with pytest.raises(PipelineError) as caught:
         Remote(settings).check()
     user = Remote(settings)

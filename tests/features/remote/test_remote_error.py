@@ -1,4 +1,4 @@
-"""Errors of filesystems in the terms of the remote tier."""
+"""Errors of file systems, translated into those of the remote."""
 
 import errno
 

@@ -1,4 +1,4 @@
-"""A remote that forbids: what is absent where the permission to list is missing, or everything."""
+"""A restricted remote: what looks absent without permission to list, or without any permission."""
 
 import http.client
 import threading
@@ -21,7 +21,7 @@ DENIED = (
 
 
 class Policy(BaseHTTPRequestHandler):
-    """Passes requests on to an S3 server, as a bucket whose policy grants no s3:ListBucket."""
+    """Forwards requests to an S3 server, like a bucket whose policy doesn't grant s3:ListBucket."""
 
     endpoint = ""
     may_read = True
@@ -98,7 +98,7 @@ def test_what_is_forbidden_is_absent_where_other_files_can_be_read(s3, endpoint,
 
 
 def test_a_reader_finds_what_is_there_before_anything_shows_that_it_can(s3, endpoint, blob_file):
-    """Whoever filled the remote had all rights, and left no file to try."""
+    """The writer of the remote had all permissions, and left no probe file."""
     s3.remote().push_blob(BLOB, blob_file)
     with forbidding(s3, endpoint) as site:
         reader = site.remote(writable=False)

@@ -1,4 +1,4 @@
-"""A store that a remote tier stands behind: another machine's results, never believed unread."""
+"""A store backed by a remote: another machine's results are never trusted unread."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ KEY = {"kind": "test", "n": 1}
 
 @pytest.fixture
 def place(site):
-    """A folder, and S3."""
+    """A folder, then S3."""
     return site.settings()
 
 
@@ -72,7 +72,7 @@ def test_a_look_fetches_no_blob(filled, other):
 def test_results_are_pushed_with_all_their_blobs_after_a_remote_was_wiped(
     filled, site, monkeypatch
 ):
-    """A long build remembers for a while what the remote has, and not for ever."""
+    """A long build remembers only for a while what the remote contains."""
     store, _, blob = filled
     before = site.names()
     for name in before:
@@ -137,7 +137,7 @@ def test_read_only_remote_is_not_written(tmp_path):
 
 
 def colleague(built, tmp_path):
-    """The workspace of a colleague: the same files, an empty store."""
+    """A colleague's workspace: the same files, an empty store."""
     shutil.copytree(
         built.root,
         tmp_path / "colleague",
@@ -147,7 +147,7 @@ def colleague(built, tmp_path):
 
 
 def fill(built, url, **environment):
-    """Builds everything anew, with the remote."""
+    """Build everything again, with the remote."""
     shutil.rmtree(built.root / "build")
     shutil.rmtree(built.store)
     assert built.doit(PTE_PIPELINE_REMOTE=url, **environment) == 0, built.output
@@ -164,7 +164,7 @@ def remote_record(bench):
 
 @pytest.mark.slow
 def test_colleague_takes_packages_from_the_remote(built, tmp_path):
-    """Signed ones; then with another key, which is as if they were not there."""
+    """Signed packages first; then with another key, with which they count as missing."""
     url = f"file://{tmp_path}/remote"
     private, public = write_keys(tmp_path / "ours")
     _, stranger = write_keys(tmp_path / "theirs")
@@ -176,7 +176,7 @@ def test_colleague_takes_packages_from_the_remote(built, tmp_path):
     trusting = {"PTE_PIPELINE_REMOTE": url, "PTE_PIPELINE_TRUSTED_KEYS": str(public)}
     assert bench.doit("plan", **trusting) == 0, bench.output
     assert "to do" not in bench.output and "in the store" in bench.output
-    assert files(bench.store / "actions") and not files(bench.store / "blobs")  # which nobody needs
+    assert files(bench.store / "actions") and not files(bench.store / "blobs")  # nobody needs them
     assert bench.doit(**trusting) == 0, bench.output
     assert set(bench.outcomes().values()) == {"hit"}
     assert bench.bytes_of("pair", "pair.pte") == built.bytes_of("pair", "pair.pte")
@@ -186,7 +186,7 @@ def test_colleague_takes_packages_from_the_remote(built, tmp_path):
     assert remote_line(bench)
 
     assert bench.doit(**trusting) == 0
-    assert bench.output == "up to date: 1 package\n"  # and nothing of the remote
+    assert bench.output == "up to date: 1 package\n"  # without a word about the remote
 
     shutil.rmtree(bench.root / "build")
     shutil.rmtree(bench.store)
@@ -196,7 +196,7 @@ def test_colleague_takes_packages_from_the_remote(built, tmp_path):
 
 @pytest.mark.slow
 def test_blobs_that_a_remote_has_by_name_alone_are_made_again(built, tmp_path):
-    """So a plan says that they are in the store, and a build finds that they are not."""
+    """A plan says that they are in the store, and the build then finds that they aren't."""
     shared = {
         "PTE_PIPELINE_REMOTE": f"file://{tmp_path}/remote",
         "PTE_PIPELINE_REMOTE_TRUST": "unsigned",
@@ -212,7 +212,7 @@ def test_blobs_that_a_remote_has_by_name_alone_are_made_again(built, tmp_path):
     assert bench.bytes_of("pair", "pair.pte") == built.bytes_of("pair", "pair.pte")
     again = colleague(bench, tmp_path / "again")
     assert again.doit("lower", **shared) == 0, again.output
-    assert set(again.outcomes().values()) == {"hit"}  # what was damaged has been pushed again
+    assert set(again.outcomes().values()) == {"hit"}  # damaged files were pushed again
 
 
 @pytest.mark.slow
@@ -246,7 +246,7 @@ def test_untrusted_build_reads_and_does_not_write(built, tmp_path):
 
 @pytest.mark.slow
 def test_remote_that_never_answers_costs_a_bounded_time(built, tmp_path):
-    """A socket that accepts and says nothing stands in for S3."""
+    """A socket that accepts connections and never answers stands in for S3."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         (built.root / "pyproject.toml").write_text(

@@ -1,4 +1,4 @@
-"""Options and patterns in a command line, and what it becomes."""
+"""Options and patterns in a command line, and how they are expanded."""
 
 import json
 
@@ -70,7 +70,7 @@ def test_expressions_have_operators(root):
 
 def test_doits_own_commands_take_patterns(root):
     assert rewrite("clean", ["t*", "--dry-run"], root) == ["--dry-run", "twin"]
-    assert rewrite("list", ["--all", "-k"], root) == ["--all", "-k"]  # doit's
+    assert rewrite("list", ["--all", "-k"], root) == ["--all", "-k"]  # doit's own options
 
 
 @pytest.mark.parametrize(

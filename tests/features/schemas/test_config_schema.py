@@ -56,7 +56,7 @@ def test_the_configs_of_this_repository_are_valid():
 
 
 def objects(schema):
-    """Every part of the schema that describes a mapping."""
+    """Yield every part of the schema that describes a mapping."""
     if isinstance(schema, list):
         for part in schema:
             yield from objects(part)

@@ -1,5 +1,4 @@
-"""What commands print with `--json`: one line that keeps to its schema, in docs/reference, and
-nothing else on stdout."""
+"""With `--json`, commands print a single line that follows its schema in docs/reference."""
 
 import json
 import os
@@ -28,12 +27,12 @@ WORDS = {
     "explain": ["pair"],
     "why": ["models/pair.py"],
 }
-# `plan` has a test below; those of `diagnose` and `sensitivity` stand with these features.
+# `plan` has a test below; `diagnose` and `sensitivity` are tested with their features.
 APART = ("plan", "diagnose", "sensitivity")
 
 
 def closed(schema):
-    """A schema in which records have no further fields."""
+    """Return a schema in which records allow no further fields."""
     if isinstance(schema, list):
         return [closed(part) for part in schema]
     if not isinstance(schema, dict):
@@ -51,7 +50,7 @@ def validate(name, record):
 
 
 def ask(plan, name, *words, **flags):
-    """The record of a verb, as it is after a passage through JSON, and the error that followed."""
+    """Return the record of a verb, after a round trip through JSON, and the error that followed."""
     records, error = [], None
     try:
         for record in load(VERBS[name].run)(plan, words, json=True, **flags):
@@ -65,8 +64,7 @@ def ask(plan, name, *words, **flags):
 
 @pytest.fixture(scope="module")
 def plan(_built, tmp_path_factory):
-    """The plan of the sample `pair` as a first run left it, committed, with another package whose
-    config has a mistake."""
+    """A plan of the sample `pair` after its first run, committed, with another, invalid config."""
     root = shutil.copytree(_built.root, tmp_path_factory.mktemp("json") / "pair")
     (root / ".gitignore").write_text("build/\n.store/\n.doit*\n__pycache__/\n")
     git(root, "init", "-q", "-b", "master")

@@ -1,4 +1,4 @@
-"""What another backend would change: rows of kinds of operators, and the section of the report."""
+"""What another backend would change: rows per kind of operator, and the section of the report."""
 
 import json
 from types import SimpleNamespace
@@ -37,7 +37,7 @@ AGAINST = {"backend": "portable", "metric": "", "methods": {"forward": METHOD}}
     ("partitioners", "expected"),
     [
         (["xnnpack"], [{"xnnpack": {"configs": ["ReLUConfig"]}}]),
-        ([{"xnnpack": {"configs": ["AddConfig"]}}], None),  # it would take nothing
+        ([{"xnnpack": {"configs": ["AddConfig"]}}], None),  # it would take no operator
         ([{"xnnpack": {"configs": ["ReLUConfig"]}}], None),  # it takes none of them
         (
             [{"openvino": {"device": "CPU", "op_types_to_skip": ["aten.mul.Tensor"]}}],
@@ -72,7 +72,7 @@ def test_a_kind_that_is_fused_is_not_left():
     linear, before = "aten.linear.default", {"aten.linear.default": 5, "aten.relu.default": 5}
     assert not is_left("aten.relu.default", before, before)
     assert is_left(linear, before, {"aten.permute_copy.default": 5, "aten.relu.default": 5})
-    assert not is_left(linear, before, {"aten.addmm.default": 5})  # which a linear becomes
+    assert not is_left(linear, before, {"aten.addmm.default": 5})  # a linear layer becomes these
 
 
 def test_kinds_of_operators_are_printed():

@@ -1,4 +1,4 @@
-"""Where overrides go in a config: to one method of one package alone, or nowhere."""
+"""Where overrides go in a config: to one method of one package only, or nowhere."""
 
 import pytest
 

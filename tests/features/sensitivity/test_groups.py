@@ -1,4 +1,4 @@
-"""Groups of modules: few trials find the modules whose move to another backend matters."""
+"""Groups of modules: few trials find the modules that matter when moved to another backend."""
 
 import pytest
 

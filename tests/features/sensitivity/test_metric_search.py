@@ -1,4 +1,4 @@
-"""The smallest set by a metric: the fewest of the noisiest, without those kept for nothing."""
+"""The smallest set by a metric: the fewest of the noisiest modules, none kept needlessly."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What keeps modules in float, as a config says it."""
+"""The config settings that keep modules in float."""
 
 from pipeline.backends import QUANTIZERS
 from pipeline.features.sensitivity.overrides import keep_in_float

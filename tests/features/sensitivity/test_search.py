@@ -1,4 +1,4 @@
-"""Which modules are kept in float, and in how many probes, on noise that is made up."""
+"""Which modules are kept in float, and after how many probes, with made-up noise."""
 
 import math
 
@@ -17,7 +17,7 @@ QUIET = 1e-6
 
 
 def search_of(noise, limit, estimates=None, fixed=(), most=math.inf, names=NAMES):
-    """Search modules whose noise adds up; `noise` gives that of some in two coordinates."""
+    """Search modules whose noise adds up; `noise` gives some modules' noise in two coordinates."""
     probes = []
 
     def probe(modules):
@@ -37,7 +37,7 @@ def test_one_noisy_module_takes_three_probes():
     search, probes = search_of({"layers.21": (0.5, 0.0)}, 1e-3)
     assert search.kept == ["layers.21"] and search.reached
     assert max(search.rest) == pytest.approx(31 * QUIET)
-    assert probes <= 3  # all, none, and without it; one by one takes 33
+    assert probes <= 3  # all, none, and without it; one by one would take 33
 
 
 def test_many_noisy_modules_take_a_bisection():
@@ -53,7 +53,7 @@ def test_estimates_that_are_all_off_cost_probes_alone(factor):
     wrong = {name: values[0] * factor for name, values in noise.items()}
     search, probes = search_of(noise, 1e-5, estimates=wrong)
     assert search.kept == NAMES[:8]
-    assert probes < 20  # one by one takes 33
+    assert probes < 20  # one by one would take 33
 
 
 def test_what_was_estimated_too_high_is_given_back():

@@ -1,4 +1,4 @@
-"""A layer whose outlier weights ruin int8 is named, and kept in float; measured on real builds."""
+"""A layer whose outlier weights ruin int8 is named and kept in float, measured on real builds."""
 
 import json
 
@@ -115,7 +115,7 @@ def planted(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def printed(planted):
-    """What it printed as JSON, which is one line."""
+    """Return the command's JSON output, which is one line."""
     (line,) = (line for line in planted.output.splitlines() if line.startswith("{"))
     return json.loads(line)
 
@@ -149,7 +149,7 @@ def test_the_planted_layer_alone_is_kept(record):
 def test_the_proposal_was_measured_where_it_was_quantized(record):
     figures = record["verified"]["methods"]["forward"]
     assert figures["sqnr_db"] >= 20
-    # What switching back to float promised is what quantizing anew gave.
+    # Quantizing again gives what switching back to float predicted.
     assert figures["sqnr_db"] == pytest.approx(record["methods"]["forward"]["expected_db"], abs=1)
     assert record["verified"]["bytes"] > record["bytes"]
 
@@ -194,7 +194,7 @@ def test_the_metric_decides_what_is_kept(planted, record):
     assert built["verdict"] == "passed" and built["value"] > 0.9
     assert search["kept"] == built["kept"] == {"forward": ["layers.3"]}
     assert (search["builds"], search["one_by_one"]) == (1, 5)
-    # 20 dB of the config are not what this proposal goes by.
+    # This proposal doesn't use the 20 dB of the config.
     assert record["methods"]["forward"]["floor_db"] is None
 
 
@@ -235,7 +235,7 @@ def test_modules_go_to_the_backend_that_is_faster(planted):
     assert text == PORTABLE.replace("[]", f"[{item}]")
     assert planted.doit("lower", "plain") == 0, planted.output
     assert planted.outcomes()["compile plain/forward"] == "hit"
-    # Back again, no delegate is left, which a build refuses unless a config allows it.
+    # After that move no delegate is left, which a build refuses unless a config allows it.
     words = ("--against", "portable", "--variants", "1", "--json")
     assert planted.doit("sensitivity", "plain", *words) == 0, planted.output
     (line,) = (line for line in planted.output.splitlines() if line.startswith("{"))
@@ -246,7 +246,7 @@ def test_modules_go_to_the_backend_that_is_faster(planted):
     (kind,) = method["operators"]
     assert (kind["operator"], kind["count"]) == ("aten.linear.default", 5)
     assert kind["ms"]["low"] > 0
-    assert method["untried"] == []  # a relu of the method's own forward is in no module
+    assert method["untried"] == []  # a relu in the method's own forward is in no module
 
 
 def test_a_proposal_goes_by_one_thing():

@@ -1,4 +1,4 @@
-"""What is printed and reported of packages with one module in float."""
+"""Output and reports on packages with one module in float."""
 
 from pipeline.features.sensitivity.section import section
 from pipeline.features.sensitivity.table import describe_method

@@ -1,4 +1,4 @@
-"""Programs of torchao and NNCF: an operator in float is as if it had not been quantized."""
+"""Programs of torchao and NNCF: an operator switched to float equals an unquantized one."""
 
 from importlib.util import find_spec
 
@@ -72,7 +72,7 @@ def test_a_module_that_is_not_there_is_named(program):
 
 
 class Corrected(nn.Module):
-    """A `Tagger` with what NNCF adds by arithmetic: weights that are unpacked, and another bias."""
+    """A `Tagger` with the arithmetic that NNCF adds: unpacked weights, and another bias."""
 
     def __init__(self, tagger):
         super().__init__()
@@ -124,7 +124,7 @@ def test_openvino(options):
     kinds = find_operator_kinds(spec)
     switches = WeightSwitches(program, whole, find_origins(whole, program), kinds=kinds)
     assert {"conv2d": "0", "linear": "3"}.items() <= switches.operators.items()
-    assert "flatten" not in switches.operators  # which passes a value on to the linear
+    assert "flatten" not in switches.operators  # it passes a value on to the linear layer
     assert switches.saved["linear"] > 2 * 32 * 4
     switches.switch(frozenset(switches.operators))
     torch.testing.assert_close(switches.run(inputs)[0], whole.module()(*inputs.args))

@@ -1,4 +1,4 @@
-"""Weights that quantized programs dequantize, computed once for all calls."""
+"""Weights that quantized programs dequantize are computed once for all calls."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ DEQUANTIZE = torch.ops.quantized_decomposed.dequantize_per_tensor.default
 
 
 class Quantized(torch.nn.Module):
-    """A linear with weights of 8 bits, and state of 8 bits that each call changes."""
+    """A linear layer with 8-bit weights, and 8-bit state that each call changes."""
 
     def __init__(self):
         super().__init__()
@@ -30,7 +30,7 @@ class Quantized(torch.nn.Module):
 
 
 class Changing(torch.nn.Module):
-    """Weights that a call changes once they are floats."""
+    """Weights that a call changes after they have become floats."""
 
     def __init__(self):
         super().__init__()
@@ -44,7 +44,7 @@ class Changing(torch.nn.Module):
 
 @pytest.fixture
 def calls(monkeypatch):
-    """The operators that ran in nodes which dequantize weights, as lanes call them."""
+    """Record the operators that ran in nodes that dequantize weights, as lanes call them."""
     ran = []
     hold = DequantizedWeights._hold
 
@@ -78,7 +78,7 @@ def test_outputs_are_the_same_and_weights_are_made_once(calls):
         plain.reset()
         for _ in range(step + 1):
             plain.run(inputs)
-    assert calls == ["dequantize_per_tensor"]  # of the weight; the state is none
+    assert calls == ["dequantize_per_tensor"]  # the weight's; the state isn't one
 
 
 def test_weights_that_a_call_changes_are_made_again(calls):

@@ -1,4 +1,4 @@
-"""A call that is known is not made, and one after it goes on from the state that it left."""
+"""A call with a known result isn't made, and a later call continues from the state it left."""
 
 import pytest
 import torch
@@ -47,7 +47,7 @@ def results(tmp_path, monkeypatch):
 
 @pytest.fixture
 def calls(monkeypatch):
-    """The calls that sources make, in a list of their classes."""
+    """Record the calls that sources make, in a list of their classes."""
     made = []
     call_module = Source._call_module
 
@@ -82,7 +82,7 @@ def test_known_calls_are_not_made_and_the_next_goes_on(results, calls, kind, pro
     again = lane(results, programs, kind)
     assert all(map(torch.equal, outputs_of(again, sequence[:2]), expected))
     assert calls == []
-    # The third is not known: the first two are made after all, for the state.
+    # The third result is unknown: the first two calls are made after all, for their state.
     assert all(map(torch.equal, outputs_of(again, sequence[2:]), expected[2:]))
     assert len(calls) == 4
     calls.clear()
@@ -148,6 +148,6 @@ def test_a_validation_goes_on_where_its_budget_ended(results, calls, tmp_path, m
     assert [run.to_json() for run in whole.runs] == [
         run.to_json() for run in expected.methods[0].runs
     ]
-    # Of rounded values, whose runs were known, none is made again.
+    # Of the rounded values' calls, whose results were known, none is made again.
     assert RoundedSource in first_calls
     assert later_calls.count(RoundedSource) < len(whole.runs) * 2

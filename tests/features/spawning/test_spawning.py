@@ -1,7 +1,7 @@
-"""Fresh processes in place of forks, as on a Mac. `PTE_PIPELINE_TEST_SPAWN` forces them.
+"""New processes instead of forks, as on a Mac. `PTE_PIPELINE_TEST_SPAWN` forces them.
 
-The packages of an exporter have the bytes that they have where it is forked; `test_trace.py` and
-`test_scoring.py` pass with the variable as without.
+An exporter's packages have the same bytes as with a fork; `test_trace.py` and `test_scoring.py`
+pass with the variable as well as without it.
 """
 
 import io
@@ -26,7 +26,7 @@ from pipeline.store.store import Store
 from tests.support.bench import Bench
 
 SPAWN = "PTE_PIPELINE_TEST_SPAWN"
-# The first reference ends its process for large values, and counts its calls.
+# The first reference ends its process on large values, and counts its calls.
 MODEL = """
 import os, signal
 import torch
@@ -75,7 +75,7 @@ ENDINGS = {
 
 
 def send(value, descriptors):
-    """Return what a fresh process would get, by descriptors of this process."""
+    """Return what a new process would receive, through descriptors of this process."""
     file = io.BytesIO()
     pickler = _CallPickler(file)
     pickler.dump(value)
@@ -84,7 +84,7 @@ def send(value, descriptors):
 
 
 def test_files_and_sockets_go_by_their_descriptors(tmp_path):
-    """The process closes the files that it gets, so the originals must not close them again."""
+    """The process closes the files that it receives, so the originals must not close them again."""
     here, there = socket.socketpair()
     left, right = Pipe()
     descriptor = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
@@ -103,7 +103,7 @@ def test_files_and_sockets_go_by_their_descriptors(tmp_path):
 
 
 def test_what_only_the_first_process_calls_stays_there(tmp_path):
-    with socket.socket() as line:  # a function with what can't be pickled
+    with socket.socket() as line:  # a function with a value that can't be pickled
         calls = CallServer(["f"], lambda *_: line.fileno(), line.close, 5.0)
         assert send(calls, set()).methods == ("f",)
     with handing_over(Store(tmp_path / "store")) as handover:
@@ -169,7 +169,7 @@ def shop(tmp_path):
 @pytest.mark.slow
 @pytest.mark.release
 def test_packages_are_those_of_forked_exporters(shop):
-    """One reference dies, is left out, and its module goes on as before; exporters fail and die."""
+    """One reference dies and is left out, and its module continues; exporters fail and die."""
     spawned = {SPAWN: "1"}
     shop.doit(**spawned)
     assert shop.outcomes()["validate count"] == "built", shop.output

@@ -1,4 +1,4 @@
-"""Composite operators have the kernels that torch gives them, and lose them again."""
+"""Composite operators get the kernels that torch gives them, and lose them again."""
 
 import inspect
 import operator

@@ -1,5 +1,5 @@
-"""ExecuTorch is imported without torch's compiler, which works for whoever asks for it, and knows
-all of its table of operators."""
+"""ExecuTorch is imported without torch's compiler, which still works on request, and knows its
+whole table of operators."""
 
 import inspect
 import subprocess
@@ -59,7 +59,7 @@ def test_graphs_with_higher_order_operators_are_given_to_the_compiler(monkeypatc
 
 
 def test_functions_are_those_that_this_was_written_for():
-    """Look at whether they still change nothing in a graph without higher-order operators."""
+    """On failure, check that they still change nothing in graphs without higher-order operators."""
     one, two = (
         hash_bytes(inspect.getsource(each).encode())[:16]
         for each in (_remove_auto_functionalized_pass, post_grad.decompose_auto_functionalized)

@@ -1,4 +1,4 @@
-"""Graphs that are built in other ways than torch does are the same graphs."""
+"""Graphs built in other ways than torch's are the same graphs."""
 
 import operator
 
@@ -16,7 +16,7 @@ FUNCTIONS = [torch.sin, torch.add, operator.add, operator.mul, torch.cat, operat
 
 @st.composite
 def plans(draw):
-    """Draw the inputs, calls with places of their arguments, results, moves and removals."""
+    """Draw inputs, calls with the positions of their arguments, results, moves and removals."""
     inputs, calls = draw(st.integers(1, 3)), []
     for number in range(draw(st.integers(0, 12))):
         places = st.lists(st.integers(0, inputs + number - 1), min_size=2, max_size=3)
@@ -27,8 +27,7 @@ def plans(draw):
 
 
 def make_module(plan):
-    """Make a graph in an order that is none, as ExecuTorch leaves it when it cut a partition
-    out."""
+    """Make a graph out of order, as ExecuTorch leaves it after extracting a partition."""
     inputs, calls, results, moved, erased = plan
     graph = Graph()
     nodes = [graph.placeholder(f"x_{number}") for number in range(inputs)]
@@ -46,7 +45,7 @@ def make_module(plan):
 
 
 def describe(module):
-    """All that whoever works on the graph next can see of it, names of new nodes included."""
+    """Return everything that later graph code can see, including names of new nodes."""
     graph = module.graph
     nodes = [
         (

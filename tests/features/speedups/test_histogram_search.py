@@ -1,4 +1,4 @@
-"""The range of an observer's histogram is torchao's to the bit, and searched for once."""
+"""The range of an observer's histogram equals torchao's to the bit, and is searched for once."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ def observer_of(*values):
 
 
 def draw(seed):
-    """Values of several kinds of distributions: normal, one-sided, with outliers, with a peak."""
+    """Draw values from several distributions: normal, one-sided, with outliers, with a peak."""
     torch.manual_seed(seed)
     values = torch.randn(500 + 100 * seed)
     kinds = values, values.relu(), values**5, torch.cat([torch.full((9000,), 0.3), values])

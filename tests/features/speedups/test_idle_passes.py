@@ -1,4 +1,4 @@
-"""Passes that leave a graph as it is trace it no more; all others do, and graphs are the same."""
+"""Passes that leave a graph unchanged don't trace it again; all others do. Graphs are the same."""
 
 import copy
 
@@ -16,7 +16,7 @@ from pipeline.program.traced import Traced
 
 
 class Everything(torch.nn.Module):
-    """Scalars, constants, mixed dtypes, a transpose, and arithmetic of sizes."""
+    """Scalars, constants, mixed dtypes, a transpose, and arithmetic on sizes."""
 
     def __init__(self):
         super().__init__()
@@ -89,7 +89,7 @@ def test_a_pass_that_may_change_something_is_not_idle(one):
 
 @pytest.mark.parametrize("one", [ExportPass, NormalizeTransposePass, ScalarToTensorPass, Swaps])
 def test_a_pass_is_idle_where_it_calls_what_nodes_call(one):
-    assert is_idle(one(), traced(Plain()))  # whose operands are the same value
+    assert is_idle(one(), traced(Plain()))  # its operands are the same value
 
 
 @pytest.mark.parametrize("one", [NormalizeTransposePass, ScalarToTensorPass, Swaps])

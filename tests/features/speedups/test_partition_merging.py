@@ -1,4 +1,4 @@
-"""Groups of nodes become the partitions that trying all pairs gives."""
+"""Groups of nodes become the same partitions as when all pairs are tried."""
 
 import random
 
@@ -23,8 +23,8 @@ class Marked(OperatorSupportBase):
 
 
 def make_random_graph(seed):
-    """Return a graph, and groups of nodes that may be far apart, overlap paths of each other, or
-    hold a node that feeds them all."""
+    """Return a graph, and groups of nodes that may be far apart, lie on paths of one another, or
+    contain a node that feeds them all."""
     chance = random.Random(seed)
     graph = Graph()
     nodes = [graph.placeholder(f"x{place}") for place in range(chance.randint(1, 3))]
@@ -65,7 +65,7 @@ def test_partitions_are_those_that_trying_all_pairs_gives(count):
         with fast_lowering():
             assert propose(module, groups) == plain, f"seed {seed}"
         merged += sum(len(nodes) > 2 for _, nodes in plain)
-    assert merged > count  # or nothing was tried
+    assert merged > count  # otherwise nothing was tried
 
 
 def test_a_partitioner_with_a_rule_of_its_own_keeps_it():

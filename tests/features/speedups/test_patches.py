@@ -1,5 +1,5 @@
-"""What is replaced in torch and ExecuTorch while a worker lowers: only what is known, only then,
-and without a trace in what comes of it."""
+"""Replacements in torch and ExecuTorch while a worker lowers: only known functions, only during
+that time, and without a trace in the results."""
 
 import copy
 import inspect
@@ -32,7 +32,7 @@ from tests.support.bench import bench_of
 
 
 def functions():
-    """What stands where patches go, but for what `make_torch_quick` has put there already."""
+    """Return the functions that patches replace, except those that `make_torch_quick` replaces."""
     patches = (*PATCHES, *QUANTIZING_PATCHES)
     return [patch.original for patch in patches if patch.name != "Callable"]
 
@@ -46,7 +46,7 @@ def nothing_known():
 
 @pytest.mark.parametrize("patch", (*PATCHES, *QUANTIZING_PATCHES), ids=lambda patch: patch.target)
 def test_function_is_the_one_that_its_patch_was_written_for(patch):
-    """Look at what changed in it, and mend the patch or take it away."""
+    """On failure, look at what changed in the function, and fix or remove the patch."""
     assert patch.is_known
 
 
@@ -210,7 +210,7 @@ def test_wrong_dtypes_are_refused_by_executorch_itself():
 
 
 class Branches(torch.nn.Module):
-    """Control flow, a mutable buffer and a size that is not fixed."""
+    """Control flow, a mutable buffer and a dynamic size."""
 
     def __init__(self):
         super().__init__()

@@ -1,5 +1,4 @@
-"""Patterns of quantizers: those that are passed over can't match, and those that are kept are what
-would be exported."""
+"""Quantizer patterns: skipped ones can't match, and kept ones equal what would be exported."""
 
 import operator
 from functools import partial
@@ -23,7 +22,7 @@ from tests.support.configs import parse_config
 
 
 class Net(torch.nn.Module):
-    """A batch norm that no convolution can take in, and one that is folded."""
+    """A batch norm that no convolution can absorb, and one that is folded."""
 
     def __init__(self):
         super().__init__()
@@ -48,7 +47,7 @@ def nothing_kept():
 
 
 def spied(owner, calls):
-    """Note what patterns a module exports, by the cheap tracing that `coreml.quantizer` trusts."""
+    """Record a module's patterns from the cheap tracing that `coreml.quantizer` trusts."""
 
     def note(original, pattern, inputs, is_cuda=False, **options):
         traced = make_fx(partial(pattern, **options), tracing_mode="real", pre_dispatch=True)(
@@ -61,8 +60,8 @@ def spied(owner, calls):
 
 
 CONV_INPUTS = ((1, 1, 3, 3), (1, 1, 1, 1), (1,), (1,), (1,), (1,))
-# What has the global by which patterns are exported, a call, how many patterns it exports, and
-# whether every other one replaces the one before it.
+# The owner of the global that exports patterns, a call, how many patterns it exports, and whether
+# every second one replaces the one before it.
 SEARCHES = {
     "_replace_dropout": (utils, lambda m: export_utils._replace_dropout(m, True), 4, True),
     "_replace_batchnorm": (utils, lambda m: export_utils._replace_batchnorm(m, True), 2, True),
@@ -133,7 +132,7 @@ def holding(tensor):
 
 @pytest.fixture
 def exported(monkeypatch):
-    """What torch was asked to export."""
+    """Record what torch is asked to export."""
     patterns = []
 
     def note(pattern, inputs, options, **settings):
@@ -194,9 +193,9 @@ def test_a_pattern_that_holds_values_is_exported_each_time(unknown, exported):
 
 @pytest.mark.slow
 def test_quantized_programs_are_the_same(monkeypatch):
-    """Those of a method with all that patterns look for, and of one without: both also where
-    nothing has to be exported. Upstream's 96 patterns of training, 12 s, are left out: they would
-    find nothing."""
+    """One method contains everything that patterns look for, another nothing; both also run without
+    anything to export. Upstream's 96 training patterns, 12 s, are left out: they would find
+    nothing."""
     data = {
         "model": "m",
         "methods": {"f": {"quantize": {"quantizer": "xnnpack"}, "partitioners": []}},

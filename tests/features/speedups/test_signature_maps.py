@@ -1,4 +1,4 @@
-"""Maps of a signature are kept, and are always those of its specs as they are."""
+"""A signature's maps are cached, and always match its current specs."""
 
 import pytest
 import torch
@@ -70,7 +70,7 @@ def test_a_map_is_made_once_while_nothing_changes(name):
 
 
 def test_a_signature_in_the_place_of_another_has_maps_of_its_own():
-    """Of one that is gone, whose memory it may have."""
+    """The new signature may reuse the memory of one that is gone."""
     with fast_lowering():
         for count in range(1, 30):
             assert len(make_signature(count).inputs_to_parameters) == (count + 2) // 3

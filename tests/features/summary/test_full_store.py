@@ -1,4 +1,4 @@
-"""A full store that evicted what a run's packages need is named at the run's end."""
+"""The end of a run names a full store that evicted results which its packages need."""
 
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""The table at the end of a run fits the terminal, and names the worst."""
+"""The table at the end of a run fits the terminal, and names the worst results."""
 
 import pytest
 

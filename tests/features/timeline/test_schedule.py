@@ -1,4 +1,4 @@
-"""What bounded a run."""
+"""What limited the duration of a run."""
 
 from itertools import permutations
 
@@ -14,8 +14,8 @@ def action(kind, method, start, end, package="pack", model="net"):
     return Event(kind, package, method, model, "built", start=start, seconds=end - start, worker=1)
 
 
-# Two workers: one exports and compiles `slow`, the other waits for the export, and then compiles
-# `fast` and `late`, which was ready from 10 on.
+# Two workers: one exports and compiles `slow`; the other waits for the export, then compiles `fast`
+# and `late`, which was ready from 10 on.
 RUN = [
     action("export", None, 100, 110, package=None),
     action("compile", "slow", 110, 130),

@@ -1,4 +1,4 @@
-"""Environments that are real other Pythons, without a second installation of torch."""
+"""Environments with real but separate Pythons, without a second installation of torch."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def make_environment(tmp_path_factory):
-    """Make an environment whose Python finds the packages of this one, and modules of its own."""
+    """Make an environment whose Python finds this one's packages and additional modules."""
 
     def make(name="twin", shares_packages=True, **modules):
         folder = tmp_path_factory.mktemp(name) / "venv"
@@ -35,5 +35,5 @@ def twin(make_environment):
 
 @pytest.fixture(scope="session")
 def started_twin(make_environment):
-    """An environment with a module of its own that Python runs at its start."""
+    """An environment with an additional module that Python runs at startup."""
     return make_environment("other", sitecustomize="STARTED = True\n")

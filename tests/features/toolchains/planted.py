@@ -1,4 +1,4 @@
-"""A `sitecustomize` that plants regressions as a process imports ExecuTorch: XNNPACK takes no
+"""A `sitecustomize` that plants regressions when a process imports ExecuTorch: XNNPACK takes no
 products, and memory plans are twice as large."""
 
 import sys

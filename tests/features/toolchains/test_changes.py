@@ -1,4 +1,4 @@
-"""What an upgrade changes is ranked, and said in the terms of the records of both builds."""
+"""The changes of an upgrade are ranked, and described in terms of both builds' records."""
 
 import copy
 
@@ -23,7 +23,7 @@ VERSIONS = {"executorch": ("1.4.1", "1.5.1")}
 
 
 def make_records():
-    """Make the records of a package with one method."""
+    """Return the records of a package with one method."""
     delegation = {
         "nodes": 10,
         "delegated_nodes": 9,
@@ -70,7 +70,7 @@ def make_side(records):
 
 
 def compare(change=None):
-    """Compare a package with itself after a change of its records."""
+    """Compare a package with itself after a change to its records."""
     old, new = make_records(), copy.deepcopy(make_records())
     if change is not None:
         change(new)

@@ -1,4 +1,4 @@
-"""A command line runs in the Python of another toolchain, and shares its results where it may."""
+"""A command line runs in the Python of another toolchain, and shares results if possible."""
 
 import json
 import subprocess
@@ -17,7 +17,7 @@ print(json.dumps([toolchain(), code(), sys.prefix, os.environ["PTE_PIPELINE_TOOL
 
 
 def ask_key(environment, name):
-    """Return what the Python of an environment puts into keys, and where it runs."""
+    """Return what an environment's Python puts into keys, and where it runs."""
     python = environment / "bin" / "python"
     answer = subprocess.run(
         [python, "-P", "-c", PRINT_KEY],
@@ -37,8 +37,8 @@ def settle(bench, **toolchains):
 
 
 def test_keys_hold_what_the_other_environment_has(twin, started_twin):
-    """The same distributions are the same key, wherever they are; a module that Python runs at its
-    start is another one."""
+    """Equal distributions give the same key, wherever they are; a module that Python runs at
+    startup changes it."""
     versions, digest, prefix, name = ask_key(twin, "twin")
     assert (prefix, name) == (str(twin), "twin")
     assert versions == toolchain()
@@ -49,7 +49,7 @@ def test_keys_hold_what_the_other_environment_has(twin, started_twin):
 
 @pytest.mark.slow
 def test_a_command_line_runs_in_another_toolchain(tmp_path, twin):
-    """The option may stand anywhere, and an unknown name is one line."""
+    """The option may be anywhere, and an unknown name gives a one-line error."""
     bench = bench_of("pair", tmp_path)
     (bench.root / "dodo.py").write_text(
         f"from pte_pipeline.tasks import *\nimport os, sys\nprint(sys.prefix, "
@@ -72,8 +72,8 @@ def read_toolchain(bench, package):
 
 @pytest.mark.slow
 def test_another_toolchain_builds_with_its_own_distributions(tmp_path, twin, started_twin):
-    """Where distributions are the same, so are keys, and nothing is built again. Where they
-    differ, in a module that Python runs at its start here, all is."""
+    """With equal distributions, keys are equal and nothing is built again. If they differ, here in
+    a module that Python runs at startup, everything is."""
     bench = bench_of("pair", tmp_path)
     settle(bench, twin=twin, other=started_twin)
     package = "pair"

@@ -1,4 +1,4 @@
-"""Environments are found, and one that can't build is refused with what mends it."""
+"""Environments are found, and one that can't build is refused with a remedy."""
 
 import subprocess
 import sys
@@ -22,7 +22,7 @@ def settle(root, **toolchains):
 
 
 def refuse(root, name):
-    """Return why a toolchain is refused, a line each."""
+    """Return the reasons why a toolchain is refused, one per line."""
     with pytest.raises(PipelineError) as refused:
         find_python(root, name)
     return refused.value.lines
@@ -111,7 +111,7 @@ def test_requirements_are_told_from_folders(text, is_folder):
 
 
 def test_requirements_are_installed_once(tmp_path, monkeypatch):
-    """Installers are stood in for: a registry need not be reached."""
+    """The installers are stand-ins, so that no registry is needed."""
     commands = []
 
     def run(command, **_):

@@ -32,7 +32,7 @@ def test_words_go_to_the_toolchains_of_the_packages_that_they_name(words, here, 
 
 @pytest.fixture
 def mixed(tmp_path):
-    """A workspace with a matrix of two toolchains, of which the other one need not be there."""
+    """A workspace with a matrix of two toolchains, one of which need not exist."""
     bench = bench_of("archives", tmp_path)
     for config in (bench.root / "partition_configs").glob("*"):
         config.unlink()
@@ -56,7 +56,7 @@ def packages_of(root):
 def test_a_process_sees_the_packages_of_its_toolchain(mixed, monkeypatch):
     assert packages_of(mixed.root) == ("one-default",)
     monkeypatch.setenv(VARIABLE, "et15")
-    assert packages_of(mixed.root) == ("one-default", "one-et15")  # as `--toolchain` asks for
+    assert packages_of(mixed.root) == ("one-default", "one-et15")  # as `--toolchain` selects
     monkeypatch.setenv(ROUTED, "1")
     assert packages_of(mixed.root) == ("one-et15",)
 
@@ -73,7 +73,7 @@ def test_a_command_line_is_split_where_configs_name_toolchains(mixed):
 
 
 def test_a_config_with_mistakes_goes_to_its_toolchain(mixed):
-    """They may be none by the catalogue of another ExecuTorch."""
+    """They may be valid in the catalogue of another ExecuTorch."""
     config = mixed.root / "partition_configs" / "one.yaml"
     config.write_text("model: one\ntoolchain: et15\nmethods: {forward: {partitioners: [new]}}\n")
     assert packages_of(mixed.root) == ()
@@ -93,7 +93,7 @@ def test_a_toolchain_that_the_settings_lack_is_a_mistake(mixed):
 
 @pytest.mark.slow
 def test_parts_run_one_after_another(tmp_path, mixed, twin):
-    """`doit plan` of both packages: that of the other toolchain is planned by its Python."""
+    """`doit plan` for both packages: the other toolchain's package is planned by its Python."""
     settle(mixed.root, f'et15 = "{twin}"')
     assert mixed.process("plan") == 0, mixed.output
     lines = mixed.output.splitlines()

@@ -1,4 +1,4 @@
-"""Packages run on the runtimes of all toolchains, and what one lacks is named."""
+"""Packages run on the runtimes of all toolchains, and missing features are named."""
 
 import json
 import textwrap
@@ -19,7 +19,7 @@ RAN = {"digest": "a", "values": [1.0, 2.0]}
 
 
 def make_python(folder, text):
-    """Make a stand-in for a Python, which reads packages as `run_packages.py` does."""
+    """Make a stand-in for a Python that reads packages as `run_packages.py` does."""
     python = folder / "python"
     python.write_text("#!/bin/sh\n" + textwrap.dedent(text))
     python.chmod(0o755)
@@ -57,7 +57,7 @@ def test_a_method_that_was_not_run_is_told_of():
 
 
 def test_a_process_that_ends_costs_its_package_alone(tmp_path):
-    """The packages behind it are run in a new process."""
+    """The packages after it run in a new process."""
     lines = [
         {"package": "bad", "method": None},
         {"package": "bad", "method": "encode"},
@@ -138,7 +138,7 @@ def test_the_runtime_without_torch_runs_packages_and_says_what_it_can_not_read(m
 
 
 def make_workspace(tmp_path, environment):
-    """A workspace with a toolchain, and with a package whose file holds nothing."""
+    """Make a workspace with a toolchain, and a package whose file is empty."""
     settings = f'[tool.pte-pipeline.toolchains]\net13 = "{environment}"\n'
     (tmp_path / "pyproject.toml").write_text(settings)
     folder = tmp_path / "build" / "asr"

@@ -1,4 +1,4 @@
-"""`doit upgrade` builds with another toolchain beside the present one and reports what changes."""
+"""`doit upgrade` builds with another toolchain next to the current one, and reports the changes."""
 
 import json
 import os
@@ -8,9 +8,9 @@ import pytest
 
 from tests.support.bench import bench_of
 
-# Not imported here: it changes ExecuTorch in the process that does.
+# Not imported here, since importing it changes ExecuTorch in this process.
 PLANTED = Path(__file__).with_name("planted.py")
-# The folder of an environment with another release of ExecuTorch, and what pte-pipeline needs.
+# The folder of an environment with another release of ExecuTorch and pte-pipeline's requirements.
 OTHER = os.environ.get("PTE_PIPELINE_TEST_TOOLCHAIN", "")
 CONFIG = """model: one
 methods:
@@ -28,7 +28,7 @@ def test_the_toolchain_is_named_first(tmp_path):
 
 
 def write_workspace(bench, **toolchains):
-    """Write a workspace with one package, and its toolchains."""
+    """Write a workspace with one package and these toolchains."""
     for config in (bench.root / "partition_configs").glob("*"):
         config.unlink()
     (bench.root / "partition_configs" / "one.yaml").write_text(CONFIG)
@@ -37,7 +37,7 @@ def write_workspace(bench, **toolchains):
     (bench.root / "pyproject.toml").write_text(f"{text}\n")
 
 
-@pytest.mark.slow  # a package is built by two toolchains: 60 s
+@pytest.mark.slow  # two toolchains build a package: 60 s
 @pytest.mark.skipif(not OTHER, reason="PTE_PIPELINE_TEST_TOOLCHAIN names no other release")
 def test_a_package_is_the_same_bytes_with_another_release(tmp_path):
     bench = bench_of("archives", tmp_path)
@@ -48,12 +48,12 @@ def test_a_package_is_the_same_bytes_with_another_release(tmp_path):
     assert "run in 1.4.1 (default), 1." in bench.output
 
 
-@pytest.mark.slow  # a package is built by two toolchains: 60 s
+@pytest.mark.slow  # two toolchains build a package: 60 s
 def test_planted_regressions_are_on_top(tmp_path, twin, make_environment):
     bench = bench_of("archives", tmp_path)
     worse = make_environment("worse", sitecustomize=PLANTED.read_text())
     write_workspace(bench, twin=twin, worse=worse)
-    assert bench.process("upgrade", "twin") == 0, bench.output  # which builds nothing again
+    assert bench.process("upgrade", "twin") == 0, bench.output  # builds nothing again
     assert "equal: 1 package, byte for byte: one" in bench.output
     assert "(twin), " in bench.output and ": 1 package" in bench.output
     assert bench.process("upgrade", "worse") == 0, bench.output

@@ -1,4 +1,4 @@
-"""What passes read: in the key, or an error that names it; nothing stale in either case."""
+"""Files that passes read are in the key, or an error names them; results are never stale."""
 
 import json
 import socket
@@ -20,7 +20,7 @@ from pipeline.store.workspace import Workspace
 from tests.support.lowerable import bench_for, both
 from tests.support.matrix import in_tiers
 
-# A pass that scales what a method gives by a number that `read()` finds.
+# A pass that scales a method's output by the number that `read()` finds.
 SCALE = """
 import json
 import os
@@ -181,7 +181,7 @@ def test_a_pass_never_gives_stale_bytes(how, tmp_path):
 
 @pytest.mark.slow
 def test_a_remote_is_no_input_of_passes(tmp_path):
-    """Their process does not ask it, so that they don't seem to depend on the network."""
+    """The process of passes doesn't query it, so passes don't seem to depend on the network."""
     settings = both(partitioners=[])
     settings["methods"]["features"] = {"partitioners": [], "edge": {"passes": ["mine:Scale"]}}
     bench = bench_for(tmp_path / "here", {"p": settings})

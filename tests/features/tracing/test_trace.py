@@ -1,7 +1,7 @@
-"""All that a process touches is seen, whichever way it does so.
+"""Everything that a process reads is detected, however it does so.
 
-Each case is a function that reads something below a folder of its own, in one fork for all of them
-and for each view. `NATIVE` marks those that only the kernel sees.
+Each case is a function that reads something below a separate folder. One fork runs all of them, for
+each view. `NATIVE` marks the cases that only the kernel view sees.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ CASES = {}
 
 
 def observe(kind, path):
-    """Any value that changes with what is there."""
+    """Return any value that changes with the content."""
     try:
         if kind == "link":
             return os.readlink(path)
@@ -62,7 +62,7 @@ def run(root, function, kernel=True):
 
 
 def case(*expected):
-    """A case that must see these things (`file:name`, `listing:name`, `link:name`)."""
+    """Register a case that must detect these things (`file:name`, `listing:name`, `link:name`)."""
 
     def register(function):
         CASES[function.__name__.rstrip("_")] = function, expected
@@ -94,7 +94,7 @@ def relative(d):
 
 @case("file:link/a", "file:link")
 def dir_fd(d):
-    """By the folder's name as it was given, which is a link."""
+    """Uses the folder's name as given, which is a link."""
     folder = os.open(d / "link", os.O_RDONLY)
     os.close(os.open("a", os.O_RDONLY, dir_fd=folder))
     os.close(folder)
@@ -236,7 +236,7 @@ def read_by_a_link_of_its_own(d):
 
 @case("file:a")
 def read_through_a_folder_of_links(d):
-    """As caches of models are laid out."""
+    """In the layout of model caches."""
     (d / "cache").mkdir()
     assert not (d / "cache" / "here").exists()
     (d / "cache" / "here").symlink_to(d)
@@ -257,7 +257,7 @@ def through_proc(d):
 
 @case("listing:.")
 def listed_after_writing(d):
-    """What was there before counts, not the exporter's own file."""
+    """The listing before the write counts, without the exporter's own file."""
     (d / "own").write_text("x")
     os.listdir(d)
 
@@ -284,7 +284,7 @@ def view(request):
 
 @pytest.fixture(scope="module")
 def seen(view, tmp_path_factory):
-    """What each case saw, and what was there before."""
+    """Return what each case detected, and what existed before."""
     root = tmp_path_factory.mktemp(view)
     expected = {}
     for name, (_, things) in CASES.items():
@@ -336,12 +336,12 @@ def test_what_a_process_makes_is_no_input(tmp_path, view):
     (tmp_path / "a").write_text("1")
     _, watch = run(tmp_path, lambda: writes_only(tmp_path), view == "kernel")
     there = {path for (kind, path), value in watch.seen.items() if value not in (None, FOLDER)}
-    assert {Path(path).name for path in there} <= {tmp_path.name}  # its names, before
+    assert {Path(path).name for path in there} <= {tmp_path.name}  # the folder's names before
     assert str(tmp_path / "out") in watch.written
 
 
 def test_a_later_change_does_not_count(tmp_path, view):
-    """The value is that of first sight, before the process goes on."""
+    """The recorded value is from the first access, before the process continues."""
     path = tmp_path / "a"
     path.write_text("1")
 
@@ -361,7 +361,7 @@ class AsksTheEnvironment(torch.nn.Module):
 
 
 def test_environment_that_a_traced_model_reads(tmp_path, monkeypatch):
-    """Dynamo follows the code of a model, and of what that calls."""
+    """Dynamo follows the code of a model and of everything it calls."""
     monkeypatch.setenv("PTE_TRACED", "0")
 
     def export():
@@ -395,7 +395,7 @@ def test_environment_that_is_read(tmp_path, view, monkeypatch):
 
 
 def test_a_library_is_shown_the_variables_of_its_prefix_alone(tmp_path, view, monkeypatch):
-    """numba goes through all variables as it is imported, for those that begin with `NUMBA_`."""
+    """On import, numba goes through all variables to find those that begin with `NUMBA_`."""
     monkeypatch.setenv("NUMBA_ONE", "1")
     module = {"__name__": "numba.core.config"}
     exec("import os\ndef read():\n    return dict(os.environ.items())", module)
@@ -446,7 +446,7 @@ def test_modules_that_are_imported(tmp_path, monkeypatch):
 
 
 def test_modules_that_are_imported_again(tmp_path, monkeypatch):
-    """An exporter's own in place of one that was loaded; also the one that was loaded last."""
+    """An exporter's module in place of a loaded one, including the module loaded last."""
     names = ["loaded_before", "loaded_last"]
     for name in names:
         (tmp_path / f"{name}.py").touch()
@@ -498,7 +498,7 @@ def test_child_that_dies_is_named():
 
 @pytest.mark.parametrize("watched", [True, False])
 def test_nothing_outlives_a_child(tmp_path, watched):
-    """A daemon that it left, which holds all that it inherited, and reads files all the time."""
+    """It leaves a daemon that holds everything it inherited and keeps reading files."""
 
     def leave():
         if (child := os.fork()) == 0:
@@ -561,7 +561,7 @@ def test_stages_and_memory_come_back():
 
 
 class NestedRun(ForkWatch):
-    """Runs another fork from this process while the first one lives."""
+    """Runs another fork from this process during the first one."""
 
     def begin(self, line):
         self.line = line

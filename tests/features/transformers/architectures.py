@@ -1,5 +1,5 @@
-"""Models of transformers in miniature, with random weights, for `test_architectures.py`, whose
-table is in docs/guides/transformers.md. Exporters of a workspace import a copy of it."""
+"""Miniature transformers models with random weights, for `test_architectures.py`, whose table is in
+docs/guides/transformers.md. Exporters of a workspace import a copy of it."""
 
 import torch
 import transformers as hf
@@ -29,7 +29,7 @@ FORWARD = ("forward",)
 
 
 def ready(name, config, **options):
-    """A model of a class of transformers, and how it is exported."""
+    """Return a model of a transformers class, and how to export it."""
     torch.manual_seed(0)
     model = getattr(hf, name)(config).requires_grad_(False).eval()
     return Exported(model, **options)
@@ -70,7 +70,7 @@ def seq2seq(name, **more):
 
 
 def prompt(images_at, token):
-    """A prompt of 10 tokens, in which those of an image stand."""
+    """Return a prompt of 10 tokens, with an image's tokens at some positions."""
     tokens = torch.arange(3, 13)[None]
     tokens[:, list(images_at)] = token
     return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
@@ -120,7 +120,7 @@ def idefics3():
 
 
 def of_images_between_words(kind):
-    """SmolVLM has Idefics 3's architecture by other names."""
+    """SmolVLM is Idefics 3's architecture under another name."""
     config = getattr(hf, f"{kind}Config")(
         vision_config=getattr(hf, f"{kind}VisionConfig")(**VISION),
         text_config=hf.LlamaConfig(**DECODER),
@@ -288,7 +288,7 @@ def speecht5():
     return ready("SpeechT5ForTextToSpeech", config, inputs=inputs, generate=False)
 
 
-# Operators that are not core ATen, and have a kernel.
+# Operators that aren't core ATen but have a kernel.
 EXCEPTIONS = {"speecht5": ["aten.rand_like.default"]}
 STAGES = {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1]}
 MODELS = {

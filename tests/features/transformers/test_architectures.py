@@ -1,7 +1,7 @@
 """Architectures of transformers, built as packages: the table in docs/guides/transformers.md.
 
 `ARCHITECTURES=llava,qwen2 pytest -m release -s tests/features/transformers/test_architectures.py`
-builds some of them, and prints their rows.
+builds some of them and prints their rows.
 """
 
 import ast
@@ -27,7 +27,7 @@ export_methods = _architectures.MODELS[{name!r}][1]().export_methods
 
 
 def read_table():
-    """By architecture, what the guide says of it."""
+    """Return the guide's verdict on each architecture."""
     return dict(_ROW.findall(GUIDE.read_text(encoding="utf-8")))
 
 

@@ -1,5 +1,5 @@
-"""Models by transformers' own exporters: their bytes are those of transformers, and its own runner
-takes them back."""
+"""Models exported by transformers' own exporters: their bytes match transformers', and its runner
+can load them."""
 
 import importlib.util
 import json
@@ -141,7 +141,7 @@ def test_a_folder_is_held_to_its_revision(tmp_path):
 
 
 class Seeing(torch.nn.Module):
-    """Makes a feature of each half of an image, for a text that has their places."""
+    """Makes a feature of each half of an image, for a text with placeholders for them."""
 
     def __init__(self, **config):
         super().__init__()
@@ -159,7 +159,7 @@ class Seeing(torch.nn.Module):
 
 
 class Cutting(Seeing):
-    """Takes an image that its processor cut up."""
+    """Takes an image that its processor has cut up."""
 
     def get_image_features(self, pixel_values, image_sizes):
         return super().get_image_features(pixel_values)
@@ -167,7 +167,7 @@ class Cutting(Seeing):
 
 def test_a_prompt_has_a_place_for_each_feature_of_an_image():
     inputs = make_sample_inputs(Seeing())
-    assert list(inputs) == ["input_ids", "pixel_values"]  # what `forward` takes
+    assert list(inputs) == ["input_ids", "pixel_values"]  # the arguments of `forward`
     tokens = inputs["input_ids"][0]
     assert len(tokens) == 10 and (tokens == 0).nonzero()[:, 0].tolist() == [1, 2]
     assert inputs["pixel_values"].shape == (1, 3, 4, 4)
@@ -204,7 +204,7 @@ def test_models_take_the_inputs_that_are_made_up_for_them(name):
 
 
 class StaticLayer:
-    """As those of transformers' caches: with room for `max_cache_len` positions."""
+    """Like a layer of transformers' caches, with room for `max_cache_len` positions."""
 
     def __init__(self, counter):
         self.max_cache_len = 4
@@ -212,14 +212,14 @@ class StaticLayer:
 
 
 def program_of(keywords):
-    """A program as far as examples are made from it."""
+    """Return the part of a program from which examples are made."""
     graph = graph_with(RECORD)
     return SimpleNamespace(example_inputs=((), keywords), graph_module=graph)
 
 
 @pytest.mark.parametrize(("length", "counter"), [(2, 2), (3, 2), (4, None)])
 def test_the_second_example_of_a_static_cache_is_one_position_further(length, counter):
-    layers = [StaticLayer(torch.tensor(1)), StaticLayer(1)]  # which counts outside of tensors
+    layers = [StaticLayer(torch.tensor(1)), StaticLayer(1)]  # one counts outside tensors
     cache = SimpleNamespace(layers=layers)
     keywords = {"cache": cache, "input_ids": torch.zeros(1, length - 1, dtype=torch.int64)}
     examples = move_example(program_of(keywords))

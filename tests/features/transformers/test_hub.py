@@ -1,5 +1,8 @@
-"""Models of a hub: each file once, held to its digest, and one line for what goes wrong. The hub is
-one on loopback (`tests/support/hub.py`); what asks it is huggingface_hub."""
+"""Models from a hub: each file is fetched once and checked against its digest, and each failure
+gives a one-line error.
+
+The hub runs on loopback (`tests/support/hub.py`), and huggingface_hub queries it.
+"""
 
 import importlib.util
 from dataclasses import replace
@@ -39,7 +42,7 @@ FILES = {
 
 
 def use(monkeypatch, tmp_path, address):
-    """Let huggingface_hub, which reads its settings as it is imported, use a hub and a cache."""
+    """Point huggingface_hub, which reads its settings on import, to a hub and a cache."""
     from huggingface_hub import constants
 
     template = f"{address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
@@ -56,7 +59,7 @@ def hub(monkeypatch, tmp_path):
 
 
 def asked_for(hub):
-    """Return the names of the files whose content was asked for."""
+    """Return the names of the files whose content was requested."""
     gets = (line for line in hub.asked if line.startswith("GET") and "/resolve/" in line)
     return [line.rpartition("/")[2] for line in gets]
 
@@ -173,7 +176,7 @@ def test_a_folder_of_the_workspace_comes_before_a_hub(tmp_path):
 
 
 def fetch(root, **parameters):
-    """Do what comes before the exporter of a workspace's one source; return its stages."""
+    """Run the stages before the exporter of a workspace's only source, and return them."""
     workspace, stages = Workspace(root, Store(root / ".store"), 1), Stages()
     inputs = ExportInputs("tiny", "models/tiny.yaml", "", Surroundings({}, ()))
     fetch_source(workspace, replace(inputs, parameters=parameters), stages)
@@ -236,6 +239,6 @@ def test_a_source_of_a_hub_is_exported_and_then_up_to_date(monkeypatch, tmp_path
         use(monkeypatch, tmp_path, address)
         assert bench.doit("export:tiny") == 0, bench.output
         assert sorted(asked_for(hub)) == sorted(files)
-    # The hub is gone.
+    # The hub is no longer running.
     assert bench.doit("export:tiny") == 0, bench.output
     assert bench.outcomes() == {"export tiny": "up-to-date"}

@@ -1,4 +1,4 @@
-"""Sources of transformers: folders of their own, made here."""
+"""Model sources for transformers, from folders made here."""
 
 import importlib.util
 from types import SimpleNamespace
@@ -51,7 +51,7 @@ def test_an_unknown_method_is_told_with_the_known_ones(tmp_path):
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
-    """A small Qwen3 as `from_pretrained` reads it, in bfloat16, as such folders are."""
+    """A small Qwen3 for `from_pretrained`, in bfloat16 as is usual for such folders."""
     import_torchvision()
     from transformers import AutoModelForCausalLM
 

@@ -1,4 +1,4 @@
-"""`doit pretrained` of packages that transformers can't run; test_exported.py runs one."""
+"""`doit pretrained` on packages that transformers can't run; test_exported.py runs one."""
 
 from types import SimpleNamespace
 
@@ -13,7 +13,7 @@ from pipeline.store.errors import PipelineError
 
 @pytest.fixture
 def source(tmp_path):
-    """Writes an archive of one program, and returns its place."""
+    """Return a function that writes an archive of one program, and returns its path."""
 
     def write(record=None):
         linear = torch.nn.Linear(2, 2).requires_grad_(False)

@@ -1,4 +1,4 @@
-"""How figures of packages go from revision to revision."""
+"""The figures of packages from revision to revision."""
 
 import json
 import subprocess
@@ -40,7 +40,7 @@ def accept(space, size):
 
 
 def build(space, size, **methods):
-    """Leave what a validated build leaves, and note its figures."""
+    """Write the files of a validated build, and record its figures."""
     folder = space.package("asr")
     folder.mkdir(parents=True, exist_ok=True)
     manifest = builds.manifest(files={"asr.pte": {"digest": "a" * 64, "size": size}})
@@ -106,7 +106,7 @@ def test_workspaces_that_share_a_store_have_histories_of_their_own(space, tmp_pa
     other.root.mkdir()
     assert history(other) == []
     moved = Workspace(space.root.rename(tmp_path / "moved"), space.store, 1)
-    assert history(moved) == []  # a repository without an origin is its folder
+    assert history(moved) == []  # without an origin, a repository is its folder
     git(moved, "config", "remote.origin.url", "https://user:secret@host/repository")
     build(moved, 1000)
     assert len(history(moved)) == 1
@@ -142,7 +142,7 @@ def test_a_row_tells_now_and_where_it_was_another():
     assert (cells["size"].text, cells["size"].note) == ("3.0 kB", "2.0 kB at bbbbbbbb")
     assert cells["size"].spark == "0,18 50,10 100,2"
     assert cells["worst SQNR"].note == "" and cells["worst SQNR"].spark == "0,10 50,10 100,10"
-    assert cells["slowest method"].note == "2 ms at bbbbbbbb"  # the first is another machine's
+    assert cells["slowest method"].note == "2 ms at bbbbbbbb"  # the first is from another machine
     assert cells["slowest method"].spark == "50,18 100,2"
     assert cells["revisions"].note == "since aaaaaaaa, 1972-09-27"
 

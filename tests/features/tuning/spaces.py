@@ -49,7 +49,7 @@ def space_of(path, package="pair"):
 
 
 def problems_of(path, package="pair"):
-    """Return what is wrong with a space, as lines."""
+    """Return the mistakes in a space, as lines."""
     read = read_configs(path.parent)
     if package in read.problems:
         return [str(problem) for problem in read.problems[package]]

@@ -1,4 +1,4 @@
-"""Values are put into config files whose other lines stay as they are."""
+"""Values are inserted into config files, whose other lines stay unchanged."""
 
 import pytest
 

@@ -47,7 +47,7 @@ def report_of(**changes):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Without the check of their form: these records have only what figures are read of."""
+    """A folder whose records aren't checked: they contain only what figures need."""
     for module in ("gates", "tuning"):
         monkeypatch.setattr(
             f"pipeline.features.{module}.figures.read_fitting",

@@ -1,4 +1,4 @@
-"""Which combinations are lowered where predictions can tell."""
+"""Which combinations are lowered if predictions can tell."""
 
 import itertools
 from types import SimpleNamespace
@@ -11,9 +11,9 @@ from pipeline.features.tuning.trials import Trial
 
 OBJECTIVES = {"size": "min", "sqnr": "max"}
 LIMITS = {"min_sqnr": 25.0}
-# By quantization, what is predicted: bytes of constants, and SQNR in dB.
+# The prediction for each quantization: bytes of constants, and SQNR in dB.
 PREDICTED = [(1000.0, 120.0), (500.0, 31.0), (400.0, 24.8), (300.0, 20.0), (600.0, 33.0)]
-# By list of partitioners, bytes that nothing predicts.
+# Bytes that nothing predicts, for each list of partitioners.
 OVERHEAD = [40.0, 10.0, 90.0]
 SPACE = SimpleNamespace(
     axes={"defaults.quantize": PREDICTED, "defaults.partitioners": OVERHEAD, "emit.x": [0, 0]}
@@ -26,8 +26,10 @@ SCREENING = SimpleNamespace(
 
 
 def lower(choice, better=0.0, failing=(), portable=()):
-    """Return a trial as it comes of a combination; the floor of 25 dB is judged on it alone, as are
-    lists of partitioners that delegate little."""
+    """Return the trial of a combination.
+
+    It is judged only by the floor of 25 dB, and by how little its list of partitioners delegates.
+    """
     quantization, partitioners, _ = choice
     if partitioners in failing:
         return Trial(1, choice, "p", {}, {}, ("can't be lowered",), ())
@@ -41,7 +43,7 @@ def lower(choice, better=0.0, failing=(), portable=()):
 
 
 def search(number=30, present="p-0-0-0", limits=LIMITS, **facts):
-    """Return the trials of a search by their combination."""
+    """Return the trials of a search, keyed by combination."""
     batches = follow_estimates(SCREENING, SPACE, present, number, OBJECTIVES, limits)
     trials = {}
     choices = next(batches)
@@ -61,10 +63,10 @@ def find_best(trials):
 
 def test_a_search_lowers_few_and_ends_by_itself():
     trials = search()
-    assert next(iter(trials)) == (0, 0, 0)  # the present config
+    assert next(iter(trials)) == (0, 0, 0)  # the current config
     assert find_best(trials)[:2] == (1, 1)
-    # Three lists of partitioners, and what is on the estimated front: each once. No combination
-    # that is predicted to break the floor by far.
+    # Three lists of partitioners, and the estimated front, once each. No combination that is
+    # predicted to miss the floor by far.
     assert len(trials) <= 7
     assert all(choice[0] != 3 for choice in trials)
     assert {choice[1] for choice in trials} == {0, 1, 2} and {c[2] for c in trials} == {0, 1}
@@ -77,7 +79,7 @@ def test_the_number_of_trials_holds():
 
 
 def test_what_is_predicted_to_miss_a_floor_by_little_is_lowered_and_judged():
-    """24.8 dB are predicted where 25 are asked for. Lowered, it has 25.1, and is the smallest."""
+    """24.8 dB are predicted and 25 required. Lowered, it has 25.1, and is the smallest."""
     assert (2, 1) not in {choice[:2] for choice, trial in search().items() if not trial.faults}
     assert find_best(search(better=0.3))[:2] == (2, 1)
 
@@ -89,7 +91,7 @@ def test_partitioners_that_lower_nothing_are_asked_once():
 
 
 def test_a_floor_of_delegation_is_broken_once_by_a_list_of_partitioners():
-    """Nothing predicts delegation; trials with other quantizations tell that of their list."""
+    """Nothing predicts delegation; a list's trials with other quantizations reveal it."""
     floor = {**LIMITS, "min_delegated_nodes": 0.5}
     trials = search(limits=floor, portable=(1,))
     assert sum(choice[1] == 1 for choice in trials) == 1
@@ -102,7 +104,7 @@ def test_estimates_follow_the_most_similar_trial():
     estimates.add((0, 0, 0), lower((0, 0, 0)))
     assert estimates.estimate((1, 1, 0)) == {"size": 540, "sqnr": 31}
     packed = lower((4, 2, 0))
-    packed = packed._replace(figures={"size": 300.0, "sqnr": 32.0})  # of 16 bits, say
+    packed = packed._replace(figures={"size": 300.0, "sqnr": 32.0})  # 16 bits, for example
     estimates.add((4, 2, 0), packed)
     assert estimates.estimate((1, 2, 0)) == {"size": 250, "sqnr": 30}
 
@@ -124,7 +126,7 @@ def test_only_predicted_objectives_guide_a_search():
 
 
 def test_what_breaks_a_limit_by_far_is_hopeless():
-    """20 dB where 25 are asked for, not 24.8; and what can't be a package."""
+    """20 dB with 25 required, but not 24.8; and combinations that can't become a package."""
     screening = SimpleNamespace(**vars(SCREENING), faults={(9,): "no"}, duplicates={(8,)})
     hopeless = find_hopeless(screening, LIMITS)
     assert {choice[0] for choice in hopeless} == {3, 8, 9}

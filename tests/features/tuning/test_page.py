@@ -66,7 +66,7 @@ def test_the_page_has_a_dot_for_each_trial_with_both_figures(search):
     page = render_page(search).decode()
     assert page.count("<circle") == 3
     assert "<title>trial 2 (best)\nmethods.decode.quantize: {quantizer: xnnpack" in page
-    assert page.count('r="7"') == 1  # the present config
+    assert page.count('r="7"') == 1  # the current config
     assert "<script" not in page and "http" not in page
     search.objectives = {"size": "min"}
     assert b"<svg" not in render_page(search)

@@ -1,4 +1,4 @@
-"""What a quantized program tells of a package that was never lowered."""
+"""What a quantized program predicts about a package that was never lowered."""
 
 import pytest
 import torch

@@ -77,7 +77,7 @@ def test_a_joint_limit_chooses_what_loses_least():
     trials, lines = choose_within(searches, {"size": 500}, {})
     assert [t.number for t in trials] == [2, 2]
     assert sum(t.figures["size"] for t in trials) <= 500
-    # Every choice by hand: no other one that fits loses less.
+    # Checked by hand: no other choice that fits loses less.
     losses = {"a": {1: 1.0, 2: 0.0}, "b": {1: 1.0, 2: 2 / 3, 3: 0.0}}
     sizes = {"a": {1: 100, 2: 200}, "b": {1: 100, 2: 190, 3: 400}}
     best = min(
@@ -97,7 +97,7 @@ def with_memory(number, size, sqnr, memory):
 
 
 def test_joint_limits_on_size_and_memory_hold_together():
-    """By hand: the best of both takes 900 bytes of memory, and of the others only one holds both
+    """Checked by hand: the best of both takes 900 bytes of memory. Only one other choice meets both
     limits, with a trial that objectives alone would leave out."""
     searches = [
         search("a", [with_memory(1, 100, 10, 100), with_memory(2, 200, 40, 500)]),
@@ -116,14 +116,14 @@ def test_joint_limits_on_size_and_memory_hold_together():
     assert (
         lines[0] == "together: size 450 B of at most 460 B, planned_memory 700 B of at most 700 B"
     )
-    # What else the app has counts too.
+    # The app's other content counts too.
     other = {"c": {"size": 20, "planned_memory": 0}}
     trials, _ = choose_within(searches, limits, other)
     assert [t.number for t in trials] == [1, 1]
 
 
 def test_weights_that_a_family_shares_count_once():
-    """By hand: two floats share 90 of 100 bytes, so both fit with the package that is as it is."""
+    """Checked by hand: two float packages share 90 of 100 bytes, so both fit with the fixed one."""
     searches = [
         search("a", [named("a-1", 1, 100, 40), named("a-2", 2, 60, 20)]),
         search("b", [named("b-1", 1, 100, 40), named("b-2", 2, 60, 20)]),
@@ -136,7 +136,7 @@ def test_weights_that_a_family_shares_count_once():
         "together: size 125 B of at most 125 B",
         "  180 B that packages of a family share count once",
     ]
-    # With another base, the family shares other weights; without one, nothing.
+    # With another base, the family shares other weights; without one, none.
     base = FamilyWeights(["a", "b"], ["c"], blobs, {"v": 90})
     for families in ([base], []):
         numbers, lines = choose(searches, 225, constants, families)

@@ -1,5 +1,4 @@
-"""Which combinations are tried: all of a small space, and those that Optuna asks for of a large
-one."""
+"""Which combinations are tried: all of a small space, and Optuna's suggestions from a large one."""
 
 import sys
 
@@ -14,7 +13,7 @@ OBJECTIVES = {"size": "min", "sqnr": "max"}
 
 
 class Grid(Space):
-    """A space of axes with so many alternatives."""
+    """A space of axes with these numbers of alternatives."""
 
     def __init__(self, *sizes):
         self.package = "p"
@@ -22,8 +21,8 @@ class Grid(Space):
 
 
 def follow(space, number, seed=0, excluded=()):
-    """Return the combinations that are asked for, where the sum of the numbers is the size and
-    less than 3 breaks a limit."""
+    """Return the combinations requested if the sum of its numbers is the size of a combination,
+    and a sum below 3 breaks a limit."""
     batches = sample(space, number, seed, OBJECTIVES, excluded)
     choices = next(batches)
     tried = []
@@ -59,5 +58,5 @@ def test_a_large_space_is_sampled_by_seed():
     excluded = set(first[:8])
     rest = follow(Grid(4, 4, 4), 24, excluded=excluded)
     assert len(set(rest)) == 24 and excluded.isdisjoint(rest)
-    # A longer search begins as a shorter one of as many trials at random.
+    # A longer search begins like a shorter one, with as many random trials.
     assert len(set(follow(Grid(2, 3), 5))) == 5

@@ -1,4 +1,4 @@
-"""Spaces: their mistakes with lines, and the config of each combination."""
+"""Spaces: mistakes with their lines, and the config of each combination."""
 
 import pytest
 
@@ -124,7 +124,7 @@ def test_a_sound_space_has_no_mistakes(tmp_path):
 
 
 def test_an_alternative_may_need_another_one(tmp_path):
-    """The quantizer's device is that of the partitioner in one combination alone."""
+    """The quantizer's device matches the partitioner's in a single combination."""
     space = (
         "    methods.decode.partitioners: [[xnnpack], [{ethos-u: {target: ethos-u85-256}}]]\n"
         "    methods.decode.quantize:\n"

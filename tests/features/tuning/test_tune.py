@@ -1,4 +1,4 @@
-"""`doit tune` in workspaces: variants are built once, compared, and the best one is written."""
+"""`doit tune` in workspaces: variants are built once and compared, and the best one is written."""
 
 import json
 import os
@@ -135,7 +135,7 @@ def test_variants_are_built_once_and_the_best_is_written(tmp_path):
     page = (bench.root / "build" / "tune-one.html").read_text()
     assert page.count("<circle") == 3 and "doit tune one --write best" in page
 
-    # Another limit builds nothing: the first trial is lowered, and breaks it.
+    # Another limit builds nothing: the first trial has been lowered, and breaks it.
     path.write_text(path.read_text() + "  limits: {max_planned_memory: 40B}\n")
     before = path.read_text()
     assert bench.doit("tune", "--write", "best", PTE_PIPELINE_JOBS="1") == 0, bench.output
@@ -173,9 +173,9 @@ def test_memory_of_all_packages_of_a_target_holds_a_limit(tmp_path):
     for package in ("one", "many"):
         figures = [t["figures"]["planned_memory"] for t in record_of(bench, package)["trials"]]
         sums[package] = (min(figures), max(figures))
-    assert sum(high for _, high in sums.values()) + 64 > 150  # or the limit would ask for nothing
+    assert sum(high for _, high in sums.values()) + 64 > 150  # otherwise the limit does nothing
     chosen = re.findall(r"trial \d+, .*planned_memory (\d+) B", bench.output)
-    total = 64 + sum(map(int, chosen))  # two tensors of six floats of the package that is as it is
+    total = 64 + sum(map(int, chosen))  # the fixed package has two tensors of six floats
     assert len(chosen) == 2 and total <= 150
     assert together == f"together: planned_memory {total} B of at most 150 B"
     least = 64 + sum(int(low) for low, _ in sums.values())
@@ -189,8 +189,8 @@ FAMILY = """\
 
 @pytest.mark.release
 def test_a_family_is_as_large_as_it_was_said_to_be(tmp_path):
-    """Two packages and a third without alternatives hold the same weights; the sum of trials that
-    were built apart counts them once, as the files do that are built then."""
+    """Two packages, and a third one without alternatives, contain the same weights. The sum over
+    separately built trials counts these once, as do the files built afterwards."""
     bench = make_bench(tmp_path, FAMILY, "1MB")
     config = bench.root / "partition_configs" / "tiny.yaml"
     config.write_text(f"{config.read_text()}family: ours\ntarget: phone\n")
@@ -202,7 +202,7 @@ def test_a_family_is_as_large_as_it_was_said_to_be(tmp_path):
     assert bench.doit("tune", "--target", "phone", "--max-size", "1MB") == 0, bench.output
     (said,) = re.findall(r"together: size ([\d.]+) kB of at most 1.0 MB\n", bench.output)
     (repeated,) = re.findall(r"([\d.]+) kB that packages of a family share", bench.output)
-    assert bench.output.count("trial 1, size 20.4 kB") == 2  # as they are: floats lose nothing
+    assert bench.output.count("trial 1, size 20.4 kB") == 2  # unchanged: floats lose nothing
     assert bench.doit("lower") == 0, bench.output
     size, shared = 0, set()
     for package in ("second", "third", "tiny"):
@@ -226,8 +226,8 @@ def table_of(bench):
     [("sqnr", "4", ""), ("sqnr", "4", "dask"), ("delegated_ops", "8", "")],
 )
 def test_a_killed_search_goes_on_to_the_same_table(tmp_path, objective, number, executor):
-    """Predictions are made from the same figures; Optuna, which delegation takes, asks for the same
-    trials in the same order. A cluster of dask gives the table of worker processes."""
+    """Predictions come from the same figures; Optuna, used for delegation, suggests the same trials
+    in the same order. A dask cluster gives the same table as worker processes."""
     pytest.importorskip("optuna")
     space = f"{LARGE}\n  objectives: {{size: min, {objective}: max}}"
     whole = make_bench(tmp_path / "whole", space, "1MB")
@@ -274,7 +274,7 @@ ONE_METHOD = """\
 def test_predictions_find_the_best_of_all_with_fewer_compilations(tmp_path):
     """Of 16 combinations, 4 are float and too large."""
     whole = make_bench(tmp_path / "whole", ONE_METHOD)
-    # Static quantization has 18 dB on the held-out inputs, and 42 dB on those that choose.
+    # Static quantization has 18 dB on the held-out inputs, and 42 dB on those used for choosing.
     whole.edit("partition_configs/tiny.yaml", "min_sqnr: 25", "min_sqnr: 15")
     assert whole.doit("tune", "--all") == 0, whole.output
     search = make_bench(tmp_path / "search", ONE_METHOD)
@@ -285,12 +285,12 @@ def test_predictions_find_the_best_of_all_with_fewer_compilations(tmp_path):
     faults = [trial["faults"] for trial in trials if trial["faults"]]
     assert len(faults) == 4 and all("breaks max_size 15.0 kB" in fault[0] for fault in faults)
     compiled = [_count_compiled(bench) for bench in (search, whole)]
-    assert compiled[1] == 17 and compiled[0] <= 8, compiled  # `small` is one
+    assert compiled[1] == 17 and compiled[0] <= 8, compiled  # `small` is one of them
     sizes = [_find_best(bench)["figures"]["size"] for bench in (search, whole)]
     assert sizes[0] <= 1.05 * sizes[1]
     record = record_of(search)
     assert len(record["trials"]) + len(record["predictions"]) == 16
-    # A second search measures nothing and builds nothing.
+    # A second search measures and builds nothing.
     assert search.doit("tune") == 0, search.output
     assert "0 methods compiled in" in search.output and record_of(search) == record
 

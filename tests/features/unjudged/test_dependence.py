@@ -1,4 +1,4 @@
-"""Which outputs depend on the values of inputs, by the graph."""
+"""Which outputs depend on the values of inputs, judging by the graph."""
 
 import torch
 from torch import nn
@@ -42,4 +42,4 @@ def test_without_its_state_an_output_depends_on_nothing():
     names = [name for name, _ in Source(program).outputs]
     found = dict(zip(names, find_dependences(program, len(names), ()), strict=True))
     assert found["output['values'][1]"] == "nothing"
-    assert found["output['sizes'][0]"] == "nothing"  # its size is that of the export
+    assert found["output['sizes'][0]"] == "nothing"  # its size was fixed by the export

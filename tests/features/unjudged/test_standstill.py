@@ -1,4 +1,4 @@
-"""A comparison that could not fail is no verdict: outputs that carried no information."""
+"""A comparison that can't fail gives no verdict: its outputs carry no information."""
 
 import math
 

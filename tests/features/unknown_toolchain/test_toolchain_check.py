@@ -1,4 +1,4 @@
-"""What a command says, and does, with a toolchain that this release doesn't know."""
+"""How commands react to a toolchain that this release doesn't know."""
 
 import pytest
 
@@ -47,7 +47,7 @@ def test_a_setting_comes_before_the_environment_of_ci(bench, environment, settin
     if setting:
         text = f'[tool.pte-pipeline]\nunknown_toolchain = "{setting}"\n'
         (bench.root / "pyproject.toml").write_text(text)
-    bench.doit("rebuild", **environment)  # of what was never built
+    bench.doit("rebuild", **environment)  # a package that was never built
     assert (REFUSED in bench.output) == refused
     assert bench.output.count(LINE) == 1 and (f"warning: {LINE}" in bench.output) != refused
 

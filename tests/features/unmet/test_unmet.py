@@ -1,4 +1,4 @@
-"""What a config asks for and does not happen is an error, unless the config allows it."""
+"""A config request that isn't met is an error, unless the config allows it."""
 
 import pytest
 
@@ -66,8 +66,8 @@ def test_a_quantizer_that_quantizes_nothing_is_an_error():
         "methods.f"
     )
     assert find([TAKES], facts(), allow_none=True) == []
-    assert find([TAKES], facts(conversions=3)) == []  # of activations alone
-    assert find([TAKES], facts(weights=SOME)) == []  # embeddings, which are looked up
+    assert find([TAKES], facts(conversions=3)) == []  # activations only
+    assert find([TAKES], facts(weights=SOME)) == []  # embeddings, which are lookups
 
 
 def counts(nodes, delegated):

@@ -1,4 +1,4 @@
-"""Vulkan and WebGPU as entries of the catalogue: lowered through doit, which runs neither here."""
+"""Vulkan and WebGPU as catalogue entries, lowered through doit; neither runs here."""
 
 import ast
 from pathlib import Path
@@ -46,7 +46,7 @@ pytestmark = pytest.mark.slow
 
 
 def classify_quantized(**options):
-    """Only the second method has a linear layer, which is all that the quantizer knows."""
+    """Quantize the second method only: it has a linear layer, all that the quantizer supports."""
     plain = {"partitioners": ["vulkan"]}
     quantized = {**plain, "quantize": {"quantizer": "vulkan", **options}}
     return {"methods": {"features": plain, "classify": quantized}}
@@ -89,7 +89,7 @@ def test_it_is_not_run_here(bench, package):
 
 @pytest.mark.skipif(not find_library("VulkanBackend"), reason="no library of the delegate")
 def test_a_library_of_the_delegate_runs_it(bench, tmp_path):
-    """docs/guides/running-delegates.md has how to build one, and to run it without a GPU."""
+    """docs/guides/running-delegates.md says how to build one, and how to run it without a GPU."""
     configs = {name: (VULKAN | WEBGPU)[name] for name in ("fp32", "webgpu")}
     other = bench_for(tmp_path / "workspace", configs)
     assert other.doit() == 0, other.output
@@ -152,7 +152,7 @@ def test_compile_options_take_effect(option, value, upstream):
     if option == "texture_limits":
         sizes = zip("xyz", upstream, strict=True)
         assert specs == {f"texture_limits_{a}": n.to_bytes(4, "little") for a, n in sizes}
-    elif option != "buffer_limit":  # a number is no spec: the partitioner alone has it
+    elif option != "buffer_limit":  # a number isn't a spec: only the partitioner has it
         assert list(specs) == [option]
 
 
@@ -229,7 +229,7 @@ def test_static_quantization_observes_no_inputs():
 
 
 def test_webgpu_delegates_by_default_what_upstream_tests():
-    """Read from source: the module needs ExecuTorch's test harness."""
+    """This is read from the source: the module needs ExecuTorch's test harness."""
     source = Path(executorch.__path__[0], "backends", "webgpu", "test", "tester.py").read_text()
     (listed,) = (
         [ast.unparse(element).removeprefix("exir_ops.edge.") for element in node.value.elts]
@@ -269,7 +269,7 @@ Path(sys.argv[2]).write_bytes(edge.to_executorch().buffer)
 
 
 def test_kept_pattern_graphs_change_nothing(bench):
-    """A script that has never heard of this package writes the same file."""
+    """A script without any knowledge of this package writes the same file."""
     path = bench.root / "plain.pte"
     done = run_python("-c", _PLAIN, str(REPOSITORY), str(path))
     assert done.returncode == 0, done.stderr

@@ -1,8 +1,8 @@
-"""Takes from a Python process what Linux has and a Mac lacks: system calls and files of the kernel.
+"""Hides from a Python process what Linux has and a Mac lacks: system calls and files of the kernel.
 
-Python imports this module when it starts, in each process that has this folder in PYTHONPATH:
-doit, its workers, and the forks of exporters. Where the variable FOLDED names a folder, names below
-it are looked up as macOS's file systems do: without regard to case, and to a name's Unicode form.
+Python imports this module at startup in each process that has this folder in PYTHONPATH: doit, its
+workers, and the forks of exporters. If the variable FOLDED names a folder, names below it are
+looked up as on macOS's file systems, where neither case nor Unicode normalization matters.
 """
 
 import builtins
@@ -21,7 +21,7 @@ FOLDERS = ("/proc", "/sys")
 
 
 def is_hidden(path):
-    """Whether a path is below a folder that Linux's kernel makes."""
+    """Return whether a path is below a folder that the Linux kernel provides."""
     if not isinstance(path, (str, bytes, os.PathLike)):
         return False
     name = os.fsdecode(path)
@@ -29,7 +29,7 @@ def is_hidden(path):
 
 
 def hiding(function):
-    """Return a function that finds nothing at a hidden path."""
+    """Return the function, changed to find nothing at a hidden path."""
 
     def call(path=".", *arguments, **options):
         if is_hidden(path):
@@ -47,7 +47,7 @@ def fold(name):
 
 
 def existing_name(folder, name, list_names=os.listdir):
-    """Return the entry of a folder that a name means, or the name where there is none."""
+    """Return the entry of a folder that matches a name, or the name itself if none does."""
     try:
         names = list_names(folder)
     except OSError:
@@ -58,7 +58,7 @@ def existing_name(folder, name, list_names=os.listdir):
 
 
 def existing_path(path):
-    """Return the path of the file that a path means."""
+    """Return the path under which a file exists, whatever the spelling of `path`."""
     if not FOLDED or not isinstance(path, (str, os.PathLike)):
         return path
     whole = os.path.abspath(path)
@@ -71,7 +71,7 @@ def existing_path(path):
 
 
 def folding(function, paths=1):
-    """Return a function whose first paths mean existing files; those below an open folder stay."""
+    """Make the first paths of a function find existing files, except below an open folder."""
 
     def call(*arguments, **options):
         if any(value is not None for name, value in options.items() if name.endswith("dir_fd")):
@@ -83,7 +83,7 @@ def folding(function, paths=1):
 
 
 class Library(ctypes.CDLL):
-    """A library of C without the calls of Linux alone."""
+    """The C library without the functions that only Linux has."""
 
     def __getattr__(self, name):
         if name in OF_LIBC:

@@ -1,5 +1,5 @@
-"""Operators of ExecuTorch and of torchao: attention over a cache, a table of 8 bits, 4-bit
-weights."""
+"""Operators of ExecuTorch and torchao: attention over a cache, an 8-bit table and
+4-bit weights."""
 
 import executorch.extension.llm.custom_ops.custom_ops
 import executorch.kernels.quantized  # noqa: F401

@@ -1,4 +1,4 @@
-"""A layer whose result an operator of the team's own scales."""
+"""A layer whose result is scaled by a team's custom operator."""
 
 import operators.team_ops  # noqa: F401
 import torch

@@ -1,4 +1,4 @@
-"""An operator of a team's own, with the out variant that ExecuTorch asks for."""
+"""A team's custom operator, with the out variant that ExecuTorch requires."""
 
 import torch
 from torch import Tensor

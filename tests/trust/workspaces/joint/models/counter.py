@@ -1,4 +1,4 @@
-"""Two methods that share a buffer, which both change."""
+"""Two methods that share a buffer, which both modify."""
 
 import torch
 from torch.export import export

@@ -1,4 +1,4 @@
-"""A pass that multiplies constants added to or multiplied in a graph by what a file says."""
+"""A pass that multiplies a graph's added or multiplied constants by a factor from a file."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ FACTOR = json.loads(Path(__file__).with_name("factor.json").read_text())["factor
 
 
 class Swap(ExportPass):
-    """Swaps the operands of additions where the factor is odd."""
+    """Swaps the operands of additions if the factor is odd."""
 
     def call(self, graph_module):
         changed = False

@@ -1,4 +1,4 @@
-"""A linear layer made of inputs of every kind that an exporter can have."""
+"""A linear layer made from inputs of every kind that an exporter can have."""
 
 import json
 import os
