@@ -48,7 +48,7 @@ def patched_writer() -> Iterator[None]:
 
 @contextmanager
 def patched_reader() -> Iterator[None]:
-    """Make torch's reader accept what torch or `patched_writer` wrote, without importing classes."""
+    """Make torch's reader accept what torch or `patched_writer` wrote, and import no classes."""
     with (
         replaced(serialize, "treespec_loads", lambda _: load_tree),
         wrapped(_READER, "deserialize_argument_spec", _read_argument),
