@@ -76,7 +76,9 @@ def lower(
             or None,
             generate_etrecord=etrecord,
         )
-        if delegates:  # the config of lowering all methods jointly, where any partitioner resets it to defaults
+        # If all methods were lowered in one call, the other methods' partitioners would leave their
+        # manager's default config.
+        if delegates:
             lowered.compile_config = EdgeCompileConfig(_check_ir_validity=False)
         after = {
             name: list(items) for name, items in (passes_after or {}).items() if items
