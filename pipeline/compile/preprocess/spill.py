@@ -87,7 +87,7 @@ def _spill(data: Any, store: Store) -> Any:
 
 
 def stand_in(blob: Blob, module: str, store: Store) -> BlobBytes | None:
-    """Return the stand-in that `spilled_data` uses for a module's blob, or None to use its bytes."""
+    """Return the stand-in that `spilled_data` uses for a module's blob, or None to use bytes."""
     stands_in = module and _spills.get() and blob.size >= _SPILLED_FROM
     # If the blob has been evicted, its bytes are needed.
     if stands_in and store.intact([blob.digest]):
