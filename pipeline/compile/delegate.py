@@ -44,8 +44,9 @@ def delegate_methods(
 def make_units(partitioners: _ByMethod) -> list[tuple[str, ...]]:
     """Return the groups of methods that must be lowered in one call.
 
-    If a backend sees all its methods at once, they form a group; other methods stay single. If a
-    partitioner doesn't say which backend it lowers to, it may need any of these groups.
+    If a backend sees all its methods at once, they form a group; other methods stay single. A
+    partitioner that doesn't say which backend it lowers to may lower to any of these backends, so
+    its method joins all groups of its round.
     """
     calls: dict[tuple[int, str], list[str]] = {}
     for name, method_partitioners in partitioners.items():

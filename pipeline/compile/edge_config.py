@@ -16,8 +16,8 @@ from pipeline.store.errors import PipelineError
 def adapt_edge_config(settings: EdgeConfig, backends: Iterable[Backend]) -> EdgeConfig:
     """Return `settings` adapted to backends that lower by passes.
 
-    Their operators stay whole, and the validity check is off, since it doesn't know the operators
-    that passes create.
+    The operators that these backends need whole are preserved. The validity check is off, since it
+    doesn't know the operators that passes create.
     """
     # Nothing upstream checks the operators that passes create.
     lowerings = []

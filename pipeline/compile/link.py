@@ -148,7 +148,7 @@ class _Tables:
             delegate.processed.index = _index(self.delegates, payload)
 
     def _share(self, tensor: Tensor, owner: MethodObject) -> bool:
-        """Point a tensor to its file if the family shares its constant, and return whether so."""
+        """Point a tensor to the family's file if that has its constant; return whether it does."""
         blob = find_constant(owner, tensor)
         if blob is None or blob.digest not in self.shared.constants:
             return False
@@ -202,7 +202,7 @@ class _Tables:
 
 
 class _Getters:
-    """A stand-in for an emitter that has emitted all methods but the constant ones."""
+    """A stand-in for an emitter that has emitted all methods except the constant methods."""
 
     def __init__(self, tables: _Tables, store: Store) -> None:
         self.tables = tables

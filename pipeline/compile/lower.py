@@ -1,4 +1,4 @@
-"""Lower ATen programs to edge programs with delegates, with ExecuTorch's own call."""
+"""Lower ATen programs to edge programs with delegates, using ExecuTorch's own call."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ def lower(
             or None,
             generate_etrecord=etrecord,
         )
-        # If all methods were lowered in one call, the other methods' partitioners would leave their
-        # manager's default config.
+        # This is the config that one call for all methods would leave: with any partitioner, its
+        # result has the manager's default config.
         if delegates:
             lowered.compile_config = EdgeCompileConfig(_check_ir_validity=False)
         after = {
@@ -95,7 +95,7 @@ def lower(
 
 
 def _detach_buffers(program: ExportedProgram) -> None:
-    """Make all buffers of a program not require gradients.
+    """Make sure that no buffer of a program requires gradients.
 
     A buffer that a method changes in place requires gradients if the method was exported with
     gradients on and has parameters that require them. ExecuTorch then can't write the buffer back:
@@ -138,7 +138,7 @@ def _raise_errors_of_passes() -> Iterator[None]:
 def _explain_by_warnings(
     partitioners: Mapping[str, Sequence[Partitioner]],
 ) -> Iterator[None]:
-    """If a backend with warnings fails, raise a PipelineError that leads with its warnings."""
+    """If lowering fails after a backend's warnings, raise a PipelineError that starts with them."""
     try:
         yield
     except PipelineError:

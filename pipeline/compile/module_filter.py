@@ -1,6 +1,5 @@
-"""Make partitioners as a config asks: kept out of branches, limited to selected modules, measured.
-
-A feature selects the modules.
+"""Wrap partitioners as a config asks: keep them out of branches, limit them to the modules that a
+feature selects, and measure them.
 """
 
 from __future__ import annotations
@@ -76,7 +75,9 @@ class FilteredPartitioner(Partitioner):
     def ops_to_not_decompose(
         self, ep: ExportedProgram
     ) -> tuple[list[torch._ops.OpOverload], Callable[[Node], bool] | None]:
-        """Return the partitioner's operators, except calls that it may not or can't delegate.
+        """Return the operators that the partitioner keeps whole, and a check of single nodes.
+
+        The check excludes nodes that the partitioner may not or can't delegate.
 
         Partitioners that check each node (canonical_partitioners/config_partitioner.py) look only
         at the outermost graph. ExecuTorch rejects an operator that stays whole in a branch: "not
@@ -98,7 +99,10 @@ class FilteredPartitioner(Partitioner):
     def transform_for_pre_decomposition(
         self, exported_program: ExportedProgram
     ) -> ExportedProgram:
-        """Return the program that the partitioner wants decomposed; ExecuTorch asks since 1.5."""
+        """Return the program as the partitioner wants it before decomposition.
+
+        ExecuTorch calls this since 1.5.
+        """
         return self.inner.transform_for_pre_decomposition(exported_program)
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:

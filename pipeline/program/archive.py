@@ -282,7 +282,7 @@ def _make_writable(program: ExportedProgram) -> None:
 
 @contextmanager
 def _without_file_warning() -> Iterator[None]:
-    """Suppress the warning that torch logs about the kind of file: it writes without seeking."""
+    """Suppress the warning about files that can't seek, since torch writes without seeking."""
 
     def is_other_message(record: LogRecord) -> bool:
         return not str(record.msg).startswith("Expect archive file to be")

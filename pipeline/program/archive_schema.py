@@ -13,7 +13,8 @@ SCHEMA_VERSION = (8, 20)
 
 # A field whose name ends in `?` may be missing; one whose type ends in `?` may be null. `[T]` is a
 # list, `{K:T}` a mapping whose keys follow the grammar K. A class whose name starts with `|` is a
-# union: it has exactly one of its fields. Lowercase types are the grammars of `archive_grammar.py`.
+# union: it has exactly one of its fields. Lowercase types are JSON's own types, and the grammars of
+# `archive_grammar.py`.
 SCHEMA: dict[str, dict[str, str]] = {
     "ExportedProgram": {
         "graph_module": "GraphModule",

@@ -119,7 +119,7 @@ def _operands(node: Json) -> Iterator[str]:
 
 
 def _value_names(argument: Any) -> Iterator[str]:
-    """Yield the names of the values in an argument, in order, but not inside a graph argument."""
+    """Yield the names of the tensors in an argument, in order, without those inside a graph."""
     if isinstance(argument, Mapping):
         name = argument.get("name")
         if isinstance(name, str):

@@ -210,7 +210,7 @@ def build_plain(leaves: Iterable[Any], spec: TreeSpec) -> Any:
 
 
 def make_plain(value: Any) -> Any:
-    """Return a value whose containers, if torch knows them, are now tuples, lists and dicts."""
+    """Return a value with all containers that torch knows converted to tuples, lists and dicts."""
     return build_plain(*pytree.tree_flatten(value))
 
 

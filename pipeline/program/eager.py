@@ -307,7 +307,7 @@ def common_buffers(
 
 
 def describe_used_buffers(program: ExportedProgram) -> dict[str, dict[str, Any]]:
-    """Describe the buffers that a program reads or changes, without unused ones of its module."""
+    """Describe the buffers that a program reads or changes, but not its module's unused ones."""
     changed = find_effects(program).state
     names = program.graph_signature.inputs_to_buffers
     used = dict.fromkeys(changed)

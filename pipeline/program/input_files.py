@@ -250,7 +250,10 @@ def restore_bfloat16(value: Any, like: Any) -> Any:
 
 
 def count_batches(tensors: Mapping[str, torch.Tensor], name: str, kind: str) -> int:
-    """Return the number of batches in a file. Raises PipelineError if its tensors don't agree."""
+    """Return the number of batches in a file.
+
+    Raises PipelineError if the tensors don't all have this number, or if it is too large.
+    """
     first_key = next(iter(tensors))
     number_of_batches: int | None = None
     for key, tensor in tensors.items():

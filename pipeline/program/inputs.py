@@ -50,7 +50,7 @@ def as_input_sets(value: Any, origin: str) -> list[InputSet]:
     tuples and dicts.
 
     Raises:
-        PipelineError: a call isn't valid; the error lists all mistakes.
+        PipelineError: there are no calls, or some aren't valid; the error lists all mistakes.
     """
     if isinstance(value, list):
         calls = value

@@ -143,8 +143,8 @@ def _group_by_weights(
 ) -> Iterator[set[str]]:
     """Yield groups of modules that hold the same tensors.
 
-    Modules that are called must also have the same class. Modules that aren't called join any
-    group, since strict export may know an object by only one of its names.
+    Modules that are called must also have the same class. Modules that aren't called join
+    regardless of class, since strict export may know an object by only one of its names.
     """
     tensors_of: dict[str, list[Any]] = defaultdict(list)
     for name, storage in sorted(storages.items()):

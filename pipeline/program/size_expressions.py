@@ -122,7 +122,7 @@ def is_backed_symbol(name: str) -> bool:
 
 
 class _Measurer:
-    """A check of an expression's tree that raises ValueError if a node can't be part of a size."""
+    """A visitor that measures a tree, and raises ValueError if a node can't be part of a size."""
 
     def __init__(self, text: str) -> None:
         self._text = text

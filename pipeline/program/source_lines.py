@@ -253,8 +253,8 @@ def _in_workspace(file: str, root: Path) -> str:
     parts = path.parts
     if {*_INSTALLED, ".."} & set(parts):
         return ""
-    # For a path inside this workspace, look at no other file: the files that an exporter reads are
-    # its inputs.
+    # For a path inside this workspace, look at no other file: an exporter answers for every file
+    # that it reads.
     if path.is_relative_to(root) and Path(path).is_file():
         return path.relative_to(root).as_posix()
     # The exporting machine may have had the workspace at another path, so only the tail can match.

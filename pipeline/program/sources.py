@@ -70,8 +70,8 @@ def find_sources(models: Path) -> tuple[dict[str, ModelSource], dict[str, str]]:
                 name = path.name
             wrong[name] = f"{shown(path)}: {unreadable(error)}"
             continue
-        # Next to an exporter of the same name, a `.yaml` file isn't a source. It sorts after the
-        # `.py` file.
+        # Next to an exporter of the same name, a `.yaml` file isn't a source. It sorts last, so the
+        # exporter is already among the candidates.
         if form is not None and (path.suffix != ".yaml" or path.stem not in candidates):
             if form == "folder":
                 model = path.name

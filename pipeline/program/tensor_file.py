@@ -115,7 +115,7 @@ class _Storages:
 
 
 def _check_values(root: Any) -> None:
-    """Raise ValueError if a value expands to more elements than its bytes justify."""
+    """Raise ValueError if a few bytes expand to more values than fit into memory."""
     waiting = [root]
     for _ in range(_MOST_VALUES):
         if not waiting:

@@ -116,11 +116,10 @@ def _read_outputs(
 def _read_size(
     read: Callable[..., Any], reader: Any, expression: Any, hint: Any = None
 ) -> Any:
-    """Read a size, and derive its symbol's hint from its own: that of `n` from a size `16*n`.
+    """Read a size; for a derived dimension such as `16*n`, also compute the hint of `n`.
 
-    torch's reader knows only the hint of the whole expression, a derived dimension. It refuses a
-    program with another expression of the symbol, such as `2*n - 8`, since it can't tell that this
-    isn't negative.
+    torch's reader knows only the hint of the whole expression. It refuses a program with another
+    expression of the symbol, such as `2*n - 8`, since it can't tell that this isn't negative.
     """
     size = read(reader, expression, hint)
     hints = reader.shape_env.backed_var_to_val
