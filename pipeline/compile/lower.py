@@ -76,8 +76,8 @@ def lower(
             or None,
             generate_etrecord=etrecord,
         )
-        # This is the config that one call for all methods would leave: with any partitioner, its
-        # result has the manager's default config.
+        # A single call for all methods would leave this config: for any partitioner, `to_backend`
+        # returns a manager that has it.
         if delegates:
             lowered.compile_config = EdgeCompileConfig(_check_ir_validity=False)
         after = {

@@ -25,7 +25,8 @@ from pipeline.store.files import stat_file
 # The digests of a program, of its names, and of its structure. The structure leaves out the
 # contents of weights and constants, but keeps which of them share storage.
 Identity = tuple[Digest, Digest, Digest]
-# Keyed by archive and entry; each with the stamp that the file had when this process read it.
+# The identities that this process has computed, keyed by archive and entry, each with the stamp of
+# the file from which it was read.
 _identities: dict[tuple[Path, str], tuple[Any, Identity]] = {}
 
 

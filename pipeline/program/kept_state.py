@@ -39,7 +39,7 @@ def _read_device() -> torch.device | None:
 
 
 def _flushes_denormals() -> bool:
-    # This division obeys the same CPU flag as torch's, but no torch mode can intercept it.
+    # This division obeys the same CPU setting as torch's, but torch's modes can't intercept it.
     return sys.float_info.min / 10 == 0
 
 

@@ -47,7 +47,7 @@ Orders = tuple[tuple[int, ...] | None, ...]
 
 @dataclass(frozen=True)
 class PlanFacts:
-    """The facts about a method's plan.
+    """Facts about a method's plan.
 
     Attributes:
         operators: the operators called outside of delegates, such as `aten::add.out`.

@@ -23,7 +23,10 @@ OUTSIDE = "outside of `modules"  # starts the reason for calls that the config e
 
 
 def measure_uptake(spec: PartitionerSpec, program: ExportedProgram) -> dict[str, Any]:
-    """Count the calls that a partitioner took, from its tags and reasons in a program's nodes."""
+    """Count the calls that a partitioner was offered and took, in the program that it tagged.
+
+    The nodes of the program also hold the partitioner's reasons for calls that it left.
+    """
     calls = []
     for node in iter_nodes(program):
         if operator_name(node) and called_delegate(node) is None:
@@ -47,7 +50,7 @@ def measure_uptake(spec: PartitionerSpec, program: ExportedProgram) -> dict[str,
 def measure_kernels(
     spec: PartitionerSpec, delegation: dict[str, Any]
 ) -> dict[str, Any]:
-    """Count the calls that a backend that lowers by passes took: the calls of its own kernels."""
+    """Count the calls that a backend took by lowering with passes: those of its own kernels."""
     kernels = delegation.get("kernels", {}).get(spec.backend.backend_id, {})
     kernel_calls = sum(kernels.values())
     undelegated = Counter({} if kernel_calls else delegation["undelegated"])

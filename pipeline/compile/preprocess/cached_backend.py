@@ -43,8 +43,7 @@ _MakeKey: TypeAlias = Callable[[Sequence[Any]], Mapping[str, Any]]
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _log = logging.getLogger(__name__)
 
-# An addition to the keys, set by `keyed_preprocess`: anything else in this process that can change
-# results.
+# What `keyed_preprocess` adds to the keys: anything else in this process that can change results.
 more_key: ContextVar[Mapping[str, Any]] = ContextVar(
     "more of the keys", default=_NOTHING
 )
