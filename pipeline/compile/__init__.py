@@ -1,1 +1,1 @@
-"""Compiles programs to objects and links objects to packages. Knows no plan and no workspace."""
+"""Compile programs to objects, and link objects to packages. Knows no plan and no workspace."""

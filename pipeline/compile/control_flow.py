@@ -1,4 +1,4 @@
-"""Counts what quantizing leaves in control flow, into which no quantizer looks."""
+"""Count the operators that quantizing leaves in control flow, which quantizers don't look into."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pipeline.program.operators import operator_name
 
 
 def count_float_operators(program: ExportedProgram) -> int:
-    """Count operators that compute in floats in control flow, into which no quantizer looks."""
+    """Count the operators in control-flow bodies that return floats."""
     count = 0
-    # The first is the method's own graph.
+    # The first graph is the method's outermost one.
     for body in list(graph_modules(program.graph_module))[1:]:
         for node in body.graph.nodes:
             if operator_name(node) and _gives_floats(node):

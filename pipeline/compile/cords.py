@@ -1,4 +1,4 @@
-"""Files that ExecuTorch's serializers laid out, with blobs of the store in them."""
+"""Split files that ExecuTorch's serializers laid out into blobs of the store and other bytes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from pipeline.store.store import Store
 
 
 def find_pieces(cord: Cord, store: Store) -> list[Piece]:
-    """Return what a laid-out file is put together of: blobs, and what the serializer wrote itself,
-    which becomes a blob where it is long."""
+    """Return the pieces of a laid-out file: blobs, and the bytes that the serializer itself wrote.
+
+    If such bytes are long, they become a blob too.
+    """
     all_pieces: list[Piece] = []
     for is_blob, pieces in groupby(
         cord._buffers, lambda piece: isinstance(piece, BlobBytes)

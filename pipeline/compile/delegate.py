@@ -1,4 +1,4 @@
-"""Hands methods to the delegates that their partitioners choose, unit by unit."""
+"""Lower methods to the delegates that their partitioners choose, unit by unit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pipeline.compile.preprocess.cache import cached_preprocess, sees_all_method
 from pipeline.config.units import merge_groups
 from pipeline.store.store import Store
 
-_ANY = ""  # in place of a backend's name, where it is not known
+_ANY = ""  # in place of the backend's id, if it isn't known
 _ByMethod: TypeAlias = Mapping[str, Sequence[Partitioner]]
 
 
@@ -23,13 +23,17 @@ def delegate_methods(
     partitioners: _ByMethod,
     store: Store | None = None,
 ) -> dict[str, ExportedProgram]:
-    """Return programs in edge dialect with what partitioners choose delegated, in their order.
+    """Return programs in edge dialect after delegating the nodes that their partitioners choose.
+
+    The programs keep their order.
 
     Args:
-        partitioners: at least one for each method that it names; others stay as they are.
-        store: holds results of preprocessing, and takes those that are new.
+        partitioners: the partitioners of each method, at least one; methods without an entry stay
+            as they are.
+        store: provides cached results of preprocessing, and receives new ones.
 
-    Raises AssertionError for a partitioner that changes the graph.
+    Raises:
+        AssertionError: a partitioner changed the graph.
     """
     delegated: dict[str, ExportedProgram] = {}
     for unit in make_units(partitioners):
@@ -38,8 +42,12 @@ def delegate_methods(
 
 
 def make_units(partitioners: _ByMethod) -> list[tuple[str, ...]]:
-    """Return methods that are lowered in one call: those that a backend sees at once, then single
-    ones. A partitioner that does not say which backend it lowers to may need any other."""
+    """Return the groups of methods that must be lowered in one call.
+
+    If a backend sees all its methods at once, they form a group; other methods stay single. A
+    partitioner that doesn't say which backend it lowers to may lower to any of these backends, so
+    its method joins all groups of its round.
+    """
     calls: dict[tuple[int, str], list[str]] = {}
     for name, method_partitioners in partitioners.items():
         for turn, partitioner in enumerate(method_partitioners):
@@ -70,8 +78,10 @@ def delegate_unit(
     unit: tuple[str, ...],
     store: Store | None,
 ) -> dict[str, ExportedProgram]:
-    """Return the methods of a unit, delegated in one round per place in their sequences, as
-    `to_edge_transform_and_lower` does it."""
+    """Return the methods of a unit after delegation.
+
+    As in `to_edge_transform_and_lower`, each round applies the next partitioner of every method.
+    """
     lowered = {name: programs[name] for name in unit}
     with cached_preprocess(store):
         for turn in range(max(len(partitioners[name]) for name in unit)):

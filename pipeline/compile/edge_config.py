@@ -1,5 +1,4 @@
-"""Makes ExecuTorch's config of edge programs of `edge` in a package config, and of what backends
-want of it."""
+"""Make ExecuTorch's edge config from a package config's `edge` and the backends' requirements."""
 
 from __future__ import annotations
 
@@ -15,11 +14,12 @@ from pipeline.store.errors import PipelineError
 
 
 def adapt_edge_config(settings: EdgeConfig, backends: Iterable[Backend]) -> EdgeConfig:
-    """Return `settings` with what backends that lower by passes want.
+    """Return `settings` adapted to backends that lower by passes.
 
-    That is operators left whole, and no check, which knows none of the operators that they make.
+    The operators that these backends need whole are preserved. The validity check is off, since it
+    doesn't know the operators that passes create.
     """
-    # The operators that passes make are checked by nothing upstream.
+    # Nothing upstream checks the operators that passes create.
     lowerings = []
     for backend in backends:
         if backend.lowering.make_passes is not None:
@@ -40,9 +40,13 @@ def adapt_edge_config(settings: EdgeConfig, backends: Iterable[Backend]) -> Edge
 def make_edge_config(
     settings: EdgeConfig, operators: Sequence[str] = ()
 ) -> EdgeCompileConfig:
-    """Make ExecuTorch's config from `settings`, and operators beyond Core ATen that backends take.
+    """Return ExecuTorch's config for `settings`.
 
-    Raises PipelineError for an unknown operator.
+    Args:
+        operators: operators beyond Core ATen that the backends accept.
+
+    Raises:
+        PipelineError: this torch doesn't know an operator.
     """
     return EdgeCompileConfig(
         _check_ir_validity=settings.check_ir_validity,

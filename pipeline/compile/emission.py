@@ -1,6 +1,6 @@
-"""Emits lowered programs: ExecuTorch's `to_executorch`, by a config of ExecuTorch's own.
+"""Emit lowered programs with ExecuTorch's `to_executorch` and ExecuTorch's config.
 
-Knows no package config: `emit.py` makes ExecuTorch's config of it.
+This module doesn't know package configs: `emit.py` turns them into ExecuTorch's config.
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ MakeConfig: TypeAlias = Callable[
 def emit_lowered(
     lowered: EdgeProgramManager, make_config: MakeConfig
 ) -> ExecutorchProgramManager:
-    """Plan memory and emit, by `to_executorch`. Consumes `lowered`.
+    """Plan memory and emit with `to_executorch`. Consumes `lowered`.
 
     Args:
-        make_config: makes the config of the lowered programs, by method.
+        make_config: returns ExecuTorch's config, given the lowered programs by method.
 
-    Raises PipelineError for control flow that ExecuTorch doesn't emit.
+    Raises:
+        PipelineError: a program has control flow that ExecuTorch can't emit.
     """
     programs = {name: lowered.exported_program(name) for name in lowered.methods}
     config = make_config(programs)

@@ -1,4 +1,4 @@
-"""Emits lowered programs as a package config asks for it: makes ExecuTorch's config of `emit`."""
+"""Emit lowered programs as the `emit` section of a package config says."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _SHAPES = {
     "constraint_based": ConstraintBasedSymShapeEvalPass,
     "hint_based": HintBasedSymShapeEvalPass,
 }
-# Options that are called what ExecuTorch's are.
+# Options with the same names as ExecuTorch's.
 _SAME = (
     "emit_stacktrace",
     "remove_view_copy",
@@ -59,10 +59,14 @@ def emit(
     methods: Mapping[str, MethodEmit] = MappingProxyType({}),
     algorithms: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
 ) -> ExecutorchProgramManager:
-    """Plan memory and emit, by `to_executorch`, with the loaded passes of `settings`.
+    """Plan memory and emit with `to_executorch`. Consumes `lowered`.
 
-    Consumes `lowered`. `methods` are the settings of single methods; `algorithms` are those of
-    memory planning that were loaded, by reference. Raises as `emit_lowered` does.
+    Args:
+        passes: the loaded passes of `settings`.
+        methods: settings of single methods.
+        algorithms: the loaded memory-planning algorithms, by reference.
+
+    Raises the same errors as `emit_lowered`.
     """
 
     def make_config(programs: Mapping[str, ExportedProgram]) -> ExecutorchBackendConfig:
@@ -80,9 +84,10 @@ def make_emission_config(
     methods: Mapping[str, MethodEmit] = MappingProxyType({}),
     algorithms: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
 ) -> ExecutorchBackendConfig:
-    """Make ExecuTorch's config from `settings`.
+    """Return ExecuTorch's config for `settings`.
 
-    Mutable buffers begin undefined on a device but for `initialized_buffers`, which are stored.
+    On a device, mutable buffers start undefined, except `initialized_buffers`, whose initial values
+    are stored in the package.
     """
     list_of_passes: list[Any] = list(passes)
     if settings.initialized_buffers:
@@ -90,7 +95,7 @@ def make_emission_config(
             InitializedMutableBufferPass(list(settings.initialized_buffers))
         )
     method_settings = {name: methods.get(name, MethodEmit()) for name in programs}
-    # One, which methods can share.
+    # A single instance, which methods can share.
     planning = _make_planning(settings.memory_planning, algorithms)
     return ExecutorchBackendConfig(
         passes=list_of_passes,
@@ -120,7 +125,7 @@ def make_emission_config(
 def _by_method(
     common: Any, by_method: Mapping[str, Any], make: Callable[[Any], Any]
 ) -> Any:
-    """Return what holds for all methods, or, where some have their own, what holds for each."""
+    """Return the setting of all methods or, if some methods override it, the setting of each."""
     if all(setting is None for setting in by_method.values()):
         return common
     return {
@@ -152,7 +157,10 @@ def _find_operators(names: Sequence[str] | None) -> frozenset[Any] | None:
 def _choose_files(
     settings: EmitConfig, programs: Mapping[str, ExportedProgram]
 ) -> bool | Callable[[Node], str | None]:
-    """Return the file of each constant: the first with a pattern of its name."""
+    """Return ExecuTorch's `external_constants`: a bool, or a function from constant to file.
+
+    Among files with patterns, the first with a pattern that fits the constant's name is chosen.
+    """
     if settings.external_weights:
         return get_tag
     if not settings.external_files:
@@ -175,10 +183,11 @@ def _choose_files(
 
 
 def tag_weights(programs: Mapping[str, ExportedProgram], settings: EmitConfig) -> None:
-    """Tag the constants that go to `.ptd` files, for delegates to put theirs there: each by the
-    first pattern of its name or of a module around it.
+    """Tag the constants that go to `.ptd` files, so that delegates put theirs there too.
 
-    Constants that tracing made of literals stay, as ExecuTorch has it: they are closer to code.
+    A constant goes to the first file with a pattern that fits its name or a module around it.
+    Constants that tracing made from literals stay in the package, as in ExecuTorch: they are closer
+    to code.
     """
     for program in programs.values() if settings.external_weights else ():
         for target, node in iter_constants(program):

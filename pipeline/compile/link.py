@@ -1,11 +1,11 @@
-"""Links objects into one multi-method `.pte`, each constant, weight and payload stored once.
+"""Link objects into one multi-method `.pte`, with each constant, weight and payload stored once.
 
-The result equals, byte for byte, what ExecuTorch writes when it emits all methods together. Its
-emitter goes through the methods by name and gives every new constant the next index; linking walks
-the plans in the same order and gives the same indices (exir/emit/_emit_program.py, `emit_program`,
-and exir/emit/_emitter.py, `_tensor_spec_to_evalue` and `_emit_delegate`). The file is laid out by
-ExecuTorch's own serializer, to which a blob of the store stands in for its bytes, so that the
-weights of a package are streamed and never held in memory together.
+The result is byte-identical to the file that ExecuTorch writes when it emits all methods together.
+ExecuTorch's emitter visits the methods in the order of their names and gives each new constant the
+next index; linking walks the plans in the same order and assigns the same indices
+(exir/emit/_emit_program.py, `emit_program`, and exir/emit/_emitter.py, `_tensor_spec_to_evalue` and
+`_emit_delegate`). ExecuTorch's own serializer lays out the file. It receives stand-ins for the
+blobs of the store, so the weights of a package are streamed and never held in memory together.
 """
 
 from __future__ import annotations
@@ -68,26 +68,29 @@ def lay_out(
     layout: Mapping[str, Any] | None = None,
     shared: Shared = NOTHING_SHARED,
 ) -> dict[str, list[Piece]]:
-    """Return what the files of a package are put together of, by the stem of a `.ptd`, or "": the
-    blobs of objects, and what stands between them.
+    """Lay out the files of a package, and return the pieces of each.
 
-    Named data are merged in the order of the model's methods, as ExecuTorch merges them in the
-    order of the methods dict; everything else goes by method name.
+    The pieces of a file are blobs of objects and the bytes between them. Named data are merged in
+    the order of the model's methods, as ExecuTorch merges them in the order of the methods dict;
+    everything else is ordered by method name.
 
     Args:
-        objects: in the order of the model's methods, by the first method of each.
-        constant_methods: values by name, as `constant_values` describes them.
-        order: the model's methods, where an object has several.
+        objects: ordered by the place of each object's first method among the model's methods.
+        constant_methods: values by name, encoded as in `constant_values`.
+        order: the model's methods, needed if an object has several.
         layout: the options of `ExecutorchBackendConfig` for the layout of the file.
-        shared: what the files of the package's family hold instead.
+        shared: the weights that the files of the package's family hold instead.
 
-    Raises MissingBlobError, and PipelineError where two methods give different data for one name.
+    Returns:
+        The pieces of each file, by the stem of a `.ptd`, or "" for the `.pte`.
+
+    Raises:
+        MissingBlobError: the store lacks a blob.
+        PipelineError: two methods have different data under the same name.
     """
     config = ExecutorchBackendConfig(**(layout or {}))
     output, named = _join(objects, constant_methods, store, order, shared)
-    if (
-        not config.extract_delegate_segments
-    ):  # then the flatbuffer itself holds the payloads
+    if not config.extract_delegate_segments:  # the flatbuffer itself holds the payloads
         for payload in output.program.backend_delegate_data:
             if isinstance(payload.data, BlobBytes):
                 payload.data = store.read(payload.data.blob.digest)
@@ -101,7 +104,7 @@ def lay_out(
     return {stem: find_pieces(cord, store) for stem, cord in cords.items()}
 
 
-_Table: TypeAlias = dict[Blob, int]  # indices, in the order of first use
+_Table: TypeAlias = dict[Blob, int]  # indices, assigned in the order of first use
 
 
 def _index(table: _Table, blob: Blob) -> int:
@@ -111,8 +114,8 @@ def _index(table: _Table, blob: Blob) -> int:
 class _Tables:
     """The tables that the emitter's `_ProgramState` holds for all methods.
 
-    Index 0 of constants and mutable data is reserved for tensors without data; it is not found by
-    content.
+    Index 0 of constants and mutable data is reserved for tensors without data, and is not looked up
+    by content.
     """
 
     def __init__(self, shared: Shared = NOTHING_SHARED) -> None:
@@ -122,12 +125,14 @@ class _Tables:
         self.external_constants: _Table = {}
         self.external: dict[str, dict[str, int]] = {}
         self.shared = shared
-        # Of mutable data, the last of equal ones.
+        # For each blob of mutable data, the last index that was assigned to it.
         self._latest: _Table = {}
 
     def relocate(self, plan: ExecutionPlan, owner: MethodObject, trains: bool) -> None:
-        """Point the indices in a plan, in place, from its object's tables to these. What an object
-        that `trains` has in a file stays there, under its name."""
+        """Change the indices in a plan, in place, from its object's tables to these tables.
+
+        If the plan `trains`, its external tensors stay in their files under their names.
+        """
         tags = {
             name: tag for tag, entries in owner.external.items() for name, _ in entries
         }
@@ -143,7 +148,7 @@ class _Tables:
             delegate.processed.index = _index(self.delegates, payload)
 
     def _share(self, tensor: Tensor, owner: MethodObject) -> bool:
-        """Point a constant that the family shares to its file; return whether it is one."""
+        """Point a tensor to the family's file if that has its constant; return whether it does."""
         blob = find_constant(owner, tensor)
         if blob is None or blob.digest not in self.shared.constants:
             return False
@@ -182,8 +187,11 @@ class _Tables:
             tensor.data_buffer_idx = 1 + _index(self.constants, owner.constants[index])
 
     def _index_mutable(self, blob: Blob, tensor: Tensor) -> int:
-        """Return the index of the initial values of a buffer. Those of one with a name are looked
-        for among the constants (`_tensor_spec_to_evalue`), so each has its own."""
+        """Return the index of the initial values of a buffer.
+
+        The emitter looks up the values of a named buffer among the constants
+        (`_tensor_spec_to_evalue`), so each named buffer gets a separate index.
+        """
         name = mutable_name(tensor)
         if name and blob in self.constants:
             raise confused_with_constant(name)
@@ -194,14 +202,14 @@ class _Tables:
 
 
 class _Getters:
-    """Stands in for an emitter that has emitted all methods, and emits the constant ones."""
+    """A stand-in for an emitter that has emitted all methods except the constant methods."""
 
     def __init__(self, tables: _Tables, store: Store) -> None:
         self.tables = tables
         self.store = store
 
     def emit(self, constant_methods: Mapping[str, Any]) -> list[ExecutionPlan]:
-        """Return a plan for each constant method, of its value as `decode_constant` reads it."""
+        """Return a plan for each constant method, which returns its decoded value."""
         read = self.store.read
         values = {
             name: decode_constant(description, read)
@@ -215,7 +223,7 @@ class _Getters:
         return plans
 
     def _tensor_spec_to_evalue(self, spec: TensorSpec) -> EValue:
-        """Take the place of the emitter's own, which looks constants up by content too."""
+        """Replace the emitter's own method, which looks constants up by content too."""
         data = bytes(spec.storage) if spec.allocated_memory else b""  # type: ignore[arg-type]
         blob = Blob(self.store.put(data), len(data))
         return EValue(
@@ -237,13 +245,13 @@ def _join(
         methods, indices = _split_training(plans)
         owned += [(plan, owner, bool(indices)) for plan in methods]
         training += indices
-    # In the order in which ExecuTorch's emitter visits the methods.
+    # This is the order in which ExecuTorch's emitter visits the methods.
     owned.sort(key=lambda pair: pair[0].name)
     training.sort(key=lambda plan: _place_of(plan, order))
     tables = _Tables(shared=shared)
     for plan, owner, trains in owned:
         tables.relocate(plan, owner, trains)
-    # Constant methods come last, as `emit_program` emits them.
+    # Constant methods come last, as in `emit_program`.
     getters = _Getters(tables, store).emit(constant_methods)
     reserved = Buffer(storage=b"")
     mutable = [
@@ -285,8 +293,11 @@ def _join(
 def _split_training(
     plans: Sequence[ExecutionPlan],
 ) -> tuple[list[ExecutionPlan], list[ExecutionPlan]]:
-    """Return the plans of methods, and those that number their outputs with gradients."""
-    # Those that tell about training follow all methods, in the order of the model.
+    """Return the plans of methods, and the plans of constant methods that describe training.
+
+    The latter give the positions and names of a method's gradients.
+    """
+    # In a package, the plans about training follow all methods, in the order of the model.
     names = {plan.name for plan in plans}
     methods: list[ExecutionPlan] = []
     training: list[ExecutionPlan] = []
@@ -312,7 +323,7 @@ def _stand_in(blob: Blob) -> bytes:
 def _iter_named_data(
     objects: Sequence[MethodObject], order: Sequence[str]
 ) -> Iterator[TaggedBlob]:
-    """Yield named data by object, or, where one has several methods, method by method."""
+    """Yield named data object by object or, if an object has several methods, method by method."""
     owners = {method: owner for owner in objects for method in owner.keys}
     if not owners:
         yield from chain.from_iterable(owner.tagged() for owner in objects)

@@ -1,4 +1,4 @@
-"""Lowers ATen programs to edge programs with delegates, by ExecuTorch's own call."""
+"""Lower ATen programs to edge programs with delegates, using ExecuTorch's own call."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pipeline.program.patching import replaced
 from pipeline.store.errors import PipelineError, describe_error
 from pipeline.store.store import Store
 
-# What conversion to Core ML, and making a delegate's program, raise about a state.
+# Errors about mutable state, from conversion to Core ML and from making a delegate's program.
 _FAILS_ON_STATES = re.compile(
     r"State model is supported only|was tagged to be consumed by"
 )
@@ -43,18 +43,20 @@ def lower(
     delegates: bool = False,
     etrecord: bool = False,
 ) -> EdgeProgramManager:
-    """Lower programs by `to_edge_transform_and_lower`, with `delegate_methods` in its middle.
+    """Lower programs with `to_edge_transform_and_lower`, which calls `delegate_methods` inside.
 
-    A constant that both a delegate and a branch want is given to each, where ExecuTorch gives up.
+    If both a delegate and a branch use a constant, each gets a copy; ExecuTorch would give up.
 
     Args:
-        edge: how all of the programs become edge programs.
+        edge: ExecuTorch's config for turning all of the programs into edge programs.
         passes, passes_after: the loaded passes over each method's edge program, before and after
-            partitioners take their part.
-        delegates: whether a method of the package has a partitioner, though none of these has.
-        etrecord: keeps copies of the programs on their way for an ETRecord.
+            partitioning.
+        delegates: whether another method of the package has a partitioner, though none of these
+            programs has.
+        etrecord: whether to keep copies of the intermediate programs for an ETRecord.
 
-    Raises PipelineError for a module that is not there, and for a scan that torch can't lower.
+    Raises:
+        PipelineError: a partitioner names a missing module, or torch can't lower a scan.
     """
     check_modules(programs, method_to_partitioners)
     for program in programs.values():
@@ -74,9 +76,9 @@ def lower(
             or None,
             generate_etrecord=etrecord,
         )
-        if (
-            delegates
-        ):  # of the joint call, in which each partitioner leaves its manager's defaults
+        # A single call for all methods would leave this config: for any partitioner, `to_backend`
+        # returns a manager that has it.
+        if delegates:
             lowered.compile_config = EdgeCompileConfig(_check_ir_validity=False)
         after = {
             name: list(items) for name, items in (passes_after or {}).items() if items
@@ -93,11 +95,11 @@ def lower(
 
 
 def _detach_buffers(program: ExportedProgram) -> None:
-    """Let no buffer of a program require gradients.
+    """Make sure that no buffer of a program requires gradients.
 
-    One that a method changes in place does, where the method was exported with gradients on and has
-    parameters that require them, and then ExecuTorch can't write it back: "a leaf Variable that
-    requires grad is being used in an in-place operation".
+    A buffer that a method changes in place requires gradients if the method was exported with
+    gradients on and has parameters that require them. ExecuTorch then can't write the buffer back:
+    "a leaf Variable that requires grad is being used in an in-place operation".
     """
     buffers = program.graph_signature.inputs_to_buffers
     for node in program.graph.nodes:
@@ -108,7 +110,7 @@ def _detach_buffers(program: ExportedProgram) -> None:
 
 
 def _lower_by_delegate_methods(store: Store | None) -> AbstractContextManager[None]:
-    """Have `EdgeProgramManager` lower by `delegate_methods`, until it takes another itself."""
+    """Make `EdgeProgramManager` use `delegate_methods`, until it accepts such a function itself."""
 
     def through(spec: MethodProgramsPartitionerSpec) -> dict[str, ExportedProgram]:
         programs = spec.method_to_edge_program
@@ -123,7 +125,7 @@ def _lower_by_delegate_methods(store: Store | None) -> AbstractContextManager[No
 
 @contextmanager
 def _raise_errors_of_passes() -> Iterator[None]:
-    """Raise the PipelineError of a pass itself, for which ExecuTorch raises one of its own."""
+    """Raise a pass's PipelineError itself instead of the error in which ExecuTorch wraps it."""
     try:
         yield
     except Exception as error:
@@ -136,7 +138,7 @@ def _raise_errors_of_passes() -> Iterator[None]:
 def _explain_by_warnings(
     partitioners: Mapping[str, Sequence[Partitioner]],
 ) -> Iterator[None]:
-    """Raise PipelineError with what a backend was warned of in place of what it then fails on."""
+    """If lowering fails after a backend's warnings, raise a PipelineError that starts with them."""
     try:
         yield
     except PipelineError:

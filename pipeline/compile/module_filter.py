@@ -1,5 +1,6 @@
-"""Partitioners as a config asks for them: kept out of branches, limited to the modules that a
-feature selects, and measured."""
+"""Wrap partitioners as a config asks: keep them out of branches, limit them to the modules that a
+feature selects, and measure them.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +28,10 @@ from pipeline.store.errors import PipelineError
 def make_filtered_partitioners(
     specs: Iterable[PartitionerSpec], modules: Sequence[str] | None = None
 ) -> list[FilteredPartitioner]:
-    """Make the partitioners of a method, in their order; none for a backend that lowers by passes.
+    """Return the partitioners of a method, in order, except for backends that lower by passes.
 
     Args:
-        modules: qualified names of sub-modules outside of which nothing is delegated.
+        modules: the qualified names of the only sub-modules that may be delegated; None for all.
     """
     specs = with_partitioner(specs)
     return [
@@ -40,18 +41,18 @@ def make_filtered_partitioners(
 
 
 class FilteredPartitioner(Partitioner):
-    """A partitioner limited to some modules, which features follow.
+    """A partitioner that is limited to some modules, and that features can observe.
 
     Args:
-        allowed: sequences of module names; a node must be in one module of each.
-        config: the item of a package config that it was made of, if any.
+        allowed: sequences of module names; a node must be in one module of each sequence.
+        config: the item of a package config from which the partitioner was made, if any.
 
     Attributes:
         selection: the nodes that it may delegate, as the moment `select_modules` returns them; None
-            for all.
-        listed: the names in options of the config, where a feature looks them up.
-        warnings: where its backend departs from the config for this method, likewise.
-        uptake: what it was offered and took, likewise.
+            for all nodes.
+        listed: records of the names in options of the config, set by a feature that looks them up.
+        warnings: how its backend departs from the config for this method.
+        uptake: the counts of calls that it was offered and took, from `measure_uptake`.
     """
 
     def __init__(
@@ -74,10 +75,13 @@ class FilteredPartitioner(Partitioner):
     def ops_to_not_decompose(
         self, ep: ExportedProgram
     ) -> tuple[list[torch._ops.OpOverload], Callable[[Node], bool] | None]:
-        """Return the partitioner's operators, but decompose what it may not or can't delegate.
+        """Return the operators that the partitioner keeps whole, and a check of single nodes.
 
-        Partitioners that check each node (canonical_partitioners/config_partitioner.py) look at the
-        outermost graph only. What stays whole in a branch is "not decomposed or delegated".
+        The check excludes nodes that the partitioner may not or can't delegate.
+
+        Partitioners that check each node (canonical_partitioners/config_partitioner.py) look only
+        at the outermost graph. ExecuTorch rejects an operator that stays whole in a branch: "not
+        decomposed or delegated".
         """
         preserved, check = self.inner.ops_to_not_decompose(ep)
         branches = check is not None and control_flow_bodies(ep.graph_module)
@@ -95,12 +99,17 @@ class FilteredPartitioner(Partitioner):
     def transform_for_pre_decomposition(
         self, exported_program: ExportedProgram
     ) -> ExportedProgram:
-        """Return the program as the partitioner wants it before decomposition, which ExecuTorch
-        asks for since 1.5."""
+        """Return the program as the partitioner wants it before decomposition.
+
+        ExecuTorch calls this since 1.5.
+        """
         return self.inner.transform_for_pre_decomposition(exported_program)
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
-        """Raises SharedConstantsError."""
+        """Partition a program with the inner partitioner, within the allowed modules.
+
+        Raises SharedConstantsError if a delegate and control flow take the same constant.
+        """
         with ExitStack() as stack:
             notes = []
             for context in call_all("follow_partition", self, exported_program):
@@ -110,7 +119,7 @@ class FilteredPartitioner(Partitioner):
         for node in program.graph.nodes:
             if node.op == "get_attr" and feeds_control_flow(
                 node
-            ):  # Core ML's takes every one
+            ):  # Core ML's partitioner tags all of them
                 node.meta.pop(TAG, None)
         if self.selection is not None:
             tags = self.selection.cut(program, result.partition_tags)
@@ -127,10 +136,10 @@ class FilteredPartitioner(Partitioner):
 
 
 def select_modules(lists: Sequence[Sequence[str]]) -> Any:
-    """Return the nodes that stand in one module of each of some lists of names, as
-    `features.module_selection.selection.ModuleSelection` has them; None for no list.
+    """Return the selection of nodes that are in one module of each list, or None without lists.
 
-    Raises PipelineError where the feature is not installed.
+    It is a `features.module_selection.selection.ModuleSelection`. Raises PipelineError if that
+    feature isn't installed.
     """
     if not lists:
         return None
@@ -143,9 +152,9 @@ def check_modules(
     programs: Mapping[str, ExportedProgram],
     partitioners: Mapping[str, Sequence[Partitioner]],
 ) -> None:
-    """Check the modules that partitioners are limited to against their methods.
+    """Check that methods have the modules to which their partitioners are limited.
 
-    Raises PipelineError for all names without a module, and for ambiguous ones.
+    Raises PipelineError that lists all unknown and ambiguous module names.
     """
     problems = []
     for method, method_partitioners in partitioners.items():

@@ -1,8 +1,8 @@
-"""Objects: compiled methods that are not linked yet, like those that C compilers make.
+"""Make objects: compiled methods that aren't linked yet, like the object files of a C compiler.
 
 An object is ExecuTorch's emitted Program without its data: the flatbuffer of its execution plans,
-and the digests of the constants, payloads and named data that the plans refer to by index. The data
-are in the store, once for all methods and packages that share them.
+and the digests of the constants, payloads and named data that the plans refer to by index. The
+store holds the data, once for all methods and packages that share them.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from pipeline.store.store import Store
 
 
 class BlobBytes(bytes):
-    """Stands in for the bytes of a blob, where ExecuTorch collects data and lays a file out.
+    """A stand-in for the bytes of a blob while ExecuTorch collects data and lays a file out.
 
-    That needs a buffer's length and whether two buffers are equal, never its content. Slices and
-    hashes are those of the digest, which deduplication (`NamedDataStore`) therefore compares. It
-    can go when `Cord` takes buffers that are read late.
+    ExecuTorch only needs the lengths of buffers and whether two are equal, never their content.
+    Slices and hashes are those of the digest, so deduplication (`NamedDataStore`) compares digests.
+    This class can be removed once `Cord` accepts buffers that are read lazily.
     """
 
     blob: Blob
@@ -60,7 +60,7 @@ _OBJECT = TypeAdapter(MethodObject)
 
 
 def parse_object(record: Mapping[str, Any]) -> MethodObject:
-    """Return the object of a record that `to_json` made and that has been through JSON."""
+    """Return the object that `to_json` turned into a record, after a round trip through JSON."""
     return _OBJECT.validate_python(record)
 
 
@@ -69,12 +69,16 @@ def make_object(
     store: Store,
     named_data: Mapping[str, NamedDataStoreOutput] | None = None,
 ) -> MethodObject:
-    """Commit every part of an emitted program; `named_data` is by method, for a unit of several."""
+    """Commit every part of an emitted program to the store, and return its object.
+
+    Args:
+        named_data: the named data of each method, for a unit of several methods.
+    """
     output = manager._emitter_output
     _check_named_mutable_buffers(output)
     data = manager._named_data or NamedDataStoreOutput([], {}, {})
     check_file_names((*(output.external_constant_map or ()), *data.external_data))
-    # Every part is committed before the object that refers to it.
+    # All parts are committed before the object that refers to them.
     tagged = put_named_data(store, data)
     return MethodObject(
         program=put_blob(store, program_to_bytes(output.program)),
@@ -107,8 +111,10 @@ def make_object(
 
 
 def check_file_names(tags: Iterable[str]) -> None:
-    """Raise PipelineError where two tags, which are names of `.ptd` files with or without the
-    ending, name one file."""
+    """Raise PipelineError if two different tags name the same `.ptd` file.
+
+    Tags are file names with or without the suffix.
+    """
     tags_by_file: dict[str, str] = {}
     for tag in tags:
         first_tag = tags_by_file.setdefault(tag.removesuffix(".ptd").casefold(), tag)
@@ -120,7 +126,7 @@ def check_file_names(tags: Iterable[str]) -> None:
 
 
 def put_blob(store: Store, data: bytes) -> Blob:
-    """Commit bytes to the store, unless they stand in for a blob of it."""
+    """Commit bytes to the store, unless they are a stand-in for one of its blobs."""
     if isinstance(data, BlobBytes):
         return data.blob
     return Blob(store.put(data), len(data))
@@ -142,9 +148,9 @@ def put_named_data(store: Store, data: NamedDataStoreOutput) -> list[TaggedBlob]
 def merge_named_data(
     entries: Iterable[TaggedBlob], content: Callable[[Blob], bytes]
 ) -> NamedDataStoreOutput:
-    """Merge entries as ExecuTorch's `NamedDataStore` does, with the content of their blobs.
+    """Merge entries as ExecuTorch's `NamedDataStore` does; `content` returns the data of a blob.
 
-    Raises PipelineError where two entries of one key have different content.
+    Raises PipelineError if two entries with the same key have different content.
     """
     merged = NamedDataStore()
     for tag, entry in entries:
@@ -165,7 +171,10 @@ def merge_named_data(
 
 
 def program_to_bytes(program: Program) -> bytes:
-    """Return the flatbuffer of a program's plans, without its data; it reads back the same."""
+    """Return the flatbuffer of a program's plans, without its data.
+
+    Raises PipelineError if the flatbuffer doesn't read back as the same plans.
+    """
     bare = replace(program, constant_buffer=[], backend_delegate_data=[])
     flatbuffer = _program_to_flatbuffer(
         bare, constant_tensor_alignment=ALIGNMENT, delegate_alignment=ALIGNMENT
@@ -174,7 +183,7 @@ def program_to_bytes(program: Program) -> bytes:
     reread = program_from_bytes(data)
     if reread != bare and repr(reread) != repr(
         bare
-    ):  # not a number, as a constant, equals nothing
+    ):  # a NaN constant equals nothing, so also compare texts
         raise PipelineError(
             "the emitted program does not survive ExecuTorch's flatbuffer round trip, so it "
             "can't be stored as an object; please report the model"
@@ -183,12 +192,12 @@ def program_to_bytes(program: Program) -> bytes:
 
 
 def program_from_bytes(data: bytes) -> Program:
-    """Return the program of a flatbuffer, as ExecuTorch's records."""
+    """Return the program of a flatbuffer in ExecuTorch's schema classes."""
     return _flatbuffer_to_program(data)
 
 
 def mutable_name(tensor: Tensor) -> str:
-    """Return the emitted name of a mutable buffer of planned memory, "" where it has none."""
+    """Return the emitted name of a mutable buffer in planned memory, or "" if it has none."""
     extra = tensor.extra_tensor_info
     if extra is None or extra.location is TensorDataLocation.EXTERNAL:
         return ""
@@ -198,8 +207,11 @@ def mutable_name(tensor: Tensor) -> str:
 
 
 def confused_with_constant(name: str) -> PipelineError:
-    """Return the error of a mutable buffer that begins with the values of a constant: ExecuTorch
-    gives it the constant's index, of another table (`_tensor_spec_to_evalue`)."""
+    """Return the error for a mutable buffer whose initial values equal a constant's.
+
+    ExecuTorch gives such a buffer the constant's index, which belongs to another table
+    (`_tensor_spec_to_evalue`).
+    """
     return PipelineError(
         f"mutable buffer '{name}' has the initial values of a constant, and ExecuTorch would "
         "point it elsewhere; leave out `emit.emit_mutable_buffer_names`, or its initial values"
@@ -207,7 +219,7 @@ def confused_with_constant(name: str) -> PipelineError:
 
 
 def _check_named_mutable_buffers(output: EmitterOutput) -> None:
-    """Raise PipelineError where a named buffer has the index of a constant, not the next one."""
+    """Raise PipelineError if a named buffer has a constant's index instead of the next free one."""
     values = (
         value.val for plan in output.program.execution_plan for value in plan.values
     )
@@ -219,15 +231,18 @@ def _check_named_mutable_buffers(output: EmitterOutput) -> None:
         if name
     ]
     last = len(output.mutable_data or [None]) - 1
-    # From 1, since the first entry is reserved for tensors without data.
+    # Starts at 1, since the first entry is reserved for tensors without data.
     for number, (index, name) in enumerate(stored, 1):
         if index != number or number > last:
             raise confused_with_constant(name)
 
 
 def name_constant(blob: Blob, tensor: Tensor) -> str:
-    """Return the name of a shared constant: its digest, and its dtype, sizes and order of
-    dimensions, which a runtime compares with those stored next to the data."""
+    """Return the name of a shared constant: its digest, dtype, sizes and dim order.
+
+    The name includes the last three because a runtime compares them with those stored next to the
+    data.
+    """
     dtype = str(int(tensor.scalar_type))
     sizes = "x".join(map(str, tensor.sizes))
     order = "x".join(str(int(dimension)) for dimension in tensor.dim_order)
@@ -235,7 +250,7 @@ def name_constant(blob: Blob, tensor: Tensor) -> str:
 
 
 def find_constant(owner: MethodObject, tensor: Tensor) -> Blob | None:
-    """Return the data of a tensor that is never written, None for any other."""
+    """Return the data of a tensor that is never written, or None for any other tensor."""
     if is_external(tensor):
         return owner.external_constants[tensor.data_buffer_idx]
     if tensor.data_buffer_idx > 0 and tensor.allocation_info is None:
@@ -244,6 +259,6 @@ def find_constant(owner: MethodObject, tensor: Tensor) -> Blob | None:
 
 
 def is_external(tensor: Tensor) -> bool:
-    """Tell whether a `.ptd` file holds a tensor's data."""
+    """Return whether a `.ptd` file holds a tensor's data."""
     extra = tensor.extra_tensor_info
     return extra is not None and extra.location is TensorDataLocation.EXTERNAL

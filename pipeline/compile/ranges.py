@@ -1,7 +1,7 @@
-"""Ranges of dynamic sizes, which torch narrows where it has to decide something by a size.
+"""Protect and compare ranges of dynamic sizes, which torch narrows when a decision needs a size.
 
-A package may keep them (`edge.keep_ranges`), and the preprocess cache asks whether a call of a
-backend narrowed any. What narrowed them is for `features/ranges` to say.
+A package may keep its ranges (`edge.keep_ranges`), and the preprocess cache asks whether a call of
+a backend narrowed any. `features/ranges` reports what narrowed them.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 @contextmanager
 def kernel_guards(keep_ranges: bool) -> Iterator[None]:
-    """Trace convolutions as if torch had neither oneDNN nor NNPACK, where ranges are to be kept.
+    """With `keep_ranges`, trace convolutions as if torch had neither oneDNN nor NNPACK.
 
-    aten/src/ATen/native/Convolution.cpp asks them in this order (`use_mkldnn`, `use_nnpack`), and
-    narrows sizes by the answer. Without them, torch's own kernels are traced, which take tensors of
-    any size.
+    aten/src/ATen/native/Convolution.cpp asks whether it can use them, in this order (`use_mkldnn`,
+    `use_nnpack`), and each answer narrows sizes. Without them, torch's own kernels are traced,
+    which take tensors of any size.
     """
     if not keep_ranges:
         yield
@@ -34,7 +34,7 @@ def kernel_guards(keep_ranges: bool) -> Iterator[None]:
 
 
 def copy_ranges(programs: Iterable[ExportedProgram]) -> list[Any]:
-    """Return what is known of the sizes in programs, to see whether that changes."""
+    """Return a copy of the ranges and replacements of sizes in programs, to detect changes."""
     environments: dict[ShapeEnv, None] = {}
     for program in programs:
         for node in program.graph.find_nodes(op="placeholder"):

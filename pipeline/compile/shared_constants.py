@@ -1,4 +1,4 @@
-"""Gives each constant that both a delegate and a branch want to both of them.
+"""Separate constants that both a delegate and a branch use, so that each gets a copy.
 
 ExecuTorch copies a constant for each of its users, but doesn't see the operands of control flow,
 which are in a list, and gives up.
@@ -20,14 +20,14 @@ _T = TypeVar("_T")
 
 
 class SharedConstantsError(Exception):
-    """A partitioner wants constants, by their placeholders, that a branch takes as operands too."""
+    """A partitioner's claim on constants that a branch also takes; args name their placeholders."""
 
 
 def retry_with_separate_constants(
     programs: Mapping[str, ExportedProgram],
     attempt: Callable[[dict[str, ExportedProgram]], _T],
 ) -> _T:
-    """Call `attempt` with the programs, and again with constants separated until it needs none."""
+    """Call `attempt` with the programs, separating constants until none are shared any more."""
     separated = dict(programs)
     while True:
         try:
@@ -42,9 +42,9 @@ def retry_with_separate_constants(
 def separate_constants(
     program: ExportedProgram, names: Collection[str]
 ) -> ExportedProgram:
-    """Return a program whose control flow takes the constants of these placeholders by its own.
+    """Return a program whose control flow takes these placeholders' constants from new ones.
 
-    Those hold the same tensors, and equal constants are emitted once.
+    The new placeholders hold the same tensors, and equal constants are emitted only once.
     """
     module = copy_graphs(program.graph_module)
     signature = copy.deepcopy(program.graph_signature)
@@ -59,7 +59,7 @@ def separate_constants(
         name = getattr(spec.arg, "name", "")
         if name not in names or not feeds_control_flow(placeholders[name]):
             continue
-        # After the original: specs and placeholders must keep the same order.
+        # Insert it after the original: specs and placeholders must keep the same order.
         with module.graph.inserting_after(placeholders[name]):
             copied_placeholder = module.graph.placeholder(f"{name}_of_branches")
         copied_placeholder.meta = dict(placeholders[name].meta)

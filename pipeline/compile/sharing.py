@@ -1,7 +1,8 @@
-"""Weights that packages share, in files that all of them load.
+"""Share weights between packages, in files that all of them load.
 
-Moving data changes no object. Named data of delegates keep their keys, under which a runtime looks
-into `.ptd` files too; constants of portable operators get names (objects.py). No torch.
+Moving data changes no object. Named data of delegates keep their keys, which a runtime also looks
+up in `.ptd` files; constants of portable operators get names (objects.py). This module doesn't
+import torch.
 """
 
 from __future__ import annotations
@@ -19,16 +20,23 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Shared:
-    """Shared weights, and the `.ptd` files by their stem: named data by key, with digest and stem,
-    and constants of portable operators by digest, with the stem of their file."""
+    """The weights that a family of packages shares.
+
+    Attributes:
+        keys: the digest and file stem of each piece of named data, by key.
+        constants: the file stem of each constant of portable operators, by digest.
+        files: the pieces of each `.ptd` file, by its stem.
+    """
 
     keys: Mapping[str, tuple[Digest, str]] = field(default_factory=dict)
     constants: Mapping[Digest, str] = field(default_factory=dict)
     files: Mapping[str, list[Piece]] = field(default_factory=dict)
 
     def find(self, record: Json) -> list[list[tuple[int, str]]]:
-        """Return what of an object is shared: places of constants, of external ones and of named
-        data, each with the stem of its file."""
+        """Return the shared data of an object: (index, file stem) pairs in three lists.
+
+        The lists are for its constants, its external constants, and its named data.
+        """
         shared: list[list[tuple[int, str]]] = []
         for kind in ("constants", "external_constants"):
             stems = [self.constants.get(blob["digest"], "") for blob in record[kind]]
@@ -43,9 +51,9 @@ class Shared:
     def add_files(
         self, pieces: Mapping[str, list[Piece]], records: Iterable[Json]
     ) -> dict[str, list[Piece]]:
-        """Add the files that a package of these objects loads to its own.
+        """Return a package's own files, plus the shared files that these objects need.
 
-        Raises PipelineError where two would have one name, or one key two contents.
+        Raises PipelineError if two files have the same name, or a key has two contents.
         """
         stems: set[str] = set()
         for record in records:
@@ -58,7 +66,7 @@ class Shared:
             for stem, file_pieces in self.files.items()
             if stem in stems
         }
-        # On macOS and Windows, names that differ in case alone are one file.
+        # On macOS and Windows, names that differ only in case are the same file.
         both = {stem.casefold() for stem in pieces} & {stem.casefold() for stem in used}
         if both:
             raise PipelineError(
@@ -68,7 +76,7 @@ class Shared:
         return {**pieces, **used}
 
     def _check_content(self, entry: Json) -> None:
-        """Raise PipelineError for a key that is another content in a file of the family."""
+        """Raise PipelineError if a file of the family has other content under an entry's key."""
         key = entry["key"]
         if key not in self.keys:
             return
@@ -84,6 +92,6 @@ NOTHING_SHARED = Shared()
 
 
 def iter_named(record: Json) -> Iterator[Json]:
-    """Yield all named data of an object, as `MethodObject.tagged` does."""
+    """Yield all named data of an object's record, in the order of `MethodObject.tagged`."""
     for entries in (record["named"], *record["named_external"].values()):
         yield from entries

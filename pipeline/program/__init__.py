@@ -1,1 +1,1 @@
-"""Exported programs and model sources: reading, signatures, inputs, nodes, lines of the source."""
+"""Exported programs and model sources: archives, signatures, inputs, nodes and source lines."""

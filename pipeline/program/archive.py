@@ -1,8 +1,8 @@
 """Read and write ExportedPrograms as PT2 archives, one method at a time, without pickle.
 
 torch's own `load_pt2` reads every method of an archive with all weights, and unpickles sample
-inputs; a worker needs one method. torch is given what `archive_reader` checked, and tensors that
-were read here. Source: `torch/export/pt2_archive/_package.py` of torch 2.13.
+inputs; a worker needs one method. Here torch receives only the JSON that `archive_reader` checked,
+and tensors that this module read. Source: `torch/export/pt2_archive/_package.py` of torch 2.13.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ from pipeline.store.errors import SourceError
 
 _MOST_CHARACTERS = 300  # of one of torch's errors
 _FUNCTIONS = (BuiltinFunctionType, FunctionType, MethodType)
-# With this, torch's errors begin a remedy that doesn't help a reader of archives.
+# In torch's errors, this starts a remedy that doesn't help when reading archives.
 _TORCH_REMEDY = ". Please use"
 
 
@@ -70,18 +70,19 @@ def load_program(
     """Load the program of one entry, without example inputs.
 
     Args:
-        without_pickle: whether `save_programs` wrote the archive, so that pickled tensors are
-            refused.
+        without_pickle: whether to refuse pickled tensors, because `save_programs` wrote the
+            archive.
         mapped: whether to map large weights instead of reading them, so that only the pages in
-            use take memory. The caller has checked the file, and makes sure that it doesn't change
+            use take memory. The caller must have checked the file, and must keep it unchanged
             while the program is in use.
 
-    Raises SourceError.
+    Raises:
+        SourceError: the archive can't be read, or holds no valid program of this name.
     """
     with open_archive(archive) as reader:
         document = reader.program(entry)
         _register_operators(document, entry)
-        # They are Python that torch runs before each call; a package has no such checks.
+        # Guards are Python code that torch runs before each call; a package has no such checks.
         document["guards_code"] = []
         tensors = {
             kind: _load_tensors(reader, kind, entry, without_pickle, mapped)
@@ -106,7 +107,7 @@ def load_program(
 
 
 def _register_operators(document: Any, entry: str) -> None:
-    """Register the operators that a program calls. Raises ValueError for the first that fails."""
+    """Register the operators that a program calls. Raises ValueError if one can't be found."""
     register_for_lowering()
     missing = register_operators(find_operators(document))
     for name, reason in missing.items():
@@ -125,7 +126,7 @@ def _register_operators(document: Any, entry: str) -> None:
 def _load_tensors(
     reader: ArchiveReader, kind: str, entry: str, without_pickle: bool, mapped: bool
 ) -> dict[str, torch.Tensor]:
-    """Load weights or constants by name. Tensors of one member share its memory."""
+    """Return the weights or constants by name. Tensors stored in one member share its memory."""
     if mapped:
         read_storage = map_storage
     else:
@@ -159,7 +160,7 @@ def _load_tensors(
 def _view_storage(
     storage: torch.UntypedStorage, meta: Mapping[str, Any]
 ) -> torch.Tensor:
-    """Return a tensor of this memory, as its record describes it."""
+    """Return the tensor that a record (`TensorMeta`) describes, as a view of the storage."""
     offset = meta["storage_offset"]["as_int"]
     sizes = [size["as_int"] for size in meta["sizes"]]
     strides = [stride["as_int"] for stride in meta["strides"]]
@@ -169,8 +170,10 @@ def _view_storage(
 
 
 def _load_subclass(reader: ArchiveReader, member: str, label: str) -> torch.Tensor:
-    """Load a tensor subclass of a library, such as torchao's quantized weights. Raises ValueError
-    for any other object."""
+    """Load a tensor subclass defined by a library, such as torchao's quantized weights.
+
+    Raises ValueError for any other object.
+    """
     data = io.BytesIO(reader.members.read(member, reader.members.size(member)))
     try:
         tensor = load_tensor_file(data)
@@ -187,7 +190,7 @@ def _load_subclass(reader: ArchiveReader, member: str, label: str) -> torch.Tens
 def load_example_inputs(
     archive: Path, entry: str
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """Load the (args, kwargs) that the archive was exported with; None if it holds none."""
+    """Return the (args, kwargs) that the entry was exported with, or None if none are stored."""
     name = f"data/sample_inputs/{entry}.pt"
     with open_archive(archive) as reader:
         size = 0
@@ -208,7 +211,7 @@ def load_example_inputs(
 
 
 def _check_operators(program: ExportedProgram) -> None:
-    """Raise ValueError where the name of an operator led to another attribute of torch.ops."""
+    """Raise ValueError if a node calls or holds a function that isn't an allowed operator."""
     for node in iter_nodes(program):
         values = pytree.tree_leaves((node.args, node.kwargs))
         if node.op == "call_function":
@@ -225,12 +228,15 @@ def _check_operators(program: ExportedProgram) -> None:
 def save_programs(programs: Mapping[str, ExportedProgram], file: Any) -> None:
     """Write an archive of the programs, in their order, to a file-like object or a path.
 
-    Each is asked of `programs.items()` when the one before it is written, and none is held after
-    that. Example inputs are left out: `package_pt2` pickles them, and an exporter has its own. Tags
-    of constants and replaced sizes, which `package_pt2` leaves out, are kept. Raises SourceError
-    for a tag that names no file.
+    Each program is taken from `programs.items()` only after the previous one has been written, and
+    is released once it is written. Example inputs are left out: `package_pt2` would pickle them,
+    and an exporter stores them separately. Constant tags and replaced sizes, which `package_pt2`
+    drops, are kept.
+
+    Raises:
+        SourceError: a tag isn't a plain file name.
     """
-    extra_files: dict[str, str] = {}  # which are written last
+    extra_files: dict[str, str] = {}  # filled by the copies; torch writes them last
     copies = _Stream()
     copies.items = lambda: _copy_programs(programs, extra_files)  # type: ignore
     with patched_writer(), _without_file_warning():
@@ -238,14 +244,16 @@ def save_programs(programs: Mapping[str, ExportedProgram], file: Any) -> None:
 
 
 class _Stream(dict[str, ExportedProgram]):
-    """What torch's writer takes for a dict: it asks for `items` alone, once."""
+    """A lazy stand-in for the dict that torch's writer expects: it calls only `items`, once."""
 
 
 def _copy_programs(
     programs: Mapping[str, ExportedProgram], extra_files: dict[str, str]
 ) -> Iterator[tuple[str, ExportedProgram]]:
-    """Yield a copy of each program for torch's writer, which keeps the last one: that is without
-    weights by then."""
+    """Yield a copy of each program for torch's writer, and drop its weights once it is written.
+
+    The writer keeps a reference to the last copy.
+    """
     for name, program in programs.items():
         unwrapped = unwrap_subclasses(program)
         tags_by_name = read_tags(name, unwrapped)
@@ -264,7 +272,7 @@ def _copy_programs(
 
 
 def _make_writable(program: ExportedProgram) -> None:
-    """Drop or convert what torch's writer would pickle or refuse."""
+    """Drop or convert the parts of a program that torch's writer would pickle or refuse."""
     program._example_inputs = None
     for call in program.module_call_graph:
         if call.signature is not None:
@@ -274,7 +282,7 @@ def _make_writable(program: ExportedProgram) -> None:
 
 @contextmanager
 def _without_file_warning() -> Iterator[None]:
-    """Suppress the warning about files that can't seek: torch writes without seeking."""
+    """Suppress the warning about files that can't seek, since torch writes without seeking."""
 
     def is_other_message(record: LogRecord) -> bool:
         return not str(record.msg).startswith("Expect archive file to be")
@@ -287,7 +295,7 @@ def _without_file_warning() -> Iterator[None]:
 
 
 def _explain(entry: str, program: Mapping[str, Any], error: BaseException) -> str:
-    """Explain a failed load in a line: an archive of another torch, or a damaged one."""
+    """Explain in one line why an entry failed to load: a newer torch's schema, or damage."""
     version = program["schema_version"]
     schema = (version["major"], version["minor"])
     schema_here = tuple(SCHEMA_VERSION[:2])

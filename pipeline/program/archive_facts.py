@@ -1,7 +1,7 @@
-"""Describe the programs of a PT2 archive: the digest of each, and what two can be compared by.
+"""Describe the programs of a PT2 archive: their digests, and summaries that explain differences.
 
-A digest is that of the *program*, not of the file: of its canonical graph, its signature and
-ranges, and the bytes of its tensors. Nothing here imports torch.
+A digest covers the *program*, not the file: its canonical graph, signature and ranges, and the
+bytes of its tensors. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from pipeline.store.errors import SourceError
 from pipeline.store.file_digests import FileDigests, read_stamp, stamp_of
 from pipeline.store.files import stat_file
 
-# The digests of a program, of its names, and of its structure: of the program without the contents
-# of its weights and constants, but with which of them share storage.
+# The digests of a program, of its names, and of its structure. The structure leaves out the
+# contents of weights and constants, but keeps which of them share storage.
 Identity = tuple[Digest, Digest, Digest]
-# By archive and entry, with the stamp of the file from which this process read it.
+# The identities that this process has computed, keyed by archive and entry, each with the stamp of
+# the file from which it was read.
 _identities: dict[tuple[Path, str], tuple[Any, Identity]] = {}
 
 
@@ -36,23 +37,23 @@ def describe_archive(
 ) -> ArchiveFacts:
     """Describe the entries of a PT2 archive.
 
-    The digest of a program is that of its canonical graph, its signature and ranges, and the bytes
-    of every weight and constant.
+    The digest of a program covers its canonical graph, its signature and ranges, and the bytes of
+    every weight and constant.
 
     Args:
-        content: the digest of the file's bytes, if the caller has it.
-        digests: may know it by the file's stamp.
+        content: the digest of the file's bytes, if the caller knows it.
+        digests: a cache of file digests, keyed by the files' stamps.
 
     Raises:
-        SourceError: the file isn't such an archive, or changed while it was read.
+        SourceError: the file isn't a PT2 archive, or changed while it was read.
     """
     digests = digests or FileDigests()
     try:
         stat_file(path)
     except OSError as error:
         raise SourceError(f"{shown(path)}: {unreadable(error)}") from error
-    # Described and hashed by one open file, whose stamp tells a change in between: the store would
-    # serve facts under the digest of another content ever after.
+    # Describe and hash the same open file, and compare its stamp before and after. If it changed in
+    # between, the store would serve these facts under the digest of other content from then on.
     with open_archive(path) as archive:
         file = archive.members.file
         stamp = stamp_of(os.fstat(file.fileno()))
@@ -67,10 +68,13 @@ def describe_archive(
 
 
 def identify_program(path: Path, entry: str) -> Identity:
-    """Return the digests of a program in an archive, of its names and of its structure. The first
-    two are those of `describe_archive`.
+    """Return the digests of a program in an archive, of its names, and of its structure.
 
-    A file that doesn't change is read once. Raises SourceError.
+    The first two equal those in `describe_archive`'s facts. A file is read again only if it
+    changed.
+
+    Raises:
+        SourceError: the archive can't be read.
     """
     stamp = None
     if path.exists():
@@ -111,7 +115,8 @@ def _identify(
     tensors: Mapping[str, Mapping[str, Any]],
     replaced_sizes: Mapping[str, Any],
 ) -> Identity:
-    # Only the first of the two parts of `path_name` is kept: which tensors share a member.
+    # Of `path_name`, only the first part is kept, the member's number: it says which tensors share
+    # a member. The second part is the digest of the member's bytes.
     places: dict[str, dict[str, Any]] = {}
     for kind, records in tensors.items():
         places[kind] = {
@@ -131,7 +136,7 @@ def _identify(
 def _tensor_digests(
     archive: ArchiveReader, entry: str, checked: bool = True
 ) -> dict[str, dict[str, Any]]:
-    """Return the records of all tensors, with the digests of their bytes, and their tags."""
+    """Return the records of all tensors, with the digests of their bytes and with their tags."""
     tensors = {kind: _payload_digests(archive, kind, entry, checked) for kind in KINDS}
     for name, tag in archive.tags(entry).items():
         for records in tensors.values():
@@ -143,14 +148,14 @@ def _tensor_digests(
 def _payload_digests(
     archive: ArchiveReader, kind: str, entry: str, checked: bool
 ) -> dict[str, Any]:
-    """Return the record of each tensor, with the digest of its member in the place of its name."""
+    """Return the record of each tensor, its member's name replaced by a number and a digest."""
     records = archive.payloads(kind, entry)
     members: dict[str, list[Any]] = {}
     for _, record in sorted(records.items()):
         name = record["path_name"]
         if name not in members:
             content = archive.members.hash(f"data/{kind}/{name}", checked)
-            # The position says which tensors share a member, that is, alias each other.
+            # The number shows which tensors share a member, and so alias each other.
             members[name] = [len(members), content]
         record["path_name"] = members[name]
     return records

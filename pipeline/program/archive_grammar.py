@@ -1,10 +1,10 @@
-"""Check an archive's JSON against the table of `archive_schema.py`, with a grammar for each text.
+"""Check an archive's JSON against the table in `archive_schema.py`, each string by its grammar.
 
-torch reads these texts in surprising ways: names of values and of arguments are pasted into source
-code that it runs (`torch/fx/graph.py`), operators are looked up as attributes of the module `torch`
-(`torch.os.system` is one), sizes are evaluated. So each has a grammar here, and an archive is
-refused before torch sees it. Trees of inputs name classes; `containers.py` imports none of them. No
-torch is imported.
+torch reads these strings in surprising ways: it pastes the names of values and arguments into
+source code that it runs (`torch/fx/graph.py`), looks operators up as attributes of the module
+`torch` (`torch.os.system` is one), and evaluates sizes. So each kind of string has a grammar here,
+and an archive that breaks one is refused before torch sees it. Trees of inputs name classes;
+`containers.py` imports none of them. This module doesn't import torch.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from pipeline.store.names import is_file_name
 _LONGEST_NAME = 1000
 _DUNDER = re.compile(r"__\w*__")
 _DEVICE = re.compile(r"[a-z][a-z0-9_]{0,31}")
-# The name of a class, of which torch makes keys and messages.
+# The name of a class, which torch uses in keys and messages.
 _LITERAL = re.compile(r"[^\x00-\x1f\x7f\"'\\\ud800-\udfff]{0,999}")
-# A part of a qualified name, which torch pastes between double quotes into source code.
+# One part of a qualified name, which torch pastes into source code between double quotes.
 _PART = re.compile(r"[^\x00-\x1f\x7f\"\ud800-\udfff]{1,999}(?<!\\)")
 
 
 def check_document(cls: str, value: Any) -> None:
-    """Raise ValueError, with the place, for a JSON value that isn't of a class of the schema."""
+    """Raise ValueError if a JSON value doesn't match a class of the schema, and say where."""
     try:
         _check(cls, value)
     except _WrongError as error:
@@ -43,7 +43,7 @@ def check_document(cls: str, value: Any) -> None:
 
 
 class _WrongError(Exception):
-    """Something wrong; the parts of its place are added on the way up."""
+    """A mismatch with the schema; callers append the parts of its path as the error passes them."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
@@ -99,8 +99,10 @@ def _check_union(fields: Mapping[str, str], value: Any) -> None:
 
 
 def _check_record(fields: Mapping[str, str], value: Any) -> None:
-    """Check the fields of a record. Like torch, ignore unknown ones, which newer minor versions
-    add."""
+    """Check the fields of a record.
+
+    Unknown fields are ignored, as in torch: newer minor versions add some.
+    """
     _expect(value, dict, "a mapping")
     for field, kind in fields.items():
         name = field.removesuffix("?")
@@ -116,7 +118,7 @@ def _expect(value: Any, kind: type, words: str) -> None:
 
 
 def _short(value: Any) -> str:
-    """Return a value for a message of one line."""
+    """Return a value as a short text for a one-line message."""
     if isinstance(value, (str, int, float, type(None))):
         text = ascii(value)
     else:
@@ -150,7 +152,8 @@ def _int(value: Any) -> None:
 
 
 def _float(value: Any) -> None:
-    # torch writes `Infinity` as a text, and a float without a fraction may be written as integer.
+    # torch writes infinity as the string `Infinity`, and may write a float without a fraction as
+    # an integer.
     if type(value) not in (int, float) and value not in (
         "Infinity",
         "-Infinity",
@@ -170,13 +173,13 @@ def _name(value: Any) -> None:
 
 
 def _parameter(value: Any) -> None:
-    """Check the name of an operator's argument; "" for one that goes by its place."""
+    """Check the name of an operator's argument, which is "" if the argument is positional."""
     if value != "" and not (isinstance(value, str) and iskeyword(value)):
         _name(value)
 
 
 def _path(value: Any) -> None:
-    """Check a qualified name of a module or tensor; "" for the whole."""
+    """Check the qualified name of a module or tensor, which is "" for the root module."""
     _expect(value, str, "a qualified name")
     for part in value.split(".") if value else ():
         if not _PART.fullmatch(part) or _DUNDER.fullmatch(part):
@@ -214,7 +217,7 @@ def _size(value: Any) -> None:
 
 
 def _range(value: Any) -> None:
-    """Check what has a range: a symbol, or an expression (`2*s69`) of a derived dimension."""
+    """Check the key of a range: a symbol, or the expression of a derived dimension (`2*s69`)."""
     if not (isinstance(value, str) and is_symbol(value)):
         _size(value)
 
@@ -227,7 +230,7 @@ def _operator(value: Any) -> None:
 
 # Trees of arguments (torch/utils/_pytree.py)
 
-# What torch has in the place of a name, for classes that were registered without one.
+# torch's placeholders for the names of classes that were registered without one.
 _UNNAMED = frozenset({"", "NO_SERIALIZED_TYPE_NAME_FOUND"})
 _CALL = ["builtins.tuple", "builtins.tuple", "builtins.dict"]
 
@@ -237,7 +240,7 @@ def _tree(value: Any) -> None:
 
 
 def _in_tree(value: Any) -> None:
-    """Check the tree of a call's arguments, whose keywords become names in source code."""
+    """Check the tree of a call's arguments, whose keyword names torch pastes into source code."""
     tree = _parse_tree(value)
     _check_tree(tree)
     children = tree["children_spec"]
@@ -275,7 +278,7 @@ def _check_tree(tree: Any) -> None:
 
 
 def _check_context(kind: str | None, context: Any) -> None:
-    """Check the context of a container: for a dict its keys, else what its class writes there."""
+    """Check the context of a container: a dict's keys, or whatever text its class writes there."""
     if kind == "collections.defaultdict":
         _expect(context, dict, "a mapping")
         for part in ("default_factory_module", "default_factory_name"):
@@ -284,12 +287,12 @@ def _check_context(kind: str | None, context: Any) -> None:
         try:
             context = json.loads(context)
         except ValueError:
-            return _literal(context)  # as a namedtuple's, which is a name
+            return _literal(context)  # for example a namedtuple's context, its name
     _check_keys(context)
 
 
 def _check_keys(value: Any) -> None:
-    """Check the keys of a dict, or what a class writes in their place."""
+    """Check the keys of a dict, or the JSON that a class writes in their place."""
     if isinstance(value, dict):
         if "__enum__" in value:
             _literal(value.get("fqn"))

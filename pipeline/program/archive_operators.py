@@ -1,7 +1,7 @@
-"""The operators that the programs of an archive may call: those that only compute tensors.
+"""Decide which operators the programs of an archive may call: only those that compute tensors.
 
-torch looks an operator up by its name as attributes of the module `torch`, of which `torch.os` is
-one, so a name has a form here. No torch is imported.
+torch looks operators up by name, as attributes of the module `torch`, and `torch.os` is one of
+these, so names are checked here first. This module doesn't import torch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ATEN_DUNDERS = frozenset(
     for place in ("", "i")
     for name in ("and", "or", "xor", "lshift", "rshift")
 )
-# They reach files, other processes or memory that is no tensor's, or are parts of compilers.
+# Their operators reach files, other processes or memory outside of tensors, or belong to compilers.
 _CLOSED_NAMESPACES = words(
     "_c10d_functional _c10d_functional_autograd _dtensor _inductor_test _native _test c10d "
     "c10d_functional cplib debug_mode_ops debugprims fsdp inductor inductor_prims onnx "
@@ -68,7 +68,7 @@ OTHER_OPERATORS = frozenset(
 
 
 def find_operator_fault(operator: str) -> str:
-    """Return what is wrong with the name of an operator; "" where a program may call it."""
+    """Return why a program may not call the operator of this name, or "" if it may."""
     if operator in OTHER_OPERATORS:
         return ""
     if operator.startswith("executorch.exir.dialects."):

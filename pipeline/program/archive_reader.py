@@ -1,7 +1,7 @@
 """Read the members of a PT2 archive, and check all of them: an archive may come from a stranger.
 
 `<root>/models/<entry>.json` holds a method's program, `<root>/data/{weights,constants}/` its
-tensors. No torch here: torch gets what was checked, and never reads the file itself.
+tensors. This module doesn't import torch, which receives checked data and never reads the file.
 """
 
 from __future__ import annotations
@@ -25,33 +25,37 @@ from pipeline.store.names import METHOD_NAME, METHOD_RULE
 
 KINDS = ("weights", "constants")
 
-# Bytes; the program of a model of a billion parameters has some 10 million.
+# In bytes; the program of a model with a billion parameters has some 10 million.
 _LARGEST_TEXT = 1 << 28
-# Bytes of a tensor that repeats its elements, and stores few of them.
+# The most bytes of a tensor that stores few elements and repeats them (an expanded tensor).
 EXPANDED = 1 << 30
-_MOST_DIMENSIONS = 64  # as torch has it
+_MOST_DIMENSIONS = 64  # torch's limit
 _BLOB = re.compile(r"[0-9a-f]{64}")
 _LFS = b"version https://git-lfs.github.com/spec/"
-# torch goes by the file's name for constants, whatever `use_pickle` says.
+# For constants, torch decides by the member's name whether to unpickle, and ignores `use_pickle`.
 _RAW = re.compile(r"(?:weight|tensor)_[0-9]+")
 
 
 def shown(path: Path) -> str:
-    """Return the name of an archive for messages: `models/<file>`, but not the digest of a blob."""
+    """Return the name of an archive for messages: `models/<file>`, or a phrase if it is a blob."""
     is_blob = _BLOB.fullmatch(path.parent.name + path.name)
     if is_blob:
         return "the exported program"
     return f"{path.parent.name}/{path.name}"
 
 
-# The stamps of archives that must stay what they are, by their paths as they are opened.
+# The stamps of archives that must not change during the build, keyed by the path given to
+# `open_archive`.
 expected_stamps: dict[Path, list[int]] = {}
 
 
 @contextmanager
 def open_archive(path: Path) -> Iterator[ArchiveReader]:
-    """Open a PT2 archive. Raises SourceError if it is damaged, isn't an archive, or is another file
-    than `expected_stamps` says."""
+    """Open a PT2 archive.
+
+    Raises:
+        SourceError: the file is damaged, isn't an archive, or differs from its expected stamp.
+    """
     try:
         stat_file(path)
         with open(path, "rb") as file, zipfile.ZipFile(file) as members:
@@ -89,21 +93,21 @@ def _is_lfs_pointer(path: Path) -> bool:
 
 
 def changed(path: Path) -> str:
-    """Return the message for an archive that is no longer the one that was planned with."""
+    """Return the message for an archive that has changed since the build was planned."""
     return f"{path.name}: changed while the build ran; run again"
 
 
 class ArchiveReader:
-    """An open PT2 archive. Its methods raise ValueError, with what is wrong."""
+    """An open PT2 archive. Its methods raise ValueError if the archive is invalid."""
 
     def __init__(self, members: StoredZip) -> None:
         self.members = members
-        # A truncated archive can look like a whole one: the sample inputs inside it are zips.
+        # A truncated archive can look whole: the sample inputs inside it are zip files themselves.
         if not members.has("archive_format"):
             raise ValueError("is not a PT2 archive, or is cut short")
 
     def entries(self) -> list[str]:
-        """Return the names of the programs, in their order."""
+        """Return the names of the programs, in the order of the archive."""
         entries = []
         for name in self.members.names():
             if name.startswith("models/") and name.endswith(".json"):
@@ -115,10 +119,10 @@ class ArchiveReader:
         return entries
 
     def program(self, entry: str) -> dict[str, Any]:
-        """Return the program of an entry: JSON of the schema's class `ExportedProgram`.
+        """Return the program of an entry, JSON of the schema's class `ExportedProgram`.
 
-        It is checked: nothing in it makes torch import, look up or evaluate more than operators
-        and sizes.
+        The program is checked: it can't make torch import, look up or evaluate anything but
+        operators and sizes.
         """
         name = f"models/{entry}.json"
         if not self.members.has(name):
@@ -129,7 +133,7 @@ class ArchiveReader:
         return program
 
     def _check_version(self, entry: str, program: Any) -> None:
-        """Raise ValueError for a program of another major version, whose schema differs."""
+        """Raise ValueError if the program has another major version, and so another schema."""
         if not isinstance(program, dict) or "schema_version" not in program:
             raise ValueError(f"'{entry}' is not an exported program")
         version = program["schema_version"]
@@ -148,7 +152,7 @@ class ArchiveReader:
         )
 
     def tags(self, entry: str) -> dict[str, str]:
-        """Return the tags of constants by qualified name, which `save_programs` adds."""
+        """Return the tags of constants, by qualified name, that `save_programs` wrote."""
         name = f"extra/{tags_file(entry)}"
         if not self.members.has(name):
             return {}
@@ -157,7 +161,7 @@ class ArchiveReader:
         return tags
 
     def replaced_sizes(self, entry: str) -> dict[str, dict[str, dict[str, str]]]:
-        """Return the sizes of inputs that others replaced (`program.replaced_sizes`)."""
+        """Return the input sizes whose symbols were replaced (`program.replaced_sizes`)."""
         name = f"extra/{sizes_file(entry)}"
         if not self.members.has(name):
             return {}
@@ -166,10 +170,10 @@ class ArchiveReader:
         return sizes
 
     def payloads(self, kind: str, entry: str) -> dict[str, Any]:
-        """Return the record of each tensor by name, the schema's `PayloadMeta`.
+        """Return the record of each tensor by name (`PayloadMeta` in the schema).
 
-        The member `data/<kind>/<path_name>` holds all elements of a tensor, or, for a tensor
-        subclass (`use_pickle`), what `torch.save` wrote.
+        The member `data/<kind>/<path_name>` holds all elements of a tensor or, for a tensor
+        subclass (`use_pickle`), the output of `torch.save`.
 
         Args:
             kind: "weights" or "constants".
@@ -209,7 +213,7 @@ class ArchiveReader:
             raise ValueError(f"'{name}' is not JSON ({error})") from error
 
     def _check(self, entry: str, cls: str, document: Any) -> None:
-        # A run with nothing to do checks no archive.
+        # Imported here, since a run with nothing to do checks no archive.
         from pipeline.program.archive_grammar import check_document
 
         try:
@@ -219,7 +223,7 @@ class ArchiveReader:
 
 
 def _check_extent(label: str, meta: Any, stored_bytes: int) -> None:
-    """Check that a tensor's elements are within the bytes of its member."""
+    """Raise ValueError unless all elements of a tensor lie within the bytes of its member."""
     if meta is None or meta["layout"] != STRIDED or meta["dtype"] not in ELEMENT_SIZES:
         raise ValueError(f"{label} is not a dense tensor")
     numbers = [
@@ -259,17 +263,17 @@ def _check_extent(label: str, meta: Any, stored_bytes: int) -> None:
 
 
 def tags_file(entry: str) -> str:
-    """Return the name, among an archive's extra files, of the tags of a program's constants."""
+    """Return the name of the extra file that holds the constant tags of a program."""
     return f"constant_tags/{entry}.json"
 
 
 def sizes_file(entry: str) -> str:
-    """Return the name, among an archive's extra files, of the replaced sizes of a program."""
+    """Return the name of the extra file that holds the replaced sizes of a program."""
     return f"replaced_sizes/{entry}.json"
 
 
 def check_method_name(name: str) -> None:
-    """Raise ValueError for a name that no method can have."""
+    """Raise ValueError if a name isn't a valid method name."""
     if not METHOD_NAME.fullmatch(name):
         raise ValueError(f"method name {name[:140]!r}; {METHOD_RULE}")
 

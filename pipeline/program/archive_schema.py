@@ -1,19 +1,20 @@
-"""The form of an archive's JSON as a table, which a test holds to `torch/_export/serde/schema.py`.
+"""The schema of an archive's JSON as a table; a test compares it with torch's own schema.
 
-`archive_grammar.py` checks documents against it. The table is not generated: torch's schema knows
-only `str` where this one says which grammar a text has to follow, which is what makes an archive
-from strangers safe to read, and is decided field by field. All else (classes, fields, types, enums,
-versions, the bytes of dtypes) is compared with the installed torch, so a new field fails the test
-until somebody has decided what it may hold.
+`archive_grammar.py` checks documents against this table. It can't be generated from torch's schema
+(`torch/_export/serde/schema.py`), which says only `str` where this table names the grammar of a
+string. The grammars make an archive from a stranger safe to read, and are chosen field by field.
+Everything else (classes, fields, types, enums, versions, the bytes of dtypes) is compared with the
+installed torch, so a new field fails the test until somebody has decided what it may hold.
 """
 
 from __future__ import annotations
 
 SCHEMA_VERSION = (8, 20)
 
-# A name that ends in `?` may be missing, a type that ends in `?` may be null. `[T]` is a list,
-# `{K:T}` a mapping whose keys are of the grammar K. A class that starts with `|` has one of its
-# fields. The small letters are the grammars of `archive_grammar.py`, and JSON's own types.
+# A field whose name ends in `?` may be missing; one whose type ends in `?` may be null. `[T]` is a
+# list, `{K:T}` a mapping whose keys follow the grammar K. A class whose name starts with `|` is a
+# union: it has exactly one of its fields. Lowercase types are JSON's own types, and the grammars of
+# `archive_grammar.py`.
 SCHEMA: dict[str, dict[str, str]] = {
     "ExportedProgram": {
         "graph_module": "GraphModule",
@@ -22,7 +23,7 @@ SCHEMA: dict[str, dict[str, str]] = {
         "schema_version": "SchemaVersion",
         "verifiers?": "[text]",
         "torch_version?": "text",
-        "guards_code?": "[text]",  # Python, which is left out when a program is loaded
+        "guards_code?": "[text]",  # Python code, dropped when a program is loaded
     },
     "GraphModule": {
         "graph": "Graph",
@@ -177,7 +178,7 @@ SCHEMA: dict[str, dict[str, str]] = {
     },
 }
 
-# The bytes of an element of each dtype.
+# The bytes per element of each dtype, keyed by its number in the schema's `ScalarType`.
 ELEMENT_SIZES = {
     **dict.fromkeys((1, 2, 12, 29, 30, 31, 32, 33), 1),
     **dict.fromkeys((3, 6, 13, 28), 2),

@@ -1,4 +1,4 @@
-"""Record the leaves of a method's arguments and outputs, and check values against the records."""
+"""Describe the leaves of a method's arguments and outputs, and check values against them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TORCH_FUNCTIONS = (
     "CeilToInt CleanDiv FloorDiv FloorToInt IntTrueDiv Max Min Mod ModularIndexing PythonMod "
     "ToFloat TruncToInt"
 )
-# What sizes are made of, apart from whole numbers and symbols. A record holds no other function.
+# The functions that a size expression may use, besides integers and symbols.
 FUNCTIONS: Mapping[str, Callable[..., sympy.Expr]] = {
     **{name: getattr(sympy, name) for name in ("Add", "Mul", "Pow", "Rational")},
     **{name: getattr(functions, name) for name in _TORCH_FUNCTIONS.split()},
@@ -26,8 +26,13 @@ Json = Any
 
 @dataclass(frozen=True)
 class Extent:
-    """A size, or a whole number that may differ from call to call: its expression, None for any,
-    and the least and greatest value that it may have."""
+    """A size of a tensor, or an integer argument that may differ from call to call.
+
+    Attributes:
+        expression: the expression in symbols, or None if any value is allowed.
+        least: the least allowed value.
+        greatest: the greatest allowed value, or None without a limit.
+    """
 
     expression: sympy.Expr | None
     least: int = 0
@@ -35,7 +40,7 @@ class Extent:
 
     @property
     def as_expression(self) -> sympy.Expr:
-        """The expression, or for any size a symbol of its own."""
+        """The expression, or a symbol unique to this extent if it has none."""
         if self.expression is None:
             return size_symbol(f"any_{id(self)}")
         return self.expression
@@ -43,9 +48,9 @@ class Extent:
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """A tensor; `order` has its dimensions from the outermost to the innermost.
+    """A tensor; `order` lists its dimensions from the outermost to the innermost.
 
-    Of an output, nothing reads the order.
+    The order of an output is never read.
     """
 
     dtype: torch.dtype
@@ -55,24 +60,24 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class ConstantSpec:
-    """A value that the export fixed."""
+    """A value that the export fixed as a constant."""
 
     value: Any
 
 
 ScalarKind = Literal[
     "float", "bool"
-]  # of an output that is computed from sizes or values
+]  # the kind of an output that is computed from sizes or values
 Leaf = TensorSpec | Extent | ScalarKind | ConstantSpec
 _SCALARS: Mapping[type, ScalarKind] = {torch.SymFloat: "float", torch.SymBool: "bool"}
 
 
 @dataclass(frozen=True)
 class Argument:
-    """A leaf of a signature. `name` is what a person writes: `states[0]['key']`.
+    """A leaf of a signature. `name` is the path that a person would write: `states[0]['key']`.
 
-    `value` is a Leaf, or None where nothing is known of it; in a program's own signature it is a
-    fake tensor, a SymInt, or the constant that the program was exported with.
+    `value` is a Leaf, or None if nothing is known about it. In the signature of a program in
+    memory it is a fake tensor, a SymInt, or the constant that the program was exported with.
     """
 
     name: str
@@ -84,7 +89,7 @@ def make_leaf(
     make_extent: Callable[[int | torch.SymInt], Extent],
     ordered: bool = True,
 ) -> Leaf:
-    """Make the record of a fake tensor, a symbolic number or a constant."""
+    """Return the leaf that describes a fake tensor, a symbolic number or a constant."""
     if isinstance(value, torch.Tensor):
         if ordered:
             order = value.dim_order()
@@ -106,7 +111,7 @@ def make_leaf(
 
 
 def check_values(pairs: Sequence[tuple[Argument, Any]]) -> list[str]:
-    """Return what is wrong with the values of arguments, their sizes taken together."""
+    """Return the mistakes in the values of all arguments, including sizes that don't agree."""
     mistakes = []
     for argument, value in pairs:
         for mistake in check_leaf(argument.value, value):
@@ -115,7 +120,7 @@ def check_values(pairs: Sequence[tuple[Argument, Any]]) -> list[str]:
 
 
 def check_leaf(leaf: Leaf | None, value: Any) -> Iterator[str]:
-    """Yield what is wrong with one value, apart from its sizes."""
+    """Yield the mistakes in one value, apart from its sizes."""
     if isinstance(leaf, TensorSpec):
         if not isinstance(value, torch.Tensor):
             yield f"{describe_type(value)}, must be a tensor"
@@ -138,7 +143,7 @@ def check_leaf(leaf: Leaf | None, value: Any) -> Iterator[str]:
 def _is_same(value: Any, constant: Any) -> bool:
     if type(value) is not type(constant):  # True equals 1
         return False
-    # Not a number equals nothing, not even itself.
+    # NaN equals nothing, not even itself.
     both_nan = isinstance(value, float) and value != value and constant != constant
     return both_nan or bool(value == constant)
 
@@ -150,7 +155,7 @@ def _dtype_name(dtype: torch.dtype) -> str:
 def bind_sizes(
     pairs: Iterable[tuple[Argument, Any]],
 ) -> dict[sympy.Symbol, sympy.Integer]:
-    """Return the values of symbols that follow from the sizes of arguments."""
+    """Return the values of the symbols that can be solved for from the sizes of arguments."""
     sizes = _iter_sizes(pairs)
     return bind_symbols([(extent.as_expression, value) for extent, value, _ in sizes])
 
@@ -158,15 +163,17 @@ def bind_sizes(
 def _iter_sizes(
     pairs: Iterable[tuple[Argument, Any]],
 ) -> Iterator[tuple[Extent, int, str]]:
-    """Yield the sizes and dynamic ints of values: the extent in the signature, the value, and what
-    messages call it."""
+    """Yield the sizes and dynamic ints of values.
+
+    Each is a tuple of the extent in the signature, the value, and its label in messages.
+    """
     for argument, value in pairs:
         leaf = argument.value
         shown = f"argument '{argument.name}': "
         if isinstance(leaf, Extent) and type(value) is int:
             yield leaf, value, f"{shown}{value}"
         elif isinstance(leaf, TensorSpec) and isinstance(value, torch.Tensor):
-            # A wrong rank is a mistake of its own, and leaves no sizes to compare.
+            # `check_leaf` reports a wrong rank; there are no sizes to compare then.
             if value.ndim != len(leaf.sizes):
                 continue
             for dimension, extent in enumerate(leaf.sizes):
@@ -175,7 +182,7 @@ def _iter_sizes(
 
 
 def _check_sizes(pairs: Sequence[tuple[Argument, Any]]) -> Iterator[str]:
-    """Yield where sizes don't fit together, or are beyond the limits of their extents."""
+    """Yield a mistake for each size that contradicts the others or exceeds its limits."""
     bound = bind_sizes(pairs)
     for extent, value, shown in _iter_sizes(pairs):
         expected = extent.as_expression.xreplace(bound)
@@ -202,7 +209,7 @@ def _explain_size(size: sympy.Expr, bound: Mapping[sympy.Symbol, sympy.Integer])
 
 
 def size_symbol(name: str) -> sympy.Symbol:
-    """Return the symbol of a name; symbols of one name are equal."""
+    """Return the integer symbol of this name; symbols of the same name are equal."""
     return sympy.Symbol(name, integer=True)
 
 
@@ -211,7 +218,7 @@ def bind_symbols(
 ) -> dict[sympy.Symbol, sympy.Integer]:
     """Solve for the symbols, given the values of expressions.
 
-    Symbols that are an expression by themselves come first, then those that are the only unknown.
+    Expressions that are a bare symbol come first, then those with a single unknown.
     """
     bound: dict[sympy.Symbol, sympy.Integer] = {}
     for expr, value in sizes:

@@ -1,8 +1,9 @@
 """Find the buffers that a serialized program reads and changes, from the JSON of its archive.
 
-Planning asks which methods hold state in common, without torch and so without the schemas of
-operators: ATen's names say which operators work in place, and which return a view. Operators of a
-model's own that change an argument are seen when the package is validated (`program.eager`).
+Planning asks which methods share state, but imports no torch and so has no operator schemas. It
+relies on ATen's naming to tell which operators work in place and which return a view. Custom
+operators of a model that change an argument are found later, when the package is validated
+(`program.eager`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 Json = Mapping[str, Any]
 
-# ATen operators whose result shares memory with their first argument, or can share it.
+# ATen operators whose result shares, or may share, memory with their first argument.
 _VIEW_NAMES = """
     adjoint alias as_strided chunk contiguous detach detach_ diagonal expand expand_as flatten
     hsplit imag mH mT matrix_H movedim narrow numpy_T permute positive real reshape reshape_as
@@ -20,14 +21,14 @@ _VIEW_NAMES = """
     unbind unflatten unfold unsqueeze view view_as view_as_complex view_as_real vsplit
 """
 _VIEWS = frozenset(_VIEW_NAMES.split())
-# The arguments that ExecuTorch's own operators for language models change
+# The arguments that ExecuTorch's operators for language models change
 # (extension/llm/custom_ops/op_sdpa_aot.cpp).
 _CHANGED_ARGUMENTS = {
     "llama.update_cache": ("cache",),
     "llama.update_cache_with_indices": ("cache",),
     "llama.sdpa_with_kv_cache": ("key_cache", "value_cache"),
 }
-# The numbers of dtypes in a program's JSON (`torch/_export/serde/schema.py`).
+# dtypes by their numbers in a program's JSON (`torch/_export/serde/schema.py`).
 _DTYPES = {
     1: "uint8",
     2: "int8",
@@ -43,12 +44,12 @@ _DTYPES = {
 
 
 def describe_buffers(program: Json) -> dict[str, dict[str, Any]]:
-    """Describe the buffers that a program uses, by qualified name: `shape`, `dtype`, and whether
-    it is `changed`."""
+    """Return the `shape` and `dtype` of each buffer that a program uses, and whether it is
+    `changed`, keyed by qualified name."""
     module = program["graph_module"]
     graph = module["graph"]
     signature = module["signature"]
-    names: dict[str, str] = {}  # of buffers, by the values that hold them
+    names: dict[str, str] = {}  # buffer names, keyed by the graph values that hold them
     for input_spec in signature["input_specs"]:
         if "buffer" in input_spec:
             buffer = input_spec["buffer"]
@@ -69,12 +70,12 @@ def describe_buffers(program: Json) -> dict[str, dict[str, Any]]:
 
 
 def find_common(uses: Mapping[str, Mapping[str, Json]]) -> dict[str, tuple[str, ...]]:
-    """Return the methods of each buffer that several use by one name and at least one changes.
+    """Return the buffers that several methods use and at least one changes, with their methods.
 
-    Buffers of one name with different shapes or dtypes are different buffers.
+    Buffers of the same name with different shapes or dtypes are different buffers.
 
     Args:
-        uses: by method, its buffers as `describe_buffers` describes them.
+        uses: the buffers of each method, as `describe_buffers` returns them.
     """
     methods: dict[str, dict[str, list[str]]] = {}
     changed: set[tuple[str, str]] = set()
@@ -93,7 +94,7 @@ def find_common(uses: Mapping[str, Mapping[str, Json]]) -> dict[str, tuple[str, 
 
 
 def describe_form(use: Json) -> str:
-    """Return the dtype and shape of a buffer as a text."""
+    """Return the dtype and shape of a buffer as text."""
     return f"{use['dtype']} {list(use['shape'])}"
 
 
@@ -106,7 +107,7 @@ def _describe(tensor: Json) -> dict[str, Any]:
 
 
 def _used_values(graph: Json) -> Iterator[str]:
-    """Yield the values that the nodes of a graph read, and those that it returns."""
+    """Yield the names of the values that a graph's nodes read, then of those that it returns."""
     for node in graph["nodes"]:
         yield from _operands(node)
     yield from _value_names(graph["outputs"])
@@ -118,7 +119,7 @@ def _operands(node: Json) -> Iterator[str]:
 
 
 def _value_names(argument: Any) -> Iterator[str]:
-    """Yield the names of the tensors in an argument, in their order."""
+    """Yield the names of the tensors in an argument, in order, without those inside a graph."""
     if isinstance(argument, Mapping):
         name = argument.get("name")
         if isinstance(name, str):
@@ -133,14 +134,14 @@ def _value_names(argument: Any) -> Iterator[str]:
 
 
 class _Aliases:
-    """The buffers that the values of a graph share memory with; `changed` are those it writes."""
+    """The buffers whose memory each value of a graph shares; `changed` holds the written ones."""
 
     def __init__(self, buffers: dict[str, set[str]]) -> None:
         self._buffers = buffers
         self.changed: set[str] = set()
 
     def follow(self, graph: Json) -> None:
-        """Follow the buffers through the nodes of a graph, and of the graphs that it calls."""
+        """Track the buffers through the nodes of a graph and of the graphs that it calls."""
         for node in graph["nodes"]:
             self._follow_node(node)
 
@@ -162,8 +163,8 @@ class _Aliases:
         self._follow_bodies(node)
 
     def _follow_bodies(self, node: Json) -> None:
-        """Follow the buffers into the graphs that a node calls: a branch, a loop's body, a part
-        without gradients. The inputs of a graph are the last operands of the node, in order."""
+        """Track the buffers into the graphs that a node calls: a branch, a loop's body, or a
+        `no_grad` region. The inputs of such a graph are the last operands of the node, in order."""
         operands = list(_operands(node))
         for node_input in node["inputs"]:
             body = node_input["arg"].get("as_graph")
@@ -194,8 +195,8 @@ class _Aliases:
 
 
 def _operator(target: str) -> tuple[str, str]:
-    """Return the namespace and the name in `torch.ops.aten.add_.Tensor`; of a function such as
-    `_operator.getitem`, the name alone."""
+    """Return the namespace and name of an operator: "aten" and "add_" for
+    `torch.ops.aten.add_.Tensor`. The namespace of a function such as `_operator.getitem` is ""."""
     path = target.removeprefix("torch.ops.").split(".")
     if target.startswith("torch.ops."):
         return path[0], path[1]
@@ -203,9 +204,9 @@ def _operator(target: str) -> tuple[str, str]:
 
 
 def _is_in_place(namespace: str, name: str) -> bool:
-    """Tell from its name whether an operator changes its first argument, as ATen names operators.
+    """Return whether an operator changes its first argument, judging by ATen's naming convention.
 
-    Most custom operators follow ATen.
+    Most custom operators follow the convention too.
     """
     if name.startswith("__"):
         return name.startswith("__i") and name.endswith("__")

@@ -1,8 +1,8 @@
-"""The canonical form of a serialized program, from which its digest is made.
+"""Compute the canonical form of a serialized program, from which its digest is computed.
 
-Works on the JSON of a PT2 archive (`torch/_export/serde/schema.py`), without torch. Exporting the
-same model again can give its values other names and its symbols other numbers; here values are
-numbered in the order of the graph, symbols and users' classes in the order of their first use.
+This works on the JSON of a PT2 archive (`torch/_export/serde/schema.py`), without torch. A second
+export of the same model can give its values other names and its symbols other numbers. The
+canonical form numbers values in graph order, and symbols and users' classes by first use.
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ from typing import Any
 from pipeline.program.module_paths import parse_frames
 from pipeline.store import digest
 
-# Node metadata that holds object ids, paths of the machine and line numbers. Of these, lowering
-# reads which nodes come from one node of the first graph: they get one debug handle, and a payload
-# may hold it. The names in `from_node` are kept with the names of values. The rest
-# (nn_module_stack, source_fn_stack, torch_fn) is read by partitioners and quantizers, for instance
-# through get_source_partitions, and so belongs to the program.
+# Node metadata that holds object ids, machine paths and line numbers. Lowering reads one fact from
+# it: which nodes come from the same node of the first graph. They get the same debug handle, which
+# a payload may hold, so that fact is kept as `ancestor`. The names in `from_node` are kept with the
+# names of values. Partitioners and quantizers read the other metadata (nn_module_stack,
+# source_fn_stack, torch_fn), for instance through get_source_partitions, so it belongs to the
+# program.
 VOLATILE_METADATA = frozenset({"from_node", "stack_trace"})
-# XNNPACK names the weights that it folds batch norm into after the old ones, and makes none whose
-# name is taken; a program that has such names already keeps them.
+# XNNPACK derives the names of weights with folded batch norm from the old names, and makes no
+# weight whose name is taken. So if a program already has such names, they stay in its digest.
 _FUSED = re.compile(r"_(fused|decomposed)_bn")
-# In a stack of modules, `key,name,type;...`, strict export has the id of an object for a key,
-# another one in every process, and `id@1` where a module is called for the second time.
+# In a stack of modules, `key,name,type;...`, strict export writes as key the id of an object, which
+# differs between processes, and `id@1` for the second call of a module.
 _OBJECT = re.compile(r"(?:(?<=;)|^)\d+(?=(?:@\d+)?,)")
-# The type in a stack is a class with its module, so with the exporter's file. Only code of
-# ExecuTorch, torch and this package reads it, and compares it with torch's classes or with another
-# of the same program: so all other classes are numbered.
+# The type in a stack is a class with its module, and so contains the name of the exporter's file.
+# Only ExecuTorch, torch and this package read it, and only to compare it with torch's classes or
+# with other types in the same program. So all classes from elsewhere are numbered.
 _TYPE = re.compile(r"(?<=,)[^,;]*+(?=;|\Z)")
 _TOOLCHAIN = ("torch.", "torchao.", "executorch.")
 _SYMBOL = re.compile(r"(?<=Symbol\(')\w+(?=')")
@@ -42,8 +43,8 @@ class Canonical:
     """The canonical form of a program.
 
     Attributes:
-        names: the names that the form leaves out, in its order.
-        modules: a short digest of each sub-module's operators and their settings, for people.
+        names: the names that the canonical form leaves out, in the order of that form.
+        modules: a short digest of each sub-module's operators and their settings, for reports.
     """
 
     program: dict[str, Any]
@@ -54,7 +55,7 @@ class Canonical:
 def canonical_program(program: Mapping[str, Any]) -> Canonical:
     """Return the canonical form of a program's JSON.
 
-    Raises KeyError, TypeError, AttributeError or ValueError for what is not a program.
+    Raises KeyError, TypeError, AttributeError or ValueError if the JSON isn't a program.
     """
     scope = _Scope()
     module = dict(program["graph_module"])
@@ -73,9 +74,9 @@ def canonical_program(program: Mapping[str, Any]) -> Canonical:
 
 
 class _Scope:
-    """The numbers of the values of one graph, and the tables of the whole program.
+    """The numbers of one graph's values, and the tables of the whole program.
 
-    The graph of a control flow has a scope of its own, which shares the tables.
+    Each control-flow graph has a separate scope that shares the program's tables.
     """
 
     def __init__(self) -> None:
@@ -88,7 +89,7 @@ class _Scope:
         self.numbers: dict[str, int] = {}
 
     def graph(self, graph: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a graph whose values go by number, in the order of inputs and nodes."""
+        """Return the graph with its values numbered in the order of inputs and nodes."""
         canonical = {**graph, "inputs": self.renamed(graph["inputs"])}
         canonical["nodes"] = [self._node(node) for node in graph["nodes"]]
         canonical["outputs"] = self.renamed(graph["outputs"])
@@ -132,9 +133,9 @@ class _Scope:
         return stable
 
     def _ancestor(self, origins: str | None) -> int:
-        """Number the node of the first graph that a node comes from, which may be itself.
+        """Return the number of a node's ancestor: its origin in the first graph, or the node.
 
-        As exir/debug_handle_utils.py finds it.
+        The ancestor is found as in exir/debug_handle_utils.py.
         """
         chain = []
         if origins:
@@ -160,7 +161,7 @@ class _Scope:
         name = match[0]
         if "." not in name or name.startswith(_TOOLCHAIN):
             return name
-        # With a dot, unlike every name above that stays.
+        # The dot keeps these apart from the undotted names that are returned unchanged.
         return self.classes.setdefault(name, f"class.{len(self.classes)}")
 
     def _number(self, name: str) -> int:
@@ -191,11 +192,11 @@ def _map_texts(
     replace_text: Callable[[str, str, Mapping[str, Any]], Any],
     replace_graph: Callable[[Mapping[str, Any]], Any] | None = None,
 ) -> Any:
-    """Return a JSON value whose strings are replaced, in the order of their keys.
+    """Return a JSON value with its strings replaced, visited in the order of their keys.
 
     Args:
-        replace_text: takes a string's key, the string, and the mapping that holds both.
-        replace_graph: takes a graph that is an argument; by default it is mapped like the rest.
+        replace_text: called with a string's key, the string, and the mapping that holds both.
+        replace_graph: called with each graph argument; by default graphs are mapped like the rest.
     """
     if isinstance(value, list):
         return [_map_texts(element, replace_text, replace_graph) for element in value]
@@ -213,8 +214,8 @@ def _map_texts(
 
 
 def _is_name(key: str, owner: Mapping[str, Any]) -> bool:
-    """Tell whether a string of this key names a value of the graph."""
-    # A TensorArgument or TokenArgument has only a name, a CustomObjArgument also a class.
+    """Return whether the string under this key names a value of the graph."""
+    # A TensorArgument or TokenArgument has only a name; a CustomObjArgument also has a class.
     if key == "name":
         return len(owner) == 1 or "class_fqn" in owner
     return key in ("as_name", "user_input_name")
@@ -227,7 +228,7 @@ def _drop_name(key: str, text: str, owner: Mapping[str, Any]) -> str | None:
 
 
 def _with_numbered_symbols(program: dict[str, Any]) -> dict[str, Any]:
-    """Number symbols by their first use in the graph; symbols in no graph keep their names."""
+    """Number symbols by first use in the graph; symbols that no graph uses keep their names."""
     numbers: dict[str, str] = {}
 
     def number(match: re.Match[str]) -> str:
@@ -247,11 +248,11 @@ def _with_numbered_symbols(program: dict[str, Any]) -> dict[str, Any]:
 
 
 def summarize_parts(canonical: Canonical, tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """Return short digests of what two programs can differ in, for people.
+    """Return short digests of the parts in which two programs can differ, for reports.
 
     Args:
-        tensors: for `weights` and `constants`, an archive's record of each by name, or one digest
-            where it has none.
+        tensors: for `weights` and `constants`, the archive's record of each tensor by name, or a
+            single digest if the archive has no records.
     """
     program = canonical.program
     module = program["graph_module"]
@@ -275,5 +276,5 @@ def summarize_parts(canonical: Canonical, tensors: Mapping[str, Any]) -> dict[st
 
 
 def _short_digest(value: Any) -> str:
-    """Return the first digits of a digest, to show where programs differ; never part of a key."""
+    """Return a value's digest cut to 16 digits, to show where programs differ; never in a key."""
     return digest.hash_json(value)[:16]

@@ -1,8 +1,8 @@
-"""Read and write tags of constants: the names of `.ptd` files to which delegates move them.
+"""Read and write constant tags: the names of the `.ptd` files to which delegates move constants.
 
-ExecuTorch has them in the metadata of placeholders (exir/passes/external_constants_pass.py), which
-torch leaves out of archives. So an archive has an extra file of tags for each program, JSON of
-qualified name to tag.
+ExecuTorch keeps tags in the metadata of placeholders (exir/passes/external_constants_pass.py),
+which torch leaves out of archives. So an archive has an extra file of tags for each program: JSON
+that maps qualified names to tags.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TAG = "delegate_constant_tag"
 
 
 def iter_constants(program: ExportedProgram) -> Iterator[tuple[str, Node]]:
-    """Yield the qualified name and the placeholder of each parameter, buffer and constant."""
+    """Yield the qualified name and placeholder of each parameter, buffer and lifted constant."""
     signature = program.graph_signature
     targets = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     targets |= signature.inputs_to_lifted_tensor_constants
@@ -30,12 +30,12 @@ def iter_constants(program: ExportedProgram) -> Iterator[tuple[str, Node]]:
 
 
 def get_tag(node: Node) -> Any:
-    """Return the tag of a constant's placeholder; None for one without."""
+    """Return the tag of a constant's placeholder, or None if it has none."""
     return (node.meta.get("custom") or {}).get(_TAG)
 
 
 def set_tag(node: Node, tag: str) -> None:
-    """Tag a constant by its placeholder."""
+    """Set the tag of a constant's placeholder."""
     node.meta["custom"] = {
         **(node.meta.get("custom") or {}),
         _TAG: tag,
@@ -43,7 +43,7 @@ def set_tag(node: Node, tag: str) -> None:
 
 
 def read_tags(method: str, program: ExportedProgram) -> dict[str, str]:
-    """Return the tags of a program's constants. Raises SourceError for one that names no file."""
+    """Return the tags of a program's constants. Raises SourceError if one isn't a file name."""
     tags = {}
     for name, node in iter_constants(program):
         tag = get_tag(node)
@@ -59,7 +59,7 @@ def read_tags(method: str, program: ExportedProgram) -> dict[str, str]:
 
 
 def write_tags(program: ExportedProgram, tags: Mapping[str, str]) -> None:
-    """Tag constants by their qualified names. Raises ValueError for a name of no constant."""
+    """Set the tags of constants by qualified name. Raises ValueError for an unknown name."""
     nodes = dict(iter_constants(program))
     unknown = sorted(tags.keys() - nodes.keys())
     if unknown:

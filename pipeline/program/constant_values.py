@@ -1,8 +1,8 @@
 """Encode values of constant methods as JSON, from a config or an exporter, for linking.
 
-Finite numbers, texts, bools and lists of them are JSON as they are. Any other value becomes its
-leaves, with torch's text about the containers around them, which ExecuTorch writes into the
-package; the bytes of a tensor become a blob of the store. Imports no torch until it is needed.
+Finite numbers, strings, bools and lists of them are already JSON. Any other value becomes a list
+of its leaves, with torch's serialized tree of the containers around them, which ExecuTorch writes
+into the package; the bytes of a tensor become a blob in the store. torch is imported lazily.
 """
 
 from __future__ import annotations
@@ -20,13 +20,16 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _KINDS = "numbers, texts, bools, torch.dtype, torch.layout and dense tensors on the CPU"
-_LAYOUTS = ("strided", "sparse_coo")  # by their numbers (exir/tensor.py, `layout_enum`)
+_LAYOUTS = (
+    "strided",
+    "sparse_coo",
+)  # in order of number (exir/tensor.py, `layout_enum`)
 
 
 def wrong_value(value: Any) -> str:
-    """Return what a JSON value must be to fit into a plan, or "" if it fits.
+    """Return how a JSON value must change to fit into a plan, as "must be ...", or "" if it fits.
 
-    A plan holds 64-bit numbers, and texts that end at the first NUL.
+    A plan holds 64-bit numbers, and strings that end at the first NUL.
     """
     if isinstance(value, list):
         return next(filter(None, map(wrong_value, value)), "")
@@ -44,7 +47,7 @@ def wrong_value(value: Any) -> str:
 def encode_constant(value: Any, put: Callable[[bytes], Digest]) -> Any:
     """Return an exporter's value as JSON; `put` stores the bytes of a tensor.
 
-    Takes what `to_edge(constant_methods=)` does. Raises ValueError that says what it must be.
+    Accepts the same values as `to_edge(constant_methods=)`, and raises ValueError for any other.
     """
     from torch.utils import _pytree as pytree
 
@@ -81,7 +84,7 @@ def _encode_leaf(leaf: Any, put: Callable[[bytes], Digest]) -> Any:
             mistake = wrong_value(leaf)
             if mistake:
                 raise ValueError(mistake)
-            return kind(leaf)  # of an enum, or of a subclass
+            return kind(leaf)  # strips an enum or a subclass
     raise ValueError(
         f"holds a value of type {type(leaf).__name__}, must be of {_KINDS}"
     )
@@ -90,7 +93,7 @@ def _encode_leaf(leaf: Any, put: Callable[[bytes], Digest]) -> Any:
 def _encode_tensor(tensor: Tensor, put: Callable[[bytes], Digest]) -> dict[str, Any]:
     """Describe a tensor as the emitter describes a constant (`TensorSpec.from_tensor`).
 
-    It is in contiguous memory, but keeps its stride where a size is 1.
+    The tensor is made contiguous, but keeps its stride in dimensions of size 1.
     """
     import torch
 
@@ -113,9 +116,9 @@ def _encode_tensor(tensor: Tensor, put: Callable[[bytes], Digest]) -> dict[str, 
 def decode_constant(
     record: Any, read: Callable[[Digest], bytes]
 ) -> tuple[Any, str | None]:
-    """Return a value, or its leaves in a list with torch's text about their structure.
+    """Return the value and None, or a list of its leaves and torch's serialized tree of them.
 
-    Raises PipelineError for a tensor that doesn't fit its bytes.
+    Raises PipelineError if a tensor's bytes don't match its record.
     """
     if not isinstance(record, dict):
         return record, None
@@ -147,7 +150,7 @@ def _decode_leaf(leaf: Any, read: Callable[[Digest], bytes]) -> Any:
 
 
 def find_blobs(record: Any) -> Iterator[Digest]:
-    """Yield the blobs that a value needs: the bytes of its tensors."""
+    """Yield the digests of the blobs that an encoded value needs: the bytes of its tensors."""
     if not isinstance(record, dict):
         return
     for leaf in record["leaves"]:

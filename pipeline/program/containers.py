@@ -1,10 +1,10 @@
 """Represent containers of a method's arguments and results, such as named tuples and dataclasses.
 
-torch keeps the name of such a class, a text about its fields, and its elements; ExecuTorch writes
-name and text into the package. Nothing else of the class counts, so an archive never makes us
-import one: classes of this module stand in for those that this process doesn't know, and for
-enumerations and factories of default values. Callers of a method see tuples, lists and dicts
-instead. Source: `torch/utils/_pytree.py` of torch 2.13.
+torch keeps the name of such a class, a text that describes its fields (the context), and its
+elements; ExecuTorch writes the name and the context into the package. Nothing else about the class
+matters, so no archive makes us import one: stand-in classes in this module replace classes unknown
+to this process, and also enumerations and default factories. Callers of a method see tuples, lists
+and dicts instead. Source: `torch/utils/_pytree.py` of torch 2.13.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _DEFAULTDICT = "collections.defaultdict"
 
 
 class _Container:
-    """Stands in for an instance of a class that is known by name. `context` is JSON."""
+    """A stand-in for an instance of a class known only by name. `context` is JSON."""
 
     def __init__(self, children: Iterable[Any], context: str) -> None:
         self.children = list(children)
@@ -34,7 +34,7 @@ class _Container:
 
 
 class _NamedTuple(tuple[Any, ...]):
-    """Stands in for an instance of a named tuple, with any number of fields."""
+    """A stand-in for an instance of a named tuple, with any number of fields."""
 
     _fields = ()
 
@@ -52,8 +52,10 @@ class _NamedTuple(tuple[Any, ...]):
 def load_tree(text: str) -> TreeSpec:
     """Return the tree that `treespec_dumps` wrote and `archive_grammar` checked.
 
-    Like torch's `treespec_loads`, but it needs no class that an archive names. Raises ValueError
-    if one name is that of a named tuple in one place and not in another.
+    Like torch's `treespec_loads`, but without importing the classes that an archive names.
+
+    Raises:
+        ValueError: a name is used both for a named tuple and for another class.
     """
     _, tree = json.loads(text)
     _register_stand_ins(tree)
@@ -76,7 +78,7 @@ def _make_spec(tree: Mapping[str, Any]) -> TreeSpec:
     elif load_context is not None:
         context = load_context(context)
     else:
-        # As torch does for containers without a loader of their own.
+        # torch does the same for containers without a context loader.
         context = json.loads(context, object_hook=_decode_member)
         if container in (dict, OrderedDict):
             context = [_decode_key(key) for key in context]
@@ -84,7 +86,7 @@ def _make_spec(tree: Mapping[str, Any]) -> TreeSpec:
 
 
 def _decode_key(value: Any) -> Any:
-    """Return a key of a dict, or a tuple of keys, from its JSON."""
+    """Decode a dict's key, or a tuple of keys, from its JSON."""
     if isinstance(value, dict):
         return _decode_member(value)
     if isinstance(value, list):
@@ -100,7 +102,7 @@ def _decode_member(value: dict[str, Any]) -> Any:
 
 @cache
 def _stand_in_member(place: str, name: str) -> Enum:
-    """Return the member of this name of a class that stands in for an enumeration."""
+    """Return the named member of a stand-in enumeration."""
     module, _, path = place.partition(":")
     class_name = path.rpartition(".")[2]
     make_enum: Any = Enum  # mypy rejects a class that isn't written out
@@ -110,7 +112,7 @@ def _stand_in_member(place: str, name: str) -> Enum:
 
 @cache
 def _stand_in_factory(module: str, name: str) -> Callable[[], Any]:
-    """Return the factory of a defaultdict, or a function of its name that nobody calls."""
+    """Return a defaultdict's factory: a builtin type, or a stand-in that is never called."""
     builtin = None
     if module == "builtins":
         builtin = getattr(builtins, name, None)
@@ -124,7 +126,7 @@ def _stand_in_factory(module: str, name: str) -> Callable[[], Any]:
 
 
 def _register_stand_ins(tree: Mapping[str, Any]) -> None:
-    """Register a stand-in for each class that a tree names and this process doesn't know."""
+    """Register a stand-in for each class of a tree that this process doesn't know."""
     is_namedtuple_by_name: dict[str, bool] = {}
     for name, is_namedtuple in _iter_classes(tree):
         conflicts = (
@@ -135,7 +137,7 @@ def _register_stand_ins(tree: Mapping[str, Any]) -> None:
             fits = pytree.is_namedtuple_class(registered) == is_namedtuple
             if fits and not conflicts:
                 continue
-            # A stand-in that an earlier archive needed is replaced, a real class never.
+            # A stand-in left by an earlier archive may be replaced; a real class never is.
             if not fits and not issubclass(registered, _Container | _NamedTuple):
                 conflicts = True
         if conflicts:
@@ -150,7 +152,7 @@ def _register_stand_ins(tree: Mapping[str, Any]) -> None:
 
 
 def _iter_classes(tree: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
-    """Yield the name of each container's class, and whether it is a named tuple's."""
+    """Yield the name of each container's class, and whether the class is a named tuple."""
     kind = tree["type"]
     if kind == _NAMEDTUPLE:
         yield tree["context"], True
@@ -186,9 +188,10 @@ def _register(stand_in: type[_Container], name: str) -> None:
 
 
 def build_plain(leaves: Iterable[Any], spec: TreeSpec) -> Any:
-    """Return the tree of a spec with these leaves, made of tuples, lists and dicts.
+    """Build a spec's tree from these leaves, using only tuples, lists and dicts.
 
-    A container whose elements have names, such as a dataclass, becomes a dict; others a tuple.
+    A container whose elements have names, such as a dataclass, becomes a dict; a list stays a list,
+    and any other container becomes a tuple.
     """
     values = iter(leaves)
 
@@ -207,12 +210,12 @@ def build_plain(leaves: Iterable[Any], spec: TreeSpec) -> Any:
 
 
 def make_plain(value: Any) -> Any:
-    """Return a value whose containers, as far as torch knows them, are tuples, lists and dicts."""
+    """Return a value with all containers that torch knows converted to tuples, lists and dicts."""
     return build_plain(*pytree.tree_flatten(value))
 
 
 def _find_keys(spec: TreeSpec) -> Sequence[Any] | None:
-    """Return the keys of a container's elements; None if they have none."""
+    """Return the keys of a container's elements, or None if the elements have no keys."""
     context = spec.context
     if spec.type is defaultdict:
         return [_plain_key(key) for key in context[1]]
@@ -224,7 +227,8 @@ def _find_keys(spec: TreeSpec) -> Sequence[Any] | None:
         except ValueError:
             return None
     candidates = [context]
-    # The context of a dataclass has two lists: the names of its fields, and of those that are None.
+    # The context of a dataclass has two lists: the names of its fields, and the names of the fields
+    # that are None.
     if isinstance(context, list):
         candidates += context[:1]
     for candidate in candidates:
@@ -234,7 +238,7 @@ def _find_keys(spec: TreeSpec) -> Sequence[Any] | None:
 
 
 def _are_names(value: Any, number: int) -> bool:
-    """Tell whether a value is a list of this many different names."""
+    """Return whether a value is a list of exactly this many distinct names."""
     if not isinstance(value, list) or not value:
         return False
     if not all(isinstance(name, str) for name in value):
@@ -243,8 +247,10 @@ def _are_names(value: Any, number: int) -> bool:
 
 
 def _plain_key(key: Any) -> Any:
-    """Return a key in which a member of an enumeration is its name, or its value if JSON writes it
-    by value."""
+    """Return a key with each enumeration member replaced by its name.
+
+    A member that is also a str or an int is replaced by its value, as JSON writes it.
+    """
     if isinstance(key, tuple):
         return tuple(map(_plain_key, key))
     if not isinstance(key, Enum):
@@ -255,7 +261,7 @@ def _plain_key(key: Any) -> Any:
 
 
 def make_serializable(spec: TreeSpec) -> TreeSpec:
-    """Return a spec that torch can write.
+    """Return a spec that torch can serialize.
 
     Containers without a registered name, such as the result of `topk`, become tuples or dicts.
     """

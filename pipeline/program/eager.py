@@ -1,4 +1,4 @@
-"""Run the source program of a method in eager mode, to compare a package with it."""
+"""Run a method's source program in eager mode, to compare its package with it."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -32,26 +32,26 @@ if TYPE_CHECKING:
 
 
 class Source:
-    """A source program in eager mode, with state of its own.
+    """A source program in eager mode, with a private copy of its state.
 
     `ExportedProgram.module()` shares its buffers with the program, so a run would change the
-    program for its next user; the buffers that it changes are copied first.
+    program for its next user. The buffers that the program changes are therefore copied first.
 
     Attributes:
-        state: the names of the buffers that the program changes.
-        nonzero: the buffers among them that don't start as zeros.
-        outputs: the name and fake value of each output that the runtime returns: the inputs that
-            the method changes in place come first, then what it returns; then, where it trains,
+        state: the names of the buffers and parameters that the program changes.
+        nonzero: the names in `state` whose tensors don't start as zeros.
+        outputs: the name and fake value of each output that the runtime returns: first the inputs
+            that the method changes in place, then its returned values, then, if it trains, the
             gradients and parameters.
-        module: that of the program, with this source's state.
-        runner: what runs the module node by node; None where the module runs by itself.
+        module: the program's module, with this source's state.
+        runner: runs the module node by node; None if the module is called directly.
 
     Args:
-        common: tensors by the name of a buffer, shared with other Sources: a buffer of such a name
-            is that tensor, whether this program changes it or only reads it.
+        common: tensors shared with other Sources, by buffer name. A buffer of such a name is that
+            tensor, whether this program changes it or only reads it.
     """
 
-    is_rounded = False  # whether it rounds values anew, at random
+    is_rounded = False  # whether runs round values at random
 
     def __init__(
         self, program: ExportedProgram, common: Mapping[str, torch.Tensor] | None = None
@@ -75,15 +75,15 @@ class Source:
         self.nonzero = tuple(name for name, tensor in initial if bool(tensor.any()))
 
     def reseed(self, seed: int) -> None:
-        """Take the seed of values rounded at random, in a source that rounds them."""
+        """Set the seed of random rounding; this base class doesn't round, and ignores it."""
 
     @classmethod
     def with_common_state(
         cls, programs: Mapping[str, ExportedProgram]
     ) -> dict[str, Self]:
-        """Make sources by method, which share the buffers of one name that any of them changes.
+        """Return a source for each method; the sources share buffers as `common_buffers` says.
 
-        A buffer begins as the first program has it.
+        A shared buffer starts with the value that it has in the first program.
         """
         common: dict[str, dict[str, torch.Tensor]] = {method: {} for method in programs}
         for name, methods in common_buffers(programs).items():
@@ -103,14 +103,14 @@ class Source:
                 tensor.copy_(initial)
 
     def run(self, inputs: InputSet, keep_strides: bool = False) -> list[Any]:
-        """Return the flat outputs, as the runtime orders them; none shares memory with the state.
+        """Return the flat outputs in the runtime's order, without sharing memory with the state.
 
-        The input set isn't changed; `keep_strides` is that of `flatten`.
+        The input set isn't changed. `keep_strides` is passed to `flatten`.
         """
         return self._run(flatten(self.program, inputs, keep_strides))
 
     def run_flat(self, values: Sequence[Any]) -> list[Any]:
-        """Run as `run` does, on leaves in the order of the program's inputs."""
+        """Run as `run` does, on flat values in the order of the program's inputs."""
         leaves = []
         for argument, value in zip(signature(self.program), values, strict=True):
             leaves.append(in_dim_order(value, argument.value))
@@ -139,7 +139,7 @@ _MODULES: WeakKeyDictionary[ExportedProgram, GraphModule] = WeakKeyDictionary()
 
 
 def _make_module(program: ExportedProgram) -> GraphModule:
-    """Return the module of a program. Cached: generating its code again can take a second."""
+    """Return the module of a program, cached: generating its code again can take a second."""
     if program not in _MODULES:
         module = _inline_transforms(program).module(check_guards=False)
         if find_training_outputs(program):
@@ -152,7 +152,7 @@ _Module = TypeVar("_Module", bound=torch.nn.Module)
 
 
 def _clone_tree(module: _Module) -> _Module:
-    """Return a module with the same code and tensors, whose tensors can be replaced apart."""
+    """Return a copy of a module that shares its code and tensors, but lets them be replaced."""
     clone = object.__new__(type(module))
     clone.__dict__.update(module.__dict__)
     for name in ("_parameters", "_buffers", "_modules"):
@@ -164,9 +164,9 @@ def _clone_tree(module: _Module) -> _Module:
 
 
 def _inline_transforms(program: ExportedProgram) -> ExportedProgram:
-    """Return a program that opens no level of `torch.vmap` or `jvp`, as lowering has it.
+    """Return the program, decomposed as for lowering if it opens a level of `torch.vmap` or `jvp`.
 
-    A failure would leave such a level open for everything that this process runs afterwards.
+    If the program failed, such a level would stay open for everything this process runs later.
     """
     for node in program.graph.nodes:
         if getattr(node.target, "__module__", "") == _TRANSFORMS:
@@ -179,12 +179,12 @@ _TRANSFORMS = "torch._functorch.predispatch"
 
 @dataclass(frozen=True)
 class Effects:
-    """The effects of a program.
+    """The state and inputs that a program changes, and its outputs.
 
     Attributes:
-        state: the qualified names of the buffers that it changes.
-        outputs: as `Source.outputs`.
-        changed: the places of the inputs that it changes, among its flat inputs.
+        state: the qualified names of the buffers and parameters that it changes.
+        outputs: the same as `Source.outputs`.
+        changed: the positions, among its flat inputs, of the inputs that it changes.
     """
 
     state: tuple[str, ...]
@@ -196,7 +196,7 @@ _EFFECTS: WeakKeyDictionary[ExportedProgram, Effects] = WeakKeyDictionary()
 
 
 def find_effects(program: ExportedProgram) -> Effects:
-    """Find the effects of a program. Cached: decomposing it again can take seconds."""
+    """Return the effects of a program, cached: decomposing it again can take seconds."""
     if program not in _EFFECTS:
         _EFFECTS[program] = _find_effects(program)
     return _EFFECTS[program]
@@ -206,7 +206,7 @@ AFTER_CALL = " after the call"
 
 
 def name_changed_input(argument: str) -> str:
-    """Return the name in reports of an input that a method changes in place."""
+    """Return the name that reports give to an input that a method changes in place."""
     return f"input '{argument}'{AFTER_CALL}"
 
 
@@ -229,7 +229,7 @@ def _find_effects(program: ExportedProgram) -> Effects:
 
 
 def read_effects(functional: ExportedProgram) -> Effects:
-    """Read the effects of a program from its signature, which has all of them."""
+    """Read the effects of a functional program from its signature, which lists all of them."""
     specs = functional.graph_signature.output_specs
     state = tuple(spec.target for spec in specs if spec.kind in _STATE and spec.target)
     changed = find_changed_inputs(functional)
@@ -246,7 +246,7 @@ def _user_inputs(program: ExportedProgram) -> list[InputSpec]:
 def _describe_outputs(
     program: ExportedProgram, changed: Sequence[int]
 ) -> list[tuple[str, Any]]:
-    """Return the name and fake value of each changed input, then of what a program returns."""
+    """Return the name and fake value of each changed input, then of each returned value."""
     arguments = signature(program)
     outputs: list[tuple[str, Any]] = []
     for place in changed:
@@ -258,15 +258,16 @@ def _describe_outputs(
 
 
 def functionalized(program: ExportedProgram) -> ExportedProgram:
-    """Return the program with each change of a buffer or an input as an output in its signature."""
-    # `torch.export.export` leaves `add_` and its like in the graph, and out of the signature.
+    """Return the program with each change of a buffer or input as an output of its signature."""
+    # `torch.export.export` leaves in-place operators such as `add_` in the graph, and their effects
+    # out of the signature.
     return program.run_decompositions({}) if has_mutations(program) else program
 
 
 def _return_flat(module: GraphModule) -> None:
-    """Let a module return all outputs in a row.
+    """Make a module return all its outputs as a flat sequence.
 
-    The output spec of a program that trains has only the user's outputs, no gradients.
+    The output spec of a program that trains covers only the user's outputs, not the gradients.
     """
     codegen: Any = module.graph._codegen
     codegen.pytree_info = codegen.pytree_info._replace(out_spec=None)
@@ -276,10 +277,10 @@ def _return_flat(module: GraphModule) -> None:
 def _replace_state(
     module: torch.nn.Module, names: Sequence[str], common: Mapping[str, torch.Tensor]
 ) -> list[torch.Tensor]:
-    """Replace tensors of a module by the common ones of their names, or by copies, and return them.
+    """Replace the state of a module by the common tensors, or else by copies, and return it.
 
-    Nothing else shares their memory: torch refuses to decompose a program that changes a buffer
-    with two names, or one that has a view as another buffer.
+    Nothing else shares the memory of these tensors: torch refuses to decompose a program that
+    changes a buffer with two names, or a buffer of which another buffer is a view.
     """
     state = {}
     for name in names:
@@ -288,7 +289,7 @@ def _replace_state(
         )
     for name, tensor in {**common, **state}.items():
         owner, _, attribute = name.rpartition(".")
-        with suppress(AttributeError):  # a common buffer that this program doesn't have
+        with suppress(AttributeError):  # this program lacks the common buffer
             parent = module.get_submodule(owner)
             getattr(parent, attribute)
             setattr(parent, attribute, tensor)
@@ -298,7 +299,7 @@ def _replace_state(
 def common_buffers(
     programs: Mapping[str, ExportedProgram],
 ) -> dict[str, tuple[str, ...]]:
-    """Return the methods of each buffer that several use by one name and at least one changes."""
+    """Return the buffers that several programs use and at least one changes, with their methods."""
     uses = {
         method: describe_used_buffers(program) for method, program in programs.items()
     }
@@ -306,7 +307,7 @@ def common_buffers(
 
 
 def describe_used_buffers(program: ExportedProgram) -> dict[str, dict[str, Any]]:
-    """Describe the buffers that a program reads or changes, not all that its module has."""
+    """Describe the buffers that a program reads or changes, but not its module's unused ones."""
     changed = find_effects(program).state
     names = program.graph_signature.inputs_to_buffers
     used = dict.fromkeys(changed)

@@ -1,7 +1,7 @@
 """Read flatbuffers: tables, and the spans of their vectors, with every offset checked.
 
-ExecuTorch's own reader makes Python objects of all bytes and loses their places; that of the
-library `flatbuffers` checks nothing, so that a damaged offset reads the wrong bytes.
+ExecuTorch's own reader turns all bytes into Python objects and loses their offsets. The library
+`flatbuffers` checks nothing, so a damaged offset makes it read the wrong bytes.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 
 class CorruptError(ValueError):
-    """A file is not what it should be; the message says how."""
+    """A file that is damaged or of another kind; the message says how."""
 
 
 class Span(NamedTuple):
-    """A part of a file, in bytes."""
+    """A range of bytes in a file."""
 
     offset: int
     size: int
@@ -30,7 +30,7 @@ _NUMBERS = {letter: struct.Struct(f"<{letter}") for letter in "bBhHiIqQ"}
 
 
 def number(data: memoryview, at: int, letter: str) -> int:
-    """Return the little-endian number at a place; `letter` is its type as in `struct`."""
+    """Return the little-endian number at an offset; `letter` is its type code for `struct`."""
     kind = _NUMBERS[letter]
     if at < 0 or at + kind.size > len(data):
         raise CorruptError("it refers to data beyond its end")
@@ -39,8 +39,8 @@ def number(data: memoryview, at: int, letter: str) -> int:
 
 
 def root(data: memoryview) -> Table:
-    # Reading a file visits each vector a few times. In a damaged file, vectors can lead to each
-    # other's tables, or many tables to one long vector, and reading would never end.
+    # Reading a sound file visits each vector only a few times. In a damaged file, vectors can refer
+    # to each other's tables, or many tables to one long vector, and reading would never end.
     return Table(
         data,
         number(data, 0, "I"),
@@ -49,10 +49,10 @@ def root(data: memoryview) -> Table:
 
 
 class Table(NamedTuple):
-    """A table of a flatbuffer. Fields go by their place in the schema, unions take two places.
+    """A table of a flatbuffer. Fields are numbered as in the schema; a union takes two numbers.
 
-    `budget` counts the bytes of vectors that may still be visited, from all tables of the file.
-    Every method raises CorruptError where the file contradicts itself.
+    `budget` holds the number of vector bytes that may still be visited; all tables of the file
+    share it. Every method raises CorruptError if the file contradicts itself.
     """
 
     data: memoryview
@@ -60,8 +60,8 @@ class Table(NamedTuple):
     budget: list[int]
 
     def place(self, field: int) -> int:
-        """Return the offset of a field; 0 for one that is left out."""
-        # The table of places may be before or behind: its distance has a sign.
+        """Return the offset of a field, or 0 if the table leaves it out."""
+        # The table of field offsets (vtable) may come before or after: its distance is signed.
         places = self.at - number(self.data, self.at, "i")
         slot = 4 + 2 * field
         if slot + 2 > number(self.data, places, "H"):
@@ -88,7 +88,7 @@ class Table(NamedTuple):
         )
 
     def span(self, field: int, width: int = 1) -> Span | None:
-        """Return the span of a vector's elements, each of `width` bytes; None without one."""
+        """Return the span of a vector's elements, `width` bytes each, or None if it is left out."""
         place = self.place(field)
         if not place:
             return None

@@ -1,7 +1,7 @@
-"""Import modules from their text, never from cached bytecode.
+"""Import modules from their source text, never from cached bytecode.
 
-Python uses a `.pyc` for any source of the same size and the same second, so an edit right after a
-run would go unnoticed.
+Python trusts a `.pyc` if its source has the same size and a modification time in the same second,
+so an edit right after a run would go unnoticed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 
 class FromText(SourceFileLoader):
-    """Loads a module from its text, and writes no bytecode."""
+    """A loader that compiles a module from its source text and writes no bytecode."""
 
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)
@@ -31,14 +31,14 @@ class FromText(SourceFileLoader):
 
 @contextmanager
 def importing_from_text(includes: Callable[[str], bool]) -> Iterator[None]:
-    """Import from the text of modules within the context, in folders that `includes` accepts."""
+    """Import modules from source within the context, in the folders that `includes` accepts."""
     find = FileFinder.path_hook(
         (ExtensionFileLoader, EXTENSION_SUFFIXES), (FromText, SOURCE_SUFFIXES)
     )
 
     def find_included(path: str) -> Any:
         if not includes(path):
-            raise ImportError(path)  # leaves it to the next hook
+            raise ImportError(path)  # leaves the folder to the next hook
         return find(path)
 
     def clear_cache() -> None:

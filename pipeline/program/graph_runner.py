@@ -1,7 +1,7 @@
-"""Runs a graph node by node, without what torch.fx's interpreter does for each.
+"""Run a graph node by node, without the overhead of torch.fx's interpreter.
 
-That prepares messages about the node under way, and copies nested arguments: for small tensors it
-takes most of the time.
+For each node, the interpreter prepares error messages and copies nested arguments, which takes most
+of the time when tensors are small.
 """
 
 from __future__ import annotations
@@ -14,18 +14,17 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 Arguments = tuple[Any, ...]
-# Takes a node that calls a function, its arguments and its keyword arguments; returns the result.
+# Called with a node that calls a function, its arguments and keyword arguments; returns the result.
 CallNode = Callable[[Node, Arguments, dict[str, Any]], Any]
 
 
 class GraphRunner:
-    """Runs a graph, and those of its control flow, each call by a function of the caller's.
+    """A runner of a graph and its control flow that passes each call to a function of the caller.
 
-    Attributes of the module are read as they are when the graph runs, so that others may replace
-    them.
+    Attributes of the module are read when the graph runs, so that others may replace them.
 
     Attributes:
-        call_node: is called for each node that calls a function.
+        call_node: called for each node that calls a function.
     """
 
     def __init__(self, module: GraphModule, call_node: CallNode) -> None:
@@ -37,7 +36,7 @@ class GraphRunner:
         self._bodies: dict[GraphModule, GraphRunner] = {}
 
     def run(self, *inputs: Any) -> Any:
-        """Return what the graph gives for the values of its placeholders."""
+        """Return the graph's result for these values of its placeholders."""
         values: dict[Node, Any] = {}
         remaining = iter(inputs)
         for node in self._nodes:
@@ -64,7 +63,7 @@ class GraphRunner:
         return self.call_node(node, tuple(args), dict(map_arg(node.kwargs, find)))
 
     def _read_attribute(self, name: Any) -> Any:
-        """Return an attribute; a body of control flow as a function that runs it likewise."""
+        """Return an attribute; for a control-flow body, return a function that runs it."""
         value = attrgetter(name)(self._module)
         if not isinstance(value, GraphModule):
             return value
@@ -74,7 +73,7 @@ class GraphRunner:
 
 
 def _find_last_uses(nodes: list[Node]) -> dict[Node, list[Node]]:
-    """Return the values that nobody reads after a node, by node."""
+    """Return, for each node, the values that no later node reads."""
     seen: set[Node] = set()
     unused_after: dict[Node, list[Node]] = {}
     for node in reversed(nodes):
@@ -86,7 +85,7 @@ def _find_last_uses(nodes: list[Node]) -> dict[Node, list[Node]]:
 
 
 def _is_plain(node: Node) -> bool:
-    """Return whether the arguments of a node are nodes or hold none."""
+    """Return whether a node has no keyword arguments and no containers among its arguments."""
     return not node.kwargs and not any(
         isinstance(argument, (tuple, list, dict, slice)) for argument in node.args
     )

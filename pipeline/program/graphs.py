@@ -1,7 +1,7 @@
-"""Walk the graphs of a program, also of its control flow, and find the places of their nodes.
+"""Walk the graphs of a program and its control flow, and find the places of their nodes.
 
-A place is a number among `iter_nodes(program)`. Like a compiled method, it is valid for every
-export of the same program; the name of a node and its line may differ between exports.
+The place of a node is its index in `iter_nodes(program)`. Like a compiled method, it is valid for
+every export of the same program; the name of a node and its source line may differ between exports.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch.fx.traceback import NodeSource, NodeSourceAction
 
 
 def control_flow_bodies(module: GraphModule) -> dict[Node, list[GraphModule]]:
-    """Return the branches and bodies of each control flow at the top level of a graph."""
+    """Return the branches or bodies of each control-flow node at the top level of a graph."""
     bodies: dict[Node, list[GraphModule]] = {}
     for _, body, node in get_control_flow_submodules(module):
         bodies.setdefault(node, []).append(body)
@@ -29,7 +29,7 @@ def control_flow_bodies(module: GraphModule) -> dict[Node, list[GraphModule]]:
 
 
 def graph_modules(module: GraphModule) -> Iterator[GraphModule]:
-    """Yield a graph and, at any depth, the branches and bodies of the control flow in it."""
+    """Yield a graph, then the branches and bodies of its control flow at any depth."""
     yield module
     for _, branch, _ in get_control_flow_submodules(module):
         yield from graph_modules(branch)
@@ -42,30 +42,30 @@ def iter_nodes(program: ExportedProgram) -> Iterator[Node]:
 
 
 def has_mutations(program: ExportedProgram) -> bool:
-    """Return whether an operator of a program, or of its control flow, changes an argument."""
+    """Return whether an operator in any graph of a program changes an argument."""
     return any(map(is_mutable, iter_all_nodes(program)))
 
 
 def iter_all_nodes(program: ExportedProgram) -> Iterator[Node]:
-    """Yield the nodes of a program, and of whatever other graphs it holds."""
+    """Yield the nodes of a program's graph and of every other graph that it holds."""
     for graph_module in program.graph_module.modules():
         if isinstance(graph_module, GraphModule):
             yield from graph_module.graph.nodes
 
 
 def is_mutable(node: Node) -> bool:
-    """Return whether a node's operator changes one of its arguments, by its schema."""
+    """Return whether a node's operator changes one of its arguments, according to its schema."""
     return isinstance(node.target, OpOverload) and node.target._schema.is_mutable
 
 
 def forget_lines(program: ExportedProgram) -> None:
-    """Drop the lines of Python that nodes come from, so that nothing depends on them."""
+    """Drop the stack traces of nodes, so that nothing depends on lines of Python source."""
     for node in iter_nodes(program):
         node.meta.pop("stack_trace", None)
 
 
 def called_delegate(node: Node) -> LoweredBackendModule | None:
-    """Return the delegate that a node calls, if it calls one."""
+    """Return the delegate that a node calls, or None if it calls none."""
     if node.op != "call_function" or node.target is not executorch_call_delegate:
         return None
     module = getattr(node.graph.owning_module, str(node.args[0].target))  # type: ignore[union-attr]
@@ -74,7 +74,7 @@ def called_delegate(node: Node) -> LoweredBackendModule | None:
 
 
 def feeds_control_flow(node: Node) -> bool:
-    """Tell whether a node is an operand, or a branch or body, of a control flow."""
+    """Return whether a node is an operand, branch or body of a control-flow operator."""
     return any(
         isinstance(user.target, torch._ops.HigherOrderOperator) for user in node.users
     )
@@ -89,17 +89,18 @@ def copy_graphs(module: GraphModule) -> GraphModule:
         for node, node_copy in zip(
             graph_module.graph.nodes, its_copy.graph.nodes, strict=True
         ):
-            # Without it, what a pass makes of the copy couldn't be traced to the original.
+            # Without `from_node`, a node that a pass derives from the copy couldn't be traced back
+            # to the original.
             source = NodeSource(node, "copied", NodeSourceAction.CREATE)
             node_copy.meta = {**node_copy.meta, "from_node": [source]}
     return module_copy
 
 
 class NodePlaces:
-    """Finds where the nodes of a lowered program come from, as places in the program before it.
+    """A map from the nodes of a lowered program to their places in the program before lowering.
 
     Args:
-        origins: for a quantized program, the result of `find_origins`; places are then those in the
+        origins: for a quantized program, the result of `find_origins`; the places then refer to the
             program before quantization.
     """
 
@@ -108,7 +109,7 @@ class NodePlaces:
         program: ExportedProgram,
         origins: Sequence[Mapping[str, int]] | None = None,
     ) -> None:
-        self._places: dict[tuple[str, int], int] = {}  # by a node's name and its graph
+        self._places: dict[tuple[str, int], int] = {}  # by a node's name and graph id
         numbers = count()
         for number, module in enumerate(graph_modules(program.graph_module)):
             for node in module.graph.nodes:
@@ -121,7 +122,7 @@ class NodePlaces:
                     self._places[node.name, id(module.graph)] = place
 
     def find(self, node: Node) -> int | None:
-        """Return the place of the node that this one comes from; None if lowering made it."""
+        """Return the place of the node that this node comes from, or None if lowering made it."""
         ancestors = list(node.meta.get("from_node") or ())
         while ancestors:
             ancestor = ancestors.pop()
@@ -137,7 +138,7 @@ def find_origins(
 ) -> list[dict[str, int]]:
     """Map the nodes of each graph of a quantized program, by name, to their places in `program`.
 
-    Saving and loading keeps names, but may change the number of nodes.
+    Names are used because saving and loading keeps them, but may change the number of nodes.
     """
     places = NodePlaces(program)
     origins = []

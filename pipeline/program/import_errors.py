@@ -1,5 +1,5 @@
-"""Explain errors of imports in a workspace: which file an installed library hides, and which line
-of the workspace an error leads to.
+"""Explain import errors in a workspace: which file an installed library hides, and which line of
+the workspace raised the error.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _MODULE_IN_ERROR = re.compile(
 def explain_hidden(error: BaseException, folder: Path) -> str:
     """Explain that an installed library hides a file that an import may have meant, or return "".
 
-    If a library lacks an attribute or a part, as the error says, the import may have meant a file
-    in the folder of the importing file, or at the top of the workspace.
+    If the error says that a library lacks an attribute or a submodule, the import may have meant a
+    file in the importing file's folder, or at the top of the workspace.
     """
     name = _name_of(error)
     file = _find_file(name, folder)
@@ -58,7 +58,7 @@ def explain_hidden_at_top(error: BaseException, root: Path) -> str:
 
 
 def _name_of(error: BaseException) -> str:
-    """Return the first name of the module that lacks something, as an error says, or ""."""
+    """Return the top-level name of the module that an error blames for a missing part, or ""."""
     if not isinstance(error, ImportError | AttributeError):
         return ""
     match = _MODULE_IN_ERROR.search(str(error))
@@ -68,7 +68,7 @@ def _name_of(error: BaseException) -> str:
 
 
 def _find_file(name: str, folder: Path) -> Path | None:
-    """Return the file or folder that would be the module of a name."""
+    """Return the file or folder that would be imported as this name, or None."""
     if not name:
         return None
     for path in (folder / f"{name}.py", folder / name):
@@ -78,7 +78,7 @@ def _find_file(name: str, folder: Path) -> Path | None:
 
 
 def describe_load_error(error: BaseException, folder: Path) -> str:
-    """Describe why a module of a folder can't be loaded, with its line in the workspace."""
+    """Describe why a module of a folder can't be loaded, with the workspace line that failed."""
     line = _find_line(error, folder.parent)
     message = f"cannot be loaded ({line}{type(error).__name__}: {error})"
     hint = explain_hidden(error, folder)
@@ -88,8 +88,8 @@ def describe_load_error(error: BaseException, folder: Path) -> str:
 
 
 def _find_line(error: BaseException, root: Path) -> str:
-    """Return `<file>:<line>: ` of the innermost line of a workspace that an error leads to, or
-    ""."""
+    """Return the innermost line of a workspace in an error's traceback as `<file>:<line>: `, or ""
+    if there is none."""
     places = [
         (frame.filename, frame.lineno)
         for frame in traceback.extract_tb(error.__traceback__)

@@ -1,10 +1,10 @@
 """Read files of input sets in the workspace, for calibration and validation.
 
-A file is one of three things. `.npz` and `.safetensors` hold a tensor for each argument, under its
-name as messages show it (`x`, `states[0]['key']`), with one dimension in front: that of the
-batches, of which all tensors of a file have the same number. `.pt` holds, for `weights_only`, a
-list of batches, each a tuple of arguments or a dict from the name of an argument to its value.
-Several files are read one after another.
+A file has one of three formats. `.npz` and `.safetensors` hold a tensor for each argument, under
+its name as messages show it (`x`, `states[0]['key']`). The tensor has an extra first dimension for
+the batches, of the same length in all tensors of a file. `.pt` holds a list of batches, readable
+with `weights_only`: each is a tuple of arguments, or a dict of values by argument name. Several
+files are read one after another.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from pipeline.store import digest
 from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError, SourceError, did_you_mean
 
-# What a packed file may become; calibration data hardly ever packs to a hundredth.
+# How many times larger than a compressed file its content may be, and a size that is always
+# allowed. Calibration data hardly ever compresses to a hundredth.
 _MOST_TIMES, _ALWAYS_ALLOWED = 100, 1 << 30  # bytes
 _MOST_BATCHES = 1_000_000
 
@@ -48,8 +49,8 @@ def read_planned(
     """Read a file of the workspace at `root` as `read_file` does, if it hasn't changed.
 
     Raises:
-        SourceError: it has changed since it was planned.
-        PipelineError: as `read_file`.
+        SourceError: the file has changed since it was planned.
+        PipelineError: under the same conditions as in `read_file`.
     """
     check_file(root, name, content)
     batches = read_file(root / name, name, program)
@@ -62,15 +63,15 @@ def read_examples(
     files: Mapping[str, Sequence[tuple[str, Digest]]],
     programs: Mapping[str, ExportedProgram],
 ) -> dict[str, list[InputSet]]:
-    """Read the batches of all files of each method, in their order.
+    """Read the batches of all files of each method, in order.
 
     Args:
-        files: by method, the names of its files in the workspace at `root`, and the digests that
-            were planned.
+        files: by method, the names of its files in the workspace at `root`, each with its planned
+            digest.
 
     Raises:
-        PipelineError: files that can't be read, have changed, hold nothing, or hold other arguments
-            than the method takes: all of them, a line each.
+        PipelineError: a file can't be read, has changed, holds no input sets, or doesn't hold the
+            method's arguments; the error has one line for each such mistake.
     """
     examples: dict[str, list[InputSet]] = {}
     mistakes: list[str] = []
@@ -91,13 +92,13 @@ def read_examples(
 
 
 def read_file(path: Path, name: str, program: ExportedProgram) -> list[InputSet]:
-    """Read the batches of a file, for a program whose arguments they are.
+    """Read the batches of a file, which hold arguments of the program.
 
     Args:
-        name: how messages call the file.
+        name: the file's name in messages.
 
     Raises:
-        PipelineError: it can't be read, or what it holds are not the program's arguments.
+        PipelineError: the file can't be read, or doesn't hold the program's arguments.
     """
     try:
         if path.suffix == ".pt":
@@ -145,8 +146,10 @@ def _unreadable(path: Path, name: str, error: Exception) -> PipelineError:
 
 
 def _check_arrays(path: Path) -> None:
-    """Check that the arrays of a `.npz` have as many bytes as they claim, before numpy allocates
-    them."""
+    """Raise ValueError if an array of a `.npz` claims more bytes than it has.
+
+    This is checked before numpy allocates the arrays.
+    """
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
         unpacked = sum(member.file_size for member in members)
@@ -180,7 +183,7 @@ _HEADERS = {
 
 
 def _parse_calls(data: Any, name: str, program: ExportedProgram) -> list[InputSet]:
-    """Return the input sets of a list of tuples or of dicts."""
+    """Return the input sets that a list of tuples or dicts describes."""
     if not isinstance(data, list) or not data:
         raise PipelineError(
             f"{name}: holds {describe_type(data)}, "
@@ -209,9 +212,9 @@ def _parse_calls(data: Any, name: str, program: ExportedProgram) -> list[InputSe
 def unstack(
     tensors: Mapping[str, torch.Tensor], name: str, program: ExportedProgram
 ) -> list[InputSet]:
-    """Return the input sets of tensors that hold all batches, each named as an argument."""
+    """Return the input sets in tensors that are named after arguments and hold all batches."""
     arguments = signature(program)
-    # Constants with which the program was exported may be missing.
+    # Arguments that the export fixed as constants may be missing.
     varying = (torch.Tensor, torch.SymInt)
     required = [a.name for a in arguments if isinstance(a.value, varying)]
     _check_names(name, tensors, required, [a.name for a in arguments])
@@ -234,8 +237,10 @@ def unstack(
 
 
 def restore_bfloat16(value: Any, like: Any) -> Any:
-    """Return a value of a `.npz` file, which has no bfloat16, in bfloat16 where `like` is and the
-    file holds float32."""
+    """Return a float32 tensor as bfloat16 if `like` is bfloat16, and any other value unchanged.
+
+    A `.npz` file has no bfloat16, so it holds float32 instead.
+    """
     if not isinstance(value, torch.Tensor) or not isinstance(like, torch.Tensor):
         return value
     is_stand_in = like.dtype is torch.bfloat16 and value.dtype is torch.float32
@@ -245,7 +250,10 @@ def restore_bfloat16(value: Any, like: Any) -> Any:
 
 
 def count_batches(tensors: Mapping[str, torch.Tensor], name: str, kind: str) -> int:
-    """Return the number of batches in a file. Raises PipelineError unless all tensors have it."""
+    """Return the number of batches in a file.
+
+    Raises PipelineError if the tensors don't all have this number, or if it is too large.
+    """
     first_key = next(iter(tensors))
     number_of_batches: int | None = None
     for key, tensor in tensors.items():

@@ -1,4 +1,4 @@
-"""Hold the arguments of calls as input sets, and store them without pickle."""
+"""Represent the arguments of calls as input sets, and store them without pickle."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ _KEYS = (*_SCALARS, tuple)
 class InputSet:
     """The arguments of one call.
 
-    `args` and `kwargs` may nest lists, tuples and dicts; leaves are tensors, numbers, bools,
-    strings or None, keys are numbers, strings, None, or tuples of them.
+    `args` and `kwargs` may nest lists, tuples and dicts. Leaves are tensors, numbers, bools,
+    strings or None; keys are numbers, strings, None, or tuples of these.
 
     Attributes:
-        origin: where the set is from, for messages.
-        generated: whether it was made up; neither this nor what follows is stored.
-        case: the kind of a generated set that is not random, such as `zeros`.
-        growth: of a set of large values, how many times as large as on ordinary inputs each output
-            of the source is.
+        origin: where the set comes from, for messages.
+        generated: whether the set was generated. `save_inputs` stores neither this attribute nor
+            those below.
+        case: the kind of a generated set that isn't random, such as `zeros`.
+        growth: for a set of large values, the ratio by which each output of the source is larger
+            than on ordinary inputs.
     """
 
     args: tuple[Any, ...]
@@ -42,11 +43,14 @@ class InputSet:
 
 
 def as_input_sets(value: Any, origin: str) -> list[InputSet]:
-    """Return numbered input sets of what an exporter returned: `example 0`, `example 1`, ...
+    """Return an exporter's result as numbered input sets: `example 0`, `example 1`, ...
 
-    `value` is one tuple of arguments, or a list whose elements are each a tuple of arguments or an
-    (args, kwargs) pair, that is a tuple and a dict. Containers that torch knows, such as registered
-    dataclasses, become tuples and dicts. Raises PipelineError with all that is wrong.
+    `value` is one call or a list of calls. A call is a tuple of arguments or an (args, kwargs) pair
+    of a tuple and a dict. Containers that torch knows, such as registered dataclasses, become
+    tuples and dicts.
+
+    Raises:
+        PipelineError: there are no calls, or some aren't valid; the error lists all mistakes.
     """
     if isinstance(value, list):
         calls = value
@@ -75,7 +79,7 @@ def as_input_sets(value: Any, origin: str) -> list[InputSet]:
 
 
 def _find_unstorable(inputs: InputSet) -> list[str]:
-    """Return what `save_inputs` can't store, a line each."""
+    """Return one line for each part of an input set that `save_inputs` can't store."""
     mistakes = [
         *_find_mistakes(inputs.args, "args"),
         *_find_mistakes(inputs.kwargs, ""),
@@ -106,7 +110,7 @@ def _find_mistakes(value: Any, path: str) -> Iterator[str]:
 
 
 def describe_type(value: Any) -> str:
-    """Return a value's type for a message, with its length where that can be what is wrong."""
+    """Return a value's type for a message, with the length if it is a container: `a tuple of 2`."""
     if value is None:
         return "None"
     if isinstance(value, torch.Tensor):
@@ -122,9 +126,9 @@ def describe_type(value: Any) -> str:
 
 
 def save_inputs(sets: Sequence[InputSet]) -> bytes:
-    """Return input sets as a safetensors file whose one metadata entry is their tree, as JSON.
+    """Return input sets as a safetensors file whose only metadata entry holds their trees as JSON.
 
-    The same values become the same bytes. Layouts and shared storage are lost.
+    Equal values give equal bytes. Memory layouts and shared storage are lost.
     """
     tensors: dict[str, torch.Tensor] = {}
     trees = []
@@ -153,7 +157,7 @@ def save_inputs(sets: Sequence[InputSet]) -> bytes:
 
 
 def load_inputs(data: bytes) -> list[InputSet]:
-    """Return the input sets that `save_inputs` stored. Raises PipelineError for anything else."""
+    """Return the input sets that `save_inputs` stored. Raises PipelineError for any other bytes."""
     try:
         tensors = safetensors.torch.load(data)
         header_size = int.from_bytes(data[:8], "little")
@@ -178,7 +182,7 @@ def load_inputs(data: bytes) -> list[InputSet]:
 
 
 def encode_tree(tree: Any, encode_leaf: Callable[[Any], Any]) -> Any:
-    """Return a tree as JSON, in which containers are lists that start with their type."""
+    """Return a tree as JSON, in which each container is a list that starts with its type's name."""
     if isinstance(tree, dict):
         entries = [
             [key, encode_tree(value, encode_leaf)] for key, value in tree.items()
@@ -208,7 +212,7 @@ def decode_tree(data: Any, decode_leaf: Callable[[Any], Any]) -> Any:
 
 
 def _decode_key(key: Any) -> Any:
-    """Return a key of a dict; JSON makes a list of a tuple."""
+    """Return a dict's key, with lists turned back into the tuples that JSON can't represent."""
     if isinstance(key, list):
         return tuple(map(_decode_key, key))
     return key

@@ -1,7 +1,7 @@
-"""Restore the state of this process that user code may change, around each call of it.
+"""Restore the process state that a call of user code may change.
 
-A pass that sets torch's default dtype would change every method that is lowered after it. Most
-changes are undone; one that can't be, such as a new kernel for an existing operator, is refused.
+Otherwise a pass that sets torch's default dtype would affect every method lowered after it. Most
+changes are undone; one that can't be, such as a new kernel for an existing operator, is an error.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _read_device() -> torch.device | None:
 
 
 def _flushes_denormals() -> bool:
-    # The CPU divides as it does for torch, but no mode of torch's intercepts this.
+    # This division obeys the same CPU setting as torch's, but torch's modes can't intercept it.
     return sys.float_info.min / 10 == 0
 
 
@@ -63,7 +63,7 @@ def _write_decompositions(tables: dict[str, dict[Any, Any]]) -> None:
         table.update(tables[kind])
 
 
-# The parts of the state: their names, and how each is read and written.
+# The parts of the state: the name of each, and the functions that read and write it.
 _PARTS: _Parts = (
     ("the default device", _read_device, torch.set_default_device),
     ("the default dtype", torch.get_default_dtype, torch.set_default_dtype),
@@ -113,10 +113,13 @@ _SEEDS: _Parts = (
 
 @contextmanager
 def kept_state(who: str) -> Iterator[None]:
-    """Restore, afterwards, what `who` changes of torch's defaults, of seeds and of this process.
+    """Restore torch's defaults, seeds and process state when the context ends.
 
-    Raises PipelineError if it gave an existing operator another kernel, or left a mode of torch's
-    switched on.
+    Args:
+        who: the name of the code that runs within the context, for messages.
+
+    Raises:
+        PipelineError: the code gave an existing operator another kernel, or left a torch mode on.
     """
     values = [read() for _, read, _ in _PARTS]
     with _disable_current_modes():  # a mode would intercept reading and writing seeds
@@ -147,7 +150,7 @@ def kept_state(who: str) -> Iterator[None]:
 
 
 def _restore(values: list[Any]) -> list[str]:
-    """Write back the values of all parts, and return the names of those that had changed."""
+    """Write back the values of the parts that have changed, and return the names of these parts."""
     changed = []
     for (name, read, write), value in zip(_PARTS, values, strict=True):
         if read() != value:
@@ -157,7 +160,7 @@ def _restore(values: list[Any]) -> list[str]:
 
 
 def _is_of(kernel: str, operators: set[str]) -> bool:
-    """Return whether a kernel, as `aten/add.Tensor/CPU`, is of ATen or of these operators."""
+    """Return whether a kernel such as `aten/add.Tensor/CPU` is for ATen or for these operators."""
     namespace, name, _ = kernel.split("/")
     return namespace == "aten" or f"{namespace}::{name}" in operators
 
@@ -168,9 +171,9 @@ def _modes() -> list[type]:
 
 
 def keep_state(function: Callable[..., _T], who: str) -> Callable[..., _T]:
-    """Return a function that restores the state after each call."""
+    """Return a wrapper of a function that restores the state after each call."""
 
-    @wraps(getattr(function, "func", function))  # of a partial, which has no name
+    @wraps(getattr(function, "func", function))  # a partial has no name
     def wrapped(*args: Any, **options: Any) -> _T:
         with kept_state(who):
             return function(*args, **options)
@@ -179,7 +182,7 @@ def keep_state(function: Callable[..., _T], who: str) -> Callable[..., _T]:
 
 
 def keep_state_in(instance: _T, methods: Iterable[str], who: str) -> _T:
-    """Make methods of an object restore the state. The object stays an instance of its class."""
+    """Make methods of an object restore the state; it remains an instance of its class."""
     base: Any = type(instance)
     attributes = {
         "__module__": base.__module__,
@@ -189,8 +192,8 @@ def keep_state_in(instance: _T, methods: Iterable[str], who: str) -> _T:
     for name in methods:
         if hasattr(base, name):
             attributes[name] = keep_state(getattr(base, name), who)
-    # Python looks up `__call__` on the class, so methods of the instance alone wouldn't do; and
-    # `object`'s `__setattr__` also changes frozen dataclasses.
+    # Python looks up `__call__` on the class, so wrapping methods on the instance isn't enough.
+    # `object.__setattr__` also works on frozen dataclasses.
     subclass = type(base.__name__, (base,), attributes)
     object.__setattr__(instance, "__class__", subclass)
     return instance

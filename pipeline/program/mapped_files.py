@@ -1,4 +1,4 @@
-"""Map files of weights into memory, privately, so that writing changes no file."""
+"""Map weight files into private memory, so that writing to it changes no file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import IO
 from weakref import WeakSet
 
 _CAPABILITY_VERSION, _IPC_LOCK = 0x20080522, 1 << 14  # linux/capability.h
-# Effective, permitted, inheritable; of two words each.
+# Two structs of three words each: effective, permitted and inheritable.
 _CAPABILITIES = struct.Struct("6I")
 _maps: WeakSet[mmap.mmap] = WeakSet()
 _REGION = re.compile(r"([0-9a-f]+)-[0-9a-f]+ ")
@@ -21,16 +21,16 @@ _UNCHANGED = re.compile(r"Anonymous: +0 kB")
 
 
 def map_file(file: IO[bytes]) -> mmap.mmap:
-    """Map a whole file. Raises OSError."""
+    """Map a whole file. Raises OSError if that fails."""
     mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     _maps.add(mapped)
     return mapped
 
 
 def release_pages() -> None:
-    """Free the memory of mapped files to which nothing was written; later reads load it again.
+    """Free the memory of mapped files that nothing was written to; later reads load it again.
 
-    Nothing is freed if the system doesn't tell what was written.
+    Nothing is freed if the system doesn't report which mappings were written to.
     """
     file_at: dict[str, mmap.mmap] = {}
     for mapped_file in _maps:
@@ -43,7 +43,7 @@ def release_pages() -> None:
         suppress(OSError),
         open("/proc/self/smaps", encoding="utf-8", errors="replace") as lines,
     ):
-        # The line of a region comes before the lines of its figures.
+        # The line with a region's address comes before the lines with its figures.
         for line in lines:
             region = _REGION.match(line)
             if region:
@@ -54,7 +54,7 @@ def release_pages() -> None:
 
 @contextmanager
 def unlocked() -> Iterator[None]:
-    """Keep this thread from locking files into memory.
+    """Keep this thread from locking files into memory within the context.
 
     If permitted, ExecuTorch's runtime locks all weights that a backend reads, until the backend has
     packed its copies. The system can't free locked pages, and kills the process if memory is short.
@@ -62,7 +62,7 @@ def unlocked() -> Iterator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     capabilities = _read_capabilities()
     resource.setrlimit(resource.RLIMIT_MEMLOCK, (0, hard))
-    if capabilities:  # with this one, root ignores the limit
+    if capabilities:  # with CAP_IPC_LOCK, root ignores the limit
         effective, *inherited = capabilities
         _set_capabilities([effective & ~_IPC_LOCK, *inherited])
     try:
@@ -74,7 +74,7 @@ def unlocked() -> Iterator[None]:
 
 
 def _read_capabilities() -> list[int]:
-    """Return the capabilities of this thread; none if the system doesn't have them."""
+    """Return the capability words of this thread, or an empty list if the system has none."""
     data = ctypes.create_string_buffer(_CAPABILITIES.size)
     with suppress(AttributeError):
         if ctypes.CDLL(None).capget(_capability_header(), data) == 0:

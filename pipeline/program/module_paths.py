@@ -1,7 +1,7 @@
-"""Find the sub-modules of a program by qualified name: which a node is from, which there are.
+"""Find a program's sub-modules by qualified name, and the sub-module that each node comes from.
 
-A module that is called more than once is in the program once for each call. Importing it imports
-no torch: planning works on an archive's outline.
+If a module is called more than once, the program holds its nodes once per call. torch is imported
+lazily: planning works on an archive's outline without it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from torch.fx import Node
 
 _CALL = re.compile(r"@\d+")
-# Strict export knows a module by the number of its object; exported again, that has a prefix.
+# Strict export identifies a module by its object's id; a second export adds a prefix to the id.
 _OBJECT = re.compile(r"(?:L__self__)*(\d+)")
-# What torch writes where a pass made a node (torch/_export/passes/_node_metadata_hook.py).
+# torch's placeholder for a node made by a pass (torch/_export/passes/_node_metadata_hook.py).
 _NO_MODULE = "_empty_nn_module_stack_from_metadata_hook"
 _KINDS = {"parameter": "parameter", "buffer": "buffer", "tensor_constant": "constant"}
 
@@ -26,8 +26,8 @@ _KINDS = {"parameter": "parameter", "buffer": "buffer", "tensor_constant": "cons
 class Frame(NamedTuple):
     """One module around a node.
 
-    `key` is that under which torch counts the module's calls (`L__self__act@1`), `path` its
-    qualified name as torch writes it, `kind` its class.
+    `key` is the key under which torch counts the module's calls (`L__self__act@1`), `path` the
+    module's qualified name as torch writes it, and `kind` its class.
     """
 
     key: str
@@ -36,12 +36,12 @@ class Frame(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The qualified name; "" for the method's own module."""
+        """The module's qualified name; "" for the method's root module."""
         return _CALL.sub("", self.path).removeprefix("L['self']").removeprefix(".")
 
     @property
     def call(self) -> int:
-        """The number of this call of the module, from 0."""
+        """The number of this call among the module's calls, from 0."""
         marks = _CALL.findall(self.key) or _CALL.findall(self.path)
         if marks:
             return int(marks[-1][1:])
@@ -72,12 +72,12 @@ def parse_frames(stack: str) -> list[Frame]:
 
 
 def enclosing_modules(node: Node) -> list[str]:
-    """Return the qualified names of the modules around a node, outermost first, that is ""."""
+    """Return the qualified names of the modules around a node, outermost ("", the root) first."""
     return [frame.name for frame in module_frames(node)]
 
 
 def innermost_module(node: Node) -> str:
-    """Return the qualified name of the module that a node is from; "" for the method's own."""
+    """Return the qualified name of the module that a node comes from; "" for the root module."""
     modules = enclosing_modules(node)
     if modules:
         return modules[-1]
@@ -88,10 +88,10 @@ class Outline(NamedTuple):
     """The modules and tensors of a program.
 
     Attributes:
-        calls: the numbers of the calls of each module that is called and computes something.
-        same: groups of names of modules that are one object, or that share all of their weights.
-        modules: all names, also of modules that compute nothing, and of containers.
-        tensors: "parameter", "buffer" or "constant", by qualified name.
+        calls: the call numbers of each module that is called and computes something.
+        same: groups of module names that refer to one object, or share all of their weights.
+        modules: the names of all modules, including containers and modules that compute nothing.
+        tensors: the kind of each tensor by qualified name: "parameter", "buffer" or "constant".
     """
 
     calls: Mapping[str, Sequence[int]]
@@ -106,13 +106,13 @@ def _make_outline(
     tensors: Mapping[str, str],
     storages: Mapping[str, Any],
 ) -> Outline:
-    """Make an outline.
+    """Make the outline of a program.
 
     Args:
         frames: the modules around all nodes.
         names: the modules that the program lists apart from its nodes.
-        tensors: kinds of tensors by name.
-        storages: equal where tensors are one, by name.
+        tensors: the kind of each tensor, by name.
+        storages: the identity of each tensor's storage, by name: equal if two tensors are one.
     """
     calls: dict[str, set[int]] = defaultdict(set)
     objects: dict[str, set[str]] = defaultdict(set)
@@ -121,7 +121,7 @@ def _make_outline(
         if frame.name:
             calls[frame.name].add(frame.call)
             kinds[frame.name] = frame.kind
-            # Strict export: one object, though it may have several names.
+            # Strict export: one object id, though the module may have several names.
             number = _OBJECT.fullmatch(_CALL.sub("", frame.key))
             if number:
                 objects[number[1]].add(frame.name)
@@ -143,8 +143,8 @@ def _group_by_weights(
 ) -> Iterator[set[str]]:
     """Yield groups of modules that hold the same tensors.
 
-    Modules that are called must be of one class, too. Those that aren't called join them, since
-    strict export may know only one name of an object.
+    Modules that are called must also have the same class. Modules that aren't called join
+    regardless of class, since strict export may know an object by only one of its names.
     """
     tensors_of: dict[str, list[Any]] = defaultdict(list)
     for name, storage in sorted(storages.items()):
@@ -162,7 +162,7 @@ def _group_by_weights(
 
 
 def _name_and_parents(name: str) -> Iterator[str]:
-    """Yield a qualified name, and the names of the modules around it."""
+    """Yield a qualified name, then the names of its parents, innermost first."""
     while name:
         yield name
         name = name.rpartition(".")[0]
@@ -175,7 +175,7 @@ def outline_program(program: ExportedProgram) -> Outline:
     from pipeline.program.graphs import iter_nodes
 
     state = program.state_dict
-    # torch builds these lists anew at each access.
+    # Kept in variables, since torch rebuilds these lists on each access.
     buffers = {*state, *program.graph_signature.buffers}
     parameters = set(program.graph_signature.parameters)
     parameters |= {
@@ -206,7 +206,8 @@ def outline_archive(program: Mapping[str, Any], tensors: Mapping[str, Any]) -> O
     """Return the outline of a serialized program (`torch/_export/serde/schema.py`).
 
     Args:
-        tensors: by `weights` and `constants`, the archive's record of each by name, or a digest.
+        tensors: for `weights` and `constants`, the archive's record of each tensor by name, or a
+            single digest if the archive has no records.
     """
     module = program["graph_module"]
     kinds: dict[str, str] = {}
@@ -229,7 +230,7 @@ def outline_archive(program: Mapping[str, Any], tensors: Mapping[str, Any]) -> O
 def _declared_kinds(
     input_specs: Iterable[Mapping[str, Any]],
 ) -> Iterator[tuple[str, str]]:
-    """Yield the name and the kind of each tensor that a signature names."""
+    """Yield the name and kind of each tensor in a signature's input specs."""
     for spec in input_specs:
         for kind, value in spec.items():
             if kind in _KINDS and isinstance(value, Mapping):

@@ -1,9 +1,10 @@
-"""Register the operators that programs call, from installed libraries, when a program names them.
+"""Register the operators that programs call, by loading the libraries that define them.
 
-torch knows an operator once the module or the shared library that defines it is loaded. Libraries
-of ExecuTorch's wheel and of torchao are loaded here by the operators' names, from a fixed table;
-a team's own are named by the workspace (`pipeline/features/operators/`), since loading one runs its
-code. Libraries register kernels with ExecuTorch's runtime too, where they have some.
+torch knows an operator once the module or shared library that defines it is loaded. Libraries in
+ExecuTorch's wheel and in torchao are looked up in a fixed table when a program names one of their
+operators. Loading a team's library runs its code, so the workspace must name such libraries
+explicitly (`pipeline/features/operators/`). Libraries that have kernels also register them with
+ExecuTorch's runtime.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from typing import Any
 from pipeline.moments import call_all
 from pipeline.store.errors import PipelineError
 
-_MOST_CHARACTERS = 300  # of an import's error
+_MOST_CHARACTERS = 300  # of the message of a failed import
 _LLM = "executorch.extension.llm"
-# By namespace, the modules that define its operators, in the order in which they are tried.
+# The modules that define the operators of each namespace, in the order in which they are tried.
 # `executorch.backends.cadence.aot.ops_registrations` is left out: it adds overloads to ATen's
-# operators, for everything that its process lowers afterwards. A workspace can name it.
+# operators, which affect everything that the process lowers afterwards. A workspace can name it.
 LIBRARIES: Mapping[str, tuple[str, ...]] = {
     "ao": ("torchao.prototype.mx_formats.kernels",),
     "blocksparse": ("torchao.sparsity.blocksparse",),
@@ -74,14 +75,15 @@ LIBRARIES: Mapping[str, tuple[str, ...]] = {
         "executorch.backends.arm.ao_ext.ops.mxfp_linear_op",
     ),
 }
-# Libraries that no build needs, and whose versions are in no key: `operators` must name them.
+# Libraries that no build needs by default, so their versions are in no cache key. A workspace must
+# name them in `operators`.
 ELSEWHERE: Mapping[str, str] = {
     "torchvision": "torchvision",
     "transformers": "transformers.integrations.moe",
     "transformers_msa": "transformers.integrations.msa_attention",
 }
-# Libraries that lowering needs for every program: out variants of quantized operators, and
-# operators that exir itself inserts.
+# Libraries that lowering needs for every program: they define out variants of quantized operators,
+# and operators that exir inserts.
 _OF_LOWERING = (
     *LIBRARIES["quantized_decomposed"],
     LIBRARIES["torchao"][0],
@@ -97,12 +99,12 @@ REMEDY = (
 
 _REGISTERED_BY: dict[
     str, str
-] = {}  # operators, by the library whose loading registered them
+] = {}  # the library whose loading registered each operator
 
 
 @contextmanager
 def noting_operators(library: str) -> Iterator[None]:
-    """Note the operators that are registered within the context as those of a library."""
+    """Record that a library registered the operators that appear within the context."""
     import torch
 
     before = set(torch._C._dispatch_get_all_op_names())
@@ -112,21 +114,24 @@ def noting_operators(library: str) -> Iterator[None]:
 
 
 def load_libraries(references: Sequence[str], root: Path) -> None:
-    """Load libraries of operators of a team in their order, for good: torch knows their operators
-    while this process lives, and ExecuTorch's runtime their kernels. A module of the workspace at
-    `root` comes before an installed one of its name.
+    """Load a team's operator libraries, in order.
+
+    They can't be unloaded: for the rest of the process, torch knows their operators and
+    ExecuTorch's runtime their kernels. A module in the workspace at `root` takes precedence over an
+    installed module of the same name.
 
     Raises:
-        PipelineError: one can't be loaded, or no feature of this installation loads any.
+        PipelineError: a library can't be loaded, or no feature of this installation loads any.
     """
     if references and not list(call_all("load_libraries", references, root)):
         raise PipelineError('operators: this installation has no feature "operators"')
 
 
 def find_library(operator: str) -> str:
-    """Return the library of an operator as a plan has it, `llama::update_cache.out`.
+    """Return the library of an operator, named as in a plan: `llama::update_cache.out`.
 
-    That is the library whose loading registered it, else the one in the table, else "".
+    This is the library whose loading registered the operator, else the first in the table for its
+    namespace, else "".
     """
     namespace = operator.partition("::")[0]
     libraries = LIBRARIES.get(namespace, ("",))
@@ -134,8 +139,10 @@ def find_library(operator: str) -> str:
 
 
 def likely_library(name: str) -> str:
-    """Return the module that registers an operator, as `llama.update_cache.default`, by its
-    namespace alone, or ""."""
+    """Return the module that likely registers an operator (`llama.update_cache.default`), or "".
+
+    Only the namespace is considered.
+    """
     namespace = name.partition(".")[0]
     if namespace in LIBRARIES:
         return LIBRARIES[namespace][0]
@@ -143,7 +150,7 @@ def likely_library(name: str) -> str:
 
 
 def register_for_lowering() -> None:
-    """Register the operators that lowering itself asks for."""
+    """Register the operators that lowering itself needs."""
     for module in _OF_LOWERING:
         importlib.import_module(module)
 
@@ -151,15 +158,15 @@ def register_for_lowering() -> None:
 def register_operators(
     names: Iterable[str], is_known: Callable[[str], bool] | None = None
 ) -> dict[str, str]:
-    """Load the installed libraries of operators that are not known yet.
+    """Load the installed libraries of operators that aren't known yet.
 
     Args:
-        names: operators with their overloads, as `llama.update_cache.default`.
-        is_known: tells whether one is known, by default to torch.
+        names: operators with their overloads, such as `llama.update_cache.default`.
+        is_known: returns whether an operator is known; by default, whether torch knows it.
 
     Returns:
-        The operators that are still missing, by name, with the error of the library that should
-        define them, or "" where no installed library does.
+        For each operator that is still missing, the import errors of the libraries that should
+        define it, or "" if there are none.
     """
     is_known = is_known or is_registered
     missing = {}
@@ -178,9 +185,9 @@ def register_operators(
 
 @cache
 def _import(module: str) -> str:
-    """Import a module; return its error in a line, or "".
+    """Import a module, and return its error in one line, or "".
 
-    Errors are cached, since Python runs a module that failed anew at each import.
+    Errors are cached, since Python runs a failed module again on each import.
     """
     try:
         with noting_operators(module):
@@ -192,24 +199,29 @@ def _import(module: str) -> str:
 
 
 def is_registered(name: str) -> bool:
-    """Return whether torch knows an operator, as `aten.add.Tensor`, or `aten.relu` without an
-    overload, as a plan of a package has it."""
+    """Return whether torch knows an operator such as `aten.add.Tensor`.
+
+    The default overload may be left out, as in a package's plan: `aten.relu`.
+    """
     import torch
 
     namespace, _, operator_and_overload = name.partition(".")
     operator, _, overload = operator_and_overload.partition(".")
     if overload == "default":
         overload = ""
-    try:  # not by `torch.ops`, which caches the overloads that there are by now
+    try:  # not through `torch.ops`, which would cache the overloads known so far
         torch._C._get_schema(f"{namespace}::{operator}", overload)
-    except (RuntimeError, TypeError):  # no such operator, or no text that names one
+    except (RuntimeError, TypeError):  # no such operator, or not a valid name
         return False
     return True
 
 
 def find_operators(document: Any) -> Iterator[str]:
-    """Yield the operators that an archive's program calls, `<namespace>.<name>.<overload>`, some
-    more than once. Source: `schema.Node.target` and `schema.Argument.as_operator`."""
+    """Yield the operators in an archive's program as `<namespace>.<name>.<overload>`.
+
+    An operator may be yielded more than once. Source: `schema.Node.target` and
+    `schema.Argument.as_operator`.
+    """
     if isinstance(document, list):
         for element in document:
             yield from find_operators(element)

@@ -1,4 +1,7 @@
-"""Names of the operators that nodes call. Imports no torch: backends' options are read without."""
+"""Name the operators that nodes call.
+
+This module doesn't import torch at load time, since backends' options are read without torch.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch.fx import Node
 
-# The partition that a node is of, in its metadata, as ExecuTorch names it.
+# ExecuTorch's metadata key for the partition of a node.
 TAG = "delegation_tag"
-# Why partitioners left a node, in its metadata (pipeline/features/reasons).
+# The metadata key for the reasons why partitioners left a node (pipeline/features/reasons).
 NOTES = "why_not_delegated"
 
 
 def base_name(node: Node) -> str:
-    """Return the name of an operator without library, overload and the mark of in-place variants.
+    """Return the name of a node's operator, without library, overload and in-place underscore.
 
-    It is the same in ATen's dialect and the edge dialect: `add` for `aten.add_.Tensor`; "" for a
-    node that calls no operator.
+    The name is the same in ATen's dialect and the edge dialect: `add` for `aten.add_.Tensor`. It is
+    "" for a node that calls no operator.
     """
-    # [[library,] name,] overload.
+    # The parts are [[library,] name,] overload.
     parts = getattr(node.target, "__name__", "").split(".")
     if node.op != "call_function" or len(parts) < 2:
         return ""
@@ -38,7 +41,7 @@ _MOVING = frozenset(_MOVES.split())
 
 
 def only_moves(node: Node) -> bool:
-    """Tell whether a call computes no value: a view, or a copy in the same dtype."""
+    """Return whether a call only moves values, as a view or a copy in the same dtype does."""
     name = base_name(node)
     if name not in _MOVING and name.removesuffix("_copy") not in _MOVING:
         return False
@@ -52,9 +55,9 @@ def only_moves(node: Node) -> bool:
 def operator_name(node: Node) -> str:
     """Return the name in an operator's schema, such as `aten.add.Tensor` or `aten.relu`.
 
-    An operator that changes its arguments is the first argument of `auto_functionalized`, until the
-    program is emitted. The name is "" for control flow, `getitem`, planned memory, and nodes that
-    call nothing.
+    Until the program is emitted, an operator that changes its arguments is the first argument of
+    `auto_functionalized`. The name is "" for control flow, `getitem`, planned memory, and nodes
+    that call nothing.
     """
     target: Any = node.target
     if node.op != "call_function" or target is operator.getitem:
@@ -74,7 +77,7 @@ def operator_name(node: Node) -> str:
 
 
 def control_flow_name(node: Node) -> str:
-    """Return `cond`, `scan` and so on, or any other higher-order operator; "" for other nodes."""
+    """Return the name of a node's higher-order operator, such as `cond` or `scan`, or ""."""
     from torch._ops import HigherOrderOperator
 
     if isinstance(node.target, HigherOrderOperator):
@@ -83,7 +86,7 @@ def control_flow_name(node: Node) -> str:
 
 
 def node_label(node: Node) -> str:
-    """Return what messages call a node: `aten.linear.default`, or its name if it calls nothing."""
+    """Return a node's label in messages: `aten.linear.default`, or its name if it calls nothing."""
     target: Any = node.target
     if node.op != "call_function":
         return node.name

@@ -1,4 +1,4 @@
-"""Replace functions of libraries within a context, and identify them by their source."""
+"""Replace library functions within a context, and identify them by digests of their source."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 
 from pipeline.store.digest import hash_bytes
 
-# Whether the current lowering may take shortcuts that produce the same bytes as ExecuTorch.
+# Whether the current lowering may take shortcuts, which produce the same bytes as ExecuTorch does.
 lowers_fast: ContextVar[bool] = ContextVar("lowers fast", default=False)
 
 
 @contextmanager
 def replaced(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
-    """Replace an attribute of a class or module, within the context, by the result of `make`."""
+    """Within the context, replace an attribute of a class or module by `make(attribute)`."""
     original = vars(owner)[name]
     setattr(owner, name, make(original))
     try:
@@ -29,8 +29,10 @@ def replaced(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None
 def wrapped(
     owner: Any, name: str, around: Callable[..., Any]
 ) -> AbstractContextManager[None]:
-    """Call `around` in place of a function of a class or module, within the context, with the
-    function itself before its arguments."""
+    """Within the context, call `around` in place of a function of a class or module.
+
+    `around` receives the original function, then the arguments of the call.
+    """
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *args, **kwargs: around(original, *args, **kwargs)
@@ -39,7 +41,7 @@ def wrapped(
 
 
 def digest_source(*functions: Any) -> str:
-    """Return the digest of functions' source, which tells releases apart; "" if one has none."""
+    """Return the digest of functions' source, to tell releases apart, or "" if one has none."""
     try:
         source = "".join(map(read_source, functions))
     except (OSError, TypeError):
@@ -50,8 +52,8 @@ def digest_source(*functions: Any) -> str:
 def read_source(function: Any) -> str:
     """Return a function's source as `inspect.getsource` does, but find its end by indentation.
 
-    Tokenizing takes a twentieth of a second in each worker for all patches. Raises OSError or
-    TypeError if there is no source.
+    Tokenizing the source of all patches would take a twentieth of a second in each worker. Raises
+    OSError or TypeError if there is no source.
     """
     function = inspect.unwrap(function)
     code = getattr(function, "__code__", None)

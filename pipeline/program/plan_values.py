@@ -1,6 +1,6 @@
 """Find the values that the instructions of an emitted plan read and write.
 
-A plan is ExecuTorch's `schema.ExecutionPlan`, with its one chain of instructions.
+A plan is ExecuTorch's `schema.ExecutionPlan`, which has a single chain of instructions.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import Any
 
 from executorch.exir import schema
 
-# Lists of values, by their indices.
+# The types that list values by their indices.
 LISTS = (schema.IntList, schema.TensorList, schema.OptionalTensorList)
 
 
 def used_values(plan: schema.ExecutionPlan, call: Any) -> list[int]:
-    """Return the values that an instruction has as arguments, then the members of lists."""
+    """Return the indices of an instruction's arguments, then of the members of list arguments."""
     arguments = [index for index in getattr(call, "args", None) or () if index >= 0]
     members: list[int] = []
     for argument in arguments:
@@ -35,9 +35,10 @@ def is_external(tensor: schema.Tensor) -> bool:
 def written_values(
     plan: schema.ExecutionPlan, number: int, delegate_results: dict[int, int]
 ) -> list[int]:
-    """Return the values that an instruction writes; a jump writes none.
+    """Return the indices of the values that an instruction writes; a jump writes none.
 
     Args:
+        number: the index of the instruction.
         delegate_results: the result of `count_delegate_results`.
     """
     call = plan.chains[0].instructions[number].instr_args
@@ -66,10 +67,10 @@ def _kernel_outputs(plan: schema.ExecutionPlan, call: schema.KernelCall) -> list
 def count_delegate_results(
     plan: schema.ExecutionPlan, instructions: Sequence[schema.Instruction]
 ) -> dict[int, int]:
-    """Count the results of each delegate call, by the number of its instruction.
+    """Count the results of each delegate call, keyed by the index of its instruction.
 
-    A plan doesn't say which arguments are results: they are the last ones that nothing has written
-    before.
+    A plan doesn't say which arguments are results: they are the trailing arguments that nothing has
+    written before.
     """
     calls = [instruction.instr_args for instruction in instructions]
     written = {*plan.inputs}
@@ -81,7 +82,7 @@ def count_delegate_results(
     for call in calls:
         if not isinstance(call, schema.KernelCall):
             continue
-        # The buffers of the method, which it writes last, and reads before.
+        # These are the method's buffers, which it writes last but reads earlier.
         if plan.operators[call.op_index].name == "aten::copy_":
             written.add(call.args[0])
     counts = {}

@@ -1,8 +1,8 @@
 """Read the layout of a `.pte` or `.ptd` file from its headers and flatbuffer alone.
 
-Fields go by their places in ExecuTorch's schema/program.fbs and extension/flat_tensor/serialize/
-flat_tensor.fbs, headers as exir/_serialize/_program.py (`_ExtendedHeader`) and extension/
-flat_tensor/serialize/serialize.py (`FlatTensorHeader`) write them. No weight is looked at. exir,
+Fields are numbered as in ExecuTorch's schema/program.fbs and extension/flat_tensor/serialize/
+flat_tensor.fbs. Headers are read as exir/_serialize/_program.py (`_ExtendedHeader`) and extension/
+flat_tensor/serialize/serialize.py (`FlatTensorHeader`) write them. Weights aren't read, and exir,
 which takes seconds to import, isn't needed.
 """
 
@@ -18,14 +18,17 @@ from pipeline.program.flatbuffer import CorruptError, Span, Table, number, root
 from pipeline.program.scalar_types import SCALAR_TYPES
 
 _MOST_DIMENSIONS = 16  # runtime/core/exec_aten/util/tensor_dimension_limit.h
-_TENSOR = 5  # of the union KernelTypes
+_TENSOR = 5  # in the union KernelTypes
 _EXTERNAL = 1  # TensorDataLocation
 _INLINE = 0  # DataLocation
 
 
 @dataclass(frozen=True)
 class TensorType:
-    """dtype as torch calls it, and sizes; a dynamic one is the greatest."""
+    """The type of a tensor: its dtype as torch names it, its shape, and its bytes per element.
+
+    A dynamic size is the greatest that the method accepts.
+    """
 
     dtype: str
     shape: tuple[int, ...]
@@ -36,24 +39,25 @@ class TensorType:
         return math.prod(self.shape) * self.item
 
 
-# Tensors that a file holds, each with its index among its constants or its mutable data.
+# The types of tensors whose data a file holds, each with its index among the file's constants or
+# mutable data.
 StoredTypes = tuple[tuple[int, TensorType], ...]
 Orders = tuple[tuple[int, ...] | None, ...]
 
 
 @dataclass(frozen=True)
 class PlanFacts:
-    """A method's plan.
+    """Facts about a method's plan.
 
     Attributes:
-        operators: those that it calls outside of delegates, as `aten::add.out`.
-        delegates: the backend and the payload of each, None for an empty one.
+        operators: the operators called outside of delegates, such as `aten::add.out`.
+        delegates: the backend and payload of each delegate; the payload is None if it is empty.
         input_orders: the order in which the method reads the dimensions of each input, from the
-            outermost to the innermost; None for what isn't a tensor.
-        constants, mutable: the tensors that start with data of the file.
-        external: the keys of tensors outside of the file.
-        arenas: the bytes of planned memory by arena, from number 1 on; the runtime leaves
-            number 0 to constants.
+            outermost to the innermost; None for an input that isn't a tensor.
+        constants, mutable: the tensors whose initial data is in the file.
+        external: the keys of tensors stored outside of the file.
+        arenas: the bytes of planned memory in each arena, starting with arena 1; the runtime
+            reserves arena 0 for constants.
         arenas_used: the numbers of the arenas that hold tensors.
     """
 
@@ -71,12 +75,14 @@ class PlanFacts:
 
 @dataclass(frozen=True)
 class FileLayout:
-    """The layout of a `.pte`, or of a `.ptd`, which has named data alone.
+    """The layout of a `.pte`, or of a `.ptd`, which has only named data.
 
     Attributes:
-        program: the flatbuffer with the header, which may have payloads within it.
-        named: the key, segment and type of each entry; only those of a `.ptd` have types.
-        constants, mutable: in the order of their indices, with the padding behind each.
+        program: the flatbuffer with its header; it may contain payloads.
+        named: the key, segment and type of each named entry; only the entries of a `.ptd` have
+            types.
+        constants, mutable: the spans of constants and mutable data in index order, each with the
+            padding after it.
     """
 
     program: Span
@@ -90,7 +96,7 @@ class FileLayout:
 
 
 def read_program(data: memoryview) -> FileLayout:
-    """Read a `.pte`. Raises CorruptError."""
+    """Read the layout of a `.pte`. Raises CorruptError if it is damaged or another kind of file."""
     if len(data) < 8 or data[4:6] != b"ET":
         raise CorruptError("it is not an ExecuTorch program")
     program = Span(0, len(data))
@@ -100,7 +106,7 @@ def read_program(data: memoryview) -> FileLayout:
         base = number(data, 24, "Q")
         if not 32 <= program.end <= base <= len(data):
             raise CorruptError("its header contradicts its size")
-    # Cut, so that no offset of the flatbuffer leads out of it.
+    # Sliced, so that no offset in the flatbuffer can point outside of it.
     table = root(data[: program.end])
     segments = _segments(table, 4, base, len(data))
     constants, constant_segments = _constants(table, segments)
@@ -133,7 +139,7 @@ def read_program(data: memoryview) -> FileLayout:
 def _constants(
     table: Table, segments: tuple[Span, ...]
 ) -> tuple[tuple[Span, ...], tuple[int, ...]]:
-    """Return the constants of a `.pte`, and the number of their segment where they have one."""
+    """Return the constants of a `.pte`, and the number of their segment if they have one."""
     subsegment = table.table(5)
     if subsegment is None or not (offsets := subsegment.numbers(1, "Q")):
         return _spans(table, 2), ()
@@ -142,7 +148,7 @@ def _constants(
 
 
 def read_plans(pte: memoryview) -> dict[str, PlanFacts]:
-    """Read the plans of a `.pte`, by method; empty if it isn't a program, or is damaged."""
+    """Return the plans of a `.pte` by method, or an empty dict if it isn't a valid program."""
     try:
         return {plan.name: plan for plan in read_program(pte).plans}
     except CorruptError:
@@ -150,7 +156,7 @@ def read_plans(pte: memoryview) -> dict[str, PlanFacts]:
 
 
 def read_data(data: memoryview) -> FileLayout:
-    """Read a `.ptd`. Raises CorruptError."""
+    """Read the layout of a `.ptd`. Raises CorruptError if it is damaged or another kind of file."""
     if len(data) < 8 or data[4:6] != b"FT":
         raise CorruptError("it is not an ExecuTorch data file")
     if data[8:12] != b"FH01":
@@ -200,7 +206,7 @@ def _get_segment(segments: tuple[Span, ...], index: int) -> Span:
 
 
 def _parts(segment: Span, offsets: tuple[int, ...]) -> tuple[Span, ...]:
-    """Return the parts of a segment that begin at these offsets."""
+    """Split a segment into the parts that begin at these offsets."""
     limits = list(itertools.pairwise((*offsets, segment.size)))
     if any(not start <= end <= segment.size for start, end in limits):
         raise CorruptError("the parts of a segment overlap")
@@ -210,7 +216,7 @@ def _parts(segment: Span, offsets: tuple[int, ...]) -> tuple[Span, ...]:
 def _plan(
     table: Table, segments: tuple[Span, ...], inline: tuple[Span, ...]
 ) -> PlanFacts:
-    # The tensor of each value; None for a value of another type.
+    # The tensor of each value, or None if the value has another type.
     tensors = [
         value.table(1) if value.number(0, "B") == _TENSOR else None
         for value in table.tables(2)
@@ -275,7 +281,7 @@ def _planned_arenas(tensors: Iterable[Table | None]) -> Iterator[int]:
 def _stored_tensors(
     tensors: Iterable[Table | None],
 ) -> tuple[StoredTypes, StoredTypes, tuple[str, ...]]:
-    """Return the constants, the mutable tensors, and the keys of external ones."""
+    """Return the constants, the mutable tensors, and the keys of the external tensors."""
     constants = []
     mutable = []
     external = []
@@ -285,7 +291,7 @@ def _stored_tensors(
         if extra is not None and extra.number(2, "b") == _EXTERNAL:
             key = extra.text(1)
         index = tensor.number(5, "I")
-        # Buffer 0 is the empty one, of tensors without data.
+        # Buffer 0 is empty; tensors without data refer to it.
         if index or key:
             tensor_type = _type(tensor.number(0, "b"), tensor.numbers(2, "i"))
             if key:

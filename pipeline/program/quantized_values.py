@@ -1,4 +1,4 @@
-"""Tells whether a program quantizes values, and in which floating-point dtypes it computes."""
+"""Find out whether a program quantizes values, and in which floating-point dtypes it computes."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _QUANTIZING = ("quantize_", "dequantize_", "choose_qparams_")
 
 
 def dequantizes_constant(node: Node, name: str) -> bool:
-    """Tell whether a node makes floats of quantized weights; `name` is its `base_name`."""
+    """Return whether a node dequantizes constants only; `name` is its `base_name`."""
     makers = {argument.op for argument in node.all_input_nodes}
     return name.startswith("dequantize") and makers == {"get_attr"}
 
 
 def is_quantized(program: ExportedProgram) -> bool:
-    """Tell whether a program quantizes values or computes with quantized ones."""
+    """Return whether a program quantizes values or computes with quantized ones."""
     return any(base_name(node).startswith(_QUANTIZING) for node in iter_nodes(program))
 
 
 def float_dtypes(program: ExportedProgram) -> list[str]:
-    """Return the floating-point dtypes in which a program computes, the coarsest first."""
+    """Return the floating-point dtypes in which a program computes, coarsest first."""
     dtypes = []
     for node in iter_nodes(program):
         if node.op == "call_function":

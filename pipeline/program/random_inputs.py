@@ -24,11 +24,12 @@ from pipeline.program.signature import (
     signature,
 )
 
-# Where a dynamic dimension of a generated input ends, and how large such an input may become.
+# The greatest size of a dynamic dimension of a generated input, and the most elements of an input
+# with dynamic dimensions.
 LONGEST_DIMENSION = 4096
 MOST_ELEMENTS = 1 << 22
 _MOST_OF_HALF = (
-    5  # a power of two: beyond a tenth of what 16 bits hold, little can be computed
+    5  # an exponent of 2: beyond a tenth of float16's range, little can be computed
 )
 
 
@@ -39,31 +40,34 @@ def generate_inputs(
     examples: Sequence[InputSet] = (),
     shapes: Shapes | None = None,
 ) -> list[InputSet]:
-    """Make input sets from the signature alone, the same for the same seed.
+    """Generate input sets from the signature; the same seed gives the same sets.
 
-    Floating-point tensors are standard normal, bools fair. An integer may be an index, so integer
-    tensors stay between the least and greatest value that the same argument has in the examples,
-    or in {0, 1} without one. Where sizes are dynamic, set 0 has the least of each (1 rather than
-    0), set 1 the greatest, set 2 something between, and so on in turn; a symbol has one size
-    everywhere. The greatest is the export's bound, up to LONGEST_DIMENSION, or where there is none
-    the largest example: ExecuTorch plans memory for that size. Python numbers are the examples'.
-    `shapes` are the only ones that inputs may have, instead of all sizes.
+    Floating-point tensors are standard normal; bools are true with probability 1/2. An integer may
+    be an index, so integer tensors stay between the least and greatest value of the same argument
+    in the examples, or in {0, 1} without examples. If sizes are dynamic, set 0 has the least sizes
+    (but 1 rather than 0), set 1 the greatest, set 2 random sizes in between, and so on in turn; a
+    symbol has the same size everywhere. The greatest size is the export's bound, capped at
+    LONGEST_DIMENSION, or without a bound the largest example's, since ExecuTorch plans memory for
+    that size. Python numbers are taken from the examples.
+
+    Args:
+        shapes: the only shapes that inputs may have; by default, all sizes are allowed.
     """
     generator = Generator(program, seed, examples, shapes)
     return [generator.set(number) for number in range(count)]
 
 
-# By the name of an input, the shapes that it may have; the first of every list go together.
+# The allowed shapes of each input, by name. Shapes at the same index go together.
 Shapes = Mapping[str, Sequence[Sequence[int]]]
-# A tensor of a shape for an argument: given the argument's fake tensor, the values that it has in
-# the examples, and where random numbers come from.
+# Makes a tensor for an argument, given the argument's fake tensor, the shape to make, the values of
+# the argument in the examples, and a generator of random numbers.
 Fill = Callable[
     [torch.Tensor, Sequence[int], Sequence[Any], torch.Generator], torch.Tensor
 ]
 
 
 class Generator:
-    """Makes input sets for a program. Raises PipelineError for examples that do not fit it."""
+    """A generator of input sets. Raises PipelineError if an example doesn't fit the program."""
 
     def __init__(
         self,
@@ -84,9 +88,9 @@ class Generator:
         for example in examples:
             pairs, _ = pair_leaves(program, example)
             example_leaves.append([value for _, value in pairs])
-        self._example_values = list(zip(*example_leaves, strict=True))  # by argument
+        self._example_values = list(zip(*example_leaves, strict=True))  # per argument
         self._size_ranges = _size_ranges(program, self._arguments, example_leaves)
-        # Where a person finds a symbol in the signature.
+        # A readable name for each symbol: the first place of the signature where it occurs.
         self._size_names: dict[sympy.Expr, str] = {}
         for name, size in iter_dynamic_sizes(self._arguments):
             self._size_names.setdefault(expression(size), name)
@@ -94,7 +98,7 @@ class Generator:
 
     @property
     def is_dynamic(self) -> bool:
-        """Tell whether there are sizes to choose."""
+        """Whether there are sizes to choose."""
         if self._allowed_sizes:
             return len(self._allowed_sizes) > 1
         return any(least < greatest for least, greatest in self._size_ranges.values())
@@ -106,14 +110,15 @@ class Generator:
         fill: Fill | None = None,
         note: str = "",
     ) -> InputSet:
-        """Make the input set of a number.
+        """Generate the input set with this number.
 
         Args:
-            sizes: 0 takes the least, 1 the greatest, 2 some between; by default the number decides.
-            fill: makes the tensors, by default random ones.
-            note: is added to the origin.
+            sizes: modulo 3, 0 takes the least sizes, 1 the greatest, and 2 random ones in between;
+                by default the set's number.
+            fill: makes the tensors; by default they are random.
+            note: added to the origin.
         """
-        # Shifted, so that the sets of one seed aren't those of the next, a place further.
+        # The seed is shifted so that set 1 of one seed doesn't equal set 0 of the next seed.
         generator = torch.Generator().manual_seed((self.seed << 20) + number)
         if sizes is None:
             sizes = number
@@ -156,7 +161,7 @@ def _size_ranges(
     signature_leaves = leaf_signature(program)
     for leaves in example_leaves:
         bindings.append(bind_sizes(zip(signature_leaves, leaves, strict=True)))
-    # Python numbers are those of the examples.
+    # Python numbers are taken from the examples.
     fixed = [a.value.node.expr for a in arguments if isinstance(a.value, torch.SymInt)]
     free_symbols: set[sympy.Symbol] = set()
     for _, size in dynamic_sizes:
@@ -184,10 +189,10 @@ def _size_ranges(
 def _allowed_sizes(
     program: ExportedProgram, shapes: Shapes
 ) -> list[dict[sympy.Symbol, int]]:
-    """Return the sizes of the symbols for each listed shape, from the least to the greatest.
+    """Return the symbols' sizes for each listed shape, ordered by the product of the sizes.
 
-    Shapes that the program itself refuses are left out: a package may take a size of 1 where torch
-    exports at least 2.
+    Shapes that the program itself refuses are left out: a package may accept a size of 1 for which
+    torch's export requires at least 2.
     """
     arguments = [
         argument for argument in leaf_signature(program) if argument.name in shapes
@@ -221,7 +226,8 @@ def _choose_sizes(
         drawn = int(torch.randint(low, high + 1, (), generator=generator))
         sizes[symbol] = (least, greatest, drawn)[number % 3]
     dynamic = [a.value for a in arguments if _has_dynamic_shape(a.value)]
-    # Halve the symbol with the most room, until every input is small enough, or none has room.
+    # Halve the symbol that is furthest above its least size, until every input is small enough or
+    # no symbol can shrink.
     while sizes and any(math.prod(_shape(t, sizes)) > MOST_ELEMENTS for t in dynamic):
         symbol = max(ranges, key=lambda s: sizes[s] - ranges[s][0])
         least, _ = ranges[symbol]
@@ -267,7 +273,7 @@ def _value(
 
 
 def is_floating(dtype: torch.dtype) -> bool:
-    """Tell whether a dtype is of floating-point or complex numbers, which are no indices."""
+    """Return whether a dtype is floating-point or complex, and so can't hold indices."""
     return dtype.is_floating_point or dtype.is_complex
 
 
@@ -277,7 +283,7 @@ def fill_random(
     examples: Sequence[Any],
     generator: torch.Generator,
 ) -> torch.Tensor:
-    """Return a random tensor as `generate_inputs` makes them."""
+    """Return a random tensor, distributed as `generate_inputs` describes."""
     if is_floating(like.dtype):
         if like.dtype.is_complex:
             kind = torch.complex64
@@ -297,7 +303,7 @@ def fill_zeros(
     examples: Sequence[Any],
     generator: torch.Generator,
 ) -> torch.Tensor:
-    """Make numbers that are 0 and bools that are false; integers as near to 0 as the examples'."""
+    """Return a tensor of zeros (or False); integers are the nearest to 0 in the examples' range."""
     is_index = not is_floating(like.dtype) and like.dtype is not torch.bool
     least, greatest = integer_range(examples) if is_index else (0, 0)
     return torch.full(shape, min(max(0, least), greatest))
@@ -310,7 +316,10 @@ def fill_large(
     examples: Sequence[Any],
     generator: torch.Generator,
 ) -> torch.Tensor:
-    """Make random numbers times 2 ** exponent, and the greatest integer of the examples."""
+    """Return random floats times 2 ** exponent, or the greatest integer of the examples.
+
+    The exponent is capped for dtypes of small range, such as float16. Bools are true.
+    """
     if is_floating(like.dtype):
         narrow = torch.finfo(like.dtype).max < 2.0**64
         if narrow:
@@ -325,7 +334,7 @@ def fill_large(
 
 
 def integer_range(examples: Sequence[Any]) -> tuple[int, int]:
-    """Return the least and greatest integer of the examples; 0 and 1 without any."""
+    """Return the least and greatest integer of the examples, or 0 and 1 without examples."""
     ends: list[int] = []
     for tensor in examples:
         if tensor.numel():

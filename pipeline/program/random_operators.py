@@ -1,7 +1,7 @@
 """Find operators that make a program random: they draw numbers, or read uninitialized memory.
 
 torch tags operators that draw from its generator (`torch.Tag.nondeterministic_seeded`). Some of
-these draw nothing for certain arguments, such as dropout in evaluation mode.
+these draw nothing for certain arguments: dropout in evaluation mode, for example.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from pipeline.program.source_lines import source_line
 from pipeline.program.training import find_training_outputs
 from pipeline.store.errors import plural
 
-# `training`: left in training mode. `sampling`: draws whatever the mode. `memory`: uninitialized.
+# `training`: left in training mode. `sampling`: draws numbers in any mode. `memory`: leaves memory
+# uninitialized.
 Cause = Literal["training", "sampling", "memory"]
 _MOST_LINES = 3
 _UNINITIALIZED = frozenset(
@@ -62,12 +63,12 @@ REMEDIES: Mapping[Cause, str] = {
 
 @dataclass(frozen=True)
 class RandomOperator:
-    """An operator of a program that is random, and where the model calls it.
+    """A random operator of a program, and the source lines that call it.
 
     Attributes:
-        name: as in its schema, such as `aten.dropout`.
-        lines: of the model's source; none where they are unknown.
-        count: the number of its calls.
+        name: the name in the operator's schema, such as `aten.dropout`.
+        lines: the calling lines in the model's source; empty if they are unknown.
+        count: the number of calls.
     """
 
     name: str
@@ -77,7 +78,7 @@ class RandomOperator:
 
     @property
     def changes_buffers(self) -> bool:
-        """Return whether it changes the model while it runs, apart from its outputs."""
+        """Whether the operator changes the model's buffers when it runs."""
         return self.name.split(".")[1] in _BATCH_NORMS
 
     def __str__(self) -> str:
@@ -93,10 +94,11 @@ class RandomOperator:
 def find_random_operators(
     program: ExportedProgram, root: Path | None = None
 ) -> list[RandomOperator]:
-    """Find the operators that draw random numbers, or that are in training mode.
+    """Find the operators that draw random numbers or are in training mode.
 
-    A program that trains has batch norm in training mode on purpose. Uninitialized memory is left
-    out: most of it is written before it is read (`find_uninitialized`).
+    Batch norm in a program that trains is left out: it is in training mode on purpose. So are
+    operators that allocate uninitialized memory, since most memory is written before it is read
+    (see `find_uninitialized`).
     """
     trains = bool(find_training_outputs(program))
     calls: dict[tuple[str, Cause], list[Node]] = {}
@@ -123,9 +125,9 @@ def find_uninitialized(
 def find_foreign_operators(
     program: ExportedProgram, root: Path | None = None
 ) -> list[RandomOperator]:
-    """Find the operators that may leave memory uninitialized without any sign of it.
+    """Find the operators that may leave memory uninitialized although the graph doesn't show it.
 
-    These are the operators of libraries other than torch, and those that make a tensor larger.
+    These are the operators of libraries other than torch, and operators that enlarge a tensor.
     """
     calls: dict[str, list[Node]] = {}
     for node in iter_nodes(program):
@@ -154,7 +156,7 @@ def _describe(
 
 
 def random_cause(node: Node) -> Cause | None:
-    """Return why a node is random; None if it isn't."""
+    """Return why a node is random, or None if it isn't."""
     target = node.target
     if node.op != "call_function" or not isinstance(target, OpOverload):
         return None
@@ -190,7 +192,7 @@ def random_cause(node: Node) -> Cause | None:
 
 
 def _argument_reader(node: Node, target: OpOverload) -> Callable[..., Any]:
-    """Return a function that reads an argument by its name in the operator's schema."""
+    """Return a function that reads an argument of a node by its name in the operator's schema."""
     parameters = target._schema.arguments
     places = {parameter.name: place for place, parameter in enumerate(parameters)}
     defaults = {p.name: p.default_value for p in parameters if p.has_default_value()}
@@ -206,7 +208,7 @@ def _argument_reader(node: Node, target: OpOverload) -> Callable[..., Any]:
 
 
 def describe_random_operators(operators: list[RandomOperator]) -> str:
-    """Name operators that are random, and what to do about each cause."""
+    """Return a text that lists random operators, and a remedy for each cause."""
     causes = dict.fromkeys(operator.cause for operator in operators)
     remedies = "; ".join(REMEDIES[cause] for cause in causes)
     return f"{', '.join(map(str, operators))}; {remedies}"

@@ -1,8 +1,9 @@
-"""Record method signatures as their source's author wrote them, independent of the program.
+"""Record method signatures as the author of the source wrote them, independent of the program.
 
-A `.pte` has places, dtypes and greatest sizes. This record adds names of arguments, nesting, values
-that the export fixed, which sizes are equal and which inputs a method changes. Compiling makes it,
-and a package's manifest holds it; `features/loading` calls methods by it.
+A `.pte` has positions, dtypes and greatest sizes. This record adds the arguments' names, their
+nesting, values that the export fixed, which sizes are equal, and which inputs a method changes.
+Compiling creates the record, a package's manifest holds it, and `features/loading` uses it to call
+methods.
 """
 
 from __future__ import annotations
@@ -34,15 +35,17 @@ def record_signature(
     """Return the signature of a program as strict JSON.
 
     Args:
-        reexported: whether it was exported a second time, as quantizing does. torch may then ask
-            for sizes of at least 2, which the first export did not, so 2 counts as no limit.
+        reexported: whether the program was exported a second time, as quantizing does. torch may
+            then require sizes of at least 2, which the first export did not, so a least size of 2
+            counts as no limit.
 
     Returns:
         `args` and `kwargs`: each argument's name and its value, a tree of tuples, lists and dicts
-        as `encode_tree` writes it. `outputs`: what is returned, likewise; a method that trains
-        returns a dict of its `outputs`, and by name its `gradients`, `input_gradients` and
-        `parameters`. `changes`: the places, among the leaves of the arguments, of inputs changed in
-        place; none, since a program that is not functional doesn't say it.
+        as `encode_tree` writes it. `outputs`: the tree of the returned values, likewise; for a
+        method that trains, a dict of its `outputs` and, by name, its `gradients`,
+        `input_gradients` and `parameters`. `changes`: the positions, among the leaves of the
+        arguments, of inputs changed in place. It is empty here, since only a functional program
+        shows them; the caller fills it in.
     """
     numbering = _Numbering(program, 2 if reexported else 0)
     inputs = [numbering.argument(a.name, a.value) for a in signature(program)]
@@ -77,13 +80,13 @@ def _encode_argument(argument: Argument) -> Json:
 
 
 class _Numbering:
-    """Makes leaves whose symbols are numbered by first use: names differ between exports."""
+    """A maker of leaves whose symbols are numbered by first use: names differ between exports."""
 
     def __init__(self, program: ExportedProgram, unlimited: int) -> None:
         self._program = program
         self._unlimited = unlimited
         self._numbers: dict[sympy.Symbol, sympy.Symbol] = {}
-        # Sizes that are a symbol by themselves get the first numbers.
+        # Sizes that consist of a single symbol get the first numbers.
         for _, size in iter_dynamic_sizes(signature(program)):
             size_expression = expression(size)
             if isinstance(size_expression, sympy.Symbol):

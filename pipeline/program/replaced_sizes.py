@@ -1,11 +1,11 @@
-"""Keep the sizes that inputs had before an export found them equal to others.
+"""Preserve the original symbols of input sizes that an export found equal to other sizes.
 
-Where an export finds that two sizes are one, such as those of two inputs with one `Dim`, the
-environment of shapes replaces a symbol by another, and a size still bears its first one. torch's
-archives have the second one alone. Decomposing reads a size from the input that bears the symbol
-itself, so a program from an archive is lowered to other bytes than the same program in memory. So
-an archive has an extra file for each such program: by input, and by the place in its sizes and
-strides, the first symbol by the one that replaced it.
+If an export finds that two sizes are equal, such as those of two inputs with the same `Dim`, the
+shape environment replaces one symbol by the other, but the size itself keeps its original symbol.
+torch's archives keep only the replacement. Decomposing reads a size from the input that has the
+symbol itself, so without the originals a program from an archive would be lowered to other bytes
+than the same program in memory. An archive therefore has an extra file for each such program: for
+each input, and each position in its sizes and strides, it maps replacements to original symbols.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from pipeline.program.size_expressions import is_backed_symbol
 
-# By input and place, the first symbol of a size by the one that replaced it.
+# For each input and position: the original symbols of a size, keyed by their replacements.
 ReplacedSizes = Mapping[str, Mapping[str, Mapping[str, str]]]
 
 
 def read_replaced_sizes(
     program: ExportedProgram,
 ) -> dict[str, dict[str, dict[str, str]]]:
-    """Return the symbols of a program's inputs that others replaced."""
+    """Return the replaced symbols of a program's input sizes, in the form of `ReplacedSizes`."""
     sizes: dict[str, dict[str, dict[str, str]]] = {}
     for node, tensor in _iter_inputs(program):
         places = {}
@@ -56,8 +56,10 @@ def _list_sizes(tensor: Tensor) -> list[Any]:
 
 
 def _find_replaced(size: SymInt) -> dict[str, str]:
-    """Return the symbols of a size's expression by those that replaced them; {} where these can't
-    be told apart again."""
+    """Return the original symbols of a size, keyed by their replacements.
+
+    Return {} if nothing was replaced, or if the originals can't be restored from the replacements.
+    """
     node = size.node
     first_symbols = {}
     for symbol in node._expr.free_symbols:
@@ -73,8 +75,10 @@ def _find_replaced(size: SymInt) -> dict[str, str]:
 
 
 def write_replaced_sizes(program: ExportedProgram, sizes: ReplacedSizes) -> None:
-    """Give the inputs of a loaded program their first symbols again. Raises ValueError for sizes
-    that the program does not have."""
+    """Restore the original symbols of a loaded program's inputs.
+
+    Raises ValueError if the program doesn't have these sizes.
+    """
     inputs = dict(_iter_inputs(program))
     by_name = {node.name: node for node in inputs}
     for name, places in sizes.items():
@@ -98,7 +102,7 @@ def write_replaced_sizes(program: ExportedProgram, sizes: ReplacedSizes) -> None
 
 
 def _restore(size: SymInt, first_symbols: Mapping[str, str]) -> SymInt:
-    """Return a size that bears its first symbols, which its environment replaces."""
+    """Return a size with its original symbols, which its shape environment replaces."""
     node = size.node
     symbols = {str(symbol): symbol for symbol in node.expr.free_symbols}
     replaced = {}
@@ -114,8 +118,11 @@ def _restore(size: SymInt, first_symbols: Mapping[str, str]) -> SymInt:
 def _add_replacement(
     shapes: ShapeEnv, first: sympy.Symbol, symbol: sympy.Symbol
 ) -> None:
-    """Let an environment of shapes replace a symbol, as `ShapeEnv._set_replacement` does: that also
-    looks for what the two symbols tell about each other, which the export has done."""
+    """Make a shape environment replace `first` by `symbol`, as `ShapeEnv._set_replacement` does.
+
+    That method would also deduce facts about each symbol from the other, which the export has
+    already done.
+    """
     if shapes.replacements.get(first) == symbol:
         return
     if first in shapes.var_to_range:

@@ -1,7 +1,7 @@
-"""Import ExecuTorch's runtime, whose extension module has another name in each release.
+"""Import ExecuTorch's runtime, whose extension module has a different name in each release.
 
-The module is imported alone, with torch: `executorch.runtime` and `portable_lib` import exir, which
-takes seconds.
+Only the extension module is imported, with torch: `executorch.runtime` and `portable_lib` import
+exir, which takes seconds.
 """
 
 from __future__ import annotations
@@ -15,5 +15,5 @@ _FOLDER = "executorch.extension.pybindings"
 
 
 def import_bindings() -> Any:
-    """Import the extension module of the installed release, and return it."""
+    """Import and return the extension module of the installed release."""
     return import_module(f"{_FOLDER}.{installed_release().bindings}")

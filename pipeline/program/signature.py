@@ -1,7 +1,7 @@
 """Read a program's signature, and check whether an input set fits it.
 
-An input set is checked before anything runs it: ExecuTorch's runtime silently reads a tensor of
-another layout, or of a wrong size that fits into the planned memory.
+An input set is checked before any run, since ExecuTorch's runtime silently misreads a tensor with
+another layout, or with a wrong size that fits into the planned memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Pair = tuple[Argument, Any]  # an argument of the signature, and its value in a 
 
 
 def signature(program: ExportedProgram) -> list[Argument]:
-    """Return the user's inputs of a program, flat, in the order of its placeholders.
+    """Return a program's user inputs as flat Arguments, in the order of its placeholders.
 
     Their values are fake tensors, SymInts, and constants.
     """
@@ -49,7 +49,7 @@ def signature(program: ExportedProgram) -> list[Argument]:
 
 
 def leaf_signature(program: ExportedProgram) -> list[Argument]:
-    """Return the signature with Leafs as values, whose sizes are in the program's own symbols."""
+    """Return the signature with Leaf values, whose sizes use the program's own symbols."""
 
     def extent(size: int | torch.SymInt) -> Extent:
         size_expression = expression(size)
@@ -60,7 +60,7 @@ def leaf_signature(program: ExportedProgram) -> list[Argument]:
 
 
 def returned_values(program: ExportedProgram) -> list[tuple[str, Any]]:
-    """Return what a program returns, flat: paths such as `[0]['key']`, and fake values."""
+    """Return the path (such as `[0]['key']`) and fake value of each leaf that a program returns."""
     nodes: Any = program.graph.output_node().args[0]
     output_specs = program.graph_signature.output_specs
     returned = []
@@ -80,7 +80,7 @@ def returned_values(program: ExportedProgram) -> list[tuple[str, Any]]:
 
 
 def find_changed_inputs(functional: ExportedProgram) -> list[int]:
-    """Return the places of the inputs that a functional program, such as a lowered one, changes."""
+    """Return the positions of the user inputs that a functional (e.g. lowered) program changes."""
     specs = functional.graph_signature
     inputs = [s.arg.name for s in specs.input_specs if s.kind is InputKind.USER_INPUT]
     mutations = [
@@ -92,7 +92,7 @@ def find_changed_inputs(functional: ExportedProgram) -> list[int]:
 def iter_dynamic_sizes(
     arguments: Iterable[Argument],
 ) -> Iterator[tuple[str, torch.SymInt]]:
-    """Yield the dynamic sizes and ints of a program's signature: `x.shape[0]` and its value."""
+    """Yield the name and value of each dynamic size or int: `x.shape[0]` and its SymInt."""
     for argument in arguments:
         if isinstance(argument.value, torch.SymInt):
             yield argument.name, argument.value
@@ -103,7 +103,7 @@ def iter_dynamic_sizes(
 
 
 def argument_names(program: ExportedProgram) -> tuple[list[str], list[str]]:
-    """Return the names of a program's positional arguments, and of its keyword arguments."""
+    """Return the names of a program's positional arguments and of its keyword arguments."""
     spec = program.call_spec.in_spec
     args, kwargs = build_plain(range(spec.num_leaves), spec)
     call = None
@@ -116,13 +116,13 @@ def argument_names(program: ExportedProgram) -> tuple[list[str], list[str]]:
 
 
 def check_inputs(program: ExportedProgram, inputs: InputSet, method: str = "") -> None:
-    """Check that a program takes an input set.
+    """Check that a program accepts an input set.
 
     Args:
-        method: begins each mistake, unless the caller names the method.
+        method: the method's name, which starts each line of the error; "" leaves it out.
 
     Raises:
-        PipelineError: it doesn't: one line a mistake, such as
+        PipelineError: the program doesn't accept it; the error has one line per mistake, such as
             `encode: example 0: argument 'tokens': dtype float32, must be int64`.
     """
     pairs, mistakes = pair_leaves(program, inputs, leaf_signature(program))
@@ -141,7 +141,7 @@ def flatten(
     """Return copies of the leaves of a checked input set, in the order of the placeholders.
 
     Each tensor has the dim order that the program was exported with. With `keep_strides`, it has
-    those of the input set's tensor, and a copy of all of its storage.
+    the strides of the input set's tensor instead, and a copy of that tensor's whole storage.
     """
     pairs, _ = pair_leaves(program, inputs)
     if keep_strides:
@@ -164,8 +164,7 @@ def _copy_storage(value: Any) -> Any:
 
 
 def as_exported(program: ExportedProgram, inputs: InputSet) -> InputSet:
-    """Return a copy of a checked input set in the layout, and in the containers, that the program
-    was exported with."""
+    """Return a copy of a checked input set in the layouts and containers of the export."""
     leaves = flatten(program, inputs)
     args, kwargs = pytree.tree_unflatten(leaves, program.call_spec.in_spec)
     return InputSet(args, kwargs, inputs.origin, inputs.generated)
@@ -177,22 +176,26 @@ def nest_leaves(
     origin: str,
     generated: bool = False,
 ) -> InputSet:
-    """Return the input set with these leaves, in the order of the signature."""
+    """Return the input set that has these leaves, given in the order of the signature."""
     args, kwargs = build_plain(leaves, program.call_spec.in_spec)
     return InputSet(args, kwargs, origin, generated)
 
 
 def in_dim_order(value: Any, like: Any) -> Any:
-    """Return a copy of a tensor, laid out in the dim order of another tensor of its rank."""
+    """Return a copy of a tensor in the dim order of `like`, which has the same rank.
+
+    Any other value is returned unchanged.
+    """
     if isinstance(value, torch.Tensor):
         return lay_out(value, like.dim_order())
     return value
 
 
 def lay_out(value: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
-    """Return a copy of a tensor whose dimensions lie in this order, from the outermost on."""
+    """Return a copy of a tensor with this dim order, from the outermost to the innermost."""
     order = list(order)
-    # Contiguous in the given order; the second permutation restores the sizes, not the memory.
+    # The clone is contiguous in the given order; the second permutation restores the sizes, but
+    # leaves the memory as it is.
     plain = value.detach().permute(order).clone(memory_format=torch.contiguous_format)
     return plain.permute([order.index(dimension) for dimension in range(len(order))])
 
@@ -205,10 +208,10 @@ def pair_leaves(
     """Pair each argument of the signature with its value in an input set, in the signature's order.
 
     Args:
-        arguments: by default those of `signature`.
+        arguments: the signature to use; by default the result of `signature`.
 
     Returns:
-        The pairs, and where the input set has another structure, a line a mistake.
+        The pairs, and one line for each place where the input set has another structure.
     """
     if arguments is None:
         leaves = signature(program)
@@ -236,8 +239,10 @@ def pair_leaves(
 def pair_trees(
     expected: Any, value: Any, pairs: list[Pair], mistakes: list[str]
 ) -> None:
-    """Add to `pairs` the leaves of a tree of Arguments, each with the value at its place in another
-    tree, or to `mistakes` that their structures differ."""
+    """Add each Argument of the tree `expected` to `pairs`, with its value in the tree `value`.
+
+    If the structures of the trees differ, a line is added to `mistakes` instead.
+    """
     if isinstance(expected, Argument):
         pairs.append((expected, value))
         return
@@ -260,14 +265,14 @@ def pair_trees(
 
 
 def expression(size: int | torch.SymInt) -> sympy.Expr:
-    """Return the expression of a size."""
+    """Return the sympy expression of a size."""
     if isinstance(size, torch.SymInt):
         return size.node.expr
     return sympy.Integer(size)
 
 
 def bounds(program: ExportedProgram, expr: sympy.Expr) -> tuple[int, int | None]:
-    """Return the least and the greatest value that a program takes for a size; None is no limit."""
+    """Return the least and greatest size that a program accepts; None means no greatest size."""
     if expr.is_Integer:
         return int(expr), int(expr)
     allowed = program.range_constraints.get(expr)

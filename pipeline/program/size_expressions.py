@@ -1,10 +1,10 @@
-"""Checks that a text is a size expression, and nothing else, before torch evaluates it.
+"""Check that a text is nothing but a size expression, before torch evaluates it.
 
 torch writes the sizes of an archive as sympy prints them, `Mul(Integer(2), Symbol('s77'))`, and
-reads them with `sympy.sympify`, which evaluates Python. What passes here are numbers, symbols, the
-functions of `torch/utils/_sympy/functions.py` and of sympy that sizes are made of, and operators:
-Python's own parser makes a tree of the text, in which each node must be one of these. The result is
-bounded too: `9**9**9` is arithmetic, and no machine ends it.
+reads them with `sympy.sympify`, which evaluates Python. Here Python's own parser turns the text
+into a tree, and each node must be a number, a symbol, an operator, or one of the functions of
+`torch/utils/_sympy/functions.py` and sympy that occur in sizes. The result is bounded too:
+`9**9**9` is mere arithmetic, but no machine could finish it.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite, log2, prod
 
-_LONGEST = 1 << 14  # characters; those of real programs have some hundreds
+_LONGEST = 1 << 14  # characters; the expressions of real programs have some hundreds
 _DEEPEST = 64
-_MOST_TERMS = 1024  # once it is multiplied out
-_MOST_BITS = 4096  # of the largest number in it
+_MOST_TERMS = 1024  # once the expression is multiplied out
+_MOST_BITS = 4096  # in the largest number of the expression
 _LARGEST_EXPONENT = 64
 
 
 def words(text: str) -> frozenset[str]:
-    """Return the words of a text."""
+    """Return the words of a text as a set."""
     return frozenset(text.split())
 
 
@@ -48,7 +48,7 @@ _CONSTANTS = frozenset({"true", "false", "True", "False", "oo", "int_oo"})
 _LITERALS = frozenset({"Symbol", "Integer", "Rational", "Float"})
 _SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _BARE_SYMBOL = re.compile(r"(?:s|u|zf|zuf)[0-9]{1,6}")
-# torch counts up to the number of an unbacked symbol.
+# An unbacked symbol needs a small number, because torch counts up to it.
 _UNBACKED = re.compile(r"(?:u|zuf)[0-9]+")
 _BACKED = re.compile(r"s[0-9]{1,9}")
 _NUMBER = re.compile(r"[+-]?[0-9]{1,40}(?:\.[0-9]{0,60})?(?:[eE][+-]?[0-9]{1,3})?")
@@ -68,9 +68,10 @@ _OPERATORS: Mapping[type[ast.AST], str] = {
 
 @dataclass(frozen=True)
 class _Measure:
-    """Bounds of a part: of the bits of its numbers, and of its terms once it is multiplied out.
+    """Bounds of a subexpression: the bits of its numbers, and its terms once multiplied out.
 
-    `exponent` is its value, as the exponent of a power, where it is a literal number.
+    `exponent` is the value of a literal number, for use as the exponent of a power; None for any
+    other subexpression.
     """
 
     bits: float
@@ -79,11 +80,11 @@ class _Measure:
 
 
 def check_size_expression(text: str) -> None:
-    """Raises ValueError for a text that is no size expression, or that would take for ever."""
+    """Raise ValueError if a text isn't a size expression, or would take forever to evaluate."""
     if len(text) > _LONGEST:
         raise ValueError(f"is {len(text)} characters long, at most {_LONGEST} are read")
     text = text.strip()
-    end = len(_CHARACTERS.match(text)[0])  # type: ignore[index]  # it matches nothing, too
+    end = len(_CHARACTERS.match(text)[0])  # type: ignore[index]  # it also matches ""
     if end < len(text):
         raise ValueError(_describe_part(text[end:]))
     try:
@@ -94,7 +95,7 @@ def check_size_expression(text: str) -> None:
         MemoryError,
         RecursionError,
         ValueError,
-    ):  # of a parser that bounds its stack
+    ):  # raised by a parser that bounds its stack
         raise ValueError(f"is nested more than {_DEEPEST} deep") from None
     if isinstance(expression, ast.Tuple):
         raise ValueError("is several expressions")
@@ -108,7 +109,7 @@ def _describe_part(part: str) -> str:
 
 
 def is_symbol(name: str) -> bool:
-    """Tell whether a name can be that of a symbol."""
+    """Return whether a symbol may have this name."""
     if _UNBACKED.fullmatch(name) and not _BARE_SYMBOL.fullmatch(name):
         return False
     is_reserved = name in _FUNCTIONS | _SUMS | _POWERS | _CONSTANTS | _LITERALS
@@ -116,18 +117,18 @@ def is_symbol(name: str) -> bool:
 
 
 def is_backed_symbol(name: str) -> bool:
-    """Tell whether a name is that of a symbol which torch gives a size that has a hint."""
+    """Return whether a name is one that torch gives to a backed symbol: of a size with a hint."""
     return bool(_BACKED.fullmatch(name))
 
 
 class _Measurer:
-    """Measures the tree of an expression, and raises ValueError for what is no part of a size."""
+    """A visitor that measures a tree, and raises ValueError if a node can't be part of a size."""
 
     def __init__(self, text: str) -> None:
         self._text = text
 
     def measure(self, node: ast.AST, depth: int) -> _Measure:
-        """Return the bounds of a part."""
+        """Return the bounds of a subexpression."""
         if depth > _DEEPEST:
             raise ValueError(f"is nested more than {_DEEPEST} deep")
         match node:
@@ -162,7 +163,7 @@ class _Measurer:
                     self.measure(right, depth + 1),
                 ]
                 return _combine("comparison", sides)
-            case ast.Tuple(elts=parts) if len(parts) > 1:  # the pair of a Piecewise
+            case ast.Tuple(elts=parts) if len(parts) > 1:  # a pair in a Piecewise
                 return _combine(
                     "tuple",
                     [self.measure(part, depth + 1) for part in parts],
@@ -184,7 +185,7 @@ class _Measurer:
         )
 
     def _literal(self, name: str, call: ast.Call) -> _Measure:
-        """Measure a symbol or a number, whose arguments are literals."""
+        """Measure the call of a symbol or number constructor, whose arguments are literals."""
         for keyword in call.keywords:  # an assumption, or a Float's precision
             value = self._source(keyword.value)
             if keyword.arg is None or not re.fullmatch(r"True|False|[0-9]{1,3}", value):
@@ -202,7 +203,7 @@ class _Measurer:
         return text
 
     def _source(self, node: ast.AST) -> str:
-        """Return the text of a node; it is of one line, and of ASCII characters."""
+        """Return the text of a node; the whole text is a single line of ASCII characters."""
         assert isinstance(node, ast.expr)
         return self._text[node.col_offset : node.end_col_offset]
 
@@ -214,7 +215,7 @@ def _number(text: str) -> _Measure:
     if not isfinite(value):
         raise ValueError(f"has the number {text}, which is too large")
     whole = _INTEGER.fullmatch(text)
-    # A float is as wide as its mantissa, and as its exponent moves that.
+    # The width of a float is that of its mantissa plus the distance that its exponent shifts it.
     if whole:
         bits: float = abs(int(text)).bit_length()
     else:
@@ -254,7 +255,7 @@ _CHECKS: dict[str, Callable[[list[str]], _Measure]] = {
 
 
 def _combine(name: str, arguments: list[_Measure]) -> _Measure:
-    """Measure a call, and raise ValueError for one that grows beyond all bounds."""
+    """Measure a call, and raise ValueError if its result could exceed the bounds."""
     bits = sum(argument.bits for argument in arguments) + 1
     terms: float = 1
     if name in _POWERS and len(arguments) > 1:
@@ -277,7 +278,10 @@ def _combine(name: str, arguments: list[_Measure]) -> _Measure:
 
 
 def _exponent(measure: _Measure) -> float:
-    """Return how often a base is multiplied at most; an exponent is a literal number."""
+    """Return how many times a power multiplies its base at most.
+
+    Raises ValueError unless the exponent is a literal number within bounds.
+    """
     if measure.exponent is None and measure.bits == 3:  # Rational(1, 2), a square root
         return 1
     if measure.exponent is None or not abs(measure.exponent) <= _LARGEST_EXPONENT:

@@ -1,8 +1,8 @@
 """Find the line of a model's source that a node comes from.
 
-torch.export writes into each node the calls that led to it. Their paths are those of the machine
-that exported, so files are named by their path in this workspace. None of this may get into a
-package or a key. No torch here.
+torch.export records in each node the calls that led to it, with file paths of the exporting
+machine. Here files are named by their path in this workspace instead. None of this may enter a
+package or a key. This module doesn't import torch.
 """
 
 from __future__ import annotations
@@ -20,21 +20,20 @@ from pipeline.store.source_line import SourceLine
 if TYPE_CHECKING:
     from torch.fx import Node
 
-_FRAME = re.compile(  # of a stack trace
+_FRAME = re.compile(  # one call of a stack trace
     r'File "(?P<file>[^"\n]+)", line (?P<line>\d{1,9}), in (?P<function>[^\n]+)\n?(?P<code>[^\n]*)'
 )
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
-# Packages whose code runs around a model's and is never a line of the model.
+# Packages whose code surrounds a model's code and never belongs to the model.
 _TRACERS = frozenset({"torch", "functorch"})
-_LARGEST = 1 << 20  # bytes of a file in which a function is looked up by its line
+_LARGEST = 1 << 20  # bytes; functions aren't looked up in larger files
 
 
 def source_line(node: Node, root: Path | None = None) -> SourceLine | None:
-    """Return the line that a node comes from; None if that is unknown.
+    """Return the line that a node comes from, or None if it is unknown.
 
-    That is, of the calls that led to the node, the innermost one in a file of the workspace, or
-    else the innermost one outside of installed packages, or else the innermost one outside of
-    torch.
+    Of the calls that led to the node, this is the innermost one in a file of the workspace, or else
+    the innermost one outside of installed packages, or else the innermost one outside of torch.
 
     Args:
         root: the workspace; by default the working directory.
@@ -46,7 +45,7 @@ def source_line(node: Node, root: Path | None = None) -> SourceLine | None:
 def list_lines(graph: Mapping[str, Any], root: Path) -> list[str]:
     """Return the line that each node of a graph in an archive's JSON comes from, or "".
 
-    Nodes are in the order of the archive, which is the same in every archive of one program.
+    The nodes are in the archive's order, which is the same in every archive of a program.
     """
     lines = []
     for node in _iter_archived_nodes(graph):
@@ -57,7 +56,7 @@ def list_lines(graph: Mapping[str, Any], root: Path) -> list[str]:
 
 
 def _iter_archived_nodes(graph: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield the nodes of a graph, each before those of its control flow."""
+    """Yield the nodes of a graph, each followed by the nodes of its control-flow bodies."""
     for node in graph["nodes"]:
         yield node
         for node_input in node["inputs"]:
@@ -66,17 +65,18 @@ def _iter_archived_nodes(graph: Mapping[str, Any]) -> Iterator[Mapping[str, Any]
 
 
 def _find_line(trace: str, modules: Sequence[Frame], root: Path) -> SourceLine | None:
-    """Return the line that a node of this trace, in these modules, comes from."""
+    """Return the line that a node with this stack trace, in these modules, comes from."""
     frame = choose_frame(parse_trace(trace), root)
     if not frame:
         return None
-    # A module that inherits torch's `forward` has no line: it is around the node, not the frame.
+    # Keep only the modules around the frame. A module that inherits torch's `forward` has no line
+    # of its own in the model: it surrounds the node, but not the frame.
     depth = _count_forwards(parse_trace(trace, tracers=True), frame)
     return name_line(frame, root, modules[:depth])
 
 
 def _count_forwards(frames: Sequence[SourceLine], last: SourceLine) -> int:
-    """Return how many modules' calls lead to a frame; those of torch's exporter don't count."""
+    """Return how many `forward` calls lead to a frame, without counting torch's exporter."""
     depth = 0
     for frame in frames:
         depth += frame.function == "forward" and "_dynamo" not in frame.file
@@ -86,11 +86,12 @@ def _count_forwards(frames: Sequence[SourceLine], last: SourceLine) -> int:
 
 
 def parse_trace(trace: str, tracers: bool = False) -> list[SourceLine]:
-    """Return the calls of a trace, outermost first, with files and functions as Python names them;
-    `name_line` gives those that people know.
+    """Return the calls of a stack trace, outermost first.
+
+    Files and functions have the names that Python records; `name_line` makes them readable.
 
     Args:
-        tracers: keep torch's own as well, which can't be in a model.
+        tracers: whether to keep torch's own calls too, which can't be in a model.
     """
     frames = []
     for frame in _FRAME.finditer(trace):
@@ -104,8 +105,8 @@ def parse_trace(trace: str, tracers: bool = False) -> list[SourceLine]:
 
 
 def choose_frame(frames: Sequence[SourceLine], root: Path) -> SourceLine | None:
-    """Return the innermost call in a file of the workspace, or else outside of installed packages,
-    or else the innermost of all."""
+    """Return the innermost call in a file of the workspace, or else the innermost one outside of
+    installed packages, or else the innermost of all."""
     in_workspace = [frame for frame in frames if _in_workspace(frame.file, root)]
     not_installed = [
         frame for frame in frames if not _INSTALLED & set(PurePath(frame.file).parts)
@@ -117,10 +118,10 @@ def choose_frame(frames: Sequence[SourceLine], root: Path) -> SourceLine | None:
 def name_line(
     frame: SourceLine, root: Path, modules: Sequence[Frame] = ()
 ) -> SourceLine:
-    """Return the line of a call, with names that people know.
+    """Return the line of a call, with readable names of its file and function.
 
     Args:
-        modules: those around it, outermost first, which tell a function's class.
+        modules: the modules around the call, outermost first, to find a function's class.
     """
     workspace_path = _in_workspace(frame.file, root)
     function = ""
@@ -138,10 +139,10 @@ def name_line(
 
 
 def is_model_file(file: str) -> bool:
-    """Return whether a frame can be in a model.
+    """Return whether a file can contain code of a model.
 
-    torch's own can't, nor can code that torch generates while it traces, whose files are called
-    `<eval_with_key>.5`.
+    torch's own files can't, nor can code that torch generates while it traces, in files with names
+    like `<eval_with_key>.5`.
     """
     path_in_package = _path_in_package(file)
     package = ""
@@ -151,7 +152,7 @@ def is_model_file(file: str) -> bool:
 
 
 def _path_in_package(file: str) -> tuple[str, ...] | None:
-    """Return the parts of an installed file's path from its package on; None for other files."""
+    """Return the parts of an installed file's path, starting with its package, or None."""
     parts = PurePath(file).parts
     for number in reversed(range(len(parts))):
         if parts[number] in _INSTALLED:
@@ -160,8 +161,10 @@ def _path_in_package(file: str) -> tuple[str, ...] | None:
 
 
 def _short_name(file: str) -> str:
-    """Return the path of a file outside of the workspace: from its package on if it is installed,
-    else with its folder."""
+    """Return the short path of a file outside of the workspace.
+
+    It starts with the package if the file is installed, else with the file's folder.
+    """
     path_in_package = _path_in_package(file)
     if path_in_package is None:
         return "/".join(PurePath(file).parts[-2:])
@@ -169,8 +172,11 @@ def _short_name(file: str) -> str:
 
 
 def _name_function(function: str, file: str, modules: Sequence[Frame]) -> str:
-    """Return the name of a function whose file can't be read, with the class of the innermost
-    module around it that the file can define."""
+    """Return the name of a function whose file can't be read, with its class for a `forward`.
+
+    The class is that of the innermost surrounding module that the file can define, judging by the
+    file's name.
+    """
     if function != "forward":
         return function
     stem = PurePath(file).stem
@@ -182,9 +188,9 @@ def _name_function(function: str, file: str, modules: Sequence[Frame]) -> str:
 
 
 def _find_function(path: Path, line: int, code: str) -> str:
-    """Return the qualified name of the function that holds a line.
+    """Return the qualified name of the function that contains a line.
 
-    "" if the line isn't in a function, or the file has changed there.
+    Return "" if the line isn't in a function, or the file can't be read or has changed there.
     """
     try:
         state = path.stat()
@@ -205,8 +211,11 @@ def _find_function(path: Path, line: int, code: str) -> str:
 def _read_functions(
     path: Path, mtime_ns: int
 ) -> tuple[Sequence[str], Sequence[tuple[int, int, str]]]:
-    """Return the lines of a Python file, and the first and last line and the qualified name of each
-    function, by their first lines. `mtime_ns` is for the cache alone."""
+    """Return the lines of a Python file, and its functions sorted by their first lines.
+
+    Each function is a tuple of its first line, its last line, and its qualified name. `mtime_ns`
+    only distinguishes versions of the file in the cache.
+    """
     try:
         text = path.read_text()
         functions = list(_iter_functions(ast.parse(text), ""))
@@ -227,7 +236,7 @@ def _iter_functions(node: ast.AST, prefix: str) -> Iterator[tuple[int, int, str]
 
 
 def describe_node(node: Node, root: Path | None = None) -> str:
-    """Return the line that a node comes from with its place behind it, or the node's name."""
+    """Return the source line that a node comes from as text, or else the node's name."""
     line = source_line(node, root)
     if line is None:
         return f"node {node.name}"
@@ -235,16 +244,20 @@ def describe_node(node: Node, root: Path | None = None) -> str:
 
 
 def _in_workspace(file: str, root: Path) -> str:
-    """Return the path of a file from the workspace on, or the longest end of its path that is a
-    file there; "" if none is."""
+    """Return the path of a file relative to the workspace, or "" if it isn't there.
+
+    If the file's path isn't inside the workspace, the longest tail of the path that names a file
+    there is returned.
+    """
     path = PurePath(file)
     parts = path.parts
     if {*_INSTALLED, ".."} & set(parts):
         return ""
-    # Of the workspace's own file nothing else is looked at: an exporter answers for what it reads.
+    # For a path inside this workspace, look at no other file: an exporter answers for every file
+    # that it reads.
     if path.is_relative_to(root) and Path(path).is_file():
         return path.relative_to(root).as_posix()
-    # The machine that exported may have had the workspace elsewhere: only the end can be the same.
+    # The exporting machine may have had the workspace at another path, so only the tail can match.
     for start in range(1, len(parts)):
         tail = PurePath(*parts[start:])
         if (root / tail).is_file():

@@ -1,9 +1,9 @@
 """Find model sources in `models/`: the form of each, and its methods.
 
-Nothing here imports torch. A PT2 archive is a zip whose directory lists the methods, and whose
-members hold a method's graph as JSON and its weights as raw bytes (torch's
-`torch/export/pt2_archive`), so even the digest of the *program* is computed without loading it
-(`archive_facts.describe_archive`).
+Nothing here imports torch. A PT2 archive is a zip file whose directory lists the methods, and whose
+members hold a method's graph as JSON and its weights as raw bytes (see torch's
+`torch/export/pt2_archive`). So even the digest of the *program* is computed without loading the
+program (`archive_facts.describe_archive`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pipeline.store.files import stat_file
 Form = Literal["archive", "folder", "exporter"]
 
 _FORMS: dict[str, Form] = {".pt2": "archive", ".py": "exporter", ".yaml": "exporter"}
-# What a model can't be made of, and what to do instead.
+# The suffixes of files that can't be a model's source, and why.
 _PICKLED = (
     "has the suffix of a checkpoint or TorchScript; exported programs end in .pt2"
 )
@@ -30,13 +30,16 @@ _OTHER_FORMS = {
     ".pth": _PICKLED,
 }
 
-# What torch.export.save, which knows one method only, calls it, and what ExecuTorch calls it.
+# The name of the single method that torch.export.save writes, and ExecuTorch's name for it.
 _SINGLE_NAME, _SINGLE_METHOD = "model", "forward"
 
 
 class ModelSource(NamedTuple):
-    """One model: `<model>.pt2`, a folder of `<method>.pt2`, or an exporter: `<model>.py`, or
-    `<model>.yaml`, for which a feature stands in."""
+    """The source of one model.
+
+    This is `<model>.pt2`, a folder of `<method>.pt2`, or an exporter: `<model>.py`, or
+    `<model>.yaml`, which a feature exports.
+    """
 
     model: str
     form: Form
@@ -44,9 +47,9 @@ class ModelSource(NamedTuple):
 
 
 def find_sources(models: Path) -> tuple[dict[str, ModelSource], dict[str, str]]:
-    """Find the model sources of a folder by name, and what is wrong with the others, by name.
+    """Return the model sources of a folder by name, and the errors of invalid ones by name.
 
-    Raises SourceError for a folder that cannot be read.
+    Raises SourceError if the folder can't be read.
     """
     candidates: dict[str, list[ModelSource]] = {}
     wrong: dict[str, str] = {}
@@ -67,7 +70,8 @@ def find_sources(models: Path) -> tuple[dict[str, ModelSource], dict[str, str]]:
                 name = path.name
             wrong[name] = f"{shown(path)}: {unreadable(error)}"
             continue
-        # Beside an exporter, `.yaml` is a file of its own, whose name sorts behind.
+        # Next to an exporter of the same name, a `.yaml` file isn't a source. It sorts last, so the
+        # exporter is already among the candidates.
         if form is not None and (path.suffix != ".yaml" or path.stem not in candidates):
             if form == "folder":
                 model = path.name
@@ -94,7 +98,10 @@ def unreadable(error: OSError) -> str:
 
 
 def _form(path: Path) -> Form | None:
-    """Return the form of a model source; None if it isn't one. Raises OSError."""
+    """Return the form of a model source, or None if it isn't one.
+
+    Raises OSError if the path can't be read.
+    """
     if path.name.startswith((".", "_")):
         return None
     form = _FORMS.get(path.suffix)
@@ -103,26 +110,26 @@ def _form(path: Path) -> Form | None:
             return "folder"
         if path.suffix != ".pt2":
             return None
-    # A dangling link is reported where the source is read.
+    # A dangling link is reported later, when the source is read.
     if form and path.exists():
         stat_file(path)
     return form
 
 
 class MethodSource(NamedTuple):
-    """The place of a method's program, and the digest of the program (not of the file).
+    """The location of a method's program, and the digest of the program (not of the file).
 
     Attributes:
-        names: the digest of the names of its values and classes, which the program leaves out.
+        names: the digest of the names of values and classes, which the program's digest leaves out.
         content: the digest of the file.
-        examples, calibration: digests of its input sets: of the pickled sample inputs inside an
-            archive, or of a record in the store of what an exporter returned (`exported`).
-        examples_of_export: whether the examples are just the arguments of the export.
-        batches: the records of the calibration inputs, whose digest is that of this list.
-        reference: the record of what PyTorch computed in eager mode, where the exporter says how
-            to run it.
-        renamed: numbers the buffers that other methods of an exporter have under another name;
-            buffers of one number are one tensor of the model.
+        examples, calibration: the digests of the method's input sets: of the pickled sample inputs
+            inside an archive or, if `exported`, of a record in the store of the exporter's result.
+        examples_of_export: whether the examples are only the arguments of the export.
+        batches: the records of the calibration inputs; `calibration` is the digest of this list.
+        reference: the record of the results that PyTorch computed in eager mode, if the exporter
+            says how to run the model.
+        renamed: the name and number of each buffer that another method of the exporter has under
+            another name; buffers with the same number are one tensor of the model.
     """
 
     archive: Path
@@ -142,8 +149,8 @@ class MethodSource(NamedTuple):
 class ProgramFacts(NamedTuple):
     """The description of one entry of an archive.
 
-    `parts` are short digests by which two programs can be compared: of its sub-modules, its tensors
-    and so on. They are in no key. Its `outline` and its `buffers` are among them.
+    `parts` holds short digests of the program's sub-modules, tensors and so on, to find where two
+    programs differ, and also its `outline` and `buffers`. No key contains the parts.
     """
 
     entry: str
@@ -154,17 +161,17 @@ class ProgramFacts(NamedTuple):
 
 
 class ArchiveFacts(NamedTuple):
-    """The digest of a file's bytes, and its entries in their order."""
+    """The digest of an archive's bytes, and the descriptions of its entries in order."""
 
     content: Digest
     programs: tuple[ProgramFacts, ...]
 
     def to_json(self) -> list[dict[str, Any]]:
-        """Return the entries, without their parts."""
+        """Return the entries as JSON, without their parts."""
         return [{**facts._asdict(), "parts": {}} for facts in self.programs]
 
     def find_parts(self, program: Digest) -> Mapping[str, Any] | None:
-        """Return the parts of a program; None if the archive doesn't hold it."""
+        """Return the parts of a program, or None if the archive doesn't hold the program."""
         for facts in self.programs:
             if facts.program == program:
                 return facts.parts
@@ -172,7 +179,7 @@ class ArchiveFacts(NamedTuple):
 
 
 def parse_archive(content: Digest, programs: Any) -> ArchiveFacts:
-    """Return the facts whose entries `to_json` returned."""
+    """Return the archive facts whose entries `ArchiveFacts.to_json` returned."""
     return ArchiveFacts(content, tuple(ProgramFacts(**record) for record in programs))
 
 
@@ -180,10 +187,14 @@ Describe = Callable[[Path], ArchiveFacts]
 
 
 def method_sources(source: ModelSource, describe: Describe) -> dict[str, MethodSource]:
-    """Return the methods of an archive or a folder. Raises SourceError.
+    """Return the methods of an archive or a folder of archives.
 
     Args:
-        describe: describes an archive.
+        describe: returns the facts of an archive.
+
+    Raises:
+        SourceError: an archive in a folder doesn't have exactly one method, or its file's name
+            isn't a valid method name.
     """
     if source.form == "archive":
         return _read_methods(source.path, describe)

@@ -1,7 +1,7 @@
-"""Read zip files as torch writes them, whose members are stored uncompressed.
+"""Read zip files as torch writes them, with uncompressed members.
 
-The directory is checked: a member takes as many bytes of the file as it claims, and no two members
-overlap, so that nothing read is larger than the file. No torch here.
+The directory is checked: each member occupies as many bytes of the file as it claims, and no two
+members overlap, so nothing that is read is larger than the file. This module doesn't import torch.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ if TYPE_CHECKING:
 _LONGEST_NAME = 1000
 _MOST_MEMBERS = 1_000_000
 _LOCAL_HEADER, _LENGTHS_AT = 30, 26  # bytes
-_ALIGNMENT = 64  # bytes, of torch's memory and of members that it writes
+_ALIGNMENT = (
+    64  # bytes; torch aligns its memory, and the members that it writes, to this
+)
 
 
 class StoredZip:
-    """The members of a zip file, by their names under its one folder.
+    """The members of a zip file, by their names below its single root folder.
 
-    Raises ValueError, with what is wrong, for a file that torch would not have written.
+    Raises ValueError if torch could not have written the file.
     """
 
     def __init__(self, members: zipfile.ZipFile) -> None:
@@ -45,25 +47,25 @@ class StoredZip:
             raise ValueError(f"has the byte order {order!r}, must be little")
 
     def names(self) -> list[str]:
-        """Return the names of the members, in their order."""
+        """Return the names of the members, in the order of the directory."""
         return list(self._infos)
 
     def has(self, name: str) -> bool:
-        """Tell whether there is a member of a name."""
+        """Return whether there is a member of this name."""
         return name in self._infos
 
     def size(self, name: str) -> int:
-        """Return the number of bytes of a member."""
+        """Return the size of a member in bytes."""
         if name not in self._infos:
             raise ValueError(f"has no member '{name}'")
         return self._infos[name].file_size
 
     def open(self, name: str) -> IO[bytes]:
-        """Open a member. Reading its end raises zipfile.BadZipFile where it is damaged."""
+        """Open a member. Reading to its end raises zipfile.BadZipFile if it is damaged."""
         return self._zip.open(self._infos[name])
 
     def read(self, name: str, most: int) -> bytes:
-        """Return the bytes of a member that has no more than `most` of them."""
+        """Return the bytes of a member. Raises ValueError if it has more than `most`."""
         size = self.size(name)
         if size > most:
             raise ValueError(
@@ -72,7 +74,7 @@ class StoredZip:
         return self._zip.read(self._infos[name])
 
     def read_into(self, name: str, view: memoryview) -> None:
-        """Read a member into memory of its size."""
+        """Read a member into memory of exactly its size."""
         offset = 0
         with self.open(name) as file:
             while piece := file.read(digest.PIECE):
@@ -82,14 +84,14 @@ class StoredZip:
 
     @property
     def file(self) -> IO[bytes]:
-        """The open file."""
+        """The open zip file."""
         assert self._zip.fp is not None  # it is open
         return self._zip.fp
 
     def place(self, name: str) -> int | None:
-        """Return where the bytes of a member begin in the file; None if the file is too short."""
+        """Return the offset of a member's bytes in the file, or None if the file is too short."""
         info = self._infos[name]
-        # Only the local header says how much it is padded.
+        # Only the local header contains the length of the padding.
         self.file.seek(info.header_offset + _LENGTHS_AT)
         name_length, padding_length = struct.unpack("<HH", self.file.read(4))
         begin = info.header_offset + _LOCAL_HEADER + name_length + padding_length
@@ -99,10 +101,10 @@ class StoredZip:
         return None
 
     def map(self, name: str) -> tuple[mmap, int] | None:
-        """Map the file, privately, and return it with the place where a member's bytes begin.
+        """Map the file into private memory, and return the map and the offset of a member's bytes.
 
-        None if they aren't aligned as memory is. The checksum isn't verified, and a change of the
-        file changes the mapped bytes.
+        Return None if these bytes aren't aligned like torch's memory. The checksum isn't verified,
+        and a change of the file changes the mapped bytes.
         """
         begin = self.place(name)
         if begin is None or begin % _ALIGNMENT:
@@ -117,8 +119,8 @@ class StoredZip:
         """Return the digest of a member.
 
         Args:
-            checked: whether to verify the member's checksum, which isn't needed by a caller that
-                knows the digest.
+            checked: whether to verify the member's checksum; a caller that knows the digest doesn't
+                need this.
         """
         if checked:
             begin = None
@@ -136,10 +138,13 @@ class StoredZip:
 
 
 def read_at(file: int, begin: int, memory: memoryview) -> None:
-    """Fill memory with the bytes of an open file from a place on.
+    """Fill memory with the bytes of an open file, starting at the offset `begin`.
 
-    Nothing is mapped: a mapped file that is cut short meanwhile would kill the process. Raises
-    ValueError if it is cut short, and OSError.
+    The file isn't mapped: if a mapped file were truncated meanwhile, the process would be killed.
+
+    Raises:
+        ValueError: the file was truncated.
+        OSError: the file can't be read.
     """
     while memory:
         size = os.preadv(file, [memory], begin)
@@ -150,8 +155,10 @@ def read_at(file: int, begin: int, memory: memoryview) -> None:
 
 
 def pieces_at(file: int, begin: int, size: int) -> Iterator[memoryview]:
-    """Yield so many bytes of an open file in pieces, each valid until the next. Raises as `read_at`
-    does."""
+    """Yield `size` bytes of an open file in pieces, each valid until the next one.
+
+    Raises the same errors as `read_at`.
+    """
     memory = memoryview(bytearray(min(digest.PIECE, size)))
     for place in range(0, size, digest.PIECE):
         piece = memory[: size - place]
@@ -170,13 +177,14 @@ def _check_names(infos: list[zipfile.ZipInfo]) -> None:
     escapes = any(".." in name.split("/") or name.startswith("/") for name in names)
     if len(roots) > 1 or escapes:
         raise ValueError("member names must be under one folder, without '..'")
-    # torch's reader ignores case, so it may find another of two members than Python does.
+    # torch's reader ignores case, so if two names differ only in case, it may find another member
+    # than Python does.
     if len({name.lower() for name in names}) < len(names):
         raise ValueError("two members have the same name, ignoring case")
 
 
 def _check_places(infos: list[zipfile.ZipInfo], size: int) -> None:
-    """Check that each member has bytes of its own, as many as it claims."""
+    """Raise ValueError unless each member occupies separate bytes, as many as it claims."""
     end = 0
     for info in sorted(infos, key=lambda info: info.header_offset):
         if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
@@ -188,7 +196,7 @@ def _check_places(infos: list[zipfile.ZipInfo], size: int) -> None:
             raise ValueError(f"'{info.filename}' has two sizes")
         if info.header_offset < end:
             raise ValueError(f"'{info.filename}' overlaps another member")
-        # Without padding, whose length only the local header knows: a lower bound.
+        # A lower bound, without the padding, whose length is only in the local header.
         end = info.header_offset + _LOCAL_HEADER + len(info.filename) + info.file_size
     if end > size:
         raise ValueError("has members beyond the end of the file; is it truncated?")

@@ -1,7 +1,7 @@
-"""Read files of `torch.save`, tensors and containers of them, from strangers too.
+"""Read files of `torch.save`, even from strangers: tensors and containers of them.
 
 `torch.load(weights_only=True)` runs no code, but it trusts sizes: a storage of 4 bytes that claims
-37 GiB is read beyond its end. Here a storage has the bytes that its member has.
+37 GiB is read beyond its end. Here a storage must have as many bytes as its member.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _MAPPED_FROM = 1 << 20  # bytes
 
 
 def load_storage(members: StoredZip, name: str) -> torch.UntypedStorage:
-    """Read a member into memory that is aligned as torch's is, since kernels differ by alignment.
+    """Read a member into memory with torch's alignment, since kernels depend on alignment.
 
-    The storage can't be resized, so no tensor can be larger than it is.
+    The storage can't be resized, so no tensor can extend beyond it.
     """
     array = torch.empty(members.size(name), dtype=torch.uint8).numpy()
     members.read_into(name, memoryview(array))
@@ -37,8 +37,8 @@ def load_tensor_file(file: IO[bytes]) -> Any:
     """Return the value in a file of `torch.save`: tensors, numbers, text and containers of them.
 
     Raises:
-        ValueError: it is damaged, or claims more than it has.
-        pickle.UnpicklingError: it holds other objects, which are not unpickled.
+        ValueError: the file is damaged, or claims more bytes than it has.
+        pickle.UnpicklingError: the file holds other objects, which aren't unpickled.
     """
     try:
         with zipfile.ZipFile(file) as archive:
@@ -65,7 +65,7 @@ def load_tensor_file(file: IO[bytes]) -> Any:
 def map_storage(members: StoredZip, name: str) -> torch.UntypedStorage:
     """Map a member if it is large and aligned, else read it.
 
-    Writing to the storage changes no file. The caller makes sure that nobody changes the file.
+    Writing to the storage doesn't change the file. The caller must keep the file unchanged.
     """
     size = members.size(name)
     file_and_begin = None
@@ -84,14 +84,14 @@ def map_storage(members: StoredZip, name: str) -> torch.UntypedStorage:
 
 
 class _Storages:
-    """The storages of a file by their keys, each read once, since tensors may share one."""
+    """The storages of a file by key. Each is read once, since several tensors may share it."""
 
     def __init__(self, members: StoredZip) -> None:
         self._members = members
         self._storages: dict[str, torch.UntypedStorage] = {}
 
     def load(self, persistent_id: tuple[Any, ...]) -> torch.storage.TypedStorage:
-        """Return the storage of a pickle's persistent id."""
+        """Return the storage that a persistent id of the pickle refers to."""
         kind, storage_type, key, _, count = persistent_id
         is_untyped = storage_type is torch.UntypedStorage
         if is_untyped:
@@ -115,13 +115,13 @@ class _Storages:
 
 
 def _check_values(root: Any) -> None:
-    """Raise ValueError for a few bytes that expand to more values than fit into memory."""
+    """Raise ValueError if a few bytes expand to more values than fit into memory."""
     waiting = [root]
     for _ in range(_MOST_VALUES):
         if not waiting:
             return
         value = waiting.pop()
-        # Tensors within subclasses count by themselves; the outer sizes cost no memory.
+        # Tensors inside a subclass are counted separately; the outer sizes cost no memory.
         if is_traceable_wrapper_subclass(value):
             names, _ = value.__tensor_flatten__()
             waiting += [getattr(value, name) for name in names]

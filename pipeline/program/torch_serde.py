@@ -1,7 +1,8 @@
-"""Patch torch's writer and reader of programs where they fail on programs that torch exports.
+"""Patch torch's writer and reader of programs, which fail on some programs that torch exports.
 
-Each function here can go when torch does as it says; `tests/program/test_torch_serde.py` has a
-program for each. Source: `torch/_export/serde/serialize.py` of torch 2.13.
+Each function here can be removed once torch behaves as its docstring says;
+`tests/program/test_torch_serde.py` has a program for each. Source:
+`torch/_export/serde/serialize.py` of torch 2.13.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ _READER, _WRITER = serialize.GraphModuleDeserializer, serialize.GraphModuleSeria
 
 @contextmanager
 def patched_writer() -> Iterator[None]:
-    """Write programs that return a symbolic bool.
+    """Make torch's writer accept programs that return a symbolic bool.
 
     torch's canonicalization doesn't know symbolic bools either. It is skipped: torch runs it only
-    as a check, and drops its result.
+    as a check, and discards its result.
     """
     with (
         wrapped(_WRITER, "serialize_argument_spec", _write_argument),
@@ -47,7 +48,7 @@ def patched_writer() -> Iterator[None]:
 
 @contextmanager
 def patched_reader() -> Iterator[None]:
-    """Read what torch or `patched_writer` wrote, without importing the classes that it names."""
+    """Make torch's reader accept what torch or `patched_writer` wrote, and import no classes."""
     with (
         replaced(serialize, "treespec_loads", lambda _: load_tree),
         wrapped(_READER, "deserialize_argument_spec", _read_argument),
@@ -58,10 +59,10 @@ def patched_reader() -> Iterator[None]:
 
 
 def read_document(document: dict[str, Any]) -> schema.ExportedProgram:
-    """Return the record that torch's reader makes of a program's JSON.
+    """Parse a program's JSON into torch's schema record.
 
-    torch resolves the type hints of its schema's classes anew for each record, which takes more
-    than half of the time: 50 of 90 ms for a method of 60 operators. Here they are cached.
+    torch resolves the type hints of its schema classes again for each record, which takes more than
+    half of the time: 50 of 90 ms for a method of 60 operators. Here the hints are cached.
     """
     with replaced(serialize, "typing", lambda _: _TYPING):
         return serialize._dict_to_dataclass(schema.ExportedProgram, document)
@@ -78,7 +79,7 @@ def _hints_of(kind: type) -> dict[str, Any]:
     return typing.get_type_hints(kind, globalns=vars(schema))
 
 
-_TYPING = ModuleType("typing")  # stands in for the module `typing`
+_TYPING = ModuleType("typing")  # a copy of the module `typing` with cached hints
 vars(_TYPING).update(vars(typing), get_type_hints=_get_type_hints)
 
 
@@ -93,7 +94,7 @@ def _write_argument(
 
 
 def _read_argument(read: Callable[..., Any], reader: Any, argument: Argument) -> Any:
-    """Read a symbolic bool as an argument; torch makes it a constant whose value is a node."""
+    """Read an argument spec; torch would make a symbolic bool a constant whose value is a node."""
     if argument.type == "as_sym_bool":
         return graph_signature.SymBoolArgument(name=argument.as_sym_bool.as_name)
     return read(reader, argument)
@@ -102,8 +103,11 @@ def _read_argument(read: Callable[..., Any], reader: Any, argument: Argument) ->
 def _read_outputs(
     read: Callable[..., None], reader: Any, serialized: Node, node: FxNode
 ) -> None:
-    """Read a call of a sub-graph that returns nothing, as of `torch.no_grad()` around a change of a
-    buffer; torch refuses a program in which its value is missing."""
+    """Read the outputs of a node, and give a sub-graph call that returns nothing an empty value.
+
+    `torch.no_grad()` around the change of a buffer makes such a call, and torch refuses a program
+    in which its value is missing.
+    """
     read(reader, serialized, node)
     if isinstance(node.target, HigherOrderOperator):
         node.meta.setdefault("val", ())
@@ -112,9 +116,9 @@ def _read_outputs(
 def _read_size(
     read: Callable[..., Any], reader: Any, expression: Any, hint: Any = None
 ) -> Any:
-    """Read a size, and derive the hint of its symbol: of `n` from `16*n`, a derived dimension.
+    """Read a size; for a derived dimension such as `16*n`, also compute the hint of `n`.
 
-    torch's reader knows the hint of the expression alone. It refuses a program that has another
+    torch's reader knows only the hint of the whole expression. It refuses a program with another
     expression of the symbol, such as `2*n - 8`, since it can't tell that this isn't negative.
     """
     size = read(reader, expression, hint)
@@ -130,10 +134,11 @@ def _read_size(
 
 
 def unwrap_subclasses(program: ExportedProgram) -> ExportedProgram:
-    """Return a program without tensor subclasses among its weights, which torch pickles.
+    """Return a program whose weights include no tensor subclasses, which torch would pickle.
 
-    Subclasses that wrap tensors, such as torchao's quantized weights, are decomposed, as lowering
-    does first anyway (with the same bytes). Others become plain tensors of the same memory.
+    Subclasses that wrap tensors, such as torchao's quantized weights, are decomposed; lowering
+    starts with this step anyway, and gives the same bytes. Other subclasses become plain tensors
+    that share their memory.
     """
     values = [*program.state_dict.values(), *program.constants.values()]
     tensors = [value for value in values if isinstance(value, Tensor)]
@@ -163,10 +168,10 @@ def _as_tensor(value: Any) -> Any:
 
 
 def forget_derived_sizes(program: ExportedProgram) -> None:
-    """Remove the ranges and hints of expressions from a loaded program, and keep those of symbols.
+    """Remove the ranges and hints of expressions from a loaded program, but keep those of symbols.
 
-    torch's reader adds expressions, such as the `2*s0` of a derived dimension. An exported program
-    holds none, and decomposing fails on them (`_parse_sym_expr`).
+    torch's reader (`_parse_sym_expr`) adds some for expressions, such as the `2*s0` of a derived
+    dimension. A freshly exported program has none, and decomposing fails on them.
     """
     mode = detect_fake_mode([node.meta.get("val") for node in program.graph.nodes])
     environment = None

@@ -1,4 +1,4 @@
-"""Remember the graph that a pass of ExecuTorch traced last, to tell whether it has changed."""
+"""Remember the graph that an ExecuTorch pass traced last, to detect whether it has changed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.fx import GraphModule, Node
 
 
 class Traced:
-    """The graph that `ExportPass` traced last, as it was then."""
+    """A record of the graph that `ExportPass` traced last, as it was then."""
 
     def __init__(self) -> None:
         self._module: GraphModule | None = None
@@ -21,10 +21,10 @@ class Traced:
         self._nodes = [_describe(node) for node in module.graph.nodes]
 
     def holds(self, module: GraphModule) -> bool:
-        """Return whether this is that graph, and tracing it again would reproduce it.
+        """Return whether a graph is the recorded one, and tracing it again would reproduce it.
 
-        No node was made, moved, or got other arguments, users or another value since, and there is
-        no branch of control flow.
+        This holds if since then no node was added, moved, or given other arguments, users or
+        another value, and if the graph has no branches of control flow.
         """
         nodes = module.graph.nodes
         if module is not self._module or len(nodes) != len(self._nodes):
@@ -39,7 +39,7 @@ class Traced:
 
 
 def _is_traceable(node: Node, module: GraphModule) -> bool:
-    if node.op == "get_attr":  # of a tensor, not of a branch
+    if node.op == "get_attr":  # a tensor is traceable, a branch isn't
         return isinstance(find_attribute(node, module), Tensor)
     return node.op in ("placeholder", "call_function", "output")
 
@@ -50,7 +50,10 @@ def find_attribute(node: Node, module: GraphModule) -> Any:
 
 
 def _describe(node: Node) -> tuple[Any, ...]:
-    """Return everything of a node that tracing reads. Arguments are replaced, never changed."""
+    """Return everything about a node that tracing reads.
+
+    Identity is enough to compare arguments, since they are replaced, never changed in place.
+    """
     users = (len(node.users), *node.users)
     return (
         node,

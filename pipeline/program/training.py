@@ -1,9 +1,9 @@
 """Find the outputs of methods that train: gradients of their parameters follow the user's outputs.
 
 ExecuTorch appends the parameters themselves (exir/passes/weights_to_outputs_pass.py), so that an
-optimizer changes them in place. Constant methods tell its training extension where the gradients
-and the parameters begin among the outputs, and their names (exir/emit/_emit_program.py,
-`_get_training_metadata`).
+optimizer can change them in place. Constant methods give its training extension the positions of
+the first gradient and the first parameter among the outputs, and the parameters' names
+(exir/emit/_emit_program.py, `_get_training_metadata`).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _GRADIENTS, _PARAMETERS, _NAMES = (
     "__et_training_parameters_index_",
     "__et_training_fqn_",
 )
-# ExecuTorch counts the signature's outputs, not the runtime's.
+# ExecuTorch counts outputs of the signature instead of those that the runtime returns.
 MISCOUNTED = (
     "; ExecuTorch counts changed buffers among the outputs, but its runtime does not return "
     "them, so its training extension mixes up the outputs: don't change buffers in this method"
 )
 
 
-# Of each kind, the name and the fake value of each output.
+# The name and fake value of each output, keyed by the kind of output.
 TrainingOutputs = Mapping[str, list[tuple[str, Any]]]
 _WORDS = {
     "gradients": "gradient of parameter",
@@ -38,7 +38,7 @@ _WORDS = {
 
 
 def describe_training_outputs(outputs: TrainingOutputs) -> list[tuple[str, Any]]:
-    """Return all of them in a row, by their names in messages."""
+    """Return all training outputs as a flat list, each with its label in messages."""
     described = []
     for kind, members in outputs.items():
         described += [(f"{_WORDS[kind]} '{name}'", value) for name, value in members]
@@ -46,9 +46,11 @@ def describe_training_outputs(outputs: TrainingOutputs) -> list[tuple[str, Any]]
 
 
 def find_training_outputs(program: ExportedProgram) -> TrainingOutputs:
-    """Return the outputs that follow the user's, in this order: `gradients` of parameters,
-    `input_gradients`, and the `parameters` that have a gradient. Empty for a program that doesn't
-    train."""
+    """Return the outputs that follow the user's outputs, or {} if the program doesn't train.
+
+    The kinds come in this order: the `gradients` of parameters, `input_gradients`, and the
+    `parameters` that have a gradient.
+    """
     nodes: Any = program.graph.output_node().args[0]
     gradients: list[tuple[str, Any]] = []
     input_gradients: list[tuple[str, Any]] = []
@@ -73,10 +75,10 @@ def find_training_outputs(program: ExportedProgram) -> TrainingOutputs:
 
 
 def name_input_gradients(program: ExportedProgram) -> ExportGraphSignature:
-    """Return the signature of a program with the names of the inputs that have gradients.
+    """Return a program's signature with each gradient of an input assigned to the input's name.
 
-    torch leaves their names of the tracing there, `arg3_1` for the fourth of all inputs, and then
-    can't save the program (`_export_forward_backward`, torch 2.13).
+    torch leaves the inputs' names from tracing there, `arg3_1` for the fourth of all inputs, and
+    then can't save the program (`_export_forward_backward`, torch 2.13).
     """
     signature = program.graph_signature
     inputs = [spec.arg.name for spec in signature.input_specs]
@@ -84,7 +86,7 @@ def name_input_gradients(program: ExportedProgram) -> ExportGraphSignature:
     for spec in signature.output_specs:
         is_input_gradient = spec.kind is OutputKind.GRADIENT_TO_USER_INPUT
         if is_input_gradient and spec.target not in inputs:
-            # `arg3_1`, counted over parameters and buffers, too.
+            # The 3 in `arg3_1` counts parameters and buffers too.
             number = int(str(spec.target).removeprefix("arg").removesuffix("_1"))
             spec = replace(spec, target=inputs[number])
         output_specs.append(spec)
@@ -94,11 +96,11 @@ def name_input_gradients(program: ExportedProgram) -> ExportGraphSignature:
 def training_methods(
     method: str, program: ExportedProgram
 ) -> dict[str, int | list[str]]:
-    """Return the constant methods that tell the training extension about a method's outputs, with
-    their values; none for a program that doesn't train.
+    """Return the constant methods that describe a method's outputs to the training extension.
 
-    Places are counted among the outputs that the runtime returns, as the extension slices them:
-    changed buffers aren't among these, and changed inputs come first.
+    They are returned with their values; the dict is empty if the program doesn't train. Positions
+    are counted among the outputs that the runtime returns, which the extension slices: changed
+    inputs come first, and changed buffers aren't included.
     """
     outputs = find_training_outputs(program)
     if not outputs:
@@ -113,6 +115,8 @@ def training_methods(
 
 
 def trained_method(method: str) -> str:
-    """Return the method that a constant method of the training extension is about; other names
-    are returned as they are."""
+    """Return the method that a constant method of the training extension describes.
+
+    Any other name is returned unchanged.
+    """
     return reduce(str.removeprefix, (_GRADIENTS, _PARAMETERS, _NAMES), method)

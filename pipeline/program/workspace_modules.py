@@ -1,9 +1,9 @@
-"""Import modules in a folder of a workspace, such as `passes/`, under names of their own.
+"""Import the modules in a folder of a workspace, such as `passes/`, under distinct names.
 
 A module is called `<folder>.<name>`, so its file may have the name of a library. Modules of the
-folder import each other by `from . import common`, or by the plain name `common`, which is the same
-module; but if something of this name is installed, the plain name means that. A library that tries
-to import an optional dependency never gets a module of the workspace in its place.
+folder import each other with `from . import common`, or by the plain name `common`, which gives the
+same module. But if a module of that name is installed, the plain name means the installed one. A
+library that tries to import an optional dependency never gets a workspace module instead.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ from pipeline.program.fresh_imports import FromText
 
 
 class SiblingFinder:
-    """Finds the modules of a folder by their plain names, after everything that is installed, and
-    after the modules of a folder `ahead` of it."""
+    """A finder of a folder's modules by their plain names.
+
+    Installed modules take precedence, and so do the modules of the folder `ahead`.
+    """
 
     def __init__(self, folder: Path, ahead: Path | None = None) -> None:
         self.package = folder.name
@@ -41,7 +43,7 @@ class SiblingFinder:
         path: Sequence[str] | None = None,
         target: ModuleType | None = None,
     ) -> ModuleSpec | None:
-        """Return the spec of the module that a plain name means; None for none of this folder."""
+        """Return the spec of the module that a plain name means, or None for other modules."""
         qualified_name = f"{self.package}.{name}"
         if path is not None:
             return self._find_submodule(name, path)
@@ -61,7 +63,7 @@ class SiblingFinder:
         return ModuleSpec(name, _Alias(qualified_name))
 
     def _find_submodule(self, name: str, path: Sequence[str]) -> ModuleSpec | None:
-        """Return the spec of a module within a package, if the package was found here."""
+        """Return the spec of a module in a package, or None unless this folder has the package."""
         package = name.partition(".")[0]
         qualified_name = f"{self.package}.{name}"
         if not _is_same(package, f"{self.package}.{package}"):
@@ -80,10 +82,11 @@ class SiblingFinder:
 
 
 def _is_tried_by_library(root: str) -> bool:
-    """Return whether code outside of a workspace has the statement `import` for a module, or asks
-    whether the module exists, as for `onnx` where that is optional.
+    """Return whether the current import is a library's attempt to import or find a module.
 
-    Importing a module by a name in data, such as that of a pickled class, isn't such a try.
+    That is, code outside of the workspace has an `import` statement for the module, or asks whether
+    the module exists, as for an optional dependency such as `onnx`. An import by a name in data,
+    such as the module of a pickled class, doesn't count.
     """
     frame = inspect.currentframe()
     asks = False
@@ -104,18 +107,18 @@ def _is_machinery(file: str) -> bool:
     return file.startswith("<frozen importlib") or file in _MACHINERY
 
 
-# Files that pass imports on: of importlib, and of this package those that wrap imports.
+# Files that pass imports on: importlib's, and those of this package that wrap imports.
 _UTIL = ("<frozen importlib.util>", importlib.util.__file__)
 _MACHINERY = {__file__, importlib.__file__, importlib.util.__file__}
 
 
 def pass_on_imports(file: str) -> None:
-    """Look through a file that wraps imports, to the code that imports."""
+    """Treat a file as a wrapper of imports, whose caller is the code that imports."""
     _MACHINERY.add(file)
 
 
 class _Alias(Loader):
-    """Gives a module another name."""
+    """A loader that gives an existing module another name."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -126,7 +129,7 @@ class _Alias(Loader):
         return self._module
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__spec__ = self._spec  # which `import` has replaced
+        module.__spec__ = self._spec  # `import` has replaced it
 
 
 def _is_same(name: str, alias: str) -> bool:
@@ -134,8 +137,10 @@ def _is_same(name: str, alias: str) -> bool:
 
 
 def find_elsewhere(name: str, folders: Collection[str]) -> ModuleSpec | None:
-    """Return the spec of a top-level module outside of these folders: of the standard library, or
-    installed. None if there is no such module."""
+    """Return the spec of a top-level module outside of these folders, or None.
+
+    Such a module is installed or belongs to the standard library.
+    """
     for finder in sys.meta_path:
         if isinstance(finder, SiblingFinder):
             continue
@@ -154,19 +159,21 @@ def _is_inside(spec: ModuleSpec, folders: Collection[str]) -> bool:
 
 
 def _around(folder: Path) -> tuple[str, str]:
-    """Return a folder of modules and the workspace that it is in."""
+    """Return a folder of modules and the workspace that contains it."""
     return str(folder), str(folder.parent)
 
 
 def add_package(folder: Path) -> None:
-    """Let the modules of a folder be imported, as `<folder>.<name>` and by their plain names."""
+    """Make the modules of a folder importable, as `<folder>.<name>` and by their plain names."""
     add_finder(folder)
     load_package(folder)
 
 
 def add_finder(folder: Path, ahead: Path | None = None) -> None:
-    """Let the modules of a folder be found by their plain names, after those of a folder `ahead`
-    of it."""
+    """Make the modules of a folder importable by their plain names.
+
+    Modules of the folder `ahead` take precedence.
+    """
     if not any(_is_finder_of(finder, folder) for finder in sys.meta_path):
         finder: Any = SiblingFinder(folder, ahead)
         sys.meta_path.insert(0, finder)
@@ -192,8 +199,10 @@ def load_package(folder: Path) -> None:
 
 @contextmanager
 def package_of(folder: Path) -> Iterator[None]:
-    """Let the modules of a folder be imported within the context, and unload them afterwards: the
-    process may load another workspace's modules next, or these after an edit."""
+    """Make the modules of a folder importable within the context, and unload them afterwards.
+
+    The process may load another workspace's modules next, or these again after an edit.
+    """
     importlib.invalidate_caches()
     module_before = sys.modules.get(folder.name)
     try:
@@ -202,7 +211,8 @@ def package_of(folder: Path) -> Iterator[None]:
     finally:
         _remove_finder(folder)
         modules = list(sys.modules.items())
-        # All are found before any goes: the path of a namespace package is that of its parent.
+        # Collect all names before removing any: the path of a namespace package is computed from
+        # its parent's.
         names = [name for name, module in modules if is_from(module, folder)]
         for name in names:
             del sys.modules[name]
@@ -217,7 +227,7 @@ def _remove_finder(folder: Path) -> None:
 
 
 def is_from(module: ModuleType, folder: Path) -> bool:
-    """Return whether a module, or a package without a file, is from a folder."""
+    """Return whether a module, or a package without a file, was loaded from a folder."""
     prefix = f"{folder}{os.sep}"
     file = getattr(module, "__file__", None)
     if isinstance(file, str):
@@ -227,7 +237,7 @@ def is_from(module: ModuleType, folder: Path) -> bool:
 
 
 def own_name(package: str, path: Path) -> str:
-    """Return the name of a file as a module of a package, whatever the file is called."""
+    """Return a valid module name in a package for a file of any name."""
     if path.stem == "__init__":
         stem = path.parent.name
     else:
@@ -236,14 +246,14 @@ def own_name(package: str, path: Path) -> str:
 
 
 def load_file(path: Path, name: str, loader: FromText | None = None) -> ModuleType:
-    """Load a file as the module of a name."""
+    """Load a file as the module of this name."""
     spec = spec_from_file_location(
         name,
         path,
         loader=loader or FromText(name, str(path)),
     )
     assert spec is not None and spec.loader is not None
-    # Known before it runs, as by `import`, since it may import a module that imports it.
+    # Registered before it runs, as `import` does, since it may import a module that imports it.
     module = sys.modules[name] = module_from_spec(spec)
     try:
         spec.loader.exec_module(module)

@@ -1,1 +1,1 @@
-"""Describes what every byte of a package is, and what was delegated."""
+"""Describe what every byte of a package is, and which operators were delegated."""

@@ -1,4 +1,4 @@
-"""Tensors without torch: views of bytes, their values in numpy, and the dtypes that are known."""
+"""Represent tensors without torch: views of bytes, their values in numpy, and known dtypes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-# The bytes of an element of each dtype, by torch's names. Elements of those that numpy lacks are
-# moved as integers of the same width, and computed with only where a cast is known.
+# The bytes per element of each dtype, by torch's names. If numpy lacks a dtype, its elements are
+# moved as integers of the same width, and computed with only if a cast is known.
 _WIDTHS = {
     **dict.fromkeys(("bool", "uint8", "int8"), 1),
     **dict.fromkeys(
@@ -30,12 +30,12 @@ NUMPY = frozenset(["bool", "float16", "float32", "float64", *_INTEGERS])
 
 
 class UnknownValueError(ValueError):
-    """A value can't be computed here as torch computes it."""
+    """A value that can't be computed here as torch computes it."""
 
 
 @dataclass(frozen=True)
 class View:
-    """A tensor's place in a storage, which a step makes; strides and offset in elements."""
+    """A tensor's place in the storage that a step makes; strides and offset are in elements."""
 
     step: int
     dtype: str
@@ -64,44 +64,49 @@ class View:
 
     @property
     def nbytes(self) -> int:
-        """The bytes that a tensor's elements take. Raises UnknownValueError."""
+        """The bytes of a tensor's elements. Raises UnknownValueError if the dtype isn't known."""
         return math.prod(self.sizes) * width(self.dtype)
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether a tensor's elements lie in memory in the order of their indices, without gaps."""
+        """Whether a tensor's elements lie in memory in index order, without gaps."""
         dense = 1
         for size, stride in zip(
             reversed(self.sizes), reversed(self.strides), strict=True
         ):
             if size > 1 and stride != dense:
-                # Strides say nothing of a tensor without elements.
+                # Strides are meaningless for a tensor without elements.
                 return not self.nbytes
             dense *= size
         return True
 
 
 def width(dtype: str) -> int:
-    """Return the bytes of an element. Raises UnknownValueError."""
+    """Return the bytes per element of a dtype. Raises UnknownValueError if it isn't known."""
     if dtype not in _WIDTHS:
         raise UnknownValueError(f"numbers of type {dtype}")
     return _WIDTHS[dtype]
 
 
 def is_known(dtype: str) -> bool:
-    """Tell whether the width of a dtype's elements is known."""
+    """Return whether the width of a dtype's elements is known."""
     return dtype in _WIDTHS
 
 
 def look(storage: Array, view: View) -> Array:
-    """Return the elements of a view of bytes, without a copy; those of dtypes that numpy lacks as
-    unsigned integers. Raises UnknownValueError for a view beyond the bytes."""
+    """Return the elements of a view of a storage's bytes, without a copy.
+
+    Elements of dtypes that numpy lacks become unsigned integers, or raw bytes if wider than 8.
+
+    Raises:
+        UnknownValueError: the dtype isn't known, or the view is invalid or exceeds the storage.
+    """
     size = width(view.dtype)
     kind = _numpy_dtype(view.dtype)
     numbers = (*view.sizes, *view.strides, view.offset)
     if min(numbers) < 0 or len(view.sizes) != len(view.strides):
         raise UnknownValueError("a view with numbers below zero")
-    # Without elements, there is no last one to check against the storage.
+    # Without elements, there is no last element to check against the storage.
     if math.prod(view.sizes) == 0:
         return np.empty(view.sizes, kind)
     last = view.offset
@@ -116,7 +121,7 @@ def look(storage: Array, view: View) -> Array:
 
 
 def _numpy_dtype(dtype: str) -> str:
-    """Return numpy's name of a dtype; for one that it lacks, integers or bytes of its width."""
+    """Return numpy's name of a dtype or, if numpy lacks it, of integers or bytes of its width."""
     if dtype in NUMPY:
         return dtype
     size = width(dtype)
@@ -126,12 +131,12 @@ def _numpy_dtype(dtype: str) -> str:
 
 
 def logical_bytes(values: Array) -> memoryview:
-    """Return the bytes of values in the order of their indices."""
+    """Return the bytes of values in index order."""
     return np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
 
 
 def to_float32(values: Array, dtype: str) -> Array:
-    """Return the values of a dtype of floats as float32, as torch's `to` gives them.
+    """Convert values of a floating-point dtype to float32, as torch's `to` does.
 
     Raises UnknownValueError for other dtypes.
     """
@@ -147,8 +152,9 @@ def to_float32(values: Array, dtype: str) -> Array:
         return values.astype("float32", copy=False)
 
 
-# Bits of mantissa and bias of the exponent of floats of eight bits; `fnuz` have no infinity and one
-# NaN in the place of minus zero, and `fn` no infinity (https://arxiv.org/abs/2209.05433).
+# The mantissa bits and exponent bias of each 8-bit float. `fnuz` dtypes have no infinity, and a
+# single NaN in place of minus zero; `fn` dtypes have no infinity
+# (https://arxiv.org/abs/2209.05433).
 _FLOAT8 = {
     "float8_e4m3fn": (3, 7),
     "float8_e5m2": (2, 15),
@@ -160,7 +166,7 @@ _FLOAT8 = {
 
 @cache
 def _float8_values(dtype: str) -> Array:
-    """Return the values of all 256 numbers of a dtype."""
+    """Return the float32 values of all 256 bit patterns of an 8-bit float dtype."""
     bits = np.arange(256)
     if dtype == "float8_e8m0fnu":
         return np.where(bits < 255, np.ldexp(1.0, bits - 127), np.nan).astype("float32")

@@ -1,7 +1,7 @@
-"""Describes the delegation of a lowered method: what its delegates run, and what they leave.
+"""Describe the delegation of a lowered method: the calls that delegates run, and those left.
 
-ExecuTorch's `get_delegation_info` reads the top-level graph only and counts `getitem`, which moves
-no data. Here a node is a call of an operator, in a delegate or out of one.
+ExecuTorch's `get_delegation_info` reads only the top-level graph, and counts `getitem`, which moves
+no data. Here a node is a call of an operator, inside or outside of a delegate.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pipeline.program.operators import NOTES, operator_name
 
 @dataclass(frozen=True)
 class _GraphCall:
-    """A call of a delegate or of an operator, which is then a backend's own kernel or portable."""
+    """A call of a delegate, of a backend's own kernel, or of a portable operator."""
 
     node: Node
     module: str
@@ -49,18 +49,18 @@ def describe_delegation(
     """Describe the delegation of a program in edge dialect that has been lowered.
 
     Args:
-        partitioners: those that the method was lowered with, where they are known. They name the
-            operators that are a backend's own kernels, and say why calls are left.
-        places: of the method's nodes; without it, calls that are left have no place.
+        partitioners: the partitioners that the method was lowered with, if known. They name the
+            operators that are a backend's own kernels, and the reasons why calls are left.
+        places: the places of the method's nodes; without it, calls in `left` have no place.
 
     Returns:
-        A `DELEGATION`, in which each call in `left` has its `place` in the source program
-        (`NodePlaces`; None where lowering or quantizing made it) instead of its line. `getitem` and
-        constants do not count, and what the bodies of control flow call, of which there are
-        `subgraphs`, counts once. `delegated_operators` have no call outside of delegates.
-        `partitions` counts calls of delegates by backend; `kernels`, which is left out where there
-        are none, calls of a backend's own kernels, neither delegated nor left. `estimates` are left
-        out where there are none. Every call is in one of the `segments`, once.
+        A `DELEGATION`, except that each call in `left` has a `place` in the source program instead
+        of a line (see `NodePlaces`; None if lowering or quantizing made the call). `getitem` and
+        constants don't count. `subgraphs` is the number of control-flow bodies; a call in a body
+        counts once. `delegated_operators` counts operators that are never called outside of
+        delegates. `partitions` counts delegate calls per backend. `kernels` counts calls of a
+        backend's own kernels, which are neither delegated nor left. `kernels` and `estimates` are
+        omitted if empty. Every call is in exactly one of the `segments`.
     """
     kernels = {
         s.backend.lowering.kernels: s.backend.backend_id for s in partitioners or ()
@@ -102,7 +102,7 @@ def describe_delegation(
 
 
 def _count_subgraphs(program: ExportedProgram, calls: Iterable[_GraphCall]) -> int:
-    """Count the bodies of control flow, inside delegates and out of them."""
+    """Count the control-flow bodies inside and outside of delegates."""
     modules = [program.graph_module]
     for call in calls:
         if call.delegate:
@@ -124,8 +124,10 @@ def _describe_undelegated(
 
 
 def _format_reason(node: Node) -> str:
-    """Return the reason that a feature noted of one partitioner, or those of several, each with its
-    name."""
+    """Return the noted reasons why partitioners left a node.
+
+    If several partitioners have notes, each reason starts with its partitioner's name.
+    """
     notes = node.meta.get(NOTES, ())
     if len({name for name, _ in notes}) < 2:
         return "; ".join(reason for _, reason in notes if reason)
@@ -133,7 +135,7 @@ def _format_reason(node: Node) -> str:
 
 
 def _iter_estimates(calls: Iterable[_GraphCall]) -> Iterator[dict[str, Any]]:
-    """Yield the estimates of called delegates whose backend's compiler makes one."""
+    """Yield the estimate of each called delegate whose backend's compiler provides one."""
     for call in calls:
         if call.delegate is None:
             continue
@@ -163,7 +165,7 @@ def _by_backend(calls: Iterable[_GraphCall]) -> dict[str | None, list[_GraphCall
 
 
 def _general_reason(partitioners: Sequence[PartitionerSpec] | None) -> str:
-    """Return why calls are left that no partitioner gave a reason for."""
+    """Return the reason for calls that were left without a reason from any partitioner."""
     by_passes = [
         spec.name for spec in partitioners or () if spec.backend.lowering.make_passes
     ]
@@ -176,7 +178,10 @@ def _general_reason(partitioners: Sequence[PartitionerSpec] | None) -> str:
 
 
 def _join_segments(calls: Iterable[_GraphCall]) -> Iterator[dict[str, Any]]:
-    """Yield each delegate, and calls in a row that one backend's, or portable, kernels run."""
+    """Yield a segment for each delegate, and for each run of calls to kernels of the same kind.
+
+    Kernels are of the same kind if they belong to the same backend, or are portable.
+    """
     joined = groupby(
         calls,
         key=lambda call: (call.backend, call.delegate and call.node),
@@ -193,11 +198,11 @@ def _join_segments(calls: Iterable[_GraphCall]) -> Iterator[dict[str, Any]]:
 def _iter_calls(
     module: GraphModule, kernels: Mapping[str, str], around: str = ""
 ) -> Iterator[_GraphCall]:
-    """Yield the calls of a graph in its order; bodies of control flow stand where it is called.
+    """Yield the calls of a graph in order, with those of control-flow bodies after their caller.
 
     Args:
-        kernels: namespaces of operators that are a backend's own kernels, with the backend's id.
-        around: the module around the graph; torch.export gives none to nodes of a branch.
+        kernels: the backend id of each operator namespace that holds a backend's own kernels.
+        around: the module around the graph, since torch.export records none for nodes of a branch.
     """
     bodies = control_flow_bodies(module)
     for node in module.graph.nodes:
@@ -216,7 +221,7 @@ def _iter_calls(
 def find_debug_handles(
     lowered: ExportedProgram, places: NodePlaces, backends: Collection[str]
 ) -> list[tuple[int, int]]:
-    """Return debug handles of what these backends run of the source, sorted, with places."""
+    """Return the debug handle and source place of each node that these backends run, sorted."""
     places_by_handle: dict[int, int] = {}
     for call in _iter_calls(lowered.graph_module, {}):
         if call.delegate is None or call.backend not in backends:

@@ -1,4 +1,4 @@
-"""A file of a package, mapped into memory, with the names of its parts."""
+"""Map a file of a package into memory, and name its parts."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from pipeline.store.errors import PipelineError
 
 
 class PackageFile:
-    """A file of a package; digests of its parts, by offset and size, are computed when they are
-    first asked for."""
+    """A file of a package. Digests of its parts, keyed by offset and size, are computed lazily."""
 
     def __init__(
         self,
@@ -38,7 +37,7 @@ class PackageFile:
 
     @cached_property
     def named(self) -> dict[int, list[str]]:
-        """The keys of each segment of named data, sorted."""
+        """The sorted keys of each segment of named data, by segment."""
         named_pieces: dict[int, list[str]] = defaultdict(list)
         for key, segment in sorted((entry[0], entry[1]) for entry in self.layout.named):
             named_pieces[segment].append(key)
@@ -50,7 +49,8 @@ def open_file(
     path: Path,
     digests: Mapping[tuple[int, int], Digest] = MappingProxyType({}),
 ) -> PackageFile:
-    """Map a file into memory. Raises PipelineError if it is not what its name says."""
+    """Map a file into memory. Raises PipelineError if it can't be read or isn't a valid package
+    file."""
     try:
         with open(path, "rb") as file:
             # An empty file can't be mapped.

@@ -1,4 +1,4 @@
-"""Storages of tensors as numpy arrays, and who is told of the tensors that are described."""
+"""Read storages of tensors as numpy arrays, and report described tensors to a listener."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from pipeline.compile.inspect.arrays import Array, View
 from pipeline.store.digest import Digest
 
-# Takes a tensor that is described, and the digest of its logical bytes.
+# Called with a described tensor and the digest of its logical bytes.
 Listener = Callable[[torch.Tensor, Digest], None]
 _listener: ContextVar[Listener | None] = ContextVar(
     "listener to descriptions", default=None
@@ -20,8 +20,8 @@ _listener: ContextVar[Listener | None] = ContextVar(
 
 
 def storage_bytes(tensor: torch.Tensor) -> Array:
-    """Return all of a tensor's storage, without a copy."""
-    # The bytes of all of it: `Tensor.numpy` refuses views and dtypes that numpy lacks.
+    """Return the bytes of a tensor's whole storage, without a copy."""
+    # Read as uint8, since `Tensor.numpy` refuses some views, and dtypes that numpy lacks.
     flat: Array = (
         torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage()).numpy()
     )
@@ -29,7 +29,7 @@ def storage_bytes(tensor: torch.Tensor) -> Array:
 
 
 def view_of(tensor: torch.Tensor, step: int = 0) -> View:
-    """Return the place of a tensor in its storage."""
+    """Return a tensor's place in its storage."""
     dtype = str(tensor.dtype).removeprefix("torch.")
     return View(
         step,
@@ -41,7 +41,7 @@ def view_of(tensor: torch.Tensor, step: int = 0) -> View:
 
 
 def note_described(tensor: torch.Tensor, base: Digest) -> None:
-    """Tell the listener, if there is one, of a tensor that is described."""
+    """Report a described tensor to the listener, if there is one."""
     listener = _listener.get()
     if listener is not None:
         listener(tensor, base)
@@ -49,7 +49,7 @@ def note_described(tensor: torch.Tensor, base: Digest) -> None:
 
 @contextmanager
 def described_to(listener: Listener) -> Iterator[None]:
-    """Tell a listener of the tensors that are described within the context."""
+    """Report the tensors that are described within the context to a listener."""
     token: Any = _listener.set(listener)
     try:
         yield

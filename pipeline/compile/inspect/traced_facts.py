@@ -1,5 +1,7 @@
-"""Facts of a manifest as reports have them: with operators and lines of the model's source in the
-place of numbers of nodes. Compiling needs none of it."""
+"""Prepare a manifest's facts for reports: replace node places by operators and lines of the source.
+
+Compiling needs none of this.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,10 @@ from pipeline.program.source_lines import source_line
 
 
 class SourceNodes:
-    """The nodes of a method as its source gives it, not quantized, by place.
+    """The nodes of a method's source program, before quantization, by place.
 
     Args:
-        root: the workspace, in whose files lines are looked for.
+        root: the workspace whose files are searched for source lines.
     """
 
     def __init__(self, program: ExportedProgram, root: Path) -> None:
@@ -26,8 +28,10 @@ class SourceNodes:
         self._root = root
 
     def trace(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a record with the line of the source, such as `x + y  # models/small.py:12, in
-        Small.forward`, in the place of the number of its node."""
+        """Return a record with its node's `place` replaced by the `line` of the source.
+
+        Such a line is `x + y  # models/small.py:12, in Small.forward`.
+        """
         place = record.get("place")
         fields = {name: value for name, value in record.items() if name != "place"}
         if place is None:
@@ -38,8 +42,10 @@ class SourceNodes:
         }
 
     def trace_operator(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the same with the operator of the source; a record without a place keeps what
-        lowering made of it."""
+        """Return a record with the line and the `operator` of the source.
+
+        A record without a place keeps its operator from the lowered program.
+        """
         traced = self.trace(record)
         if record.get("place") is not None:
             traced["operator"] = node_label(self._nodes[record["place"]])
@@ -49,10 +55,10 @@ class SourceNodes:
 def add_source_lines(
     delegation: Mapping[str, Any], program: ExportedProgram, root: Path
 ) -> dict[str, Any]:
-    """Return a manifest's record of a delegation with a `line` in the place of each `place`.
+    """Return a manifest's delegation record with each `place` replaced by a `line`.
 
     Args:
-        program: the method as its source gives it, not quantized.
+        program: the method's source program, before quantization.
         root: the workspace.
     """
     nodes = SourceNodes(program, root)
@@ -65,7 +71,7 @@ def trace_operators(
     """Return a manifest's warnings or narrowed sizes with operators and lines of the source.
 
     Args:
-        program: the method as its source gives it, not quantized.
+        program: the method's source program, before quantization.
         root: the workspace.
     """
     return [*map(SourceNodes(program, root).trace_operator, records)]

@@ -1,7 +1,7 @@
-"""Counts, per partitioner of a method, the operators that it was offered and those that it took.
+"""Count, per partitioner of a method, the operators that it was offered and those that it took.
 
-A record of counts and reasons; whether a partitioner that took nothing is a mistake is for linking
-to say, which knows what the config allows.
+This only records counts and reasons. Linking, which knows what the config allows, decides whether a
+partitioner that took nothing is a mistake.
 """
 
 from __future__ import annotations
@@ -19,19 +19,22 @@ from pipeline.program.operators import NOTES, TAG, node_label, only_moves, opera
 from pipeline.store.compiled import NOT_QUANTIZED
 
 MOST_REFUSALS = 3
-OUTSIDE = "outside of `modules"  # how the reason begins of what the config keeps from a partitioner
+OUTSIDE = "outside of `modules"  # starts the reason for calls that the config excludes
 
 
 def measure_uptake(spec: PartitionerSpec, program: ExportedProgram) -> dict[str, Any]:
-    """Measure what a partitioner took of a program, which has its tags and its reasons."""
+    """Count the calls that a partitioner was offered and took, in the program that it tagged.
+
+    The nodes of the program also hold the partitioner's reasons for calls that it left.
+    """
     calls = []
     for node in iter_nodes(program):
         if operator_name(node) and called_delegate(node) is None:
             calls.append(node)
-    # A method may do nothing but move values.
+    # If a method only moves values, count these calls.
     calls = [node for node in calls if not only_moves(node)] or calls
     taken_calls = sum(TAG in node.meta for node in calls)
-    # Why some calls were left matters to nobody as long as others were taken.
+    # The reasons matter only if no call was taken.
     if taken_calls:
         refusals = []
     else:
@@ -47,7 +50,7 @@ def measure_uptake(spec: PartitionerSpec, program: ExportedProgram) -> dict[str,
 def measure_kernels(
     spec: PartitionerSpec, delegation: dict[str, Any]
 ) -> dict[str, Any]:
-    """Measure what a backend that lowers by passes took: the calls of its own kernels."""
+    """Count the calls that a backend took by lowering with passes: those of its own kernels."""
     kernels = delegation.get("kernels", {}).get(spec.backend.backend_id, {})
     kernel_calls = sum(kernels.values())
     undelegated = Counter({} if kernel_calls else delegation["undelegated"])
@@ -69,7 +72,7 @@ def measure_kernels(
 
 
 def _find_refusals(backend: str, calls: Sequence[Node]) -> list[dict[str, Any]]:
-    """Return the most frequent reasons, those of the partitioner before those of the config."""
+    """Return the most frequent reasons, with the partitioner's before the config's."""
     counted = Counter((node_label(node), _find_reason(backend, node)) for node in calls)
 
     def rank(refusal: dict[str, Any]) -> tuple[bool, int, str, str]:

@@ -1,1 +1,1 @@
-"""The registry of preprocess functions and their cache."""
+"""The registry of preprocess functions, and the cache of their results."""

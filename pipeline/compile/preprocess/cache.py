@@ -1,7 +1,7 @@
-"""The preprocess cache: around every backend's preprocess function, while a lowering lasts.
+"""The preprocess cache: it wraps every backend's preprocess function during a lowering.
 
-What it does for one backend is in `cached_backend.py`; here ExecuTorch's lowering is made to find
-backends behind it.
+`cached_backend.py` wraps a single backend; this module makes ExecuTorch's lowering find the wrapped
+backends.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from pipeline.compile.preprocess.registry import (
 from pipeline.program.patching import replaced
 from pipeline.store.store import Store
 
-_NOT_FOUND = re.compile(r"Backend (.+) was not found\.")  # as ExecuTorch says it
+_NOT_FOUND = re.compile(r"Backend (.+) was not found\.")  # ExecuTorch's message
 
 _counts: ContextVar[PreprocessCounts | None] = ContextVar(
     "preprocess counts", default=None
@@ -44,7 +44,7 @@ _counts: ContextVar[PreprocessCounts | None] = ContextVar(
 
 @contextmanager
 def counted_preprocess() -> Iterator[PreprocessCounts]:
-    """Count over every `cached_preprocess` within it, in this process."""
+    """Count the partitions of every `cached_preprocess` within the context, in this process."""
     counts = PreprocessCounts()
     token = _counts.set(counts)
     try:
@@ -55,8 +55,12 @@ def counted_preprocess() -> Iterator[PreprocessCounts]:
 
 @contextmanager
 def keyed_preprocess(more: Mapping[str, Any]) -> Iterator[None]:
-    """Add to the keys of results within it: what else of this process can change what backends
-    make, such as the code of others that it has loaded."""
+    """Add to the keys of results within the context.
+
+    Args:
+        more: anything else in this process that can change the results of backends, such as loaded
+            third-party code.
+    """
     token = more_key.set(more)
     try:
         yield
@@ -66,11 +70,11 @@ def keyed_preprocess(more: Mapping[str, Any]) -> Iterator[None]:
 
 @contextmanager
 def cached_preprocess(store: Store | None) -> Iterator[None]:
-    """Let ExecuTorch's lowering find known results in the store instead of making them.
+    """Make ExecuTorch's lowering find known results in the store instead of computing them.
 
-    `backend_api` finds backends through `BackendDetails.__subclasses__()` and takes no others, so a
-    stand-in gives it each backend of the registry behind its cache. This can go when it has a
-    registry.
+    `backend_api` only accepts backends from `BackendDetails.__subclasses__()`, so a stand-in
+    provides each backend of the registry, wrapped in the cache. This can be removed once
+    `backend_api` has a registry.
     """
     stand_in = SimpleNamespace(
         __subclasses__=partial(_list_backends, _make_context(store))
@@ -88,9 +92,9 @@ def cached_preprocess(store: Store | None) -> Iterator[None]:
 def preprocess_programs(
     backend_id: str, programs: Programs, specs: Specs, store: Store | None
 ) -> Results:
-    """Preprocess the partitions of each method, or find them in the store.
+    """Return the results of preprocessing each method's partitions, from the store if possible.
 
-    The backend may change the programs. Raises UnknownBackendError.
+    The backend may change the programs. Raises UnknownBackendError if there is no such backend.
     """
     for backend in _list_backends(_make_context(store)):
         if backend.__name__ == backend_id:
@@ -99,7 +103,7 @@ def preprocess_programs(
 
 
 def sees_all_methods(backend_id: str) -> bool:
-    """Tell whether a backend has no function, and a class that is given all methods at once."""
+    """Return whether a backend has no function, and its class receives all methods at once."""
     details = loaded_details().get(backend_id)
     return backend_id not in functions() and details is not None and is_joint(details)
 
@@ -109,7 +113,7 @@ def _make_context(store: Store | None) -> CacheContext:
 
 
 def _list_backends(context: CacheContext) -> list[CachedBackend]:
-    """Return all that can be lowered to; a function goes before a class of the same name."""
+    """Return all backends, wrapped; a function takes precedence over a class of the same name."""
     classes = loaded_details()
     references = functions()
     for name in sorted(references.keys() & classes.keys()):

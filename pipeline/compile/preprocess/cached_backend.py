@@ -1,7 +1,7 @@
-"""One backend behind the preprocess cache: results by partition, found in the store or made.
+"""Wrap a backend in the preprocess cache: results are found in the store or computed.
 
-A feature finds and keeps results (`moments.Feature.find_preprocessed`). A joint backend's are kept
-by all partitions of all methods.
+A feature finds and stores results (`moments.Feature.find_preprocessed`). Results are keyed by
+partition; those of a joint backend are keyed by all partitions of all methods together.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _MakeKey: TypeAlias = Callable[[Sequence[Any]], Mapping[str, Any]]
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _log = logging.getLogger(__name__)
 
-# What else of this process can change results, as `keyed_preprocess` sets it.
+# What `keyed_preprocess` adds to the keys: anything else in this process that can change results.
 more_key: ContextVar[Mapping[str, Any]] = ContextVar(
     "more of the keys", default=_NOTHING
 )
@@ -51,10 +51,10 @@ more_key: ContextVar[Mapping[str, Any]] = ContextVar(
 
 @dataclass
 class PreprocessCounts:
-    """Counts of partitions that were found in the store, preprocessed and kept, or never cached.
+    """Counts of partitions that were found in the store, preprocessed and stored, or never cached.
 
-    `spent` are the seconds of wall time that backends took, `saved` what they once took for the
-    hits.
+    `spent` is the wall time that backends took, `saved` the wall time that they once took for the
+    hits, both in seconds.
     """
 
     hits: int = 0
@@ -65,10 +65,10 @@ class PreprocessCounts:
 
 
 class ResultsPlace(Protocol):
-    """The place of the results of some partitions in the store.
+    """The location in the store of the results of some partitions.
 
-    `find` returns them and counts them, or returns None where one is missing; `keep` tells whether
-    it could keep them, with the seconds that making them took.
+    `find` returns and counts the results, or returns None if one is missing. `keep` stores results
+    with the seconds that they took to compute, and returns whether it could.
     """
 
     store: Store
@@ -80,7 +80,7 @@ class ResultsPlace(Protocol):
 
 
 class CacheContext:
-    """The store of one lowering, or none, and what is counted and logged meanwhile."""
+    """The store of one lowering, if any, with its counts and the warnings already logged."""
 
     def __init__(self, store: Store | None, counts: PreprocessCounts) -> None:
         self.store = store
@@ -88,24 +88,24 @@ class CacheContext:
         self._warned: set[str] = set()
 
     def warn(self, sentence: str) -> None:
-        """Log a warning, once."""
+        """Log a warning, but only once per lowering."""
         if sentence not in self._warned:
             self._warned.add(sentence)
             _log.warning("%s", sentence)
 
 
 def is_joint(details: type[BackendDetails]) -> bool:
-    """Tell whether a class sees all methods at once instead of partition by partition."""
-    # Without `BackendDetails` itself, whose own method calls `preprocess` one by one.
+    """Return whether a class receives all methods at once instead of one partition at a time."""
+    # Without `BackendDetails` itself, whose method only calls `preprocess` for each partition.
     parents = details.__mro__[: details.__mro__.index(BackendDetails)]
     return any("preprocess_multimethod" in vars(parent) for parent in parents)
 
 
 class CachedBackend:
-    """A backend behind the store, as ExecuTorch's lowering takes its class.
+    """A backend behind the store, which ExecuTorch's lowering uses in place of the backend's class.
 
-    `details` is that class, None for a backend that is only a function. Without a store, each
-    partition is preprocessed in the context that the backend's entry wants.
+    `details` is that class, or None if the backend is only a function. Without a store, each
+    partition is preprocessed, in the context that the backend's catalogue entry requires.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class CachedBackend:
     def copy_exported_program_for_preprocess(
         self, program: ExportedProgram, specs: list[CompileSpec]
     ) -> ExportedProgram:
-        """Copy a partition as its backend does; ExecuTorch 1.4 copies without asking."""
+        """Copy a partition as its backend does; ExecuTorch 1.4 doesn't call this."""
         copy_program = getattr(
             self._details or BackendDetails,
             "copy_exported_program_for_preprocess",
@@ -134,7 +134,7 @@ class CachedBackend:
     def preprocess(
         self, program: ExportedProgram, specs: list[CompileSpec]
     ) -> PreprocessResult:
-        """Preprocess one partition: all that `to_backend` with a backend's name calls."""
+        """Preprocess one partition; `to_backend` with a backend's name calls only this method."""
         (result,) = self.find_or_make(
             [(program, specs)],
             lambda: [self._call(program, specs)],
@@ -143,7 +143,10 @@ class CachedBackend:
         return result
 
     def preprocess_multimethod(self, programs: Programs, specs: Specs) -> Results:
-        """Preprocess partitions by method; a result of a joint backend may depend on all others."""
+        """Preprocess the partitions of each method.
+
+        A joint backend's result for a partition may depend on all other partitions.
+        """
         partitions: dict[str, list[_Given]] = {}
         for name, method_programs in programs.items():
             partitions[name] = list(zip(method_programs, specs[name], strict=True))
@@ -177,7 +180,7 @@ class CachedBackend:
         return by_method(self.find_or_make(all_partitions, make, make_key))
 
     def _are_apart(self, specs: Specs) -> bool:
-        """Tell whether a joint backend would preprocess each of these partitions by itself."""
+        """Return whether a joint backend would preprocess each of these partitions separately."""
         if self.entry is None:
             return False
         is_apart = self.entry.preprocessing.specs_apart
@@ -205,16 +208,21 @@ class CachedBackend:
     def find_or_make(
         self, inputs: Sequence[_Given], make: _Make, make_key: _MakeKey
     ) -> list[PreprocessResult]:
-        """Return results of partitions in one call; `make_key` makes their part of its key."""
+        """Return the results of partitions that are preprocessed in one call.
+
+        Args:
+            make: computes the results.
+            make_key: returns the partitions' part of the key.
+        """
         place = self._locate(inputs, make_key)
         if place is None:
             return self._make(inputs, make)
         results = place.find(self.context.counts)
         if results is None:
-            # Two workers that lower the same partition at once would both take the time.
+            # Without the lock, two workers lowering the same partition would both spend the time.
             with place.store.lock(
                 digest.hash_json(place.key)
-            ):  # others may be making it
+            ):  # another worker may be computing it
                 results = place.find(self.context.counts) or self._make(
                     inputs, make, place
                 )
@@ -223,7 +231,7 @@ class CachedBackend:
     def _make(
         self, inputs: Sequence[_Given], make: _Make, place: ResultsPlace | None = None
     ) -> list[PreprocessResult]:
-        """Make results, and keep them where they have a place, and are all that came of it."""
+        """Compute results, and store them if they have a place and no size range was narrowed."""
         counts = self.context.counts
         started = time.perf_counter()
         before = copy_ranges(program for program, _ in inputs)
@@ -231,7 +239,7 @@ class CachedBackend:
             results = make()
         seconds = time.perf_counter() - started
         counts.spent += seconds
-        # A result that is found would not narrow the method's sizes as making it does.
+        # A cached result wouldn't narrow the method's sizes as computing it does.
         narrows = copy_ranges(program for program, _ in inputs) != before
         if place is None or narrows:
             counts.uncached += len(results)
@@ -245,7 +253,7 @@ class CachedBackend:
 
     @contextmanager
     def _surroundings(self) -> Iterator[None]:
-        """Surround a call of the backend with what its entry in the catalogue asks for."""
+        """Enter the contexts that the backend's catalogue entry requires around a call."""
         entry = self.entry
         if entry is None:
             with spilled_data("", self.context.store):
@@ -262,7 +270,7 @@ class CachedBackend:
     def _locate(
         self, inputs: Sequence[_Given], make_key: _MakeKey
     ) -> ResultsPlace | None:
-        """Return the place of results in the store; None where they can't be cached."""
+        """Return the results' place in the store, or None if they can't be cached."""
         if self.context.store is not None:
             for place in call_all("find_preprocessed", self, inputs, make_key):
                 if place is not None:

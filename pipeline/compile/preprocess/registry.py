@@ -1,11 +1,12 @@
-"""The registry of preprocess functions, by the id of their backend.
+"""The registry of preprocess functions, keyed by backend id.
 
-A function takes a partition, a program in edge dialect, and its compile specs, and returns what the
-backend's runtime is to be given. It is all that a build machine needs of a backend. A backend has
-it from the first of `register_preprocess`, in this process; its entry in the catalogue, which names
-one (`Preprocessing.function`); and a `BackendDetails` class, as ExecuTorch's backends ship.
+A function takes a partition (a program in edge dialect) and its compile specs, and returns the
+payload for the backend's runtime. It is all that a build machine needs from a backend. A backend's
+function comes from the first of these sources that has one: `register_preprocess`, in this process;
+its catalogue entry (`Preprocessing.function`); a `BackendDetails` class, which ExecuTorch's
+backends ship.
 
-Only `find_function` imports torch, with what it gives.
+Only `find_function` imports torch, along with the function's module.
 """
 
 from __future__ import annotations
@@ -29,18 +30,21 @@ if TYPE_CHECKING:
 
 _DETAILS = "executorch.exir.backend.backend_details"
 
-# What this process registered (`features/to_backend/registration.py`).
+# The functions that this process registered (`features/to_backend/registration.py`).
 REGISTERED: dict[str, Preprocess] = {}
 
 
 class UnknownBackendError(PipelineError, NotImplementedError):
-    """A backend has no preprocess function and no class; ExecuTorch raises the latter error."""
+    """An unknown backend: it has no preprocess function and no class.
+
+    It is a NotImplementedError because ExecuTorch raises that error in this case.
+    """
 
 
 def registered() -> Mapping[str, str]:
-    """Return `module:name` of what preprocesses for each backend, sorted by the backend.
+    """Return `module:name` of the function or class that preprocesses for each backend.
 
-    It is a function or a class that the catalogue names, or that this process knows.
+    The catalogue names it, or this process knows it. The mapping is sorted by backend id.
     """
     references = {}
     for entry in BACKENDS.values():
@@ -48,22 +52,22 @@ def registered() -> Mapping[str, str]:
             references[entry.backend_id] = entry.preprocessing.details
     for name, details in loaded_details().items():
         references[name] = reference(details)
-    # Last, since a function goes before a class of the same name.
+    # Last, since a function takes precedence over a class of the same name.
     references |= functions()
     return dict(sorted(references.items()))
 
 
 def make_unknown_backend_error(backend_id: str) -> UnknownBackendError:
-    """Make the error for a backend that nothing preprocesses for."""
+    """Return the error for a backend without a preprocess function or class."""
     return UnknownBackendError(
         f"Backend {backend_id} was not found; {did_you_mean(backend_id, registered())}"
     )
 
 
 def find_function(backend_id: str) -> Preprocess | None:
-    """Return the function that a backend has apart from any class; None where it has none.
+    """Return a backend's preprocess function, or None if it has at most a class.
 
-    Raises PipelineError for one that can't be imported.
+    Raises PipelineError if the function can't be imported.
     """
     if backend_id in REGISTERED:
         return REGISTERED[backend_id]
@@ -76,15 +80,15 @@ def find_function(backend_id: str) -> Preprocess | None:
 
 
 def is_registered_here(backend_id: str) -> bool:
-    """Tell whether its function comes from `register_preprocess` and not from the catalogue."""
+    """Return whether a backend's function comes from `register_preprocess`, not the catalogue."""
     return backend_id in REGISTERED
 
 
 def find_entry(backend_id: str) -> Backend | None:
-    """Return the entry of the catalogue that says what a backend's results depend on.
+    """Return the catalogue entry that says what a backend's results depend on, or None.
 
-    An entry with a function goes first. A row of a vendor's backend, to which nothing lowers, does
-    not say it, and nothing does of a function that this process registered.
+    An entry with a function takes precedence. Entries of vendors' backends to which nothing lowers
+    don't count, and a function that this process registered has no entry.
     """
     if backend_id in REGISTERED:
         return None
@@ -92,7 +96,7 @@ def find_entry(backend_id: str) -> Backend | None:
     for entry in BACKENDS.values():
         if entry.backend_id != backend_id:
             continue
-        # Several rows may have one id, of which one says how to preprocess.
+        # Several entries may have the same id, but only one of them says how to preprocess.
         if entry.preprocessing.function:
             return entry
         if entry.lowers and lowering is None:
@@ -108,7 +112,7 @@ def reference(function: Any) -> str:
 
 
 def functions() -> dict[str, str]:
-    """Return references to the functions that backends have apart from any class, sorted."""
+    """Return references to the preprocess functions of backends (not classes), sorted by id."""
     references = {}
     for entry in BACKENDS.values():
         if entry.preprocessing.function:
@@ -119,8 +123,8 @@ def functions() -> dict[str, str]:
 
 
 def loaded_details() -> dict[str, type[BackendDetails]]:
-    """Return the classes that are imported; ExecuTorch's are direct subclasses."""
-    # Not imported for this: until something else does, no backend class exists.
+    """Return the imported backend classes by name: the direct subclasses of `BackendDetails`."""
+    # Don't import the module here: until something else does, no backend class exists.
     module = sys.modules.get(_DETAILS)
     classes: Sequence[Any] = (
         module.BackendDetails.__subclasses__() if module is not None else ()
@@ -129,7 +133,7 @@ def loaded_details() -> dict[str, type[BackendDetails]]:
 
 
 def import_named(target: str, description: str) -> Any:
-    """Import a function or class by its reference. Raises PipelineError."""
+    """Import a function or class by its reference. Raises PipelineError if that fails."""
     try:
         imported = resolve_name(target)
     except (ImportError, AttributeError) as error:

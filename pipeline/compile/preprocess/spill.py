@@ -1,7 +1,7 @@
-"""Weights leave memory for the store as a backend names them, or as they are emitted.
+"""Move weights from memory into the store as a backend names them, or as they are emitted.
 
-ExecuTorch keeps them as bytes until the program is written. Here a blob stands in for each large
-one, as it does when objects are linked, so lowering needs no second copy of the weights.
+ExecuTorch keeps weights as bytes until the program is written. Here each large weight is replaced
+by a stand-in for its blob, as in linking, so lowering needs no second copy of the weights.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ _spills: ContextVar[bool] = ContextVar("spills", default=False)
 
 @contextmanager
 def spilling() -> Iterator[None]:
-    """Let stand-ins take the place of large named data in what is lowered within the context, whose
-    program nobody but `make_object` writes."""
+    """Allow stand-ins for large data in programs that are lowered within the context.
+
+    Nothing but `make_object` may write such programs.
+    """
     token = _spills.set(True)
     try:
         yield
@@ -37,7 +39,7 @@ def spilling() -> Iterator[None]:
 
 @contextmanager
 def spilled_data(module: str, store: Store | None) -> Iterator[None]:
-    """Let the `NamedDataStore` of a module put large data into a store, within `spilling`."""
+    """Within `spilling`, make the `NamedDataStore` of a module put large data into a store."""
     if store is None or not module or not _spills.get():
         yield
         return
@@ -64,7 +66,7 @@ def _spill_to(store: Store) -> type[NamedDataStore]:
 
 @contextmanager
 def spilled_constants(store: Store | None) -> Iterator[None]:
-    """Let large constants that are emitted go to a store, within `spilling`."""
+    """Within `spilling`, put large constants into a store as they are emitted."""
     if store is None or not _spills.get():
         yield
         return
@@ -77,7 +79,7 @@ def spilled_constants(store: Store | None) -> Iterator[None]:
 
 
 def _spill(data: Any, store: Store) -> Any:
-    # Not `isinstance`: what stands in for a blob already is a subclass.
+    # Not `isinstance`: a stand-in for a blob is an instance of a subclass.
     large = type(data) is bytes and len(data) >= _SPILLED_FROM
     if large:
         return BlobBytes(put_blob(store, data))
@@ -85,9 +87,9 @@ def _spill(data: Any, store: Store) -> Any:
 
 
 def stand_in(blob: Blob, module: str, store: Store) -> BlobBytes | None:
-    """Return what `spilled_data` has in place of a blob of a module's, None for its bytes."""
+    """Return the stand-in that `spilled_data` uses for a module's blob, or None to use bytes."""
     stands_in = module and _spills.get() and blob.size >= _SPILLED_FROM
-    # A blob may have been evicted, and then its bytes are needed.
+    # If the blob has been evicted, its bytes are needed.
     if stands_in and store.intact([blob.digest]):
         return BlobBytes(blob)
     return None
