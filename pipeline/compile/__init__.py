@@ -1,1 +1,1 @@
-"""Compile programs to objects, and link objects to packages. Knows no plan and no workspace."""
+"""Compiles programs into objects and links them into packages. Knows no plan and no workspace."""

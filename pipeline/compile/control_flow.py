@@ -1,4 +1,4 @@
-"""Count the operators that quantizing leaves in control flow, which quantizers don't look into."""
+"""Counts the float operators that quantization leaves in control flow."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pipeline.program.operators import operator_name
 
 
 def count_float_operators(program: ExportedProgram) -> int:
-    """Count the operators in control-flow bodies that return floats."""
+    """Count the float operators in control flow, which no quantizer looks into."""
     count = 0
-    # The first graph is the method's outermost one.
+    # The first graph is the method's own, outside of control flow.
     for body in list(graph_modules(program.graph_module))[1:]:
         for node in body.graph.nodes:
             if operator_name(node) and _gives_floats(node):

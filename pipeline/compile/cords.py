@@ -1,4 +1,4 @@
-"""Split files that ExecuTorch's serializers laid out into blobs of the store and other bytes."""
+"""Splits files laid out by ExecuTorch's serializers into blobs and the bytes between them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pipeline.store.store import Store
 
 
 def find_pieces(cord: Cord, store: Store) -> list[Piece]:
-    """Return the pieces of a laid-out file: blobs, and the bytes that the serializer itself wrote.
+    """Return the pieces of a laid-out file: its blobs, and the bytes that the serializer wrote.
 
-    If such bytes are long, they become a blob too.
+    Long runs of such bytes become blobs too.
     """
     all_pieces: list[Piece] = []
     for is_blob, pieces in groupby(

@@ -1,4 +1,4 @@
-"""Lower methods to the delegates that their partitioners choose, unit by unit."""
+"""Delegates the partitions that partitioners choose, unit by unit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pipeline.compile.preprocess.cache import cached_preprocess, sees_all_method
 from pipeline.config.units import merge_groups
 from pipeline.store.store import Store
 
-_ANY = ""  # in place of the backend's id, if it isn't known
+_ANY = ""  # in place of an unknown backend id
 _ByMethod: TypeAlias = Mapping[str, Sequence[Partitioner]]
 
 
@@ -23,17 +23,14 @@ def delegate_methods(
     partitioners: _ByMethod,
     store: Store | None = None,
 ) -> dict[str, ExportedProgram]:
-    """Return programs in edge dialect after delegating the nodes that their partitioners choose.
-
-    The programs keep their order.
+    """Return the edge programs after delegating the partitions that their partitioners choose.
 
     Args:
-        partitioners: the partitioners of each method, at least one; methods without an entry stay
-            as they are.
-        store: provides cached results of preprocessing, and receives new ones.
+        partitioners: for each method, one or more partitioners, applied in order; programs of
+            methods without any stay as they are.
+        store: holds preprocessing results and receives new ones.
 
-    Raises:
-        AssertionError: a partitioner changed the graph.
+    Raises AssertionError if a partitioner changes the graph.
     """
     delegated: dict[str, ExportedProgram] = {}
     for unit in make_units(partitioners):
@@ -42,11 +39,10 @@ def delegate_methods(
 
 
 def make_units(partitioners: _ByMethod) -> list[tuple[str, ...]]:
-    """Return the groups of methods that must be lowered in one call.
+    """Return methods by unit: those that a backend sees together, then each other method alone.
 
-    If a backend sees all its methods at once, they form a group; other methods stay single. A
-    partitioner that doesn't say which backend it lowers to may lower to any of these backends, so
-    its method joins all groups of its round.
+    Each unit is lowered in one call. A partitioner without a `delegation_spec` may use any backend,
+    so its method joins all methods that a backend sees together in the same round.
     """
     calls: dict[tuple[int, str], list[str]] = {}
     for name, method_partitioners in partitioners.items():
@@ -78,9 +74,9 @@ def delegate_unit(
     unit: tuple[str, ...],
     store: Store | None,
 ) -> dict[str, ExportedProgram]:
-    """Return the methods of a unit after delegation.
+    """Return the methods of a unit after delegation in rounds, as in `to_edge_transform_and_lower`.
 
-    As in `to_edge_transform_and_lower`, each round applies the next partitioner of every method.
+    Round n applies the partitioner at index n of each method.
     """
     lowered = {name: programs[name] for name in unit}
     with cached_preprocess(store):

@@ -1,4 +1,4 @@
-"""Make ExecuTorch's edge config from a package config's `edge` and the backends' requirements."""
+"""Makes ExecuTorch's config for edge programs from `edge` in a package config and its backends."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pipeline.store.errors import PipelineError
 
 
 def adapt_edge_config(settings: EdgeConfig, backends: Iterable[Backend]) -> EdgeConfig:
-    """Return `settings` adapted to backends that lower by passes.
+    """Return `settings` adapted to the backends that lower by passes.
 
-    The operators that these backends need whole are preserved. The validity check is off, since it
-    doesn't know the operators that passes create.
+    The operators that those passes need are preserved, and the validity check is off, since it
+    knows none of the operators that the passes make.
     """
-    # Nothing upstream checks the operators that passes create.
+    # Upstream has no check for the operators that passes make.
     lowerings = []
     for backend in backends:
         if backend.lowering.make_passes is not None:
@@ -40,13 +40,12 @@ def adapt_edge_config(settings: EdgeConfig, backends: Iterable[Backend]) -> Edge
 def make_edge_config(
     settings: EdgeConfig, operators: Sequence[str] = ()
 ) -> EdgeCompileConfig:
-    """Return ExecuTorch's config for `settings`.
+    """Make ExecuTorch's config from `settings`.
 
     Args:
-        operators: operators beyond Core ATen that the backends accept.
+        operators: operators beyond Core ATen that backends take.
 
-    Raises:
-        PipelineError: this torch doesn't know an operator.
+    Raises PipelineError for an unknown operator.
     """
     return EdgeCompileConfig(
         _check_ir_validity=settings.check_ir_validity,

@@ -1,6 +1,6 @@
-"""Emit lowered programs with ExecuTorch's `to_executorch` and ExecuTorch's config.
+"""Emits lowered programs with `to_executorch`, given ExecuTorch's config.
 
-This module doesn't know package configs: `emit.py` turns them into ExecuTorch's config.
+Knows no package config: `emit.py` turns one into ExecuTorch's config.
 """
 
 from __future__ import annotations
@@ -35,10 +35,9 @@ def emit_lowered(
     """Plan memory and emit with `to_executorch`. Consumes `lowered`.
 
     Args:
-        make_config: returns ExecuTorch's config, given the lowered programs by method.
+        make_config: returns the config, given the lowered programs by method.
 
-    Raises:
-        PipelineError: a program has control flow that ExecuTorch can't emit.
+    Raises PipelineError for control flow that ExecuTorch can't emit.
     """
     programs = {name: lowered.exported_program(name) for name in lowered.methods}
     config = make_config(programs)

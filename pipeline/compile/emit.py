@@ -1,4 +1,4 @@
-"""Emit lowered programs as the `emit` section of a package config says."""
+"""Emits lowered programs, turning `emit` in a package config into ExecuTorch's config."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _SHAPES = {
     "constraint_based": ConstraintBasedSymShapeEvalPass,
     "hint_based": HintBasedSymShapeEvalPass,
 }
-# Options with the same names as ExecuTorch's.
+# Options that have the same names in ExecuTorch's config.
 _SAME = (
     "emit_stacktrace",
     "remove_view_copy",
@@ -63,10 +63,10 @@ def emit(
 
     Args:
         passes: the loaded passes of `settings`.
-        methods: settings of single methods.
-        algorithms: the loaded memory-planning algorithms, by reference.
+        methods: the settings of single methods.
+        algorithms: the loaded algorithms for memory planning, keyed by their references.
 
-    Raises the same errors as `emit_lowered`.
+    Raises PipelineError as `emit_lowered` does.
     """
 
     def make_config(programs: Mapping[str, ExportedProgram]) -> ExecutorchBackendConfig:
@@ -84,10 +84,10 @@ def make_emission_config(
     methods: Mapping[str, MethodEmit] = MappingProxyType({}),
     algorithms: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
 ) -> ExecutorchBackendConfig:
-    """Return ExecuTorch's config for `settings`.
+    """Make ExecuTorch's config from `settings`.
 
-    On a device, mutable buffers start undefined, except `initialized_buffers`, whose initial values
-    are stored in the package.
+    On a device, mutable buffers start undefined, except for `initialized_buffers`, whose initial
+    values are stored.
     """
     list_of_passes: list[Any] = list(passes)
     if settings.initialized_buffers:
@@ -95,7 +95,7 @@ def make_emission_config(
             InitializedMutableBufferPass(list(settings.initialized_buffers))
         )
     method_settings = {name: methods.get(name, MethodEmit()) for name in programs}
-    # A single instance, which methods can share.
+    # One object for all methods: it keeps the mutable buffers that they share.
     planning = _make_planning(settings.memory_planning, algorithms)
     return ExecutorchBackendConfig(
         passes=list_of_passes,
@@ -125,7 +125,7 @@ def make_emission_config(
 def _by_method(
     common: Any, by_method: Mapping[str, Any], make: Callable[[Any], Any]
 ) -> Any:
-    """Return the setting of all methods or, if some methods override it, the setting of each."""
+    """Return the common setting or, if any method overrides it, the setting of each method."""
     if all(setting is None for setting in by_method.values()):
         return common
     return {
@@ -157,9 +157,10 @@ def _find_operators(names: Sequence[str] | None) -> frozenset[Any] | None:
 def _choose_files(
     settings: EmitConfig, programs: Mapping[str, ExportedProgram]
 ) -> bool | Callable[[Node], str | None]:
-    """Return ExecuTorch's `external_constants`: a bool, or a function from constant to file.
+    """Return ExecuTorch's `external_constants`: a bool, or a function that finds a node's file.
 
-    Among files with patterns, the first with a pattern that fits the constant's name is chosen.
+    A constant goes to the file that it is tagged with or, without `external_weights`, to the first
+    file that has a pattern for its name.
     """
     if settings.external_weights:
         return get_tag
@@ -183,11 +184,10 @@ def _choose_files(
 
 
 def tag_weights(programs: Mapping[str, ExportedProgram], settings: EmitConfig) -> None:
-    """Tag the constants that go to `.ptd` files, so that delegates put theirs there too.
+    """Tag the constants that go to `.ptd` files, so that delegates put theirs there.
 
-    A constant goes to the first file with a pattern that fits its name or a module around it.
-    Constants that tracing made from literals stay in the package, as in ExecuTorch: they are closer
-    to code.
+    The first pattern that matches a constant's name, or a module around it, determines the file.
+    Constants that tracing made from literals stay, as in ExecuTorch: they are closer to code.
     """
     for program in programs.values() if settings.external_weights else ():
         for target, node in iter_constants(program):

@@ -1,11 +1,11 @@
-"""Link objects into one multi-method `.pte`, with each constant, weight and payload stored once.
+"""Links objects into one multi-method `.pte` that stores each constant, weight and payload once.
 
-The result is byte-identical to the file that ExecuTorch writes when it emits all methods together.
-ExecuTorch's emitter visits the methods in the order of their names and gives each new constant the
-next index; linking walks the plans in the same order and assigns the same indices
-(exir/emit/_emit_program.py, `emit_program`, and exir/emit/_emitter.py, `_tensor_spec_to_evalue` and
-`_emit_delegate`). ExecuTorch's own serializer lays out the file. It receives stand-ins for the
-blobs of the store, so the weights of a package are streamed and never held in memory together.
+The result equals, byte for byte, the file that ExecuTorch writes when it emits all methods
+together. Its emitter goes through the methods by name and gives every new constant the next index;
+linking walks the plans in the same order and gives the same indices (exir/emit/_emit_program.py,
+`emit_program`, and exir/emit/_emitter.py, `_tensor_spec_to_evalue` and `_emit_delegate`).
+ExecuTorch's own serializer lays out the file, with stand-ins for the blobs of the store, so that
+the weights of a package are streamed and never held in memory together.
 """
 
 from __future__ import annotations
@@ -68,29 +68,29 @@ def lay_out(
     layout: Mapping[str, Any] | None = None,
     shared: Shared = NOTHING_SHARED,
 ) -> dict[str, list[Piece]]:
-    """Lay out the files of a package, and return the pieces of each.
+    """Return the pieces of each file of a package: blobs of objects, and the bytes between them.
 
-    The pieces of a file are blobs of objects and the bytes between them. Named data are merged in
-    the order of the model's methods, as ExecuTorch merges them in the order of the methods dict;
-    everything else is ordered by method name.
+    Files are keyed by the stem of a `.ptd`, or "" for the `.pte`.
+
+    Named data are merged in the order of the model's methods, as ExecuTorch merges them in the
+    order of the methods dict; everything else is ordered by method name.
 
     Args:
-        objects: ordered by the place of each object's first method among the model's methods.
-        constant_methods: values by name, encoded as in `constant_values`.
-        order: the model's methods, needed if an object has several.
+        objects: in the order of the model's methods, by the first method of each object.
+        constant_methods: values by name, as `constant_values` describes them.
+        order: the model's methods; needed if an object has several methods or a method trains.
         layout: the options of `ExecutorchBackendConfig` for the layout of the file.
-        shared: the weights that the files of the package's family hold instead.
-
-    Returns:
-        The pieces of each file, by the stem of a `.ptd`, or "" for the `.pte`.
+        shared: the data that files of the package's family hold instead.
 
     Raises:
         MissingBlobError: the store lacks a blob.
-        PipelineError: two methods have different data under the same name.
+        PipelineError: two methods give different data for one name.
     """
     config = ExecutorchBackendConfig(**(layout or {}))
     output, named = _join(objects, constant_methods, store, order, shared)
-    if not config.extract_delegate_segments:  # the flatbuffer itself holds the payloads
+    if (
+        not config.extract_delegate_segments
+    ):  # then the flatbuffer itself contains the payloads
         for payload in output.program.backend_delegate_data:
             if isinstance(payload.data, BlobBytes):
                 payload.data = store.read(payload.data.blob.digest)
@@ -104,7 +104,7 @@ def lay_out(
     return {stem: find_pieces(cord, store) for stem, cord in cords.items()}
 
 
-_Table: TypeAlias = dict[Blob, int]  # indices, assigned in the order of first use
+_Table: TypeAlias = dict[Blob, int]  # indices, in the order of first use
 
 
 def _index(table: _Table, blob: Blob) -> int:
@@ -114,8 +114,8 @@ def _index(table: _Table, blob: Blob) -> int:
 class _Tables:
     """The tables that the emitter's `_ProgramState` holds for all methods.
 
-    Index 0 of constants and mutable data is reserved for tensors without data, and is not looked up
-    by content.
+    Index 0 of constants and mutable data is reserved for tensors without data; no lookup by content
+    finds it.
     """
 
     def __init__(self, shared: Shared = NOTHING_SHARED) -> None:
@@ -125,13 +125,13 @@ class _Tables:
         self.external_constants: _Table = {}
         self.external: dict[str, dict[str, int]] = {}
         self.shared = shared
-        # For each blob of mutable data, the last index that was assigned to it.
+        # The last index of each blob in `mutable`, which may contain it several times.
         self._latest: _Table = {}
 
     def relocate(self, plan: ExecutionPlan, owner: MethodObject, trains: bool) -> None:
-        """Change the indices in a plan, in place, from its object's tables to these tables.
+        """Change the indices in a plan, in place, from its object's tables to these.
 
-        If the plan `trains`, its external tensors stay in their files under their names.
+        If the object `trains`, its tensors in a `.ptd` file stay there, under their names.
         """
         tags = {
             name: tag for tag, entries in owner.external.items() for name, _ in entries
@@ -148,7 +148,7 @@ class _Tables:
             delegate.processed.index = _index(self.delegates, payload)
 
     def _share(self, tensor: Tensor, owner: MethodObject) -> bool:
-        """Point a tensor to the family's file if that has its constant; return whether it does."""
+        """Point a constant to the family's file if it is shared; return whether it is."""
         blob = find_constant(owner, tensor)
         if blob is None or blob.digest not in self.shared.constants:
             return False
@@ -187,10 +187,10 @@ class _Tables:
             tensor.data_buffer_idx = 1 + _index(self.constants, owner.constants[index])
 
     def _index_mutable(self, blob: Blob, tensor: Tensor) -> int:
-        """Return the index of the initial values of a buffer.
+        """Return the index of a mutable buffer's initial values.
 
-        The emitter looks up the values of a named buffer among the constants
-        (`_tensor_spec_to_evalue`), so each named buffer gets a separate index.
+        ExecuTorch looks up a named buffer's values among the constants, not the mutable data
+        (`_tensor_spec_to_evalue`), so it adds a new entry for each named buffer.
         """
         name = mutable_name(tensor)
         if name and blob in self.constants:
@@ -202,14 +202,14 @@ class _Tables:
 
 
 class _Getters:
-    """A stand-in for an emitter that has emitted all methods except the constant methods."""
+    """A stand-in for an emitter that has emitted all methods and emits the constant ones next."""
 
     def __init__(self, tables: _Tables, store: Store) -> None:
         self.tables = tables
         self.store = store
 
     def emit(self, constant_methods: Mapping[str, Any]) -> list[ExecutionPlan]:
-        """Return a plan for each constant method, which returns its decoded value."""
+        """Return a plan for each constant method, with its value decoded by `decode_constant`."""
         read = self.store.read
         values = {
             name: decode_constant(description, read)
@@ -223,7 +223,10 @@ class _Getters:
         return plans
 
     def _tensor_spec_to_evalue(self, spec: TensorSpec) -> EValue:
-        """Replace the emitter's own method, which looks constants up by content too."""
+        """Return the value of a constant tensor, looked up by its content.
+
+        This replaces the emitter's method of the same name.
+        """
         data = bytes(spec.storage) if spec.allocated_memory else b""  # type: ignore[arg-type]
         blob = Blob(self.store.put(data), len(data))
         return EValue(
@@ -245,13 +248,13 @@ def _join(
         methods, indices = _split_training(plans)
         owned += [(plan, owner, bool(indices)) for plan in methods]
         training += indices
-    # This is the order in which ExecuTorch's emitter visits the methods.
+    # In the order in which ExecuTorch's emitter visits the methods.
     owned.sort(key=lambda pair: pair[0].name)
     training.sort(key=lambda plan: _place_of(plan, order))
     tables = _Tables(shared=shared)
     for plan, owner, trains in owned:
         tables.relocate(plan, owner, trains)
-    # Constant methods come last, as in `emit_program`.
+    # Constant methods come last, as `emit_program` emits them.
     getters = _Getters(tables, store).emit(constant_methods)
     reserved = Buffer(storage=b"")
     mutable = [
@@ -293,11 +296,8 @@ def _join(
 def _split_training(
     plans: Sequence[ExecutionPlan],
 ) -> tuple[list[ExecutionPlan], list[ExecutionPlan]]:
-    """Return the plans of methods, and the plans of constant methods that describe training.
-
-    The latter give the positions and names of a method's gradients.
-    """
-    # In a package, the plans about training follow all methods, in the order of the model.
+    """Split plans into those of methods and of constant methods that describe training outputs."""
+    # Constant methods about training follow all methods, in the order of the model.
     names = {plan.name for plan in plans}
     methods: list[ExecutionPlan] = []
     training: list[ExecutionPlan] = []
@@ -323,7 +323,7 @@ def _stand_in(blob: Blob) -> bytes:
 def _iter_named_data(
     objects: Sequence[MethodObject], order: Sequence[str]
 ) -> Iterator[TaggedBlob]:
-    """Yield named data object by object or, if an object has several methods, method by method."""
+    """Yield named data by object or, if an object has several methods, by method."""
     owners = {method: owner for owner in objects for method in owner.keys}
     if not owners:
         yield from chain.from_iterable(owner.tagged() for owner in objects)

@@ -1,4 +1,4 @@
-"""Lower ATen programs to edge programs with delegates, using ExecuTorch's own call."""
+"""Lowers ATen programs to edge programs with delegates, in ExecuTorch's joint call."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pipeline.program.patching import replaced
 from pipeline.store.errors import PipelineError, describe_error
 from pipeline.store.store import Store
 
-# Errors about mutable state, from conversion to Core ML and from making a delegate's program.
+# Errors about a state, from the conversion to Core ML and from extracting a delegate's program.
 _FAILS_ON_STATES = re.compile(
     r"State model is supported only|was tagged to be consumed by"
 )
@@ -43,20 +43,21 @@ def lower(
     delegates: bool = False,
     etrecord: bool = False,
 ) -> EdgeProgramManager:
-    """Lower programs with `to_edge_transform_and_lower`, which calls `delegate_methods` inside.
+    """Lower programs with `to_edge_transform_and_lower`, delegating with `delegate_methods`.
 
-    If both a delegate and a branch use a constant, each gets a copy; ExecuTorch would give up.
+    A constant that both a delegate and control flow take is given to each of them; ExecuTorch alone
+    would fail.
 
     Args:
-        edge: ExecuTorch's config for turning all of the programs into edge programs.
+        edge: ExecuTorch's config for turning all programs into edge programs.
         passes, passes_after: the loaded passes over each method's edge program, before and after
             partitioning.
-        delegates: whether another method of the package has a partitioner, though none of these
-            programs has.
-        etrecord: whether to keep copies of the intermediate programs for an ETRecord.
+        delegates: whether only other methods of the package have partitioners.
+        etrecord: whether to keep copies of intermediate programs, for an ETRecord.
 
     Raises:
-        PipelineError: a partitioner names a missing module, or torch can't lower a scan.
+        PipelineError: a partitioner is limited to a module that is missing or ambiguous, or torch
+            can't lower a scan.
     """
     check_modules(programs, method_to_partitioners)
     for program in programs.values():
@@ -76,9 +77,7 @@ def lower(
             or None,
             generate_etrecord=etrecord,
         )
-        # A single call for all methods would leave this config: for any partitioner, `to_backend`
-        # returns a manager that has it.
-        if delegates:
+        if delegates:  # as after the joint call, where `to_backend` resets the config
             lowered.compile_config = EdgeCompileConfig(_check_ir_validity=False)
         after = {
             name: list(items) for name, items in (passes_after or {}).items() if items
@@ -95,11 +94,11 @@ def lower(
 
 
 def _detach_buffers(program: ExportedProgram) -> None:
-    """Make sure that no buffer of a program requires gradients.
+    """Detach a program's buffers, so that none of them requires gradients.
 
-    A buffer that a method changes in place requires gradients if the method was exported with
-    gradients on and has parameters that require them. ExecuTorch then can't write the buffer back:
-    "a leaf Variable that requires grad is being used in an in-place operation".
+    A buffer that a method changes in place requires them if the method was exported with gradients
+    on and has parameters that require them. ExecuTorch then can't write the buffer back: "a leaf
+    Variable that requires grad is being used in an in-place operation".
     """
     buffers = program.graph_signature.inputs_to_buffers
     for node in program.graph.nodes:
@@ -110,7 +109,10 @@ def _detach_buffers(program: ExportedProgram) -> None:
 
 
 def _lower_by_delegate_methods(store: Store | None) -> AbstractContextManager[None]:
-    """Make `EdgeProgramManager` use `delegate_methods`, until it accepts such a function itself."""
+    """Make `EdgeProgramManager` delegate with `delegate_methods` within the context.
+
+    This can go when `EdgeProgramManager` accepts another function itself.
+    """
 
     def through(spec: MethodProgramsPartitionerSpec) -> dict[str, ExportedProgram]:
         programs = spec.method_to_edge_program
@@ -125,7 +127,7 @@ def _lower_by_delegate_methods(store: Store | None) -> AbstractContextManager[No
 
 @contextmanager
 def _raise_errors_of_passes() -> Iterator[None]:
-    """Raise a pass's PipelineError itself instead of the error in which ExecuTorch wraps it."""
+    """Raise the PipelineError of a pass in place of the error that ExecuTorch wraps around it."""
     try:
         yield
     except Exception as error:
@@ -138,7 +140,11 @@ def _raise_errors_of_passes() -> Iterator[None]:
 def _explain_by_warnings(
     partitioners: Mapping[str, Sequence[Partitioner]],
 ) -> Iterator[None]:
-    """If lowering fails after a backend's warnings, raise a PipelineError that starts with them."""
+    """Replace an error of lowering with a PipelineError that has the partitioners' warnings.
+
+    The error itself is added to the warnings unless it is about a state. Without warnings, it is
+    raised unchanged.
+    """
     try:
         yield
     except PipelineError:

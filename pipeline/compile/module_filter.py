@@ -1,5 +1,6 @@
-"""Wrap partitioners as a config asks: keep them out of branches, limit them to the modules that a
-feature selects, and measure them.
+"""Wraps partitioners as a package config asks.
+
+They are kept out of branches, limited to the modules that a feature selects, and measured.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from pipeline.store.errors import PipelineError
 def make_filtered_partitioners(
     specs: Iterable[PartitionerSpec], modules: Sequence[str] | None = None
 ) -> list[FilteredPartitioner]:
-    """Return the partitioners of a method, in order, except for backends that lower by passes.
+    """Make a method's partitioners, in order, leaving out backends that lower by passes.
 
     Args:
-        modules: the qualified names of the only sub-modules that may be delegated; None for all.
+        modules: qualified names of the submodules to which delegation is limited.
     """
     specs = with_partitioner(specs)
     return [
@@ -41,18 +42,18 @@ def make_filtered_partitioners(
 
 
 class FilteredPartitioner(Partitioner):
-    """A partitioner that is limited to some modules, and that features can observe.
+    """A partitioner that is limited to some modules and that features can follow.
 
     Args:
-        allowed: sequences of module names; a node must be in one module of each sequence.
-        config: the item of a package config from which the partitioner was made, if any.
+        allowed: lists of module names; a node must be in one module of each list.
+        config: the item of a package config that the partitioner was made from, if any.
 
     Attributes:
-        selection: the nodes that it may delegate, as the moment `select_modules` returns them; None
-            for all nodes.
-        listed: records of the names in options of the config, set by a feature that looks them up.
-        warnings: how its backend departs from the config for this method.
-        uptake: the counts of calls that it was offered and took, from `measure_uptake`.
+        selection: the nodes that it may delegate, as returned by the moment `select_modules`; None
+            means all.
+        listed: the names in the config's options, looked up in this method by a feature.
+        warnings: where the backend departs from the config for this method; set by `partition`.
+        uptake: the operators that it was offered and took; set by `partition`.
     """
 
     def __init__(
@@ -75,13 +76,11 @@ class FilteredPartitioner(Partitioner):
     def ops_to_not_decompose(
         self, ep: ExportedProgram
     ) -> tuple[list[torch._ops.OpOverload], Callable[[Node], bool] | None]:
-        """Return the operators that the partitioner keeps whole, and a check of single nodes.
-
-        The check excludes nodes that the partitioner may not or can't delegate.
+        """Return the partitioner's operators, except for nodes that it may not or can't delegate.
 
         Partitioners that check each node (canonical_partitioners/config_partitioner.py) look only
-        at the outermost graph. ExecuTorch rejects an operator that stays whole in a branch: "not
-        decomposed or delegated".
+        at the outermost graph. An operator left whole in a branch fails as "not decomposed or
+        delegated".
         """
         preserved, check = self.inner.ops_to_not_decompose(ep)
         branches = check is not None and control_flow_bodies(ep.graph_module)
@@ -99,14 +98,14 @@ class FilteredPartitioner(Partitioner):
     def transform_for_pre_decomposition(
         self, exported_program: ExportedProgram
     ) -> ExportedProgram:
-        """Return the program as the partitioner wants it before decomposition.
+        """Return the program as the partitioner transforms it before decomposition.
 
-        ExecuTorch calls this since 1.5.
+        ExecuTorch has called this method since version 1.5.
         """
         return self.inner.transform_for_pre_decomposition(exported_program)
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
-        """Partition a program with the inner partitioner, within the allowed modules.
+        """Partition a program within the selected modules, and measure the uptake.
 
         Raises SharedConstantsError if a delegate and control flow take the same constant.
         """
@@ -119,7 +118,7 @@ class FilteredPartitioner(Partitioner):
         for node in program.graph.nodes:
             if node.op == "get_attr" and feeds_control_flow(
                 node
-            ):  # Core ML's partitioner tags all of them
+            ):  # Core ML's partitioner takes all of them
                 node.meta.pop(TAG, None)
         if self.selection is not None:
             tags = self.selection.cut(program, result.partition_tags)
@@ -136,10 +135,10 @@ class FilteredPartitioner(Partitioner):
 
 
 def select_modules(lists: Sequence[Sequence[str]]) -> Any:
-    """Return the selection of nodes that are in one module of each list, or None without lists.
+    """Return the nodes that are inside one module of each list, or None without lists.
 
-    It is a `features.module_selection.selection.ModuleSelection`. Raises PipelineError if that
-    feature isn't installed.
+    The result is a `features.module_selection.selection.ModuleSelection`. Raises PipelineError if
+    that feature isn't installed.
     """
     if not lists:
         return None
@@ -152,9 +151,9 @@ def check_modules(
     programs: Mapping[str, ExportedProgram],
     partitioners: Mapping[str, Sequence[Partitioner]],
 ) -> None:
-    """Check that methods have the modules to which their partitioners are limited.
+    """Check the module names that partitioners are limited to against their methods.
 
-    Raises PipelineError that lists all unknown and ambiguous module names.
+    Raises PipelineError, listing all names that match no module or are ambiguous.
     """
     problems = []
     for method, method_partitioners in partitioners.items():
@@ -165,7 +164,7 @@ def check_modules(
         selection = select_modules(filters)
         if selection is None:
             continue
-        where = f"{method}: " if method else ""  # one program by itself has no name
+        where = f"{method}: " if method else ""  # a single program has no name
         for mistake in selection.find_mistakes(programs[method]):
             problems.append(f"{where}{mistake}")
     if problems:
@@ -173,7 +172,7 @@ def check_modules(
 
 
 def _refuse_shared_constants(program: ExportedProgram) -> None:
-    """Raise SharedConstantsError for constants that a delegate and control flow both take."""
+    """Raise SharedConstantsError if a delegate and control flow take the same constants."""
     shared = []
     for node in program.graph.find_nodes(op="placeholder"):
         if TAG in node.meta and feeds_control_flow(node):

@@ -1,8 +1,8 @@
-"""Make objects: compiled methods that aren't linked yet, like the object files of a C compiler.
+"""Objects: methods that are compiled but not linked, like the object files of a C compiler.
 
 An object is ExecuTorch's emitted Program without its data: the flatbuffer of its execution plans,
 and the digests of the constants, payloads and named data that the plans refer to by index. The
-store holds the data, once for all methods and packages that share them.
+store holds the data once for all methods and packages that share them.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from pipeline.store.store import Store
 
 
 class BlobBytes(bytes):
-    """A stand-in for the bytes of a blob while ExecuTorch collects data and lays a file out.
+    """A stand-in for the bytes of a blob while ExecuTorch collects data and lays out a file.
 
-    ExecuTorch only needs the lengths of buffers and whether two are equal, never their content.
-    Slices and hashes are those of the digest, so deduplication (`NamedDataStore`) compares digests.
-    This class can be removed once `Cord` accepts buffers that are read lazily.
+    ExecuTorch then needs the length of a buffer and whether two buffers are equal, but never their
+    content. Slices and hashes are taken from the digest, so deduplication (`NamedDataStore`)
+    compares digests. This can go when `Cord` accepts buffers that are read late.
     """
 
     blob: Blob
@@ -60,7 +60,7 @@ _OBJECT = TypeAdapter(MethodObject)
 
 
 def parse_object(record: Mapping[str, Any]) -> MethodObject:
-    """Return the object that `to_json` turned into a record, after a round trip through JSON."""
+    """Return the object for a record that `to_json` made and that went through JSON."""
     return _OBJECT.validate_python(record)
 
 
@@ -73,12 +73,16 @@ def make_object(
 
     Args:
         named_data: the named data of each method, for a unit of several methods.
+
+    Raises:
+        PipelineError: two tags name the same `.ptd` file, a named buffer has a constant's index, or
+            ExecuTorch doesn't read the same program back.
     """
     output = manager._emitter_output
     _check_named_mutable_buffers(output)
     data = manager._named_data or NamedDataStoreOutput([], {}, {})
     check_file_names((*(output.external_constant_map or ()), *data.external_data))
-    # All parts are committed before the object that refers to them.
+    # Every part is committed before the object that refers to it.
     tagged = put_named_data(store, data)
     return MethodObject(
         program=put_blob(store, program_to_bytes(output.program)),
@@ -113,7 +117,7 @@ def make_object(
 def check_file_names(tags: Iterable[str]) -> None:
     """Raise PipelineError if two different tags name the same `.ptd` file.
 
-    Tags are file names with or without the suffix.
+    A tag is the name of a file, with or without the ending; case is ignored.
     """
     tags_by_file: dict[str, str] = {}
     for tag in tags:
@@ -126,14 +130,14 @@ def check_file_names(tags: Iterable[str]) -> None:
 
 
 def put_blob(store: Store, data: bytes) -> Blob:
-    """Commit bytes to the store, unless they are a stand-in for one of its blobs."""
+    """Commit bytes to the store, unless they stand in for a blob, and return their blob."""
     if isinstance(data, BlobBytes):
         return data.blob
     return Blob(store.put(data), len(data))
 
 
 def put_named_data(store: Store, data: NamedDataStoreOutput) -> list[TaggedBlob]:
-    """Commit the buffers of named data and return its entries."""
+    """Commit the buffers of named data to the store, and return the entries."""
     blobs = [put_blob(store, buffer) for buffer in data.buffers]
     tagged_blobs = []
     for tag, entries in ((None, data.pte_data), *data.external_data.items()):
@@ -148,9 +152,12 @@ def put_named_data(store: Store, data: NamedDataStoreOutput) -> list[TaggedBlob]
 def merge_named_data(
     entries: Iterable[TaggedBlob], content: Callable[[Blob], bytes]
 ) -> NamedDataStoreOutput:
-    """Merge entries as ExecuTorch's `NamedDataStore` does; `content` returns the data of a blob.
+    """Merge named data as ExecuTorch's `NamedDataStore` does.
 
-    Raises PipelineError if two entries with the same key have different content.
+    Args:
+        content: returns the bytes of a blob, or a stand-in for them.
+
+    Raises PipelineError if two entries with one key have different content.
     """
     merged = NamedDataStore()
     for tag, entry in entries:
@@ -173,7 +180,7 @@ def merge_named_data(
 def program_to_bytes(program: Program) -> bytes:
     """Return the flatbuffer of a program's plans, without its data.
 
-    Raises PipelineError if the flatbuffer doesn't read back as the same plans.
+    Raises PipelineError if ExecuTorch doesn't read the same program back.
     """
     bare = replace(program, constant_buffer=[], backend_delegate_data=[])
     flatbuffer = _program_to_flatbuffer(
@@ -183,7 +190,7 @@ def program_to_bytes(program: Program) -> bytes:
     reread = program_from_bytes(data)
     if reread != bare and repr(reread) != repr(
         bare
-    ):  # a NaN constant equals nothing, so also compare texts
+    ):  # a constant NaN isn't equal to itself
         raise PipelineError(
             "the emitted program does not survive ExecuTorch's flatbuffer round trip, so it "
             "can't be stored as an object; please report the model"
@@ -192,7 +199,7 @@ def program_to_bytes(program: Program) -> bytes:
 
 
 def program_from_bytes(data: bytes) -> Program:
-    """Return the program of a flatbuffer in ExecuTorch's schema classes."""
+    """Return the program in a flatbuffer, as ExecuTorch's dataclasses."""
     return _flatbuffer_to_program(data)
 
 
@@ -207,9 +214,9 @@ def mutable_name(tensor: Tensor) -> str:
 
 
 def confused_with_constant(name: str) -> PipelineError:
-    """Return the error for a mutable buffer whose initial values equal a constant's.
+    """Return the error for a mutable buffer whose initial values equal those of a constant.
 
-    ExecuTorch gives such a buffer the constant's index, which belongs to another table
+    ExecuTorch gives the buffer the constant's index, which belongs to another table
     (`_tensor_spec_to_evalue`).
     """
     return PipelineError(
@@ -219,7 +226,7 @@ def confused_with_constant(name: str) -> PipelineError:
 
 
 def _check_named_mutable_buffers(output: EmitterOutput) -> None:
-    """Raise PipelineError if a named buffer has a constant's index instead of the next free one."""
+    """Raise PipelineError if a named buffer has a constant's index instead of the next one."""
     values = (
         value.val for plan in output.program.execution_plan for value in plan.values
     )
@@ -231,17 +238,16 @@ def _check_named_mutable_buffers(output: EmitterOutput) -> None:
         if name
     ]
     last = len(output.mutable_data or [None]) - 1
-    # Starts at 1, since the first entry is reserved for tensors without data.
+    # From 1, since the first entry is reserved for tensors without data.
     for number, (index, name) in enumerate(stored, 1):
         if index != number or number > last:
             raise confused_with_constant(name)
 
 
 def name_constant(blob: Blob, tensor: Tensor) -> str:
-    """Return the name of a shared constant: its digest, dtype, sizes and dim order.
+    """Return the name of a shared constant: its digest, dtype, sizes and dimension order.
 
-    The name includes the last three because a runtime compares them with those stored next to the
-    data.
+    A runtime compares dtype, sizes and order with those stored next to the data.
     """
     dtype = str(int(tensor.scalar_type))
     sizes = "x".join(map(str, tensor.sizes))
@@ -250,7 +256,7 @@ def name_constant(blob: Blob, tensor: Tensor) -> str:
 
 
 def find_constant(owner: MethodObject, tensor: Tensor) -> Blob | None:
-    """Return the data of a tensor that is never written, or None for any other tensor."""
+    """Return the blob of a constant tensor, or None for any other tensor."""
     if is_external(tensor):
         return owner.external_constants[tensor.data_buffer_idx]
     if tensor.data_buffer_idx > 0 and tensor.allocation_info is None:

@@ -1,7 +1,7 @@
-"""Protect and compare ranges of dynamic sizes, which torch narrows when a decision needs a size.
+"""Ranges of dynamic sizes, which torch narrows when it has to decide something by a size.
 
-A package may keep its ranges (`edge.keep_ranges`), and the preprocess cache asks whether a call of
-a backend narrowed any. `features/ranges` reports what narrowed them.
+A package may keep them (`edge.keep_ranges`), and the preprocess cache checks whether a call of a
+backend narrowed any. `features/ranges` finds what narrowed them.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 @contextmanager
 def kernel_guards(keep_ranges: bool) -> Iterator[None]:
-    """With `keep_ranges`, trace convolutions as if torch had neither oneDNN nor NNPACK.
+    """Trace convolutions as if torch had neither oneDNN nor NNPACK, if ranges are to be kept.
 
-    aten/src/ATen/native/Convolution.cpp asks whether it can use them, in this order (`use_mkldnn`,
-    `use_nnpack`), and each answer narrows sizes. Without them, torch's own kernels are traced,
-    which take tensors of any size.
+    aten/src/ATen/native/Convolution.cpp asks in this order (`use_mkldnn`, `use_nnpack`) whether
+    they take a convolution, and the answers narrow sizes. Without them, torch's own kernels are
+    traced, which take tensors of any size.
     """
     if not keep_ranges:
         yield
@@ -34,7 +34,7 @@ def kernel_guards(keep_ranges: bool) -> Iterator[None]:
 
 
 def copy_ranges(programs: Iterable[ExportedProgram]) -> list[Any]:
-    """Return a copy of the ranges and replacements of sizes in programs, to detect changes."""
+    """Return the known ranges and replacements of the programs' sizes, to compare them later."""
     environments: dict[ShapeEnv, None] = {}
     for program in programs:
         for node in program.graph.find_nodes(op="placeholder"):

@@ -1,7 +1,7 @@
-"""Separate constants that both a delegate and a branch use, so that each gets a copy.
+"""Separates constants that both a delegate and control flow take.
 
-ExecuTorch copies a constant for each of its users, but doesn't see the operands of control flow,
-which are in a list, and gives up.
+ExecuTorch copies a constant for each of its users, but overlooks operands of control flow, which
+are in a list, and fails.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ _T = TypeVar("_T")
 
 
 class SharedConstantsError(Exception):
-    """A partitioner's claim on constants that a branch also takes; args name their placeholders."""
+    """A partitioner takes constants that are operands of control flow, too.
+
+    `args` are the names of their placeholders.
+    """
 
 
 def retry_with_separate_constants(
     programs: Mapping[str, ExportedProgram],
     attempt: Callable[[dict[str, ExportedProgram]], _T],
 ) -> _T:
-    """Call `attempt` with the programs, separating constants until none are shared any more."""
+    """Call `attempt` until it succeeds, each time separating the constants that it refuses."""
     separated = dict(programs)
     while True:
         try:
@@ -42,9 +45,9 @@ def retry_with_separate_constants(
 def separate_constants(
     program: ExportedProgram, names: Collection[str]
 ) -> ExportedProgram:
-    """Return a program whose control flow takes these placeholders' constants from new ones.
+    """Return a program in which control flow takes copies of the named placeholders.
 
-    The new placeholders hold the same tensors, and equal constants are emitted only once.
+    The copies hold the same tensors, and equal constants are emitted once.
     """
     module = copy_graphs(program.graph_module)
     signature = copy.deepcopy(program.graph_signature)
@@ -59,7 +62,7 @@ def separate_constants(
         name = getattr(spec.arg, "name", "")
         if name not in names or not feeds_control_flow(placeholders[name]):
             continue
-        # Insert it after the original: specs and placeholders must keep the same order.
+        # After the original: specs and placeholders must keep the same order.
         with module.graph.inserting_after(placeholders[name]):
             copied_placeholder = module.graph.placeholder(f"{name}_of_branches")
         copied_placeholder.meta = dict(placeholders[name].meta)

@@ -1,8 +1,8 @@
-"""Share weights between packages, in files that all of them load.
+"""Weights that a family's packages share, in `.ptd` files that all of them load.
 
 Moving data changes no object. Named data of delegates keep their keys, which a runtime also looks
-up in `.ptd` files; constants of portable operators get names (objects.py). This module doesn't
-import torch.
+up in `.ptd` files; constants of portable operators get names (`objects.name_constant`). Imports no
+torch.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Shared:
-    """The weights that a family of packages shares.
+    """Shared weights, and the `.ptd` files that hold them.
 
     Attributes:
-        keys: the digest and file stem of each piece of named data, by key.
-        constants: the file stem of each constant of portable operators, by digest.
-        files: the pieces of each `.ptd` file, by its stem.
+        keys: by the key of named data, their digest and the stem of their file.
+        constants: by the digest of a constant of portable operators, the stem of its file.
+        files: by stem, the pieces of each file.
     """
 
     keys: Mapping[str, tuple[Digest, str]] = field(default_factory=dict)
@@ -33,9 +33,11 @@ class Shared:
     files: Mapping[str, list[Piece]] = field(default_factory=dict)
 
     def find(self, record: Json) -> list[list[tuple[int, str]]]:
-        """Return the shared data of an object: (index, file stem) pairs in three lists.
+        """Return the shared data of an object, given its record.
 
-        The lists are for its constants, its external constants, and its named data.
+        Returns:
+            Three lists of (index, stem of the file): for constants, external constants and named
+            data.
         """
         shared: list[list[tuple[int, str]]] = []
         for kind in ("constants", "external_constants"):
@@ -51,9 +53,9 @@ class Shared:
     def add_files(
         self, pieces: Mapping[str, list[Piece]], records: Iterable[Json]
     ) -> dict[str, list[Piece]]:
-        """Return a package's own files, plus the shared files that these objects need.
+        """Add the family's files that a package of these objects loads to the package's own pieces.
 
-        Raises PipelineError if two files have the same name, or a key has two contents.
+        Raises PipelineError if two files would have the same name, or if a key has two contents.
         """
         stems: set[str] = set()
         for record in records:
@@ -76,7 +78,7 @@ class Shared:
         return {**pieces, **used}
 
     def _check_content(self, entry: Json) -> None:
-        """Raise PipelineError if a file of the family has other content under an entry's key."""
+        """Raise PipelineError if the entry's key has another content in a file of the family."""
         key = entry["key"]
         if key not in self.keys:
             return
@@ -92,6 +94,6 @@ NOTHING_SHARED = Shared()
 
 
 def iter_named(record: Json) -> Iterator[Json]:
-    """Yield all named data of an object's record, in the order of `MethodObject.tagged`."""
+    """Yield all named data in an object's record, in the order of `MethodObject.tagged`."""
     for entries in (record["named"], *record["named_external"].values()):
         yield from entries

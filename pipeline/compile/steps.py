@@ -1,4 +1,4 @@
-"""Time the steps of a lowering, to show where ExecuTorch's call spends its time."""
+"""Times the steps of lowering, to show where ExecuTorch's call spends its time."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ DECOMPOSE, TO_EDGE = "decompose", "to edge"
 
 @contextmanager
 def timed_steps(step: Callable[[str], AbstractContextManager[None]]) -> Iterator[None]:
-    """Run each step of a lowering in this context inside `step(name)`.
+    """Run each step of the lowerings within the context inside `step(name)`.
 
-    If a step raises an error, its name becomes a note of the error. The steps are `decompose`
-    (`ExportedProgram.run_decompositions`), `to edge`, and `partition` and `preprocess` with the
-    backend's id. Finding a partition's result in the store counts as preprocessing it. The rest of
-    a lowering, outside of these steps, puts delegates into graphs.
+    If a step raises, its name is added to the error as a note.
+
+    The steps are `decompose` (`ExportedProgram.run_decompositions`), `to edge`, and `partition` and
+    `preprocess` with the backend's id. A partition whose result is found in the store counts as
+    preprocessed. The rest of the time, lowering puts delegates into graphs.
     """
 
     def around(name: Callable[..., str]) -> Callable[..., Any]:

@@ -1,1 +1,1 @@
-"""Describe what every byte of a package is, and which operators were delegated."""
+"""Describes every byte of a package, and the delegation of its methods."""

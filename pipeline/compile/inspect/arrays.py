@@ -1,4 +1,4 @@
-"""Represent tensors without torch: views of bytes, their values in numpy, and known dtypes."""
+"""Tensors without torch: views of bytes, their values in numpy, and the known dtypes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-# The bytes per element of each dtype, by torch's names. If numpy lacks a dtype, its elements are
-# moved as integers of the same width, and computed with only if a cast is known.
+# The size of an element in bytes, by torch's name of the dtype. Elements of dtypes that numpy lacks
+# are moved as integers of the same width, and used in computations only if a cast is known.
 _WIDTHS = {
     **dict.fromkeys(("bool", "uint8", "int8"), 1),
     **dict.fromkeys(
@@ -30,12 +30,15 @@ NUMPY = frozenset(["bool", "float16", "float32", "float64", *_INTEGERS])
 
 
 class UnknownValueError(ValueError):
-    """A value that can't be computed here as torch computes it."""
+    """The error for a value that can't be computed here as torch computes it."""
 
 
 @dataclass(frozen=True)
 class View:
-    """A tensor's place in the storage that a step makes; strides and offset are in elements."""
+    """A tensor's place in the storage that a step makes.
+
+    Strides and offset are in elements.
+    """
 
     step: int
     dtype: str
@@ -64,42 +67,40 @@ class View:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of a tensor's elements. Raises UnknownValueError if the dtype isn't known."""
+        """The size of the tensor's elements in bytes. Raises UnknownValueError."""
         return math.prod(self.sizes) * width(self.dtype)
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether a tensor's elements lie in memory in index order, without gaps."""
+        """Whether the elements lie in memory in the order of their indices, without gaps."""
         dense = 1
         for size, stride in zip(
             reversed(self.sizes), reversed(self.strides), strict=True
         ):
             if size > 1 and stride != dense:
-                # Strides are meaningless for a tensor without elements.
+                # The strides of a tensor without elements mean nothing.
                 return not self.nbytes
             dense *= size
         return True
 
 
 def width(dtype: str) -> int:
-    """Return the bytes per element of a dtype. Raises UnknownValueError if it isn't known."""
+    """Return the size of an element in bytes. Raises UnknownValueError for an unknown dtype."""
     if dtype not in _WIDTHS:
         raise UnknownValueError(f"numbers of type {dtype}")
     return _WIDTHS[dtype]
 
 
 def is_known(dtype: str) -> bool:
-    """Return whether the width of a dtype's elements is known."""
+    """Return whether the size of a dtype's elements is known."""
     return dtype in _WIDTHS
 
 
 def look(storage: Array, view: View) -> Array:
-    """Return the elements of a view of a storage's bytes, without a copy.
+    """Return the elements of a view of bytes, without a copy.
 
-    Elements of dtypes that numpy lacks become unsigned integers, or raw bytes if wider than 8.
-
-    Raises:
-        UnknownValueError: the dtype isn't known, or the view is invalid or exceeds the storage.
+    If numpy lacks the dtype, elements are unsigned integers, or raw bytes if wider than 8 bytes.
+    Raises UnknownValueError if the view is invalid, or extends beyond the bytes.
     """
     size = width(view.dtype)
     kind = _numpy_dtype(view.dtype)
@@ -121,7 +122,7 @@ def look(storage: Array, view: View) -> Array:
 
 
 def _numpy_dtype(dtype: str) -> str:
-    """Return numpy's name of a dtype or, if numpy lacks it, of integers or bytes of its width."""
+    """Return numpy's name of a dtype, or of integers or bytes of its width if numpy lacks it."""
     if dtype in NUMPY:
         return dtype
     size = width(dtype)
@@ -131,12 +132,12 @@ def _numpy_dtype(dtype: str) -> str:
 
 
 def logical_bytes(values: Array) -> memoryview:
-    """Return the bytes of values in index order."""
+    """Return the bytes of values in the order of their indices."""
     return np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
 
 
 def to_float32(values: Array, dtype: str) -> Array:
-    """Convert values of a floating-point dtype to float32, as torch's `to` does.
+    """Return the values of a float dtype as float32, as torch's `to` does.
 
     Raises UnknownValueError for other dtypes.
     """
@@ -152,9 +153,8 @@ def to_float32(values: Array, dtype: str) -> Array:
         return values.astype("float32", copy=False)
 
 
-# The mantissa bits and exponent bias of each 8-bit float. `fnuz` dtypes have no infinity, and a
-# single NaN in place of minus zero; `fn` dtypes have no infinity
-# (https://arxiv.org/abs/2209.05433).
+# Mantissa bits and exponent bias of 8-bit floats. `fn` dtypes have no infinity; `fnuz` dtypes have
+# none either, and their only NaN replaces minus zero (https://arxiv.org/abs/2209.05433).
 _FLOAT8 = {
     "float8_e4m3fn": (3, 7),
     "float8_e5m2": (2, 15),
@@ -166,7 +166,7 @@ _FLOAT8 = {
 
 @cache
 def _float8_values(dtype: str) -> Array:
-    """Return the float32 values of all 256 bit patterns of an 8-bit float dtype."""
+    """Return the values of all 256 bit patterns of a dtype, as float32."""
     bits = np.arange(256)
     if dtype == "float8_e8m0fnu":
         return np.where(bits < 255, np.ldexp(1.0, bits - 127), np.nan).astype("float32")

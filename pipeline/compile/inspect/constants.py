@@ -1,7 +1,7 @@
-"""Describe the constants of a program: their names, keyed by the digests of their bytes.
+"""Describes the constants of a program: their names, by the digests of their bytes.
 
-A package holds only bytes. Which parameter they belong to is known while a method is compiled: from
-its source program, from the lowered one, and from the constants that each delegate took over.
+A package holds only bytes. Which parameters they are is known while a method is compiled: from its
+program, from the lowered program, and from the programs of its delegates.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pipeline.program.graphs import called_delegate, iter_nodes
 from pipeline.program.module_paths import innermost_module
 from pipeline.store.digest import Digest, hash_bytes
 
-# Libraries whose operators may lie between a quantized weight and the operator that uses it.
+# Operator namespaces, and operations, between a quantized weight and the operator that uses it.
 _BETWEEN = ("quantized_decomposed", "torchao")
 _LAYOUTS = ("_to_copy", "clone", "permute", "t", "to", "transpose", "view")
 
@@ -33,14 +33,14 @@ def describe_constants(
     """Describe the constants of a method.
 
     Args:
-        source: the program that was given to lowering.
-        lowered: the lowered program, in edge dialect with delegates.
+        source: the method's program before lowering.
+        lowered: the method's program in edge dialect, with its delegates.
 
     Returns:
-        `tensors`: for the digest of each tensor's logical bytes, the tensor's qualified names,
-        dtype, shape, size in bytes, and the digests of other forms in which it may be stored.
-        `consumed`: for the digest of each delegate's payload, the numbers of the tensors that the
-        delegate took over, where tensors are numbered in the order of their digests.
+        `tensors`: by the digest of a tensor's logical bytes, its qualified names, dtype, shape,
+        size in bytes, and the digests of other forms that it may be stored in. `consumed`: by the
+        digest of a delegate's payload, the tensors that the delegate took over, as sorted indices
+        into the sorted digests of `tensors`.
     """
     table = _ConstantTable()
     table.add_program(source)
@@ -64,17 +64,17 @@ def describe_constants(
 
 
 class _ConstantTable:
-    """The constants of several programs, which may share some."""
+    """The constants of several programs; a constant that programs have in common is held once."""
 
     def __init__(self) -> None:
-        self.tensors: dict[Digest, dict[str, Any]] = {}  # without their names
+        self.tensors: dict[Digest, dict[str, Any]] = {}  # their names are added last
         self.names: dict[Digest, set[str]] = defaultdict(set)
         self._digests: dict[
             int, Digest | None
-        ] = {}  # keyed by id(tensor), for tensors that the programs keep alive
+        ] = {}  # by the id of a tensor that a program holds
 
     def add_program(self, program: ExportedProgram) -> set[Digest]:
-        """Add the constants of a program, and return their digests."""
+        """Add the constants of a program and return their digests."""
         digests = set()
         for name, tensor in list_constants(program).values():
             if id(tensor) not in self._digests:
@@ -86,20 +86,20 @@ class _ConstantTable:
         return digests
 
     def add(self, name: str, tensor: torch.Tensor) -> None:
-        """Add a tensor that no program keeps alive."""
+        """Add a tensor that no program holds."""
         digest = _add(self.tensors, tensor)
         if digest is not None:
             self.names[digest].add(name)
 
 
 def _add(tensors: dict[Digest, dict[str, Any]], tensor: torch.Tensor) -> Digest | None:
-    """Add a tensor, and return the digest of its logical bytes, or None if it has no such bytes."""
-    # Subclasses, such as torchao's, hold no bytes directly.
+    """Add a tensor and return the digest of its logical bytes, or None if it has no such bytes."""
+    # Subclasses, such as torchao's, only wrap tensors that have the bytes.
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         return None
     if tensor.layout != torch.strided or tensor.device.type == "meta":
         return None
-    # A pending conjugation or negation is a flag of the tensor that its bytes don't show.
+    # A pending conjugation or negation is a flag of the tensor and not in its bytes.
     tensor = tensor.detach().cpu().resolve_conj().resolve_neg()
     view = view_of(tensor)
     values = look(storage_bytes(tensor), view)
@@ -118,7 +118,7 @@ def _add(tensors: dict[Digest, dict[str, Any]], tensor: torch.Tensor) -> Digest 
 
 
 def list_constants(program: ExportedProgram) -> dict[Node, tuple[str, torch.Tensor]]:
-    """Return the qualified name and value of each constant, keyed by its placeholder."""
+    """Return the qualified name and the value of each constant, keyed by its placeholder."""
     values = {**program.constants, **program.state_dict}
     constants = {}
     for target, node in iter_constants(program):
@@ -129,9 +129,9 @@ def list_constants(program: ExportedProgram) -> dict[Node, tuple[str, torch.Tens
 
 
 def constant_name(target: str, node: Node) -> str:
-    """Return a constant's qualified name, given its signature target and its placeholder."""
-    # A name that torch generated, such as `_frozen_param0`, is replaced by the module or operator
-    # that uses the constant, and the parameter that it serves as: `decoder.fc.weight`.
+    """Return a constant's qualified name, given its target in a signature and its placeholder."""
+    # A name that torch made up, such as `_frozen_param0`, is replaced by the module or operator
+    # that uses the constant and the parameter that it is passed to: `decoder.fc.weight`.
     if not _is_made_up(target):
         return target
     path: list[str] = []
@@ -150,13 +150,13 @@ def constant_name(target: str, node: Node) -> str:
 
 
 def _is_made_up(name: str) -> bool:
-    """Return whether a name was generated by torch or torchao instead of coming from the model."""
+    """Return whether torch or torchao, not the model, made up a name."""
     plain = name.startswith(("_", "lifted_tensor", "c_lifted")) and "." not in name
     return plain or ".parametrizations." in name
 
 
 def _argument(user: Node, node: Node) -> str:
-    """Return the name of the operator parameter for which `user` passes a node, or ""."""
+    """Return the name of the operator's parameter that a node is passed to, or "" if none."""
     names = [argument.name for argument in user.target._schema.arguments]
     for name, value in zip(names, user.args, strict=False):
         if value is node:

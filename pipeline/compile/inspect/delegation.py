@@ -1,6 +1,6 @@
-"""Describe the delegation of a lowered method: the calls that delegates run, and those left.
+"""Describes the delegation of a lowered method: which operators its delegates run, and which not.
 
-ExecuTorch's `get_delegation_info` reads only the top-level graph, and counts `getitem`, which moves
+ExecuTorch's `get_delegation_info` reads only the top-level graph and counts `getitem`, which moves
 no data. Here a node is a call of an operator, inside or outside of a delegate.
 """
 
@@ -32,7 +32,10 @@ from pipeline.program.operators import NOTES, operator_name
 
 @dataclass(frozen=True)
 class _GraphCall:
-    """A call of a delegate, of a backend's own kernel, or of a portable operator."""
+    """A call of a delegate, or of an operator.
+
+    An operator is a backend's own kernel if `backend` is set, and a portable kernel otherwise.
+    """
 
     node: Node
     module: str
@@ -46,21 +49,21 @@ def describe_delegation(
     partitioners: Sequence[PartitionerSpec] | None = None,
     places: NodePlaces | None = None,
 ) -> dict[str, Any]:
-    """Describe the delegation of a program in edge dialect that has been lowered.
+    """Describe the delegation of a lowered program in edge dialect.
 
     Args:
-        partitioners: the partitioners that the method was lowered with, if known. They name the
-            operators that are a backend's own kernels, and the reasons why calls are left.
-        places: the places of the method's nodes; without it, calls in `left` have no place.
+        partitioners: the method's partitioners, if known. They determine which operators are a
+            backend's own kernels, and give reasons for the calls that are left.
+        places: the places of the method's nodes; without them, calls that are left have no place.
 
     Returns:
-        A `DELEGATION`, except that each call in `left` has a `place` in the source program instead
-        of a line (see `NodePlaces`; None if lowering or quantizing made the call). `getitem` and
-        constants don't count. `subgraphs` is the number of control-flow bodies; a call in a body
-        counts once. `delegated_operators` counts operators that are never called outside of
-        delegates. `partitions` counts delegate calls per backend. `kernels` counts calls of a
-        backend's own kernels, which are neither delegated nor left. `kernels` and `estimates` are
-        omitted if empty. Every call is in exactly one of the `segments`.
+        A `DELEGATION`, except that each call in `left` has its `place` in the source program
+        (`NodePlaces`; None if lowering or quantizing made it) instead of its line. `getitem` and
+        constants don't count. Calls in the bodies of control flow, whose number is `subgraphs`,
+        count once. `delegated_operators` counts the operators that are called only in delegates.
+        `partitions` counts calls of delegates by backend. `kernels` counts calls of a backend's own
+        kernels, which are neither delegated nor left. `kernels` and `estimates` are left out if
+        they are empty. Each call is in exactly one of the `segments`.
     """
     kernels = {
         s.backend.lowering.kernels: s.backend.backend_id for s in partitioners or ()
@@ -102,7 +105,7 @@ def describe_delegation(
 
 
 def _count_subgraphs(program: ExportedProgram, calls: Iterable[_GraphCall]) -> int:
-    """Count the control-flow bodies inside and outside of delegates."""
+    """Count the bodies of control flow, inside and outside of delegates."""
     modules = [program.graph_module]
     for call in calls:
         if call.delegate:
@@ -124,9 +127,9 @@ def _describe_undelegated(
 
 
 def _format_reason(node: Node) -> str:
-    """Return the noted reasons why partitioners left a node.
+    """Return the reasons that a feature noted for a node.
 
-    If several partitioners have notes, each reason starts with its partitioner's name.
+    If several partitioners have reasons, each is preceded by the partitioner's name.
     """
     notes = node.meta.get(NOTES, ())
     if len({name for name, _ in notes}) < 2:
@@ -135,7 +138,7 @@ def _format_reason(node: Node) -> str:
 
 
 def _iter_estimates(calls: Iterable[_GraphCall]) -> Iterator[dict[str, Any]]:
-    """Yield the estimate of each called delegate whose backend's compiler provides one."""
+    """Yield the estimate of each called delegate whose backend's compiler makes one."""
     for call in calls:
         if call.delegate is None:
             continue
@@ -165,7 +168,7 @@ def _by_backend(calls: Iterable[_GraphCall]) -> dict[str | None, list[_GraphCall
 
 
 def _general_reason(partitioners: Sequence[PartitionerSpec] | None) -> str:
-    """Return the reason for calls that were left without a reason from any partitioner."""
+    """Return why calls are left for which no partitioner gave a reason."""
     by_passes = [
         spec.name for spec in partitioners or () if spec.backend.lowering.make_passes
     ]
@@ -178,9 +181,9 @@ def _general_reason(partitioners: Sequence[PartitionerSpec] | None) -> str:
 
 
 def _join_segments(calls: Iterable[_GraphCall]) -> Iterator[dict[str, Any]]:
-    """Yield a segment for each delegate, and for each run of calls to kernels of the same kind.
+    """Yield a segment for each delegate, and for each run of other calls.
 
-    Kernels are of the same kind if they belong to the same backend, or are portable.
+    All calls in a run use the kernels of one backend, or portable kernels.
     """
     joined = groupby(
         calls,
@@ -198,11 +201,11 @@ def _join_segments(calls: Iterable[_GraphCall]) -> Iterator[dict[str, Any]]:
 def _iter_calls(
     module: GraphModule, kernels: Mapping[str, str], around: str = ""
 ) -> Iterator[_GraphCall]:
-    """Yield the calls of a graph in order, with those of control-flow bodies after their caller.
+    """Yield the calls of a graph in order, with bodies of control flow where they are called.
 
     Args:
-        kernels: the backend id of each operator namespace that holds a backend's own kernels.
-        around: the module around the graph, since torch.export records none for nodes of a branch.
+        kernels: namespaces of operators that are a backend's own kernels, with the backend's id.
+        around: the module around the graph, since torch.export gives nodes of a branch no module.
     """
     bodies = control_flow_bodies(module)
     for node in module.graph.nodes:
@@ -221,7 +224,7 @@ def _iter_calls(
 def find_debug_handles(
     lowered: ExportedProgram, places: NodePlaces, backends: Collection[str]
 ) -> list[tuple[int, int]]:
-    """Return the debug handle and source place of each node that these backends run, sorted."""
+    """Return the debug handle and the source place of each node that these backends run, sorted."""
     places_by_handle: dict[int, int] = {}
     for call in _iter_calls(lowered.graph_module, {}):
         if call.delegate is None or call.backend not in backends:

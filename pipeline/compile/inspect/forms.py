@@ -1,4 +1,4 @@
-"""Compute the other forms in which backends and ExecuTorch's emitter store a tensor."""
+"""Other forms in which backends and ExecuTorch's emitter store a tensor."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from pipeline.compile.inspect.arrays import Array, View, logical_bytes, to_float32
 from pipeline.store.digest import Digest, hash_bytes
 
-_SMALL = 64  # bytes; smaller tensors are searched for only in their plain form
+_SMALL = 64  # bytes; a smaller tensor is only looked for in its plain form
 _FLOATS = ("float", "bfloat")
 
 
@@ -17,14 +17,16 @@ def find_forms(view: View, read: Callable[[], Array]) -> set[Digest]:
     """Return the digests of a tensor's other forms.
 
     Args:
-        view: the tensor's place in its storage.
-        read: returns the tensor's values; called only if the tensor has other forms.
+        read: returns the tensor's values; called only if it may have other forms.
     """
     return {hash_bytes(logical_bytes(form)) for form in _forms(view, read)}
 
 
 def _forms(view: View, read: Callable[[], Array]) -> Iterator[Array]:
-    """Yield the tensor as arrays in the orders in which backends and the emitter store it."""
+    """Yield an array for each form in which backends and ExecuTorch's emitter store a tensor.
+
+    The elements of the array, in the order of their indices, are the stored ones.
+    """
     dimensions = len(view.sizes)
     rank = range(dimensions)
     turned = not view.is_contiguous
@@ -38,7 +40,7 @@ def _forms(view: View, read: Callable[[], Array]) -> Iterator[Array]:
     if view.nbytes < _SMALL or not (turned or narrow or convolved or packed):
         return
     values = read()
-    if turned:  # ordered by strides, as the emitter stores it
+    if turned:  # in the order of its strides, as it is emitted
         yield values.transpose(sorted(rank, key=lambda d: (-view.strides[d], d)))
     if narrow:
         values = to_float32(values, view.dtype)  # XNNPACK computes in float32
@@ -48,7 +50,7 @@ def _forms(view: View, read: Callable[[], Array]) -> Iterator[Array]:
         yield values.transpose(0, *places, 1)
         yield values.transpose(1, *places, 0)
     if packed and -8 <= values.min() <= values.max() <= 7:
-        # Two 4-bit values per byte, the first in the low bits, each raised by 8 (XNNPACK's qc4w).
+        # Four-bit values plus 8, two to a byte, the first in the low bits (XNNPACK's qc4w).
         raised = np.pad(values, ((0, 0), (0, values.shape[1] % 2))).astype(
             np.uint8
         ) + np.uint8(8)

@@ -1,4 +1,4 @@
-"""Map a file of a package into memory, and name its parts."""
+"""A file of a package, mapped into memory, with the names of its parts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from pipeline.store.errors import PipelineError
 
 
 class PackageFile:
-    """A file of a package. Digests of its parts, keyed by offset and size, are computed lazily."""
+    """A file of a package, whose parts are hashed when their digests are first needed.
+
+    `digests` holds those that are already known, by the part's offset and size in bytes.
+    """
 
     def __init__(
         self,
@@ -37,7 +40,7 @@ class PackageFile:
 
     @cached_property
     def named(self) -> dict[int, list[str]]:
-        """The sorted keys of each segment of named data, by segment."""
+        """The sorted keys of the named data in each segment, by segment number."""
         named_pieces: dict[int, list[str]] = defaultdict(list)
         for key, segment in sorted((entry[0], entry[1]) for entry in self.layout.named):
             named_pieces[segment].append(key)
@@ -49,8 +52,10 @@ def open_file(
     path: Path,
     digests: Mapping[tuple[int, int], Digest] = MappingProxyType({}),
 ) -> PackageFile:
-    """Map a file into memory. Raises PipelineError if it can't be read or isn't a valid package
-    file."""
+    """Map a file of a package into memory; the ending of `name` determines its type.
+
+    Raises PipelineError if the file can't be read or is corrupt.
+    """
     try:
         with open(path, "rb") as file:
             # An empty file can't be mapped.

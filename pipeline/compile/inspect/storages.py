@@ -1,4 +1,4 @@
-"""Read storages of tensors as numpy arrays, and report described tensors to a listener."""
+"""Storages of tensors as numpy arrays, and a listener for tensors that are described."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from pipeline.compile.inspect.arrays import Array, View
 from pipeline.store.digest import Digest
 
-# Called with a described tensor and the digest of its logical bytes.
+# Called with a tensor that is described, and the digest of its logical bytes.
 Listener = Callable[[torch.Tensor, Digest], None]
 _listener: ContextVar[Listener | None] = ContextVar(
     "listener to descriptions", default=None
@@ -21,7 +21,7 @@ _listener: ContextVar[Listener | None] = ContextVar(
 
 def storage_bytes(tensor: torch.Tensor) -> Array:
     """Return the bytes of a tensor's whole storage, without a copy."""
-    # Read as uint8, since `Tensor.numpy` refuses some views, and dtypes that numpy lacks.
+    # Not `tensor.numpy()`, which gives only the view and refuses dtypes that numpy lacks.
     flat: Array = (
         torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage()).numpy()
     )
@@ -29,7 +29,7 @@ def storage_bytes(tensor: torch.Tensor) -> Array:
 
 
 def view_of(tensor: torch.Tensor, step: int = 0) -> View:
-    """Return a tensor's place in its storage."""
+    """Return the place of a tensor in its storage."""
     dtype = str(tensor.dtype).removeprefix("torch.")
     return View(
         step,
@@ -41,7 +41,7 @@ def view_of(tensor: torch.Tensor, step: int = 0) -> View:
 
 
 def note_described(tensor: torch.Tensor, base: Digest) -> None:
-    """Report a described tensor to the listener, if there is one."""
+    """Report a tensor that is described to the listener, if there is one."""
     listener = _listener.get()
     if listener is not None:
         listener(tensor, base)

@@ -1,6 +1,6 @@
-"""Prepare a manifest's facts for reports: replace node places by operators and lines of the source.
+"""Traces the facts of a manifest for reports: node numbers become source lines and operators.
 
-Compiling needs none of this.
+Compiling doesn't need this module.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class SourceNodes:
     """The nodes of a method's source program, before quantization, by place.
 
     Args:
-        root: the workspace whose files are searched for source lines.
+        root: the workspace, whose files contain the source lines.
     """
 
     def __init__(self, program: ExportedProgram, root: Path) -> None:
@@ -28,9 +28,9 @@ class SourceNodes:
         self._root = root
 
     def trace(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a record with its node's `place` replaced by the `line` of the source.
+        """Return a record with a source line in place of the number of its node.
 
-        Such a line is `x + y  # models/small.py:12, in Small.forward`.
+        A line looks like `x + y  # models/small.py:12, in Small.forward`.
         """
         place = record.get("place")
         fields = {name: value for name, value in record.items() if name != "place"}
@@ -42,9 +42,9 @@ class SourceNodes:
         }
 
     def trace_operator(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a record with the line and the `operator` of the source.
+        """Return a record with the line and the operator of the source.
 
-        A record without a place keeps its operator from the lowered program.
+        A record without a place keeps the operator that lowering made.
         """
         traced = self.trace(record)
         if record.get("place") is not None:
@@ -55,7 +55,7 @@ class SourceNodes:
 def add_source_lines(
     delegation: Mapping[str, Any], program: ExportedProgram, root: Path
 ) -> dict[str, Any]:
-    """Return a manifest's delegation record with each `place` replaced by a `line`.
+    """Return a manifest's delegation record with a `line` in place of each `place`.
 
     Args:
         program: the method's source program, before quantization.

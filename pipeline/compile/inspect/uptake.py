@@ -1,7 +1,7 @@
-"""Count, per partitioner of a method, the operators that it was offered and those that it took.
+"""Counts, for each partitioner of a method, the operators that it was offered and that it took.
 
-This only records counts and reasons. Linking, which knows what the config allows, decides whether a
-partitioner that took nothing is a mistake.
+This module only records counts and reasons. Linking, which knows what the config allows, decides
+whether a partitioner that took nothing is a mistake.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from pipeline.program.operators import NOTES, TAG, node_label, only_moves, opera
 from pipeline.store.compiled import NOT_QUANTIZED
 
 MOST_REFUSALS = 3
-OUTSIDE = "outside of `modules"  # starts the reason for calls that the config excludes
+OUTSIDE = "outside of `modules"  # how a reason that comes from the config begins
 
 
 def measure_uptake(spec: PartitionerSpec, program: ExportedProgram) -> dict[str, Any]:
-    """Count the calls that a partitioner was offered and took, in the program that it tagged.
+    """Measure how much of a program a partitioner took.
 
-    The nodes of the program also hold the partitioner's reasons for calls that it left.
+    The program has the partitioner's tags, and its reasons for the nodes that it left.
     """
     calls = []
     for node in iter_nodes(program):
         if operator_name(node) and called_delegate(node) is None:
             calls.append(node)
-    # If a method only moves values, count these calls.
+    # If a method only moves values, those calls count after all.
     calls = [node for node in calls if not only_moves(node)] or calls
     taken_calls = sum(TAG in node.meta for node in calls)
-    # The reasons matter only if no call was taken.
+    # Reasons for the calls that were left matter only if none was taken.
     if taken_calls:
         refusals = []
     else:
@@ -50,7 +50,10 @@ def measure_uptake(spec: PartitionerSpec, program: ExportedProgram) -> dict[str,
 def measure_kernels(
     spec: PartitionerSpec, delegation: dict[str, Any]
 ) -> dict[str, Any]:
-    """Count the calls that a backend took by lowering with passes: those of its own kernels."""
+    """Measure how much of a method went to a backend that lowers by passes.
+
+    The calls of the backend's own kernels count as taken.
+    """
     kernels = delegation.get("kernels", {}).get(spec.backend.backend_id, {})
     kernel_calls = sum(kernels.values())
     undelegated = Counter({} if kernel_calls else delegation["undelegated"])
@@ -72,7 +75,7 @@ def measure_kernels(
 
 
 def _find_refusals(backend: str, calls: Sequence[Node]) -> list[dict[str, Any]]:
-    """Return the most frequent reasons, with the partitioner's before the config's."""
+    """Return the most frequent reasons, the partitioner's before the config's."""
     counted = Counter((node_label(node), _find_reason(backend, node)) for node in calls)
 
     def rank(refusal: dict[str, Any]) -> tuple[bool, int, str, str]:

@@ -1,7 +1,7 @@
-"""The preprocess cache: it wraps every backend's preprocess function during a lowering.
+"""The preprocess cache, which wraps each backend's preprocess function during a lowering.
 
-`cached_backend.py` wraps a single backend; this module makes ExecuTorch's lowering find the wrapped
-backends.
+`cached_backend.py` caches the results of one backend. This module makes ExecuTorch's lowering find
+the backends behind their caches.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _counts: ContextVar[PreprocessCounts | None] = ContextVar(
 
 @contextmanager
 def counted_preprocess() -> Iterator[PreprocessCounts]:
-    """Count the partitions of every `cached_preprocess` within the context, in this process."""
+    """Count the partitions of each `cached_preprocess` within the context, in this process."""
     counts = PreprocessCounts()
     token = _counts.set(counts)
     try:
@@ -55,11 +55,10 @@ def counted_preprocess() -> Iterator[PreprocessCounts]:
 
 @contextmanager
 def keyed_preprocess(more: Mapping[str, Any]) -> Iterator[None]:
-    """Add to the keys of results within the context.
+    """Add `more` to the keys of results within the context.
 
-    Args:
-        more: anything else in this process that can change the results of backends, such as loaded
-            third-party code.
+    It describes anything else in this process that can change the results of backends, such as
+    loaded third-party code.
     """
     token = more_key.set(more)
     try:
@@ -70,11 +69,13 @@ def keyed_preprocess(more: Mapping[str, Any]) -> Iterator[None]:
 
 @contextmanager
 def cached_preprocess(store: Store | None) -> Iterator[None]:
-    """Make ExecuTorch's lowering find known results in the store instead of computing them.
+    """Let ExecuTorch's lowering find known results in the store instead of making them.
 
-    `backend_api` only accepts backends from `BackendDetails.__subclasses__()`, so a stand-in
-    provides each backend of the registry, wrapped in the cache. This can be removed once
-    `backend_api` has a registry.
+    `backend_api` finds backends only through `BackendDetails.__subclasses__()`, so a stand-in for
+    that class returns each backend of the registry behind its cache. This can go when `backend_api`
+    has a registry.
+
+    Raises UnknownBackendError.
     """
     stand_in = SimpleNamespace(
         __subclasses__=partial(_list_backends, _make_context(store))
@@ -92,9 +93,9 @@ def cached_preprocess(store: Store | None) -> Iterator[None]:
 def preprocess_programs(
     backend_id: str, programs: Programs, specs: Specs, store: Store | None
 ) -> Results:
-    """Return the results of preprocessing each method's partitions, from the store if possible.
+    """Preprocess the partitions of each method, or find their results in the store.
 
-    The backend may change the programs. Raises UnknownBackendError if there is no such backend.
+    The backend may change the programs. Raises UnknownBackendError.
     """
     for backend in _list_backends(_make_context(store)):
         if backend.__name__ == backend_id:
@@ -103,7 +104,7 @@ def preprocess_programs(
 
 
 def sees_all_methods(backend_id: str) -> bool:
-    """Return whether a backend has no function, and its class receives all methods at once."""
+    """Return whether a backend has no function, and its class is given all methods at once."""
     details = loaded_details().get(backend_id)
     return backend_id not in functions() and details is not None and is_joint(details)
 
@@ -113,7 +114,10 @@ def _make_context(store: Store | None) -> CacheContext:
 
 
 def _list_backends(context: CacheContext) -> list[CachedBackend]:
-    """Return all backends, wrapped; a function takes precedence over a class of the same name."""
+    """Return all backends that can be lowered to.
+
+    A function takes precedence over a class of the same name.
+    """
     classes = loaded_details()
     references = functions()
     for name in sorted(references.keys() & classes.keys()):

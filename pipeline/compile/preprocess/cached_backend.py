@@ -1,7 +1,7 @@
-"""Wrap a backend in the preprocess cache: results are found in the store or computed.
+"""One backend behind the preprocess cache, which finds its results in the store or makes them.
 
-A feature finds and stores results (`moments.Feature.find_preprocessed`). Results are keyed by
-partition; those of a joint backend are keyed by all partitions of all methods together.
+A feature finds and keeps the results, by partition (`moments.Feature.find_preprocessed`). The
+results of a joint backend are keyed by all partitions of all methods together.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _MakeKey: TypeAlias = Callable[[Sequence[Any]], Mapping[str, Any]]
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _log = logging.getLogger(__name__)
 
-# What `keyed_preprocess` adds to the keys: anything else in this process that can change results.
+# Anything else in this process that can change results; `keyed_preprocess` sets it.
 more_key: ContextVar[Mapping[str, Any]] = ContextVar(
     "more of the keys", default=_NOTHING
 )
@@ -51,10 +51,14 @@ more_key: ContextVar[Mapping[str, Any]] = ContextVar(
 
 @dataclass
 class PreprocessCounts:
-    """Counts of partitions that were found in the store, preprocessed and stored, or never cached.
+    """Counts of partitions by how the cache served them, and the time that it saved.
 
-    `spent` is the wall time that backends took, `saved` the wall time that they once took for the
-    hits, both in seconds.
+    Attributes:
+        hits: partitions whose results were found in the store.
+        misses: partitions that were preprocessed because the store lacked their results.
+        uncached: partitions that were preprocessed and can't be cached.
+        spent: seconds of wall time that backends took.
+        saved: seconds of wall time that backends once took for the hits.
     """
 
     hits: int = 0
@@ -65,10 +69,10 @@ class PreprocessCounts:
 
 
 class ResultsPlace(Protocol):
-    """The location in the store of the results of some partitions.
+    """The place in the store for the results of some partitions.
 
-    `find` returns and counts the results, or returns None if one is missing. `keep` stores results
-    with the seconds that they took to compute, and returns whether it could.
+    `find` returns the results and counts them, or returns None if any is missing. `keep` takes the
+    results and the seconds that making them took, and returns whether it could keep them.
     """
 
     store: Store
@@ -80,7 +84,7 @@ class ResultsPlace(Protocol):
 
 
 class CacheContext:
-    """The store of one lowering, if any, with its counts and the warnings already logged."""
+    """The store of one lowering, if any, and its counts and warnings."""
 
     def __init__(self, store: Store | None, counts: PreprocessCounts) -> None:
         self.store = store
@@ -88,24 +92,24 @@ class CacheContext:
         self._warned: set[str] = set()
 
     def warn(self, sentence: str) -> None:
-        """Log a warning, but only once per lowering."""
+        """Log a warning, unless this context has already logged it."""
         if sentence not in self._warned:
             self._warned.add(sentence)
             _log.warning("%s", sentence)
 
 
 def is_joint(details: type[BackendDetails]) -> bool:
-    """Return whether a class receives all methods at once instead of one partition at a time."""
-    # Without `BackendDetails` itself, whose method only calls `preprocess` for each partition.
+    """Return whether a class sees all methods at once instead of partition by partition."""
+    # `BackendDetails` doesn't count: its method calls `preprocess` partition by partition.
     parents = details.__mro__[: details.__mro__.index(BackendDetails)]
     return any("preprocess_multimethod" in vars(parent) for parent in parents)
 
 
 class CachedBackend:
-    """A backend behind the store, which ExecuTorch's lowering uses in place of the backend's class.
+    """A backend behind the store, in place of the class that ExecuTorch's lowering expects.
 
-    `details` is that class, or None if the backend is only a function. Without a store, each
-    partition is preprocessed, in the context that the backend's catalogue entry requires.
+    `details` is that class, or None for a backend that is only a function. Without a store, each
+    partition is still preprocessed in the context that the backend's entry asks for.
     """
 
     def __init__(
@@ -123,7 +127,10 @@ class CachedBackend:
     def copy_exported_program_for_preprocess(
         self, program: ExportedProgram, specs: list[CompileSpec]
     ) -> ExportedProgram:
-        """Copy a partition as its backend does; ExecuTorch 1.4 doesn't call this."""
+        """Copy a partition as its backend does.
+
+        ExecuTorch 1.4 doesn't call this and always makes a deep copy.
+        """
         copy_program = getattr(
             self._details or BackendDetails,
             "copy_exported_program_for_preprocess",
@@ -134,7 +141,10 @@ class CachedBackend:
     def preprocess(
         self, program: ExportedProgram, specs: list[CompileSpec]
     ) -> PreprocessResult:
-        """Preprocess one partition; `to_backend` with a backend's name calls only this method."""
+        """Preprocess one partition.
+
+        Given a backend's name, `to_backend` calls only this method.
+        """
         (result,) = self.find_or_make(
             [(program, specs)],
             lambda: [self._call(program, specs)],
@@ -145,7 +155,7 @@ class CachedBackend:
     def preprocess_multimethod(self, programs: Programs, specs: Specs) -> Results:
         """Preprocess the partitions of each method.
 
-        A joint backend's result for a partition may depend on all other partitions.
+        Each result of a joint backend may depend on all partitions.
         """
         partitions: dict[str, list[_Given]] = {}
         for name, method_programs in programs.items():
@@ -208,21 +218,22 @@ class CachedBackend:
     def find_or_make(
         self, inputs: Sequence[_Given], make: _Make, make_key: _MakeKey
     ) -> list[PreprocessResult]:
-        """Return the results of partitions that are preprocessed in one call.
+        """Return the results of partitions, found in the store or made in one call.
 
         Args:
-            make: computes the results.
-            make_key: returns the partitions' part of the key.
+            inputs: the partitions with their compile specs.
+            make: preprocesses the partitions.
+            make_key: returns the partitions' part of the results' key.
         """
         place = self._locate(inputs, make_key)
         if place is None:
             return self._make(inputs, make)
         results = place.find(self.context.counts)
         if results is None:
-            # Without the lock, two workers lowering the same partition would both spend the time.
+            # Without a lock, two workers could preprocess the same partition at the same time.
             with place.store.lock(
                 digest.hash_json(place.key)
-            ):  # another worker may be computing it
+            ):  # another worker may be making it
                 results = place.find(self.context.counts) or self._make(
                     inputs, make, place
                 )
@@ -231,7 +242,7 @@ class CachedBackend:
     def _make(
         self, inputs: Sequence[_Given], make: _Make, place: ResultsPlace | None = None
     ) -> list[PreprocessResult]:
-        """Compute results, and store them if they have a place and no size range was narrowed."""
+        """Make results, and keep them in their place unless making them narrowed sizes."""
         counts = self.context.counts
         started = time.perf_counter()
         before = copy_ranges(program for program, _ in inputs)
@@ -239,7 +250,7 @@ class CachedBackend:
             results = make()
         seconds = time.perf_counter() - started
         counts.spent += seconds
-        # A cached result wouldn't narrow the method's sizes as computing it does.
+        # A result from the store wouldn't narrow the method's sizes, as making it does.
         narrows = copy_ranges(program for program, _ in inputs) != before
         if place is None or narrows:
             counts.uncached += len(results)
@@ -253,7 +264,7 @@ class CachedBackend:
 
     @contextmanager
     def _surroundings(self) -> Iterator[None]:
-        """Enter the contexts that the backend's catalogue entry requires around a call."""
+        """Enter the contexts that the backend's entry in the catalogue asks for."""
         entry = self.entry
         if entry is None:
             with spilled_data("", self.context.store):
@@ -270,7 +281,7 @@ class CachedBackend:
     def _locate(
         self, inputs: Sequence[_Given], make_key: _MakeKey
     ) -> ResultsPlace | None:
-        """Return the results' place in the store, or None if they can't be cached."""
+        """Return the place of results in the store, or None if they can't be cached."""
         if self.context.store is not None:
             for place in call_all("find_preprocessed", self, inputs, make_key):
                 if place is not None:

@@ -1,12 +1,12 @@
-"""The registry of preprocess functions, keyed by backend id.
+"""The registry of preprocess functions, by backend id.
 
-A function takes a partition (a program in edge dialect) and its compile specs, and returns the
-payload for the backend's runtime. It is all that a build machine needs from a backend. A backend's
-function comes from the first of these sources that has one: `register_preprocess`, in this process;
-its catalogue entry (`Preprocessing.function`); a `BackendDetails` class, which ExecuTorch's
-backends ship.
+A function takes a partition, which is a program in edge dialect, and its compile specs, and returns
+the result for the backend's runtime. A build machine needs nothing else of a backend. A function
+that `register_preprocess` registered in this process comes first, then the function that the
+backend's entry in the catalogue names (`Preprocessing.function`), then a `BackendDetails` class, as
+ExecuTorch's backends ship it.
 
-Only `find_function` imports torch, along with the function's module.
+Only `find_function` imports torch, along with the function.
 """
 
 from __future__ import annotations
@@ -30,21 +30,22 @@ if TYPE_CHECKING:
 
 _DETAILS = "executorch.exir.backend.backend_details"
 
-# The functions that this process registered (`features/to_backend/registration.py`).
+# Functions registered in this process (`features/to_backend/registration.py`).
 REGISTERED: dict[str, Preprocess] = {}
 
 
 class UnknownBackendError(PipelineError, NotImplementedError):
-    """An unknown backend: it has no preprocess function and no class.
+    """The error for a backend that has neither a preprocess function nor a class.
 
-    It is a NotImplementedError because ExecuTorch raises that error in this case.
+    It is also a NotImplementedError, which ExecuTorch raises in this case.
     """
 
 
 def registered() -> Mapping[str, str]:
-    """Return `module:name` of the function or class that preprocesses for each backend.
+    """Return the `module:name` of the function or class that preprocesses for each backend.
 
-    The catalogue names it, or this process knows it. The mapping is sorted by backend id.
+    These are the functions and classes that the catalogue names or this process knows, sorted by
+    backend.
     """
     references = {}
     for entry in BACKENDS.values():
@@ -58,14 +59,14 @@ def registered() -> Mapping[str, str]:
 
 
 def make_unknown_backend_error(backend_id: str) -> UnknownBackendError:
-    """Return the error for a backend without a preprocess function or class."""
+    """Make the error for a backend that has neither a preprocess function nor a class."""
     return UnknownBackendError(
         f"Backend {backend_id} was not found; {did_you_mean(backend_id, registered())}"
     )
 
 
 def find_function(backend_id: str) -> Preprocess | None:
-    """Return a backend's preprocess function, or None if it has at most a class.
+    """Return the preprocess function of a backend, or None if it has none apart from a class.
 
     Raises PipelineError if the function can't be imported.
     """
@@ -80,15 +81,15 @@ def find_function(backend_id: str) -> Preprocess | None:
 
 
 def is_registered_here(backend_id: str) -> bool:
-    """Return whether a backend's function comes from `register_preprocess`, not the catalogue."""
+    """Return whether a backend's function is from `register_preprocess`, not from the catalogue."""
     return backend_id in REGISTERED
 
 
 def find_entry(backend_id: str) -> Backend | None:
     """Return the catalogue entry that says what a backend's results depend on, or None.
 
-    An entry with a function takes precedence. Entries of vendors' backends to which nothing lowers
-    don't count, and a function that this process registered has no entry.
+    An entry with a function takes precedence. Entries that nothing lowers to, such as a vendor's
+    backend, are skipped, and a function that this process registered has no entry.
     """
     if backend_id in REGISTERED:
         return None
@@ -96,7 +97,7 @@ def find_entry(backend_id: str) -> Backend | None:
     for entry in BACKENDS.values():
         if entry.backend_id != backend_id:
             continue
-        # Several entries may have the same id, but only one of them says how to preprocess.
+        # Several entries may have the same id; one of them says how to preprocess.
         if entry.preprocessing.function:
             return entry
         if entry.lowers and lowering is None:
@@ -105,14 +106,14 @@ def find_entry(backend_id: str) -> Backend | None:
 
 
 def reference(function: Any) -> str:
-    """Return `module:name` of a function or a class, for messages."""
+    """Return the `module:name` of a function or a class, for messages."""
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
     module = getattr(function, "__module__", None) or type(function).__module__
     return f"{module}:{name}"
 
 
 def functions() -> dict[str, str]:
-    """Return references to the preprocess functions of backends (not classes), sorted by id."""
+    """Return references to the preprocess functions that aren't from a class, sorted by backend."""
     references = {}
     for entry in BACKENDS.values():
         if entry.preprocessing.function:
@@ -123,8 +124,11 @@ def functions() -> dict[str, str]:
 
 
 def loaded_details() -> dict[str, type[BackendDetails]]:
-    """Return the imported backend classes by name: the direct subclasses of `BackendDetails`."""
-    # Don't import the module here: until something else does, no backend class exists.
+    """Return the backend classes that are imported, by name.
+
+    Like ExecuTorch, this finds only direct subclasses of `BackendDetails`.
+    """
+    # Not imported here: no backend class exists until something else imports the module.
     module = sys.modules.get(_DETAILS)
     classes: Sequence[Any] = (
         module.BackendDetails.__subclasses__() if module is not None else ()
@@ -133,7 +137,10 @@ def loaded_details() -> dict[str, type[BackendDetails]]:
 
 
 def import_named(target: str, description: str) -> Any:
-    """Import a function or class by its reference. Raises PipelineError if that fails."""
+    """Import a function or class by its reference.
+
+    `description` names it in the PipelineError that is raised if that fails.
+    """
     try:
         imported = resolve_name(target)
     except (ImportError, AttributeError) as error:

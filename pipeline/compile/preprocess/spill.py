@@ -1,7 +1,7 @@
-"""Move weights from memory into the store as a backend names them, or as they are emitted.
+"""Moves weights from memory to the store when a backend names them, or when they are emitted.
 
-ExecuTorch keeps weights as bytes until the program is written. Here each large weight is replaced
-by a stand-in for its blob, as in linking, so lowering needs no second copy of the weights.
+ExecuTorch keeps weights as bytes until the program is written. Here a blob stands in for each large
+one, as in linking, so that lowering needs no second copy of the weights.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _spills: ContextVar[bool] = ContextVar("spills", default=False)
 
 @contextmanager
 def spilling() -> Iterator[None]:
-    """Allow stand-ins for large data in programs that are lowered within the context.
+    """Allow stand-ins for large weights in programs that are lowered within the context.
 
-    Nothing but `make_object` may write such programs.
+    Only `make_object` may write such a program.
     """
     token = _spills.set(True)
     try:
@@ -39,7 +39,7 @@ def spilling() -> Iterator[None]:
 
 @contextmanager
 def spilled_data(module: str, store: Store | None) -> Iterator[None]:
-    """Within `spilling`, make the `NamedDataStore` of a module put large data into a store."""
+    """Let a module's `NamedDataStore` put large data into a store, within `spilling`."""
     if store is None or not module or not _spills.get():
         yield
         return
@@ -66,7 +66,7 @@ def _spill_to(store: Store) -> type[NamedDataStore]:
 
 @contextmanager
 def spilled_constants(store: Store | None) -> Iterator[None]:
-    """Within `spilling`, put large constants into a store as they are emitted."""
+    """Let large constants go to a store when they are emitted, within `spilling`."""
     if store is None or not _spills.get():
         yield
         return
@@ -87,9 +87,13 @@ def _spill(data: Any, store: Store) -> Any:
 
 
 def stand_in(blob: Blob, module: str, store: Store) -> BlobBytes | None:
-    """Return the stand-in that `spilled_data` uses for a module's blob, or None to use bytes."""
+    """Return the stand-in that `spilled_data` uses for a blob, or None if its bytes are needed.
+
+    Args:
+        module: the module whose `NamedDataStore` has the data, or "".
+    """
     stands_in = module and _spills.get() and blob.size >= _SPILLED_FROM
-    # If the blob has been evicted, its bytes are needed.
+    # The store may have evicted the blob, and a stand-in has no bytes of its own.
     if stands_in and store.intact([blob.digest]):
         return BlobBytes(blob)
     return None
