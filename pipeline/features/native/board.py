@@ -168,9 +168,7 @@ class Board:
         """
         reason = self._link.explain(status, lines)
         if not reason and not lines:
-            with suppress(
-                subprocess.TimeoutExpired
-            ):  # the session ends at the same time
+            with suppress(subprocess.TimeoutExpired):  # it may be about to end
                 self._session.wait(1)
         if self._session.poll() is not None:
             reason = reason or _LOST

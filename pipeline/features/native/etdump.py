@@ -27,9 +27,7 @@ def read_runs(dump: bytes) -> list[list[TimedEvent]]:
     for events in read_events(dump):
         profiled = [event.profile_event for event in events]
         timed = [_make_event(event) for event in profiled if event is not None]
-        if any(
-            event.kind == METHOD for event in timed
-        ):  # other runs load or initialize
+        if any(event.kind == METHOD for event in timed):  # others load or initialize
             runs.append(timed)
     return runs
 
