@@ -1,5 +1,4 @@
-"""Native: runs packages on ExecuTorch's C++ runtime, on this machine, emulated processors and
-boards.
+"""Runs packages on ExecuTorch's C++ runtime: on this machine, emulated, and on boards.
 
 `runner/` holds the source of the runner, a program that links against the C++ SDK in ExecuTorch's
 wheel. It lives in this folder so that it is installed and removed together with the feature.

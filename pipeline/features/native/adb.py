@@ -1,7 +1,7 @@
 """Reach Android devices through the system's `adb`.
 
-Files are sent over `adb shell`, like every command: its protocol returns a command's exit status
-and doesn't alter the bytes of its input and output. This needs Android 7 or later.
+Files go through `adb shell`, just like commands: its protocol returns exit statuses and leaves the
+bytes of input and output unchanged. This needs Android 7 or later.
 """
 
 from __future__ import annotations

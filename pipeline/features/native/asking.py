@@ -20,11 +20,11 @@ from pipeline.store.workspace import Workspace
 def find_lacks(
     workspace: Workspace, name: str, paths: Sequence[Path]
 ) -> dict[str, list[str]]:
-    """Return, by method, sentences that say what a device's runtime lacks; empty if nothing is
-    missing.
+    """Return, by method, sentences that say what a device's runtime lacks.
 
-    First, the runner lists the operators that it has registered. Then each method is loaded, which
-    also reveals missing backends. For a device from a plugin, loading is the only check.
+    Methods that lack nothing are left out. First, the runner lists the operators that it has
+    registered. Then each method is loaded, which also reveals missing backends. For a device from a
+    plugin, loading is the only check.
 
     Args:
         paths: the `.pte` of a package, then its `.ptd` files.

@@ -300,7 +300,7 @@ class Board:
         self._run(script, _COMMAND_SECONDS + size / _LEAST_RATE, file)
 
     def _run(self, script: str, seconds: float, source: Path | None = None) -> str:
-        """Return the output of a command; if it fails, the batch ends. Raises DeviceError."""
+        """Return the output of a command. If it fails, end the batch and raise DeviceError."""
         answer = self._try(script, seconds, source)
         if not answer.returncode:
             self._check()  # adb exits with 0 even if it lost the device
@@ -357,8 +357,7 @@ class Board:
 
 
 def find_signal(status: int) -> int:
-    """Return a process's status from a shell's exit status: negative if a signal ended the
-    process."""
+    """Return a process's status from a shell's exit status: negative if a signal ended it."""
     return _KILLED - status if _KILLED < status < 2 * _KILLED - 1 else status
 
 
@@ -380,7 +379,7 @@ def _describe_holder() -> str:
 def _describe_start(lines: Sequence[str], program: Path, machine: str) -> str:
     """Return why the runner doesn't start."""
     last = lines[-1]
-    # A 64-bit kernel may run 32-bit programs, and a shell reads a file that it can't execute as a
+    # A 64-bit kernel may run 32-bit programs, and a shell reads a file that it can't run as a
     # script.
     if re.search(
         r"Exec format|[Ss]yntax error|cannot execute|not found|not executable", last

@@ -1,5 +1,8 @@
-"""Builds the runner when it is first needed. Runners are kept in the user's cache folder, keyed by
-their sources, SDK and compiler. Once a program has its final name, its build is complete."""
+"""Builds the runner when it is first needed.
+
+Runners are kept in the user's cache folder, keyed by their sources, SDK and compiler. A program
+that has its final name is complete.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ _OF_AARCH64 = ("-DCMAKE_SYSTEM_NAME=Linux", "-DCMAKE_SYSTEM_PROCESSOR=aarch64")
 
 
 def find_command(setup: Setup, options: Sequence[str] = ()) -> list[str]:
-    """Return the command of a device's runner, which is built at the first call.
+    """Return the command of a device's runner, building the runner at the first call.
 
     Args:
         options: further options for CMake, such as `-DSANITIZE=ON`.

@@ -158,7 +158,7 @@ class NativeDevice(Device):
         return outputs
 
     def close(self, files: PackageFiles) -> None:
-        """End the processes of a package. With the last package, release the lock of the board."""
+        """End the processes of a package, and release the board's lock after the last package."""
         for process in self._processes.pop(files, {}).values():
             process.close()
         if self._board and not self._processes:
@@ -166,8 +166,8 @@ class NativeDevice(Device):
             self._board = None
 
     def _make_command(self, files: PackageFiles, methods: Sequence[str]) -> list[str]:
-        """Return the command of the runner, with the libraries that the methods need. A board makes
-        its own command."""
+        """Return the command of the runner, with the libraries that the methods need. A board
+        builds the command itself."""
         if self.setup.address or not self.setup.kernels:
             return self._command
         operators = list_called_operators(files, methods)
@@ -187,10 +187,12 @@ class NativeDevice(Device):
         return process
 
     def _start(self, files: PackageFiles, methods: tuple[str, ...]) -> RunnerProcess:
-        """Start a runner, or take over the one that only listed its operators, since loading a
-        library of kernels takes seconds on an emulated processor. If the runner fails to start with
-        these libraries, start it without them, so that methods that don't need their kernels still
-        run."""
+        """Start a runner for methods, or take over the idle one that has only listed its operators.
+
+        Reusing the idle runner saves the time to load a library of kernels, which is seconds on an
+        emulated processor. If the runner fails with such libraries, it is started without them, so
+        that methods that don't need their kernels still run.
+        """
         command = self._make_command(files, methods)
         processes = self._processes[files]
         idle = processes.get(())
@@ -207,7 +209,7 @@ class NativeDevice(Device):
 
 def list_called_operators(files: PackageFiles, methods: Sequence[str]) -> set[str]:
     """Return the operators that methods of a package call outside of delegates; without `methods`,
-    those of all methods. Raises DeviceError."""
+    those of all methods. Raises DeviceError if the package can't be read."""
     operators: set[str] = set()
     for method in methods or files.plans:
         plan = files.plans.get(method)

@@ -85,9 +85,11 @@ class DeviceFailure:
 
 
 class DeviceLocator:
-    """Asks other features where a package goes wrong on devices. All devices share one time limit:
-    the fraction of `validate.budget` reserved for locating failures, or the remaining budget if
-    that is longer."""
+    """Asks other features where a package goes wrong on devices.
+
+    All devices share one time limit: the share of `validate.budget` that is reserved for locating
+    failures, or the remaining budget if it is longer.
+    """
 
     def __init__(self, stages: Stages) -> None:
         self._stages = stages
@@ -96,7 +98,7 @@ class DeviceLocator:
     def locate(
         self, device: Device, outcome: MethodOnDevice, measurement: Measurement
     ) -> str:
-        """Return briefly where a method goes wrong on a device alone, or "" if unknown; add the
+        """Return briefly where a method goes wrong only on a device, or "" if unknown; add the
         details to the method's record."""
         if not outcome.failing:  # the device refused a call, and the error says why
             return ""

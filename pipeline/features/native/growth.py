@@ -60,9 +60,9 @@ def measure_growth(
     """Run a sequence of calls alternately in two packages, each in its own process.
 
     Returns:
-        The relative growth of latency and memory, with the medians of both packages. The growth of
-        latency is what the pairs of calls show with 95 % confidence: the bound of their interval
-        that is nearer to 0, or 0 if the interval contains it. If the calls fail, only `reason`.
+        The relative growth of latency and memory, and the medians of both packages. The growth of
+        latency is what the pairs of calls show with 95 % confidence: the bound of the interval that
+        is nearer to 0, or 0 if the interval contains 0. If the device fails, only a `reason`.
     """
     packages = {"then": then, "now": now}
     times: dict[str, list[float]] = {"then": [], "now": []}
@@ -114,8 +114,8 @@ def _load(
 def _run(
     loaded: Mapping[str, Any], sequence: Sequence[KeptCall], warm_up: int, pause: float
 ) -> float:
-    """Return the milliseconds that a sequence's calls take. Stateful methods get no warm-up, which
-    would change their state."""
+    """Return the milliseconds that a sequence's calls take. Stateful methods get no warm-up, since
+    it would change their state."""
     if sequence[0].judged.step:
         warm_up = 0
     milliseconds = 0.0

@@ -29,16 +29,15 @@ _MACHINE = slice(18, 20)
 
 
 def find_sdk_library(sdk: Path) -> list[Path]:
-    """Return an SDK's library for language models and the file with the version of the PyTorch that
-    it runs with; return an empty list if the library or PyTorch is missing."""
+    """Return an SDK's library for language models and the version file of PyTorch, or an empty list
+    if the library or PyTorch is missing."""
     library = sdk / _IN_SDK
     torch, version = (sdk.parent / path for path in _TORCH)
     return [library, version] if library.is_file() and torch.is_file() else []
 
 
 def is_for_machine(library: Path, machine: str) -> bool:
-    """Return whether a library was built for a processor, named as by `uname -m`; False if the
-    library can't be read."""
+    """Return whether a library is for a processor (`uname -m`); False if it can't be read."""
     try:
         with library.open("rb") as file:
             header = file.read(_MACHINE.stop)

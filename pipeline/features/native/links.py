@@ -33,8 +33,7 @@ class Link(ABC):
         """
 
     def add_remedy(self, message: str, remedies: Mapping[str, str]) -> str:
-        """Return a message with a remedy appended: that of the first of `remedies` whose key the
-        message contains."""
+        """Return a message with the remedy whose key it contains, if `remedies` has one."""
         for words, remedy in remedies.items():
             if words in message:
                 return f"{message}; {remedy}"

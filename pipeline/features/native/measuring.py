@@ -58,8 +58,8 @@ class NativeMeasuring(Measuring):
         self._log.add(KeptCall(result.method, values, expected, judged, result.outputs))
 
     def after_run(self, measurement: Measurement) -> None:
-        # Taken before any device fails a method, since that failure must not affect the next
-        # device.
+        # Taken before any device fails a method: its failure must not affect the verdict of the
+        # next device.
         for result in measurement.validation.methods:
             self._verdicts[result.method] = result.verdict
         for name in self._devices:
@@ -144,7 +144,7 @@ class NativeMeasuring(Measuring):
         measurement: Measurement,
         outcomes: Mapping[str, MethodOnDevice],
     ) -> None:
-        """If a gate limits growth, run methods alternately with those of the baseline's package."""
+        """Run methods alternately with those of the baseline's package, if a gate limits growth."""
         accepted = (self.subject.key["devices"] or {}).get(name, {}).get("baseline")
         if accepted is None or not isinstance(device, NativeDevice):
             return
@@ -215,14 +215,12 @@ class NativeMeasuring(Measuring):
 
 
 def _was_run(result: MethodValidation) -> bool:
-    """Return whether a method of a program was called on this machine, so that devices must call it
-    too."""
+    """Return whether this machine called a program's method, so that devices must call it too."""
     return result.kind == "program" and bool(result.runs or result.random)
 
 
 def _drop_emulator(name: str, memory: dict[str, int]) -> None:
-    """Drop the memory figures of an emulator's process, since they are mostly the emulator's
-    memory."""
+    """Drop an emulator's process figures, which are mostly the emulator's own memory."""
     if name.startswith(EMULATED):
         memory.pop("peak", None)
         memory.pop("at_start", None)
@@ -231,7 +229,7 @@ def _drop_emulator(name: str, memory: dict[str, int]) -> None:
 def _fail(
     result: MethodValidation, name: str, outcome: MethodOnDevice, where: str = ""
 ) -> None:
-    """Fail a method for wrong outputs on a device. The message begins with whether only that device
+    """Fail a method for wrong outputs on a device. The message first says whether only this device
     is wrong and, if known, where in the method."""
     place = f"on {name}"
     if result.ok:

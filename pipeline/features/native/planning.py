@@ -1,5 +1,4 @@
-"""The devices of a plan: which devices each package runs on, and what the devices need to run
-it."""
+"""The devices of a plan's packages, and the facts that decide the outputs of each device."""
 
 from __future__ import annotations
 
@@ -85,8 +84,7 @@ def _find_gates(config: PackageConfig) -> dict[str, Any]:
 
 
 def _iter_device_limits(config: PackageConfig) -> Iterator[tuple[str, str]]:
-    """Yield each limit that a gate sets for one device, as the limit's path in the config and the
-    device."""
+    """Yield each limit that a gate sets for one device: its path in the config, and the device."""
     for place, gates in _find_gates(config).items():
         for name in DEVICE_GATES:
             limit = getattr(gates, name, None)
@@ -95,7 +93,7 @@ def _iter_device_limits(config: PackageConfig) -> Iterator[tuple[str, str]]:
 
 
 class NativePlanning(Planning):
-    """Reports unknown devices, and makes the devices part of what validations are held to."""
+    """Reports unknown devices, and adds known ones to the keys of validations."""
 
     def find_problems(
         self, package: str, config: PackageConfig, document: Document
@@ -203,8 +201,7 @@ def _read_accepted(path: Path) -> dict[str, str] | None:
 
 
 def describe_key(difference: Difference) -> str | None:
-    """Describe a difference between the devices of two keys, or return None for any other
-    difference."""
+    """Describe a difference between the devices of two keys; return None for other differences."""
     match difference.path:
         case (*_, "devices", _, "baseline") | (*_, "devices", _, "baseline", _):
             return "the baseline for devices has other files"

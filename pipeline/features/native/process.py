@@ -106,15 +106,16 @@ class RunnerProcess:
         return self._process.poll() is None
 
     def load(self, methods: Sequence[str], tracing: int = 0) -> tuple[int, float]:
-        """Load methods in their initial state; methods loaded together share the package's shared
-        state.
+        """Load a group of methods in their initial state; they share the package's common state.
 
         Args:
             tracing: what calls record: 0 for nothing, `TIMES` of operators, or `VALUES` too.
 
         Returns:
             The number of the group, which `call` takes, and the time to load it in milliseconds.
-            Raises DeviceError if a method doesn't load.
+
+        Raises:
+            DeviceError: a method doesn't load, or the process ended.
         """
         self._groups += 1
         group = self._groups
@@ -236,8 +237,8 @@ class RunnerProcess:
 
     @contextmanager
     def _exchange(self, method: str, failure: str) -> Iterator[None]:
-        """Limit the time of an exchange of request and answer, and raise DeviceError if the process
-        ends, hangs or sends an invalid answer."""
+        """Limit the time of a request and its answer; raise DeviceError if the process ends, hangs
+        or sends an invalid answer."""
         timer = threading.Timer(self._seconds, self._end)
         timer.daemon = True
         timer.start()

@@ -123,8 +123,7 @@ def _call(
 
 
 def find_sequence(subject: Subject, method: str) -> Sequence[str]:
-    """Return the first sequence of methods with shared state that calls a method, or only the
-    method."""
+    """Return the first sequence with shared state that calls a method, or just the method."""
     sequences = subject.key["sequences"]
     if sequences is None:
         sequences = usual_sequences(subject.programs, subject.settings.steps)
@@ -143,8 +142,7 @@ def _split(
 
 
 def _find_inputs(subject: Subject, method: str) -> list[InputSet]:
-    """Return the examples of a method, or one input set, generated as for a validation, if it has
-    none."""
+    """Return a method's examples, or one input set generated as for a validation if it has none."""
     if subject.examples.get(method):
         return subject.examples[method]
     settings = subject.settings
@@ -189,8 +187,7 @@ class _InstructionLines:
         return next((line.where for line in lines), "")
 
     def find_partition(self, index: int, number: int) -> str:
-        """Return the number of a delegate's partition, with its source lines if they are all in one
-        file."""
+        """Return a delegate's partition number, with its source lines if all are in one file."""
         text = f"partition {number}"
         places: list[int] = []
         for call in self._instructions.delegates:

@@ -61,7 +61,8 @@ def keep_profile(
     """Keep a profile, add it to the report of the package in build/, and render the report's pages.
 
     Returns:
-        Whether there is such a report; a package that was not validated has none.
+        Whether there is such a report: not if the package was not validated, or its files have
+        changed since.
 
     Raises:
         OSError: a file can't be written.
@@ -131,8 +132,7 @@ def _add_to_report(
 
 
 def section(report: Json) -> ReportSection:
-    """Return one table per profiled method, longest rows first; an empty section without
-    profiles."""
+    """Return one table per profiled method, longest rows first; empty if there is none."""
     tables = []
     for method, profile in sorted(report.get("profiles", {}).items()):
         time = milliseconds(profile["ms"])

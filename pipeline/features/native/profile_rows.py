@@ -62,8 +62,7 @@ class InstructionFacts:
 
 
 class ProfileRow:
-    """The time spent in an operator, an instruction of a delegate, or the remainder of a call or
-    method.
+    """The time spent in an operator, an instruction of a delegate, or a remainder.
 
     Attributes:
         calls: the number of calls in one execution.
@@ -225,7 +224,6 @@ def _trace_run(
 
 
 def _holds(call: TimedEvent, event: TimedEvent) -> bool:
-    """Return whether an event of a delegate lies within a given call of it, which holds if both use
-    the same clock."""
+    """Return whether a delegate's event lies within this call, as it does if both use one clock."""
     is_its = call.instruction == event.instruction
     return is_its and call.start <= event.start and event.end <= call.end

@@ -1,4 +1,4 @@
-"""The section on devices in reports: a table with a row per method and a column per device."""
+"""The report section on devices: a table with a row per method and a column per device."""
 
 from __future__ import annotations
 

@@ -43,8 +43,7 @@ def find_median(times: Sequence[float]) -> float | None:
 
 
 def find_p95(times: Sequence[float]) -> float | None:
-    """Return the time within which 95 % of all calls end, to three digits, or None without
-    times."""
+    """Return the time that 95 % of calls don't exceed, to three digits, or None without times."""
     if not times:
         return None
     place = math.ceil(_P95 * len(times)) - 1
@@ -56,8 +55,8 @@ def round_time(time: float) -> float:
 
 
 def bound_median(figures: Sequence[float]) -> tuple[float, float]:
-    """Return a 95 % confidence interval of the median of the distribution that the figures were
-    drawn from, or their whole range if there are fewer than six.
+    """Return a 95 % confidence interval for the median of the figures' distribution, or the range
+    of the figures if there are fewer than six.
 
     The bounds are two order statistics, chosen by the binomial distribution, so nothing is assumed
     about the distribution of times.

@@ -132,11 +132,11 @@ def run_calls(
     budget: Budget,
     timing: DeviceTiming | None = None,
 ) -> tuple[dict[str, MethodOnDevice], dict[str, list[str]]]:
-    """Run all kept calls on a device, within the budget except for the first calls of each method.
+    """Run kept calls on a device: the first ones of each method always, others within the budget.
 
     Returns:
-        The outcome of each method that was called on this machine, and for each method the
-        sequences beginning with it that the budget left no time for.
+        The outcome of each method that was called on this machine; and by method, the sequences
+        that begin with it and that the budget left no time for.
     """
     timing = timing or DeviceTiming()
     methods = {name: MethodOnDevice() for name in log.methods()}
@@ -191,7 +191,7 @@ def find_missing_operators(
 
 
 def _take_turns(sequences: Sequence[list[KeptCall]]) -> list[list[KeptCall]]:
-    """Order sequences so that methods alternate, and a short budget is short for all of them."""
+    """Return the sequences reordered so that methods take turns and share a short budget evenly."""
     counts: Counter[str] = Counter()
     turns = []
     for sequence in sequences:

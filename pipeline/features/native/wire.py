@@ -78,7 +78,7 @@ class AnswerReader:
         return [self.text() for _ in range(self.number())]
 
     def numbers(self, count: int) -> Sequence[int]:
-        """Return unsigned 64-bit numbers."""
+        """Return `count` unsigned 64-bit numbers."""
         return struct.unpack(f"<{count}Q", self._read(8 * count))
 
     def value(self) -> Any:

@@ -65,8 +65,8 @@ def _code(text: bytes) -> bytes:
 def _renumber(model: str) -> str:
     """Number the layers in order, then the names that were fused into layers.
 
-    Fused names are ordered by creation, since the lists that contain them are sorted by the old
-    names.
+    Fused names are numbered in the order of their creation, since lists of them are sorted by the
+    old names.
     """
     layers: dict[str, None] = {}
     for match in _LAYER.finditer(model):

@@ -103,9 +103,11 @@ def _warn_of_scalars(partition: Any) -> None:
 
 
 def _around_preprocess() -> AbstractContextManager[None]:
-    """Return a context in which blobs get reproducible names, which OpenVINO otherwise counts
-    through the life of a process, and in which partitions that can't be compiled or run are
-    explained."""
+    """Return a context that makes blobs reproducible, and explains partitions that can't be used.
+
+    OpenVINO counts the names in blobs through the life of a process, so they are renumbered. Some
+    partitions can't be compiled, and some can't be run.
+    """
     from executorch.backends.openvino import preprocess
 
     from pipeline.features.openvino.blob import without_counters

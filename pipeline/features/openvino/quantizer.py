@@ -101,10 +101,10 @@ class OpenvinoQuantize(MixedQuantize):
 
 
 def _ignored(module: GraphModule, config: OpenvinoQuantize) -> dict[str, Any]:
-    """Return the argument with the scope that NNCF must not quantize, if any.
+    """Return the `ignored_scope` that NNCF must not quantize, or an empty dict if there is none.
 
-    NNCF doesn't validate the scope, since it can't find operators that it has already fused, such
-    as batch norms.
+    The scope isn't validated, since NNCF can't find operators that it has already fused, such as
+    batch norms.
     """
     import nncf
 
@@ -120,8 +120,7 @@ def _ignored(module: GraphModule, config: OpenvinoQuantize) -> dict[str, Any]:
 def apply_quantizer(
     module: GraphModule, config: OpenvinoQuantize, batches: Iterable[tuple[Any, ...]]
 ) -> GraphModule:
-    """Quantize through NNCF's own flow, since OpenVINO's frontend rejects the output of
-    `convert_pt2e`.
+    """Quantize through NNCF's own flow: OpenVINO's frontend rejects the output of `convert_pt2e`.
 
     Raises:
         PipelineError: the method has control flow, or computes with its dynamic sizes while it is
@@ -167,8 +166,8 @@ def describe_place(node: Node) -> str:
 
 @contextmanager
 def _explain_control_flow(module: GraphModule) -> Iterator[None]:
-    """Raise PipelineError if NNCF fails on control flow: it mistakes a branch for a constant that
-    has a shape."""
+    """Raise PipelineError if NNCF fails on control flow: it mistakes a branch for a constant
+    tensor."""
     branches = set()
     for name, submodule in module.named_modules():
         if name and hasattr(submodule, "graph"):
@@ -191,8 +190,7 @@ def _explain_control_flow(module: GraphModule) -> Iterator[None]:
 
 @contextmanager
 def _observing_tensors_only() -> Iterator[None]:
-    """Raise PipelineError if NNCF tries to observe a size, which is a number, as if it were a
-    tensor."""
+    """Raise PipelineError if NNCF tries to observe a size, which is a number, as a tensor."""
     try:
         yield
     except NotImplementedError as error:

@@ -1,5 +1,4 @@
-"""Libraries of custom operators: modules and shared libraries that are loaded wherever a package's
-programs are.
+"""Libraries of custom operators (modules or shared libraries), loaded with a package's programs.
 
 finding   which libraries a config may name, and their files
 loading   loads the libraries

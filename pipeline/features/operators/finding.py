@@ -1,9 +1,10 @@
 """Finds libraries of custom operators: which ones a build may load, and their files.
 
-A library is a Python module (`my_ops`) or a file, which is a module or a shared library
-(`native/libops.so`). ExecuTorch's runtime gets the kernels of a shared library too. Loading a
-library runs its code, so a config may name only what others vouch for: libraries in the workspace's
-folder `operators/`, and libraries that the workspace's settings list, which every package has.
+A library is a Python module (`my_ops`) or a file (`native/libops.so`), which may be a module or a
+shared library. ExecuTorch's runtime also gets the kernels of a shared library. Loading a library
+runs its code, so a config may name only what others vouch for: the libraries in the workspace's
+folder `operators/`, and the libraries that the workspace's settings list, which are loaded for
+every package.
 
 The digests of library files are part of keys, and are computed without importing anything;
 `inputs.py` has the other inputs.
@@ -76,8 +77,7 @@ def is_path(reference: str) -> bool:
 
 
 def find_file(reference: str, root: Path) -> Path | None:
-    """Return the file of a library in the workspace or at a path, or None if it has no such
-    file."""
+    """Return a library's file in the workspace or at a path, or None if there is none."""
     if is_path(reference):
         path = root / reference
         return path if os.path.isfile(path) else None  # False if overlong

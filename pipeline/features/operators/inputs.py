@@ -1,5 +1,5 @@
-"""The inputs of libraries of custom operators: their files, the imports of these files, and the
-files that the `INPUTS` of their modules name."""
+"""The inputs of libraries of custom operators: their files, the imports of these files, and
+everything that the `INPUTS` of their modules declare."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class LibraryInputs(UserCode):
     """The inputs of a workspace's operator libraries, from the current content of their files."""
 
     def select(self, references: Iterable[str]) -> list[str]:
-        """Return the libraries that a config may name. Others are mistakes, and aren't read."""
+        """Return the libraries that a config may name; others are mistakes, and are never read."""
         return [name for name in references if may_load(name, self.workspace)]
 
     def find(self, reference: str) -> dict[str, str | None]:
         """Return the digests and versions of everything that a library depends on, by name.
 
         Raises:
-            SourceError: the library, or a file that its INPUTS name, doesn't exist.
+            SourceError: the library doesn't exist, or its INPUTS are wrong.
         """
         root = self.workspace.root
         if not is_there(reference, root):
@@ -71,8 +71,7 @@ class LibraryInputs(UserCode):
 
 
 def _drop_imports(inputs: Code) -> dict[str, str | None]:
-    """Return the inputs without imports, which this process resolves to the workspace's modules
-    first."""
+    """Return the inputs without imports: this process finds the workspace's modules first."""
     return {
         name: value for name, value in inputs.items() if not name.startswith("import ")
     }

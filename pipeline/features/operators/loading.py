@@ -1,4 +1,4 @@
-"""Loads libraries of custom operators into this process, permanently."""
+"""Loads libraries of custom operators into this process, for the rest of its life."""
 
 from __future__ import annotations
 
@@ -30,10 +30,14 @@ from pipeline.store.errors import PipelineError
 
 
 def load_libraries(references: Sequence[str], root: Path) -> None:
-    """Load libraries in order and permanently: torch keeps their operators, and ExecuTorch's
-    runtime their kernels, as long as this process lives. A module of the workspace at `root` takes
-    precedence over an installed one with the same name. Raises PipelineError if a library can't be
-    loaded."""
+    """Load libraries in order, for the rest of the process's life.
+
+    torch keeps their operators, and ExecuTorch's runtime their kernels, until the process ends. A
+    module of the workspace at `root` takes precedence over an installed one with the same name.
+
+    Raises:
+        PipelineError: a library can't be loaded.
+    """
     if not references:
         return
     # Libraries with kernels link against the bindings, whether or not they declare it.
@@ -71,8 +75,8 @@ def _load(reference: str, root: Path) -> None:
 
 
 def _load_file(reference: str, path: Path, root: Path) -> None:
-    """Load a module of the workspace under a unique name if its own name would find another module,
-    so that it may share the name of an installed one."""
+    """Load a module of the workspace under a name that can't mean another module, so that it may
+    share the name of an installed one."""
     folder = root / FOLDER
     if path.is_relative_to(folder):
         parts = path.relative_to(folder).with_suffix("").parts

@@ -39,8 +39,7 @@ class LibraryPlanning(Planning):
 
 
 def describe_key(difference: Difference) -> str | None:
-    """Describe a difference between the operator libraries of two keys, or return None for any
-    other difference."""
+    """Describe a difference between two keys in operator libraries; return None for others."""
     change = difference.change()
     match difference.path:
         case ("operator_inputs", library, name):

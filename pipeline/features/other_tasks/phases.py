@@ -61,8 +61,8 @@ class OtherTasks:
             self._find_producers(self.dispatcher.tasks).look_again(self._plan)
 
     def needs_new_workers(self) -> bool:
-        """Return, only once, whether workers may have imported code that another task has changed
-        since."""
+        """Return whether workers may have imported code that has changed since, and reset the
+        flag."""
         self.look_again()
         is_needed = self._workers_are_old
         self._workers_are_old = False
@@ -127,7 +127,7 @@ class OtherTasks:
 
     def has_to_wait(self, node: Any) -> bool:
         """Make a task of ours that doit hasn't checked yet wait for the tasks that make what it
-        reads; return whether it has to wait for any that it didn't wait for before."""
+        reads; return whether this adds any tasks to wait for."""
         task = action_task(node.task)
         if task is None or node.run_status is not None:
             return False
@@ -141,9 +141,8 @@ class OtherTasks:
         return bool(names)
 
     def exports_again(self, node: Any) -> list[str]:
-        """Make an export that has just run or failed wait for the tasks that make files that it
-        turned out to read, if they haven't run yet, and run it again afterwards; return these
-        tasks."""
+        """Queue an export that has just run or failed to run again, after the tasks that make what
+        it turned out to read and that haven't run yet; return these tasks."""
         task = action_task(node.task)
         if task is None or task.kind != "export":
             return []
@@ -190,7 +189,7 @@ class OtherTasks:
 
 
 def _has_other_toolchain(plan: Plan) -> bool:
-    """Return whether a plugin or library that matters to a config has changed its version."""
+    """Return whether the version of any plugin or library that matters to a config has changed."""
     for distributions, versions in plan.configs.toolchains.items():
         if toolchain(distributions) != versions:
             return True
@@ -198,8 +197,7 @@ def _has_other_toolchain(plan: Plan) -> bool:
 
 
 def has_code_for_workers(plan: Plan) -> bool:
-    """Return whether workers import code from the workspace: passes or libraries of custom
-    operators."""
+    """Return whether workers import code of the workspace: passes or operator libraries."""
     if plan.workspace.operators:
         return True
     for package in plan.packages:

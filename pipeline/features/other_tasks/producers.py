@@ -1,8 +1,7 @@
-"""Finds the tasks of a dodo file that make files that our tasks read, so that they run first, as
-with doit's `file_dep`.
+"""Finds the tasks of a dodo file that make our tasks' inputs, to run first as with `file_dep`.
 
 The plan, not doit, knows what our tasks read, and it knows an exporter's reads only after the
-exporter has run. So a task's producers are looked up when its turn comes.
+exporter has run. So the producers of a task are looked up when its turn comes.
 """
 
 from __future__ import annotations
@@ -25,8 +24,7 @@ _ORDER = ("export", "quantize", "compile", "link", "validate")
 
 
 class Producers:
-    """Finds other tasks by the files that they make. `tasks` has all tasks of a dodo file, by
-    name."""
+    """Finds other tasks by what they make. `tasks` has all tasks of a dodo file, by name."""
 
     def __init__(self, tasks: Mapping[str, Any]) -> None:
         self._tasks = tasks
@@ -34,8 +32,7 @@ class Producers:
         self._folder_to_tasks: dict[str, dict[str, None]] = {}
 
     def look_again(self, plan: Plan) -> None:
-        """Index the targets of all other tasks again, since doit may only now have created some of
-        the tasks."""
+        """Index the targets of all other tasks again, since doit may have created more tasks."""
         self._target_to_task.clear()
         self._folder_to_tasks.clear()
         places = Places(plan.workspace)
@@ -49,15 +46,14 @@ class Producers:
                     self._folder_to_tasks.setdefault(folder, {})[task.name] = None
 
     def find(self, task: ActionTask) -> list[str]:
-        """Return the tasks that make what an action reads, except tasks that wait for that
-        action."""
+        """Return the tasks that make what an action reads, unless they wait for the action."""
         if not self._target_to_task:
             return []
         names = self._find_makers(find_reads(task))
         return [name for name in names if not self._waits_for(name, task)]
 
     def find_of_configs(self, plan: Plan) -> list[str]:
-        """Return the tasks that make configs, except tasks that wait for an action."""
+        """Return the tasks that make configs, unless they wait for an action."""
         names = self._find_makers(find_config_folders(plan))
         return [name for name in names if not any(self._find_awaited(name))]
 
@@ -73,8 +69,7 @@ class Producers:
         return names
 
     def _waits_for(self, name: str, task: ActionTask) -> bool:
-        """Return whether a task waits for an action, or for a later action on the same package or
-        export."""
+        """Return whether a task waits for an action, or for one that comes after the action."""
         export = task.model
         if task.package is not None:
             export = task.plan.export(task.package)
@@ -115,7 +110,6 @@ def _find_folders(path: str) -> Iterator[str]:
 
 
 def _find_listed(path: str) -> Iterator[str]:
-    """Yield the folders whose listing may change when a file is created: its folder may be new
-    too."""
+    """Yield the folders whose listing a new file may change; any of its folders may be new too."""
     yield os.path.dirname(path) or "."
     yield from _find_folders(path)

@@ -1,5 +1,4 @@
-"""Finds the places in a workspace that actions read, so that other tasks that make them run
-first."""
+"""Finds the places that actions read in a workspace, so that tasks that make them run first."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ ReadPlace = tuple[Kind, str]
 
 
 def find_reads(task: ActionTask) -> Iterator[ReadPlace]:
-    """Yield the places that an action reads, if they are known before it runs."""
+    """Yield the places that an action is known to read, before it runs."""
     plan = task.plan
     if task.kind == "export":
         yield from _find_export_reads(plan, str(task.model))

@@ -12,8 +12,7 @@ from pipeline.cli.doit_states import States
 
 
 class RecordedStates(States):
-    """A read-only copy of doit's file of task states. It never writes to the file, and is empty if
-    the file can't be read."""
+    """A read-only copy of doit's file of task states, empty if the file can't be read."""
 
     def _sqlite3(self, name: str) -> Any:
         import sqlite3
