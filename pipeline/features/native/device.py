@@ -66,7 +66,7 @@ class LoadedMethods:
         )
 
     def measure_memory(self) -> dict[str, int]:
-        """Return the bytes of memory by kind (`process.MEMORY`). Raises DeviceError if the runner
+        """Return the bytes of memory by kind (`process.MEMORY`). Raises DeviceError if that
         fails."""
         return dict(self._process.measure_memory(self._group))
 
@@ -144,7 +144,7 @@ class NativeDevice(Device):
         return LoadedMethods(process, files, methods, tracing)
 
     def list_operators(self, files: PackageFiles) -> list[str]:
-        """Return the operators that the runtime has registered. Raises DeviceError if the runner
+        """Return the operators that the runtime registered. Raises DeviceError if the runner
         fails."""
         if files not in self._operators:
             self._operators[files] = self._open(files, ()).list_operators()
@@ -187,7 +187,8 @@ class NativeDevice(Device):
         return process
 
     def _start(self, files: PackageFiles, methods: tuple[str, ...]) -> RunnerProcess:
-        """Start a runner for methods, or take over the idle one that has only listed its operators.
+        """Start a runner for methods, or take over the idle runner, which only listed its
+        operators.
 
         Reusing the idle runner saves the time to load a library of kernels, which is seconds on an
         emulated processor. If the runner fails with such libraries, it is started without them, so

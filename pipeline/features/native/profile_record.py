@@ -61,8 +61,8 @@ def keep_profile(
     """Keep a profile, add it to the report of the package in build/, and render the report's pages.
 
     Returns:
-        Whether there is such a report: not if the package was not validated, or its files have
-        changed since.
+        Whether there is such a report. There is none if the package was not validated, or if its
+        files have changed since.
 
     Raises:
         OSError: a file can't be written.

@@ -24,8 +24,7 @@ _LEAD = (
 
 
 def section(report: Json) -> ReportSection:
-    """Return the table of devices, or an empty section if the package ran only on this machine's
-    bindings."""
+    """Return the table of devices; empty if the package ran only on this machine's bindings."""
     methods = [method for method in report["methods"] if method.get("devices")]
     names: dict[str, None] = {}
     for method in methods:
@@ -83,8 +82,7 @@ def _make_cell(facts: Json) -> Cell:
 
 
 def _describe_growth(growth: Json | None) -> list[str]:
-    """Return notes on how a method has changed since the baseline, which ran alternately with
-    it."""
+    """Return notes on how a method has changed since the baseline it ran alternately with."""
     if growth is None:
         return []
     if "reason" in growth:

@@ -34,9 +34,11 @@ def find_devices(config: PackageConfig, root: Path) -> tuple[str, ...]:
 
 
 def find_planned_devices(plan: Plan, package: str) -> tuple[str, ...]:
-    """Return the devices of a package from its summary in a plan, or an empty tuple if it names
-    neither devices nor a target. If its target depends on variables, include the devices of all
-    targets."""
+    """Return the devices of a package from its summary in a plan.
+
+    Empty if the config names neither devices nor a target. If the target depends on variables, the
+    devices of all targets are included.
+    """
     summary = plan.configs.summary(package)
     facts: Mapping[str, Any] = summary.features.get("native", {}) if summary else {}
     names = list(facts.get(_KEY, ()))
@@ -48,8 +50,8 @@ def find_planned_devices(plan: Plan, package: str) -> tuple[str, ...]:
 
 
 def read_target_devices(root: Path, target: str | None) -> tuple[str, ...]:
-    """Return the devices that a target's file names. A missing file yields no devices, nor does an
-    invalid one, which the feature that reads the whole file reports."""
+    """Return the devices that a target's file names, or an empty tuple if the file is missing or
+    invalid. The feature that reads the whole file reports mistakes."""
     if target is None or "/" in target or target.startswith("."):
         return ()
     path = Path(root, _FOLDER, f"{target}.yaml")

@@ -159,9 +159,12 @@ def run_calls(
 def _find_missing_operators(
     device: Device, files: PackageFiles, methods: dict[str, MethodOnDevice]
 ) -> None:
-    """Record, before anything runs, which methods call operators that the device's runtime hasn't
-    registered. Such a method fails if the user named the runner, which then stands for the app's
-    runtime."""
+    """Record which methods call operators that the device's runtime hasn't registered, before any
+    call.
+
+    Such a method fails if the user named the runner, since that runner represents the runtime of
+    the app.
+    """
     if not isinstance(device, NativeDevice):
         return
     for name, method in methods.items():
@@ -280,8 +283,7 @@ def _make_call(
 def _time_calls(
     loaded: Any, call: KeptCall, method: MethodOnDevice, timing: DeviceTiming | None
 ) -> None:
-    """Repeat a call on the same inputs, to time it and to find outputs that differ between
-    calls."""
+    """Repeat a call on the same inputs, to time it and to find outputs that differ."""
     if timing is None or method.repeats or not _is_ours(loaded) or not method.run_ms:
         return
     methods, name = loaded
@@ -295,6 +297,6 @@ def _time_calls(
 
 
 def _is_ours(loaded: Any) -> bool:
-    """Return whether a method was loaded by a native device, which times calls and measures memory
-    itself."""
+    """Return whether a native device loaded the method, so that it times calls and measures
+    memory."""
     return isinstance(loaded, tuple) and isinstance(loaded[0], LoadedMethods)

@@ -36,8 +36,8 @@ class UnknownBlobError(Exception):
 
 
 def without_counters(blob: bytes) -> bytes:
-    """Return the blob with its counted names renumbered. Raises UnknownBlobError if it can't be
-    parsed."""
+    """Return the blob with its counted names renumbered. Raises UnknownBlobError if it is
+    invalid."""
     if len(blob) < _HEADER.size:
         raise UnknownBlobError("it is too short")
     *offsets, start, size = _HEADER.unpack_from(blob)

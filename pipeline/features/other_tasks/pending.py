@@ -56,7 +56,7 @@ def _read_states(config: Mapping[str, Any]) -> Dependency | None:
 
 
 class _Waits:
-    """Finds tasks that are out of date, or that come after such a task."""
+    """Finds tasks that are out of date, or that depend on one that is."""
 
     def __init__(self, plan: Plan, tasks: Mapping[str, Any], states: Any) -> None:
         self._tasks = tasks
@@ -85,8 +85,7 @@ class _Waits:
             yield from self._producers.find(action)
 
     def _is_stale(self, task: Any) -> bool:
-        """Return whether a task itself is out of date. A group has no actions, so only its members
-        count."""
+        """Return whether a task itself is out of date. A group has no state except its members'."""
         check = up_to_date(task)
         if check is not None:
             return not check.is_current()

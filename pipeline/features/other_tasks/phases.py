@@ -61,8 +61,7 @@ class OtherTasks:
             self._find_producers(self.dispatcher.tasks).look_again(self._plan)
 
     def needs_new_workers(self) -> bool:
-        """Return whether workers may have imported code that has changed since, and reset the
-        flag."""
+        """Return whether workers may have imported code that has since changed; reset the flag."""
         self.look_again()
         is_needed = self._workers_are_old
         self._workers_are_old = False
@@ -157,8 +156,12 @@ class OtherTasks:
         return names
 
     def export_again(self, node: Any, task: ActionTask) -> bool:
-        """Make a task wait for its export to run once more, since the export's inputs have changed
-        after it ran; return False if there is no such export or it has already run again."""
+        """Make a task wait for its export to run again, since the export's inputs changed after it
+        ran.
+
+        Returns:
+            Whether the export runs again: not if there is none, or if it has already been repeated.
+        """
         export = self._plan.export(str(task.package))
         name = f"export:{quoted(str(export))}"
         if name in self._renewed or name not in self.dispatcher.tasks:
