@@ -1,7 +1,7 @@
-"""Native: runs packages on ExecuTorch's C++ runtime: here, on emulated processors and on boards.
+"""Runs packages on ExecuTorch's C++ runtime: on this machine, emulated, and on boards.
 
-`runner/` is a program on the C++ SDK of ExecuTorch's wheel. It stands in this folder so that it is
-installed with the package, and goes where the feature goes.
+`runner/` holds the source of the runner, a program that links against the C++ SDK in ExecuTorch's
+wheel. It lives in this folder so that it is installed and removed together with the feature.
 """
 
 from __future__ import annotations

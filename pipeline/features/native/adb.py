@@ -1,7 +1,7 @@
-"""Reach an Android device by the system's `adb`.
+"""Reach Android devices through the system's `adb`.
 
-Files go over `adb shell`, like all else, since its protocol tells the exit status of a command and
-keeps the bytes of its input and output as they are: on Android 7 or later.
+Files go through `adb shell`, just like commands: its protocol returns exit statuses and leaves the
+bytes of input and output unchanged. This needs Android 7 or later.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _REMEDIES = {
 
 
 class AdbLink(Link):
-    """The commands that run a shell's words on an Android device."""
+    """The adb commands that run a shell script on an Android device."""
 
     default_folder = "/data/local/tmp/pte-pipeline-runner"
 
@@ -43,7 +43,7 @@ class AdbLink(Link):
 
 
 def find_problem() -> str:
-    """Say what to install where there is no adb; "" where there is one."""
+    """Return how to install adb, or "" if it is installed."""
     if shutil.which("adb"):
         return ""
     return "adb is not installed; `apt install adb`"

@@ -1,7 +1,7 @@
 """Parse the addresses of boards: `ssh://user@host:port/folder` and `adb://serial/folder`.
 
-Configs name boards; only the settings of a workspace say where they are, so that a config from a
-stranger connects to nothing. The declaration of the feature imports this module.
+Configs name boards, but only the settings of a workspace have their addresses, so that a stranger's
+config can't connect to anything. This module is imported with the feature's declaration.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ from typing import Any
 from pipeline.store.setting_table import checked, parse_text
 
 SSH, ADB = "ssh", "adb"
-# Nothing here begins with a dash, which ssh and adb would take for an option.
+# No part of an address starts with a dash, since ssh and adb would read it as an option.
 _HOST = r"(?P<host>\w[\w.-]*|\[[0-9a-fA-F:.]+\])"
 _FOLDER = r"(?P<folder>(/\w[\w.-]*)*)/?"
-_SSH = (  # compiled where a board is configured
+_SSH = (  # compiled only if a board is configured
     rf"ssh://((?P<user>\w[\w.-]*)@)?{_HOST}(:(?P<port>\d{{1,5}}))?{_FOLDER}"
 )
 _ADB = rf"adb://(?P<host>\w[\w.:-]*){_FOLDER}"
 _BOARD = re.compile(r"[A-Za-z][\w.-]{0,39}")
-_RESERVED = {"native", "executorch", "interpreter"}  # devices that everyone has
+_RESERVED = {"native", "executorch", "interpreter"}  # devices that every workspace has
 
 
 class BoardAddress:
-    """The address of a board: how it is reached, and the folder that is ours there.
+    """The address of a board: how to reach it, and which folder there is ours.
 
     Attributes:
-        text: the address as it was written.
+        text: the address as written.
         scheme: `ssh` or `adb`.
-        user: the account on the board; "" for the one that ssh chooses.
-        host: a name or an address for ssh, a serial number for adb.
-        port: of its ssh server; "" for the one that ssh chooses.
-        folder: the absolute path of the cache folder there; "" for the usual one.
+        user: the account on the board, or "" for ssh's default.
+        host: a host name or address for ssh, a serial number for adb.
+        port: the port of the board's ssh server, or "" for ssh's default.
+        folder: the absolute path of the cache folder on the board, or "" for the default folder.
     """
 
     def __init__(self, text: str) -> None:
-        """Parse an address. Raises ValueError."""
+        """Parse an address. Raises ValueError if it is malformed."""
         match = re.fullmatch(_SSH, text) or re.fullmatch(_ADB, text)
         if match is None:
             raise ValueError(text)
@@ -51,7 +51,7 @@ class BoardAddress:
 
 
 def parse_boards(value: Any, _: Path) -> dict[str, BoardAddress]:
-    """Return the addresses of boards by name. Raises ValueError."""
+    """Return the addresses of boards, keyed by name. Raises ValueError if one is malformed."""
     boards = {}
     for name, text in checked(value, isinstance(value, dict)).items():
         checked(name, bool(_BOARD.fullmatch(name)) and name not in _RESERVED)

@@ -1,4 +1,4 @@
-"""Asks the runtime of a device whether it holds what a package needs, without calling a method."""
+"""Asks whether a device's runtime has everything that a package needs, without calling a method."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ from pipeline.store.workspace import Workspace
 def find_lacks(
     workspace: Workspace, name: str, paths: Sequence[Path]
 ) -> dict[str, list[str]]:
-    """Return by method what the runtime of a device lacks, as sentences; empty where it has all.
+    """Return, by method, sentences that say what a device's runtime lacks.
 
-    The runner is asked which operators it has registered. Then each method is loaded, which finds
-    missing backends, too, and is all that can be asked of a device that a plugin brings.
+    Methods that lack nothing are left out. First, the runner lists the operators that it has
+    registered. Then each method is loaded, which also reveals missing backends. For a device from a
+    plugin, loading is the only check.
 
     Args:
         paths: the `.pte` of a package, then its `.ptd` files.
 
     Raises:
-        PipelineError: there is no such device, or it can't run here.
+        PipelineError: the device doesn't exist or can't run here.
     """
     pte, *ptds = paths
     files = PackageFiles.of(pte, ptds)
@@ -60,7 +61,7 @@ def _open(workspace: Workspace, name: str) -> Device:
 def _find_lacks(device: Device, files: PackageFiles, method: str) -> list[str]:
     operators: list[str] = []
     if isinstance(device, NativeDevice):
-        with suppress(DeviceError):  # it does not load for the same reason
+        with suppress(DeviceError):  # loading then fails for the same reason
             operators = find_missing_operators(device, files, method)
     if operators:
         return [f"has no kernel of {operator}" for operator in operators]

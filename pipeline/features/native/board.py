@@ -1,8 +1,8 @@
 """A batch on a board: its lock, its cache folder, and the runners that run there.
 
-A session, one process of ssh or adb, holds the board's lock. When it ends, for whatever reason, the
-shell at its other end kills the runners and removes what is incomplete. All that is left on the
-board is one folder of packages and runners, named by digest, whose size is bounded.
+A session is one ssh or adb process that holds the board's lock. When it ends, for whatever reason,
+the shell at its other end kills the runners and removes incomplete files. All that remains on the
+board is one folder of packages and runners, named by digest, with a bounded size.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from pipeline.store.sizes import human_size
 
 _CONNECT_SECONDS = 30.0
 _COMMAND_SECONDS = 60.0
-_LEAST_RATE = 200_000  # bytes a second, below which sending a file is given up
-_HEARTBEAT_SECONDS = 15.0  # a session that hears nothing for 60 s ends
+_LEAST_RATE = 200_000  # bytes per second; sending a file is given up below this rate
+_HEARTBEAT_SECONDS = 15.0  # a session ends if it receives nothing for 60 s
 _END_SECONDS = 5.0
 _LOST = "the connection was lost"
-_KILLED = 128  # a shell's status of a process that a signal ended is above it
-_USAGE = "usage:"  # what every runner prints without arguments
-# Begins with HOLDER, LIMIT and FOLDER.
+_KILLED = 128  # a shell reports a process that a signal ended as 128 plus the signal
+_USAGE = "usage:"  # printed by every runner that gets no arguments
+# The lines before this script set HOLDER, LIMIT and FOLDER.
 _SESSION = r"""
 umask 077
 mkdir -p "$FOLDER" && cd "$FOLDER" || exit 73
@@ -68,34 +68,34 @@ clean_up
 
 
 class Board:
-    """A board whose lock this process holds, until `close`.
+    """A board whose lock this process holds until `close`.
 
     Attributes:
         name: its name in the settings.
-        machine: its processor, as `uname -m` has it.
-        problem: why nothing more can be asked of it; "" where all can.
+        machine: its processor, as printed by `uname -m`.
+        problem: why the board can't be used any more, or "" while it can.
     """
 
     def __init__(
         self, name: str, address: BoardAddress, wait_seconds: float, cache_size: int
     ) -> None:
-        """Connect, and wait for the lock. Raises DeviceError.
+        """Connect, and wait for the lock. Raises DeviceError if either fails.
 
         Args:
             wait_seconds: how long to wait for another build that holds the lock.
-            cache_size: bytes that the folder there may take.
+            cache_size: the maximum size of the folder on the board, in bytes.
         """
         self.name = name
         self.machine = ""
         self._cache_size = cache_size
         self._folder = ""
         self._runner = ""
-        self._entries: set[str] = set()  # of this batch, which stay
+        self._entries: set[str] = set()  # entries that this batch uses, which must stay
         self.problem = ""
         self._started = 0
         self._is_closed = threading.Event()
         self._scratch = TemporaryDirectory(prefix="pte-board-")
-        self._stderr = TemporaryFile()  # noqa: SIM115 - as long as the session
+        self._stderr = TemporaryFile()  # noqa: SIM115 - open as long as the session
         self._link = _make_link(address, Path(self._scratch.name))
         folder = address.folder or self._link.default_folder
         settings = f'HOLDER="{_describe_holder()}"\nLIMIT={wait_seconds:.0f}\nFOLDER="{folder}"'
@@ -108,8 +108,8 @@ class Board:
         threading.Thread(target=self._send_heartbeats, daemon=True).start()
 
     def install_runner(self, program: Path, libraries: Sequence[Path]) -> None:
-        """Copy a runner there, with the libraries that it needs, and try whether it starts. Raises
-        DeviceError."""
+        """Copy a runner and the libraries that it needs to the board, and check that it starts.
+        Raises DeviceError if it can't be copied or doesn't start."""
         files = [program, *libraries]
         digests = [(file.name, _hash(file)) for file in files]
         identity = hashlib.sha256(json.dumps(digests).encode()).hexdigest()
@@ -133,7 +133,8 @@ class Board:
         raise self._error(reason)
 
     def place(self, file: Path) -> str:
-        """Copy a file there, unless it is there, and return its path. Raises DeviceError."""
+        """Copy a file to the board unless it is already there, and return its path on the board.
+        Raises DeviceError if it can't be copied."""
         digest = _hash(file)
         name = f"data-{digest[:32]}{file.suffix}"
         if name not in self._entries:
@@ -141,11 +142,12 @@ class Board:
         return name
 
     def make_command(self, paths: Sequence[str]) -> tuple[list[str], int]:
-        """Return the command that runs the runner on files there, and the number by which it is
-        killed. Raises DeviceError."""
+        """Return the command that runs the runner on files on the board, and the number that
+        `kill_runner` takes to end it. Raises DeviceError if the board can't be used any more."""
         self._check()
         self._started += 1
-        # In the background, since ssh tells no signal; a shell takes its input from it there.
+        # In the background, since ssh doesn't forward signals. A background process would read
+        # /dev/null, so it gets a copy of the input.
         script = (
             f"exec 3<&0; ./{self._runner} {' '.join(paths)} <&3 3<&- & exec 3<&- </dev/null; "
             f"echo $! > {self._started}.pid; wait $!"
@@ -158,15 +160,15 @@ class Board:
             self._try(f"kill -9 $(cat {number}.pid)", _COMMAND_SECONDS)
 
     def explain(self, status: int, lines: Sequence[str]) -> str:
-        """Say why a command that failed, or ended too early, lost the board; "" where it did not.
+        """Return why a command lost the board, or "" if the command failed for another reason.
 
         Args:
-            status: its exit status.
-            lines: what it wrote to its stderr.
+            status: the exit status of the command.
+            lines: what the command wrote to its stderr.
         """
         reason = self._link.explain(status, lines)
         if not reason and not lines:
-            with suppress(subprocess.TimeoutExpired):  # it ends at the same time
+            with suppress(subprocess.TimeoutExpired):  # it may be about to end
                 self._session.wait(1)
         if self._session.poll() is not None:
             reason = reason or _LOST
@@ -174,7 +176,7 @@ class Board:
         return reason
 
     def close(self) -> None:
-        """Let go of the lock, and end the runners."""
+        """Release the lock and end the runners."""
         self._is_closed.set()
         with suppress(OSError):
             self._pipe.close()
@@ -207,7 +209,7 @@ class Board:
         return session
 
     def _wait_until_ready(self, wait_seconds: float) -> None:
-        """Read what the session says until it has the lock."""
+        """Read the output of the session until it has the lock."""
         timer = self._start_timer(_CONNECT_SECONDS)
         assert self._session.stdout is not None
         try:
@@ -240,7 +242,7 @@ class Board:
         return timer
 
     def _describe_session(self) -> str:
-        """Say why the session ended before it was ready."""
+        """Return why the session ended before it was ready."""
         status = self._session.wait()
         self._stderr.seek(0)
         lines = self._stderr.read().decode(errors="replace").strip().splitlines()
@@ -259,7 +261,7 @@ class Board:
     def _keep(
         self, entry: str, files: Mapping[str, Path], digests: Mapping[str, str]
     ) -> None:
-        """Bring an entry of the cache up to date: files by their paths there."""
+        """Bring a cache entry up to date; `files` and `digests` are keyed by path on the board."""
         script = f"touch -c {entry}; sha256sum {' '.join(files)} 2>/dev/null; :"
         sizes = {path: file.stat().st_size for path, file in files.items()}
         seconds = _COMMAND_SECONDS + sum(sizes.values()) / _LEAST_RATE
@@ -273,7 +275,7 @@ class Board:
         self._entries.add(entry)
 
     def _make_room(self, entry: str, size: int) -> None:
-        """Remove what was not used for longest, as far as a new entry needs its room."""
+        """Remove the least recently used entries until a new entry fits into the cache."""
         listing = self._run(
             "ls -1t | while read name; do du -sk $name; done", _COMMAND_SECONDS
         )
@@ -290,7 +292,7 @@ class Board:
 
     def _send(self, path: str, file: Path, size: int) -> None:
         part = f"{path.replace('/', '-')}.part"
-        # A connection that is lost looks like the end of the file.
+        # The size is compared, since a lost connection looks like the end of the file.
         script = (
             f"mkdir -p $(dirname {path}); cat > {part} && [ $(wc -c < {part}) = {size} ] && "
             f"chmod 700 {part} && mv -f {part} {path} || {{ rm -f {part}; exit 74; }}"
@@ -298,10 +300,10 @@ class Board:
         self._run(script, _COMMAND_SECONDS + size / _LEAST_RATE, file)
 
     def _run(self, script: str, seconds: float, source: Path | None = None) -> str:
-        """Return the output of a command. One that fails ends the batch. Raises DeviceError."""
+        """Return the output of a command. If it fails, end the batch and raise DeviceError."""
         answer = self._try(script, seconds, source)
         if not answer.returncode:
-            self._check()  # adb ends well where it lost the device
+            self._check()  # adb exits with 0 even if it lost the device
             return answer.stdout
         lines = answer.stderr.strip().splitlines()
         reason = self.explain(answer.returncode, lines)
@@ -318,7 +320,8 @@ class Board:
     def _try(
         self, script: str, seconds: float, source: Path | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command in the cache folder, with a file as its input. Raises DeviceError."""
+        """Run a command in the cache folder, with the file `source` as its input. Raises
+        DeviceError if the command doesn't start or doesn't end in time."""
         self._check()
         command = self._link.run(self._in_folder(script))
         try:
@@ -343,7 +346,7 @@ class Board:
         return f"exec sh -c {shlex.quote(words)}"
 
     def _check(self) -> None:
-        """Raise DeviceError where nothing more can be asked of the board."""
+        """Raise DeviceError if the board can't be used any more."""
         if self._session.poll() is not None:
             self.problem = self.problem or _LOST
         if self.problem:
@@ -354,7 +357,7 @@ class Board:
 
 
 def find_signal(status: int) -> int:
-    """Return the status of a process by that which a shell tells: negative for a signal."""
+    """Return a process's status from a shell's exit status: negative if a signal ended it."""
     return _KILLED - status if _KILLED < status < 2 * _KILLED - 1 else status
 
 
@@ -374,9 +377,10 @@ def _describe_holder() -> str:
 
 
 def _describe_start(lines: Sequence[str], program: Path, machine: str) -> str:
-    """Say why the runner does not start."""
+    """Return why the runner doesn't start."""
     last = lines[-1]
-    # A kernel of 64 bits may have programs of 32, and a shell reads what it can't run as a script.
+    # A 64-bit kernel may run 32-bit programs, and a shell reads a file that it can't run as a
+    # script.
     if re.search(
         r"Exec format|[Ss]yntax error|cannot execute|not found|not executable", last
     ):

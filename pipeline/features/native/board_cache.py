@@ -1,4 +1,4 @@
-"""Choose what leaves the cache folder of a board."""
+"""Choose which entries leave the cache folder of a board."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ _BLOCK = 1024
 def choose_evictions(
     listing: str, in_use: Collection[str], size: int, cache_size: int
 ) -> list[str] | None:
-    """Return the entries to remove, those unused for longest first; None where that is not enough.
+    """Return the entries to remove, least recently used first, or None if that can't free enough
+    room.
 
     Args:
-        listing: a line for each entry, KiB and name, the one used last first.
+        listing: one line per entry, with its size in KiB and its name, most recently used first.
         in_use: the entries that must stay.
-        size: bytes that are to be added.
-        cache_size: bytes that all may take.
+        size: the number of bytes to add.
+        cache_size: the maximum size of the folder, in bytes.
     """
     sizes = {}
     for line in listing.splitlines():

@@ -1,5 +1,8 @@
-"""Builds the runner when it is first needed. It is kept in the user's cache folder by its sources,
-its SDK and its compiler, and is complete once it has its name."""
+"""Builds the runner when it is first needed.
+
+Runners are kept in the user's cache folder, keyed by their sources, SDK and compiler. A program
+that has its final name is complete.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +25,13 @@ _OF_AARCH64 = ("-DCMAKE_SYSTEM_NAME=Linux", "-DCMAKE_SYSTEM_PROCESSOR=aarch64")
 
 
 def find_command(setup: Setup, options: Sequence[str] = ()) -> list[str]:
-    """Return the command of a device's runner, which is built at the first call.
+    """Return the command of a device's runner, building the runner at the first call.
 
     Args:
-        options: further ones of CMake, such as `-DSANITIZE=ON`.
+        options: further options for CMake, such as `-DSANITIZE=ON`.
 
     Raises:
-        PipelineError: it can't run here, or can't be built.
+        PipelineError: the runner can't run here or can't be built.
     """
     if setup.problem:
         raise PipelineError(f"{setup.device}: {setup.problem}")
@@ -44,7 +47,7 @@ def find_command(setup: Setup, options: Sequence[str] = ()) -> list[str]:
 
 
 def _identify(setup: Setup, options: Sequence[str]) -> str:
-    """Return the digest of all that a runner is made of."""
+    """Return the digest of everything that goes into a runner."""
     assert setup.sdk is not None
     compiler = _run(setup.device, [setup.compiler, "--version"]).splitlines()
     sources = {
@@ -61,7 +64,7 @@ def _identify(setup: Setup, options: Sequence[str]) -> str:
 
 
 def _build(setup: Setup, options: Sequence[str], folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed
+    shutil.rmtree(folder, ignore_errors=True)  # left over from a build that was killed
     folder.mkdir()
     build = folder / "build"
     system = _OF_AARCH64 if setup.compiler == CROSS_COMPILER else ()
@@ -85,7 +88,7 @@ def _build(setup: Setup, options: Sequence[str], folder: Path) -> None:
 
 
 def _run(device: str, command: Sequence[str]) -> str:
-    """Return the output of a command. Raises PipelineError with its last lines."""
+    """Return the output of a command. Raises PipelineError with its first errors if it fails."""
     try:
         answer = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=_SECONDS

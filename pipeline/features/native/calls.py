@@ -1,7 +1,7 @@
-"""The calls of a validation, kept to be repeated on devices.
+"""The calls of a validation, kept so that devices can repeat them.
 
-Each call is kept with what it was compared with and the limits that its outputs were held to, so
-that a device is judged as this machine was, and no program runs again.
+Each call is kept with its expected outputs and their limits, so that devices are judged exactly as
+this machine was, and no program runs a second time.
 """
 
 from __future__ import annotations
@@ -13,20 +13,18 @@ import torch
 
 from pipeline.validate.runs import JudgedCall
 
-_MOST_BYTES = (
-    2**29
-)  # of inputs and outputs of a package; the calls beyond it are counted only
+_MOST_BYTES = 2**29  # of a package's inputs and outputs; further calls are only counted
 
 
 class KeptCall:
-    """A call that was judged here.
+    """A call that was judged on this machine.
 
     Attributes:
         method: the method that was called.
         values: its flat inputs.
-        expected: what the program that was lowered gives, flat.
-        judged: how it was judged here, with the limits of each output.
-        outputs: the outputs' names.
+        expected: the flat outputs of the program that was lowered.
+        judged: the verdict on this machine, with the limits of each output.
+        outputs: the names of the outputs.
     """
 
     def __init__(
@@ -45,7 +43,7 @@ class KeptCall:
 
     @property
     def where(self) -> str:
-        """The inputs, and the place in a sequence, as failures name them."""
+        """The inputs and the place in a sequence, as failures name them."""
         judged = self.judged
         if not judged.step:
             return judged.origin
@@ -53,17 +51,18 @@ class KeptCall:
 
     @property
     def size(self) -> int:
-        """The bytes of its tensors."""
+        """The size of the call's tensors in bytes."""
         values = (*self.values, *self.expected)
         return sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
 
 
 class CallLog:
-    """The calls of a package in sequences, each of which begins with the initial state.
+    """The calls of a package, in sequences that each start from the initial state.
 
     Attributes:
-        sequences: a call of a method without state is a sequence of its own.
-        left_out: how many calls there was no room for, by method.
+        sequences: the calls that follow each other; a call of a stateless method is a sequence by
+            itself.
+        left_out: by method, the number of calls beyond the size limit, which weren't kept.
     """
 
     def __init__(self) -> None:
@@ -73,7 +72,7 @@ class CallLog:
         self._is_broken = False
 
     def add(self, call: KeptCall) -> None:
-        """Keep a call, unless it follows one that there was no room for."""
+        """Keep a call if the size limit allows it and allowed all earlier calls of its sequence."""
         begins = call.judged.step <= 1
         if begins:
             self._is_broken = False
@@ -87,7 +86,7 @@ class CallLog:
         self.sequences[-1].append(call)
 
     def first_sequences(self) -> list[list[KeptCall]]:
-        """Return the first sequence that begins with each method."""
+        """Return, for each method, the first sequence that begins with it."""
         first: dict[str, list[KeptCall]] = {}
         for sequence in self.sequences:
             first.setdefault(sequence[0].method, sequence)

@@ -1,4 +1,4 @@
-"""The fields of `validate` on devices, and the field `devices` of targets."""
+"""The fields of `validate` that concern devices, and the field `devices` of targets."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _Devices = Annotated[
 
 
 def add_target_fields() -> dict[str, tuple[Any, Any]]:
-    """Return the field of a target."""
+    """Return the field that targets get."""
     text = (
         "Devices that represent this target: packages with this `target` are validated on them, "
         "in addition to those of `validate.devices`. They use the same names; the setting "
@@ -47,7 +47,7 @@ def add_target_fields() -> dict[str, tuple[Any, Any]]:
 
 
 def add_fields() -> dict[str, tuple[Any, Any]]:
-    """Return the field of `validate`."""
+    """Return the fields that `validate` gets."""
     text = (
         "Devices on which each call of the validation is repeated, in addition to this machine's "
         "Python bindings, with the same limits: `native`, ExecuTorch's C++ runtime; "

@@ -1,7 +1,7 @@
-"""The devices `native`, `qemu:<cpu>` and boards: ExecuTorch's C++ runtime in a process of its own.
+"""The devices `native`, `qemu:<cpu>` and boards: ExecuTorch's C++ runtime in a separate process.
 
-A process holds one method of a package, or those that share state, so that its memory is theirs and
-what ends it costs no other method.
+Each process holds one method of a package, or a group of methods that share state. Its memory is
+then theirs alone, and a crash affects no other method.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class LoadedMethods:
     """Methods that were loaded together in a runner.
 
     Attributes:
-        load_ms: how long that took, with opening the files, in milliseconds.
+        load_ms: the time to open the files and load the methods, in milliseconds.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class LoadedMethods:
         warm_up: int = 0,
         pause: float = 0.0,
     ) -> tuple[list[Any], list[float], int]:
-        """Call a method, as `RunnerProcess.call` does."""
+        """Call a method; see `RunnerProcess.call`."""
         plan = self._plans.get(method)
         orders = plan.input_orders if plan else ()
         return self._process.call(
@@ -66,39 +66,40 @@ class LoadedMethods:
         )
 
     def measure_memory(self) -> dict[str, int]:
-        """Return the bytes of memory by what they are of. Raises DeviceError."""
+        """Return the bytes of memory by kind (`process.MEMORY`). Raises DeviceError if that
+        fails."""
         return dict(self._process.measure_memory(self._group))
 
     def take_trace(self) -> tuple[bytes, bytes]:
-        """Return what the methods recorded, as `RunnerProcess.take_trace` does."""
+        """Return what the methods recorded; see `RunnerProcess.take_trace`."""
         return self._process.take_trace(self._group)
 
     def close(self) -> None:
-        """Let go of the methods, and of their memory."""
+        """Release the methods and their memory."""
         if self._process.is_alive:
             self._process.drop(self._group)
 
     def __del__(self) -> None:
-        # As Python ends, no thread starts any more, and to wait for one would never end.
+        # While Python shuts down, no thread can start, and waiting for one would never end.
         if hasattr(self, "_group") and not sys.is_finalizing():
             with suppress(Exception):
                 self.close()
 
 
 class NativeDevice(Device):
-    """Runs packages by the runner of a workspace.
+    """Runs packages with the runner of a workspace.
 
     Attributes:
-        setup: what it runs packages with.
-        kernel_problem: why libraries of kernels can't be loaded; "" where all can.
+        setup: the SDK or runner, compiler and emulator that this device uses.
+        kernel_problem: why libraries of kernels can't be loaded, or "" if all can.
 
     Args:
-        name: `native`, `qemu:<cpu>`, or that of a board, whose lock it holds until `close`.
+        name: `native`, `qemu:<cpu>`, or the name of a board, whose lock is held until `close`.
         root: the folder of the workspace whose settings name SDKs.
-        seconds: those within which each load and call must come to an end.
+        seconds: the time limit of each load and each call.
 
     Raises:
-        PipelineError: the runner can't be built, or can't run here; a board can't be reached.
+        PipelineError: the runner can't be built or can't run here, or a board can't be reached.
     """
 
     def __init__(self, name: str, root: Path, seconds: float = _SECONDS) -> None:
@@ -121,7 +122,7 @@ class NativeDevice(Device):
 
     @property
     def problem(self) -> str:
-        """Why nothing more can be asked of its board; "" where all can."""
+        """Why the device's board can't be used any more, or "" while it can."""
         return self._board.problem if self._board else ""
 
     def load(self, files: PackageFiles, method: str) -> tuple[LoadedMethods, str]:
@@ -137,13 +138,14 @@ class NativeDevice(Device):
     def load_traced(
         self, files: PackageFiles, methods: Sequence[str], tracing: int
     ) -> LoadedMethods:
-        """Load methods that record what they do: `process.TIMES` or `process.VALUES`. Raises
-        DeviceError."""
+        """Load methods that record their calls: `tracing` is `process.TIMES` or `process.VALUES`.
+        Raises DeviceError if they don't load."""
         process = self._open(files, tuple(methods))
         return LoadedMethods(process, files, methods, tracing)
 
     def list_operators(self, files: PackageFiles) -> list[str]:
-        """Return the operators that the runtime has registered. Raises DeviceError."""
+        """Return the operators that the runtime registered. Raises DeviceError if the runner
+        fails."""
         if files not in self._operators:
             self._operators[files] = self._open(files, ()).list_operators()
         return self._operators[files]
@@ -156,7 +158,7 @@ class NativeDevice(Device):
         return outputs
 
     def close(self, files: PackageFiles) -> None:
-        """End the processes of a package."""
+        """End the processes of a package, and release the board's lock after the last package."""
         for process in self._processes.pop(files, {}).values():
             process.close()
         if self._board and not self._processes:
@@ -164,8 +166,8 @@ class NativeDevice(Device):
             self._board = None
 
     def _make_command(self, files: PackageFiles, methods: Sequence[str]) -> list[str]:
-        """Return the command of the runner with the libraries that methods need; a board has its
-        own."""
+        """Return the command of the runner, with the libraries that the methods need. A board
+        builds the command itself."""
         if self.setup.address or not self.setup.kernels:
             return self._command
         operators = list_called_operators(files, methods)
@@ -185,9 +187,13 @@ class NativeDevice(Device):
         return process
 
     def _start(self, files: PackageFiles, methods: tuple[str, ...]) -> RunnerProcess:
-        """Start a runner, or take the one that only told its operators, since a library of kernels
-        takes seconds to load on an emulated processor. Where libraries end it, start it without
-        them, so that what needs no such kernel runs."""
+        """Start a runner for methods, or take over the idle runner, which only listed its
+        operators.
+
+        Reusing the idle runner saves the time to load a library of kernels, which is seconds on an
+        emulated processor. If the runner fails with such libraries, it is started without them, so
+        that methods that don't need their kernels still run.
+        """
         command = self._make_command(files, methods)
         processes = self._processes[files]
         idle = processes.get(())
@@ -203,8 +209,8 @@ class NativeDevice(Device):
 
 
 def list_called_operators(files: PackageFiles, methods: Sequence[str]) -> set[str]:
-    """Return the operators that methods of a package call outside of delegates; those of all
-    methods where none is named. Raises DeviceError."""
+    """Return the operators that methods of a package call outside of delegates; without `methods`,
+    those of all methods. Raises DeviceError if the package can't be read."""
     operators: set[str] = set()
     for method in methods or files.plans:
         plan = files.plans.get(method)
@@ -213,8 +219,8 @@ def list_called_operators(files: PackageFiles, methods: Sequence[str]) -> set[st
 
 
 def open_board(setup: Setup) -> Board:
-    """Return a board whose lock is held, with the runner of its processor in place. Raises
-    PipelineError."""
+    """Lock a board, install the runner for its processor, and return the board. Raises
+    PipelineError if the board can't be reached, or no runner can run on it."""
     if setup.problem or setup.address is None:
         raise PipelineError(f"{setup.device}: {setup.problem}")
     board = Board(setup.device, setup.address, setup.wait_seconds, setup.cache_size)
@@ -236,18 +242,20 @@ def open_board(setup: Setup) -> Board:
 
 
 def make_native() -> NativeDevice:
-    """Return the device `native`, by the settings of the working folder. Raises PipelineError."""
+    """Return the device `native`, with the settings of the working folder. Raises PipelineError if
+    it can't run here."""
     return NativeDevice(NATIVE, Path.cwd())
 
 
 def make_emulated(cpu: str) -> NativeDevice:
-    """Return the device of an emulated processor, such as `cortex-a72`. Raises PipelineError."""
+    """Return the device of an emulated processor, such as `cortex-a72`. Raises PipelineError if it
+    can't run here."""
     return NativeDevice(EMULATED + cpu, Path.cwd())
 
 
 def make_board(name: str) -> NativeDevice:
-    """Return the device of a board that `native_boards` names, and hold its lock until `close`.
-    Raises PipelineError."""
+    """Return the device of a board that `native_boards` names, holding its lock until `close`.
+    Raises PipelineError if the board has no address or can't be reached."""
     if name not in find_boards(Path.cwd()):
         raise PipelineError(f"native_boards names no board '{name}'")
     return NativeDevice(name, Path.cwd())

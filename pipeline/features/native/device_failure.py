@@ -1,4 +1,4 @@
-"""Calls that a device gets wrong: what they give there, and what each instruction gave."""
+"""Calls with wrong outputs on a device: repeats them to record outputs and intermediate values."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from pipeline.validate.budget import OF_LOCATING, Budget
 
 
 class DeviceFailure:
-    """The calls of a sequence, of which the device gets the last one wrong.
+    """A sequence of calls on a device, the last of which has wrong outputs.
 
     Attributes:
-        device: the device's name.
+        device: the name of the device.
         method: the method of the last call.
-        calls: methods and flat inputs.
+        calls: the method and the flat inputs of each call.
 
     Args:
-        attempts: how often to make them until the last one is wrong again.
+        attempts: how often to repeat the sequence, at most, until its last call is wrong again.
     """
 
     def __init__(
@@ -50,16 +50,16 @@ class DeviceFailure:
     def record(
         self, budget: Budget
     ) -> tuple[list[Any], list[list[ExecutedInstruction]]] | None:
-        """Make the calls anew on the device, until the last one is wrong again.
+        """Repeat the calls on the device until the last one is wrong again.
 
         Returns:
-            The outputs of the last call, and the instructions of each call; None where it was right
-            in all attempts.
+            The outputs of the last call and the instructions of each call, or None if the last call
+            was right in all attempts.
 
         Raises:
             DeviceError: the device refuses a call.
-            OutOfTimeError: before it was wrong again.
-            PipelineError: what the device recorded can't be read.
+            OutOfTimeError: the budget ran out before the last call was wrong again.
+            PipelineError: the device's recording can't be read.
         """
         names = list(dict.fromkeys(method for method, _ in self.calls))
         for _ in range(self._attempts):
@@ -77,7 +77,7 @@ class DeviceFailure:
     def run_package(
         self, files: PackageFiles, method: str, inputs: Sequence[Any]
     ) -> list[Any]:
-        """Run a method of another package once on the device. Raises DeviceError."""
+        """Run a method of another package once on the device. Raises DeviceError if it fails."""
         try:
             return self._device.call(self._device.load(files, method), inputs)
         finally:
@@ -85,8 +85,11 @@ class DeviceFailure:
 
 
 class DeviceLocator:
-    """Asks other features where a package goes wrong on devices, within the time for all of them:
-    the share of `validate.budget` that locating has on this machine, or what else is left of it."""
+    """Asks other features where a package goes wrong on devices.
+
+    All devices share one time limit: the share of `validate.budget` that is reserved for locating
+    failures, or the remaining budget if it is longer.
+    """
 
     def __init__(self, stages: Stages) -> None:
         self._stages = stages
@@ -95,9 +98,9 @@ class DeviceLocator:
     def locate(
         self, device: Device, outcome: MethodOnDevice, measurement: Measurement
     ) -> str:
-        """Return in a few words where a method goes wrong on a device alone, or ""; add what is
-        found to the method's record."""
-        if not outcome.failing:  # a call was refused, and its error says by what
+        """Return briefly where a method goes wrong on a device, or "" if unknown; add the details
+        to the method's record."""
+        if not outcome.failing:  # the device refused a call, and the error says why
             return ""
         method = outcome.failing[-1].method
         facts = measurement.method_facts.setdefault(method, {})

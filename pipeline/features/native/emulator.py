@@ -1,4 +1,4 @@
-"""Asks QEMU what it emulates: the processors that it knows, and whether its SME can be trusted."""
+"""Asks QEMU which processors it emulates, and whether its emulation of SME can be trusted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _SECONDS = 10
 _VERSION = re.compile(r"version (\d+)[\d.]*")
 _RIGHT_VERSION = (
-    10  # 7.2 computes SME wrongly, 10.0 does not; those between were not tried
+    10  # 7.2 computes SME wrongly, 10.0 correctly; versions in between are untested
 )
 _ALL_FEATURES, _NO_SME = "max", "sme=off"
 _EXAMPLES = ("cortex-a53", "cortex-a72", "neoverse-n1", "max")
@@ -26,7 +26,7 @@ _EXAMPLES = ("cortex-a53", "cortex-a72", "neoverse-n1", "max")
 
 @cache
 def _ask(argument: str, more: str = "") -> str:
-    """Return what the emulator prints; "" where it is not installed or does not run."""
+    """Return the emulator's output, or "" if it isn't installed or doesn't run."""
     emulator = find_emulator()
     if emulator is None:
         return ""
@@ -41,8 +41,8 @@ def _ask(argument: str, more: str = "") -> str:
 
 
 def explain_unknown_cpu(device: str) -> str:
-    """Say that the emulator has no processor of a device's name, and which are near; "" where it
-    has, or can't be asked."""
+    """Return the most similar processors and some examples if the emulator lacks the device's
+    processor; return "" if it has it or can't be asked."""
     cpu = device.removeprefix(EMULATED).partition(",")[0]
     known = re.findall(r"^ +(\S+)$", _ask("-cpu", "help"), re.MULTILINE)
     if not known or cpu in known:
@@ -53,8 +53,8 @@ def explain_unknown_cpu(device: str) -> str:
 
 
 def find_remarks(plan: Plan) -> Iterator[Problem]:
-    """Yield the packages that run on all features of a processor, SME among them, on an emulator
-    that computes SME wrongly."""
+    """Yield a remark for each package that runs on an emulated processor with all features, SME
+    included, if the emulator computes SME wrongly."""
     for package in plan.configs.packages:
         for device in find_planned_devices(plan, package):
             fault = _explain_sme(device)
@@ -64,7 +64,7 @@ def find_remarks(plan: Plan) -> Iterator[Problem]:
 
 
 def _explain_sme(device: str) -> str:
-    """Say that the values of a device can be wrong; "" where nothing is known against them."""
+    """Return why the values of a device may be wrong, or "" if there is no known reason."""
     cpu, *switches = device.removeprefix(EMULATED).split(",")
     if not device.startswith(EMULATED) or cpu != _ALL_FEATURES or _NO_SME in switches:
         return ""

@@ -14,13 +14,14 @@ from pipeline.features.native.profile_rows import (
 )
 from pipeline.store.errors import PipelineError
 
-_KERNEL = "native_call_"  # what a kernel calls itself, within OPERATOR_CALL
+_KERNEL = "native_call_"  # the prefix of a kernel's event, nested in OPERATOR_CALL
 
 
 def read_runs(dump: bytes) -> list[list[TimedEvent]]:
     """Return the timed events of each execution in an ETDump, in the order in which they ended.
 
-    Raises PipelineError for bytes that ExecuTorch can't read.
+    Raises:
+        PipelineError: ExecuTorch can't read the ETDump.
     """
     runs = []
     for events in read_events(dump):
@@ -32,16 +33,17 @@ def read_runs(dump: bytes) -> list[list[TimedEvent]]:
 
 
 def read_events(dump: bytes) -> list[list[Any]]:
-    """Return the events of each run in an ETDump, as ExecuTorch's `devtools.etdump` has them.
+    """Return the events of each run in an ETDump, as objects of ExecuTorch's `devtools.etdump`.
 
-    Raises PipelineError for bytes that ExecuTorch can't read.
+    Raises:
+        PipelineError: ExecuTorch can't read the ETDump.
     """
-    # It imports pandas, which a validation without such devices does without.
+    # Imported lazily: it imports pandas, which a validation without traced devices doesn't need.
     from executorch.devtools.etdump.serialize import deserialize_from_etdump_flatcc
 
     try:
         etdump = deserialize_from_etdump_flatcc(dump)
-    except Exception as error:  # it raises whatever damaged bytes lead to
+    except Exception as error:  # damaged bytes can raise anything
         reason = f"{type(error).__name__}: {error}"
         raise PipelineError(f"ExecuTorch can't read the ETDump ({reason})") from error
     return [list(run.events or ()) for run in etdump.run_data]

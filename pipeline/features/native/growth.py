@@ -1,7 +1,7 @@
-"""Runs a package in turns with the one that was accepted, on the same device.
+"""Runs a package and the accepted one alternately on the same device.
 
-Times of a shared or a hot machine say little by themselves, and those of another day nothing. What
-slows one of two packages that take turns slows the other too.
+Absolute times mean little on a shared or hot machine, and times from another day mean nothing.
+Whatever slows down one of two alternating packages slows down the other one too.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from pipeline.store.digest import Digest
 from pipeline.store.store import Store
 
 Json = dict[str, Any]
-_LEAST_PAIRS = 6  # fewer give no interval of 95 %
-_SECONDS = 1.0  # for the pairs of a method, which the first six may exceed
-_MOST_SECONDS = 10.0  # which they may not
+_LEAST_PAIRS = 6  # fewer can't give a 95 % interval
+_SECONDS = 1.0  # time limit for the pairs of a method, which the first six may exceed
+_MOST_SECONDS = 10.0  # time limit for all pairs, the first six included
 
 
 def open_accepted(
     store: Store, accepted: Mapping[str, Digest]
 ) -> tuple[PackageFiles | None, str]:
-    """Return the accepted package from the store, or None and why it is not there."""
+    """Return the accepted package from the store, or None and the reason why it isn't available."""
     if not accepted:
         return None, "the baseline names no files; `doit baseline` writes them"
     paths = {}
@@ -57,12 +57,12 @@ def measure_growth(
     sequence: Sequence[KeptCall],
     timing: DeviceTiming,
 ) -> Json:
-    """Run a sequence of calls in turns in two packages, each in a process of its own.
+    """Run a sequence of calls alternately in two packages, each in its own process.
 
     Returns:
-        The share by which latency grew, which pairs of calls show with 95 % confidence (the bound
-        that is nearer to 0; 0 where their interval holds it), and that by which memory grew, with
-        the medians; or `reason`, why there are none.
+        The relative growth of latency and memory, and the medians of both packages. The growth of
+        latency is what the pairs of calls show with 95 % confidence: the bound of the interval that
+        is nearer to 0, or 0 if the interval contains 0. If the device fails, only a `reason`.
     """
     packages = {"then": then, "now": now}
     times: dict[str, list[float]] = {"then": [], "now": []}
@@ -114,8 +114,8 @@ def _load(
 def _run(
     loaded: Mapping[str, Any], sequence: Sequence[KeptCall], warm_up: int, pause: float
 ) -> float:
-    """Return the milliseconds of a sequence's calls. What has state is not warmed up by calls on
-    top of its own."""
+    """Return the milliseconds that a sequence's calls take. Stateful methods get no warm-up, since
+    it would change their state."""
     if sequence[0].judged.step:
         warm_up = 0
     milliseconds = 0.0

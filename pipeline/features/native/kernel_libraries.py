@@ -1,8 +1,8 @@
-"""Find the libraries of kernels that ExecuTorch's C++ SDK lacks, and that packages need.
+"""Find libraries with kernels that packages need and ExecuTorch's C++ SDK lacks.
 
 ExecuTorch's kernels for language models, such as `llama::custom_sdpa.out`, are in a library of its
-wheel that is linked to PyTorch. So a runner loads it only for a package that needs it. No library
-is loaded here, and no torch is imported.
+wheel that links against PyTorch, so a runner loads it only for packages that need it. This module
+loads no library and doesn't import torch.
 """
 
 from __future__ import annotations
@@ -16,29 +16,28 @@ if TYPE_CHECKING:
     from pipeline.features.native.setups import Setup
 
 SETTING = "native_kernels"
-_OPTION = "--kernels"  # of the runner
+_OPTION = "--kernels"  # an option of the runner
 _IN_SDK = "extension/llm/custom_ops/libcustom_ops_aot_lib.so"
 _TORCH = (
     "torch/lib/libtorch_cpu.so",
     "torch/version.py",
-)  # beside the SDK in a wheel's folder
-_NO_BINDINGS = "_C.*.so"  # the empty library that is built next to a runner
+)  # next to the SDK in a wheel's folder
+_NO_BINDINGS = "_C.*.so"  # an empty library that is built next to a runner
 _OF_SDK = ("aten::", "dim_order_ops::", "quantized_decomposed::", "executorch_prim::")
-_MACHINES = {"x86_64": 62, "aarch64": 183}  # of ELF's header, by `uname -m`
+_MACHINES = {"x86_64": 62, "aarch64": 183}  # ELF's `e_machine`, by `uname -m`
 _MACHINE = slice(18, 20)
 
 
 def find_sdk_library(sdk: Path) -> list[Path]:
-    """Return the library for language models of an SDK, and the file that says which PyTorch it
-    runs with; empty where one of them is missing."""
+    """Return an SDK's library for language models and the version file of PyTorch, or an empty list
+    if the library or PyTorch is missing."""
     library = sdk / _IN_SDK
     torch, version = (sdk.parent / path for path in _TORCH)
     return [library, version] if library.is_file() and torch.is_file() else []
 
 
 def is_for_machine(library: Path, machine: str) -> bool:
-    """Tell whether a library was built for a processor, as `uname -m` has it; False where it can't
-    be read."""
+    """Return whether a library is for a processor (`uname -m`); False if it can't be read."""
     try:
         with library.open("rb") as file:
             header = file.read(_MACHINE.stop)
@@ -48,11 +47,11 @@ def is_for_machine(library: Path, machine: str) -> bool:
 
 
 def make_arguments(setup: Setup, program: Path, operators: Iterable[str]) -> list[str]:
-    """Return the arguments by which a runner loads the libraries that methods need.
+    """Return the arguments that make a runner load the libraries that methods need.
 
     Args:
-        program: the runner.
-        operators: those that the methods call, such as `aten::add.out`.
+        program: the path of the runner.
+        operators: the operators that the methods call, such as `aten::add.out`.
     """
     libraries = [path for path in setup.kernels if has_kernels(path, operators)]
     if any(path.match(_IN_SDK) for path in libraries):
@@ -61,7 +60,7 @@ def make_arguments(setup: Setup, program: Path, operators: Iterable[str]) -> lis
 
 
 def has_kernels(library: Path, operators: Iterable[str]) -> bool:
-    """Tell whether a library holds the name of an operator that the SDK has no kernel of."""
+    """Return whether a library contains the name of an operator for which the SDK has no kernel."""
     names = [name for name in operators if not name.startswith(_OF_SDK)]
     if not names or not library.is_file() or not library.stat().st_size:
         return False
@@ -73,10 +72,10 @@ def has_kernels(library: Path, operators: Iterable[str]) -> bool:
 
 
 def explain_missing(setup: Setup, operators: Sequence[str], problem: str = "") -> str:
-    """Say which operators a runner has no kernels of, and how to give it some.
+    """Return which operators a runner has no kernels for, and how to provide them.
 
     Args:
-        problem: why it can't load the library of them.
+        problem: why the runner can't load the library with the kernels, or "".
     """
     fault = f"its runner has no kernel of {', '.join(operators)}"
     if problem:

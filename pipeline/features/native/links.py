@@ -1,4 +1,4 @@
-"""Define the interface of links: the commands here that run a shell's words on a board."""
+"""The interface of links: commands on this machine that run a shell script on a board."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 
 
 class Link(ABC):
-    """Makes commands of this machine that run a shell's words on a board.
+    """Makes the commands, on this machine, that run a shell script on a board.
 
     Attributes:
-        default_folder: the usual cache folder there, as its shell reads it.
+        default_folder: the default cache folder on the board, in the syntax of its shell.
     """
 
     default_folder: str
@@ -25,15 +25,15 @@ class Link(ABC):
 
     @abstractmethod
     def explain(self, status: int, lines: Sequence[str]) -> str:
-        """Say why a command never reached the board, or lost it; "" where it did not.
+        """Return why a command never reached the board or lost it, or "" if neither happened.
 
         Args:
             status: the exit status of the command.
-            lines: what it wrote to its stderr.
+            lines: what the command wrote to its stderr.
         """
 
     def add_remedy(self, message: str, remedies: Mapping[str, str]) -> str:
-        """Return a message with what to do about it, by words that it contains."""
+        """Return a message with the remedy whose key it contains, if `remedies` has one."""
         for words, remedy in remedies.items():
             if words in message:
                 return f"{message}; {remedy}"

@@ -1,4 +1,4 @@
-"""Repeats the calls of a validation on the devices of its config and its target."""
+"""Repeats the calls of a validation on the devices that the config and its target name."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from pipeline.store.errors import PipelineError, plural
 from pipeline.validate.budget import Budget
 from pipeline.validate.method_result import MethodValidation
 
-FIELD = "devices"  # of a method's record
-# It takes a hundred times as long as this machine; the calls on examples come first.
+FIELD = "devices"  # in the record of a method
+# An emulator takes a hundred times as long as this machine; calls on examples come first.
 _EMULATED_SECONDS = 8.0
 
 
 class NativeMeasuring(Measuring):
-    """Keeps what is called here, and calls it on each device afterwards."""
+    """Keeps the calls made on this machine, and repeats them on each device afterwards."""
 
     def __init__(self, subject: Subject, stages: Stages) -> None:
         super().__init__(subject, stages)
@@ -58,7 +58,8 @@ class NativeMeasuring(Measuring):
         self._log.add(KeptCall(result.method, values, expected, judged, result.outputs))
 
     def after_run(self, measurement: Measurement) -> None:
-        # Before a device fails a method, which says nothing of the next device.
+        # Taken before any device fails a method: its failure must not affect the verdict of the
+        # next device.
         for result in measurement.validation.methods:
             self._verdicts[result.method] = result.verdict
         for name in self._devices:
@@ -66,7 +67,7 @@ class NativeMeasuring(Measuring):
                 self._run_on(name, measurement)
 
     def _run_on(self, name: str, measurement: Measurement) -> None:
-        """Run the package on a device, fail for what it gets wrong, and record what came of it."""
+        """Run the package on a device, fail methods with wrong outputs, and record the results."""
         root = self.subject.workspace.root
         if is_native(name, root):
             setup = find_setup(name, root)
@@ -80,7 +81,8 @@ class NativeMeasuring(Measuring):
         try:
             device = self._open(name)
         except PipelineError as error:
-            # Not what is known beforehand, and so not what is kept under a key that says it.
+            # Unlike `setup.problem`, this isn't in the validation's key, so it can't be kept as
+            # "not run".
             results[0].fail(f"can't run on {str(error).splitlines()[0]}")
             return
         started = time.perf_counter()
@@ -88,7 +90,7 @@ class NativeMeasuring(Measuring):
         timing = self._timing
         if name.startswith(EMULATED):
             budget = Budget(min(_EMULATED_SECONDS, budget.left))
-            # Its times say nothing of a real processor, so nothing is warmed up for them.
+            # Emulated times don't predict those of a real processor, so a warm-up would be wasted.
             timing = DeviceTiming(timing.calls, 0, timing.pause)
         outcomes, left_out = run_calls(device, files, self._log, budget, timing)
         repeats = find_repeats(self.subject.settings.device_repeats, name)
@@ -97,7 +99,7 @@ class NativeMeasuring(Measuring):
         problem = device.problem if isinstance(device, NativeDevice) else ""
         self._close(device, files)
         if problem:
-            # A lost board is no fault of the package, and the next run tries again.
+            # A lost board isn't the package's fault, and the next run tries again.
             results[0].fail(f"can't run on {name}: {problem}")
             return
         self._compare(name, device, measurement, outcomes)
@@ -142,7 +144,7 @@ class NativeMeasuring(Measuring):
         measurement: Measurement,
         outcomes: Mapping[str, MethodOnDevice],
     ) -> None:
-        """Run methods in turns with those of the baseline's package, where gates limit growth."""
+        """Run methods alternately with those of the baseline's package, if a gate limits growth."""
         accepted = (self.subject.key["devices"] or {}).get(name, {}).get("baseline")
         if accepted is None or not isinstance(device, NativeDevice):
             return
@@ -193,7 +195,7 @@ class NativeMeasuring(Measuring):
     def _record_not_run(
         self, result: MethodValidation, name: str, reason: str, measurement: Measurement
     ) -> None:
-        """Say that a method was not run on a device: so it has not passed."""
+        """Record that a method was not run on a device, which means that it has not passed."""
         facts = {"verdict": "not run", "reason": reason}
         self._add(measurement, result.method, name, facts)
         if result.ok:
@@ -213,12 +215,12 @@ class NativeMeasuring(Measuring):
 
 
 def _was_run(result: MethodValidation) -> bool:
-    """Tell whether a method of a program was called here, and so should be on devices."""
+    """Return whether this machine called a program's method, so that devices must call it too."""
     return result.kind == "program" and bool(result.runs or result.random)
 
 
 def _drop_emulator(name: str, memory: dict[str, int]) -> None:
-    """Drop the figures of a process that is an emulator, whose memory is mostly its own."""
+    """Drop an emulator's process figures, which are mostly the emulator's own memory."""
     if name.startswith(EMULATED):
         memory.pop("peak", None)
         memory.pop("at_start", None)
@@ -227,8 +229,8 @@ def _drop_emulator(name: str, memory: dict[str, int]) -> None:
 def _fail(
     result: MethodValidation, name: str, outcome: MethodOnDevice, where: str = ""
 ) -> None:
-    """Fail a method for what a device gets wrong; the first words say whether that device alone,
-    and where in the method, if that is known."""
+    """Fail a method for wrong outputs on a device. The message first says whether only this device
+    is wrong and, if known, where in the method."""
     place = f"on {name}"
     if result.ok:
         place = f"on {name}, but not on this machine"

@@ -1,4 +1,4 @@
-"""The shapes of what devices add to reports."""
+"""The shapes of the fields that devices add to reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The devices of a plan: which ones packages are run on, and what these run with."""
+"""The devices of a plan's packages, and the facts that decide the outputs of each device."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
     from pipeline.config.compose import Document
     from pipeline.config.models import PackageConfig
 
-FIELD = "devices"  # of the key of a validation
-# Gates that hold a package to its baseline by running both.
+FIELD = "devices"  # of a validation's key
+# Gates that compare a package with its baseline by running both.
 GROWTH_GATES = ("max_latency_growth", "max_memory_growth")
-# Gates that may have a limit for each device.
+# Gates that may set a separate limit for each device.
 DEVICE_GATES = (
     "max_latency",
     "max_latency_p95",
@@ -42,19 +42,19 @@ DEVICE_GATES = (
     "max_peak_memory",
     *GROWTH_GATES,
 )
-_GROUP = "pte_pipeline.devices"  # as `pipeline.devices.registry` has it
+_GROUP = "pte_pipeline.devices"  # the same group as in `pipeline.devices.registry`
 _EXAMPLE = "qemu:cortex-a72"
 
 
 def list_traceable(root: Path) -> list[str]:
-    """Return the names of the devices that record times in the workspace at `root`, of the emulated
-    ones an example. Raises PipelineError for settings that can't be read."""
+    """Return the names of the devices that record times in the workspace at `root`, with one
+    example of an emulated processor. Raises PipelineError if the settings can't be read."""
     return sorted({*find_boards(root), NATIVE, _EXAMPLE})
 
 
 def summarize(config: PackageConfig, has_variables: bool) -> Mapping[str, Any] | None:
-    """Return the devices and the target that a config names, None where it names none, and no gate
-    names a device."""
+    """Return the devices and the target that a config names, or None if it names neither and no
+    gate sets a limit for a device."""
     devices: tuple[str, ...] = getattr(config.validation, FIELD)
     if not devices and not config.target and not any(_iter_device_limits(config)):
         return None
@@ -67,7 +67,7 @@ def summarize(config: PackageConfig, has_variables: bool) -> Mapping[str, Any] |
 
 
 def _limits_growth(config: PackageConfig) -> bool:
-    """Tell whether a gate compares the package with its baseline on devices."""
+    """Return whether a gate compares the package with its baseline on devices."""
     for gates in _find_gates(config).values():
         for name in GROWTH_GATES:
             if getattr(gates, name, None) is not None:
@@ -76,7 +76,7 @@ def _limits_growth(config: PackageConfig) -> bool:
 
 
 def _find_gates(config: PackageConfig) -> dict[str, Any]:
-    """Return the gates of a package and of its methods by their path in the config."""
+    """Return the gates of a package and of its methods, keyed by their path in the config."""
     gates: dict[str, Any] = {"validate.gates": config.validation.gates}
     for method, limits in config.validation.methods.items():
         gates[f"{join('validate.methods', method)}.gates"] = limits.gates
@@ -93,7 +93,7 @@ def _iter_device_limits(config: PackageConfig) -> Iterator[tuple[str, str]]:
 
 
 class NativePlanning(Planning):
-    """Refuses devices that there are not, and holds validations to those that there are."""
+    """Reports unknown devices, and adds known ones to the keys of validations."""
 
     def find_problems(
         self, package: str, config: PackageConfig, document: Document
@@ -132,7 +132,7 @@ class NativePlanning(Planning):
 
     def problem_facts(self, package: str) -> Any:
         devices = find_planned_devices(self.plan, package)
-        if not devices:  # of most packages that name a target
+        if not devices:  # so for most packages that name a target
             return []
         boards = sorted(find_boards(self.plan.workspace.root))
         return [sorted(self._plugins()), boards, find_emulator(), devices]
@@ -159,14 +159,15 @@ class NativePlanning(Planning):
         return "growth" in self.plan.configs.summary(package).features["native"]
 
     def _find_baseline(self, package: str, files: Files) -> dict[str, Any]:
-        """Return the files of the baseline, where there is one of other files than these."""
+        """Return the files of the baseline under the key `baseline`, or an empty dict if there is
+        no baseline or it has the same files."""
         accepted = _read_accepted(self.plan.workspace.baseline(package))
         if accepted is None or accepted == dict(files):
             return {}
         return {"baseline": accepted}
 
     def _describe_devices(self, names: tuple[str, ...]) -> dict[str, Any]:
-        """Return by device what decides what it gives."""
+        """Return, by device, the facts that decide its outputs."""
         workspace = self.plan.workspace
         devices = {}
         for device in names:
@@ -184,23 +185,23 @@ class NativePlanning(Planning):
         return f"{point.dist.name} {point.dist.version}"
 
     def _plugins(self) -> dict[str, EntryPoint]:
-        """Return the devices of other distributions by name."""
+        """Return the devices of other distributions, keyed by name."""
         return {point.name: point for point in installed_entry_points(_GROUP)}
 
 
 def _read_accepted(path: Path) -> dict[str, str] | None:
-    """Return the digests of the files of a baseline by name, empty where it names none; None where
-    there is no baseline that can be read."""
+    """Return the digests of a baseline's files by name (empty if it names none), or None if no
+    baseline can be read."""
     try:
         for figures in call_all("parse_baseline", path.read_bytes(), path.name):
             return dict(figures["files"])
-    except (OSError, ConfigErrors):  # which judging says
+    except (OSError, ConfigErrors):  # judging reports the error
         pass
     return None
 
 
 def describe_key(difference: Difference) -> str | None:
-    """Describe a difference of the devices that a package is run on; None for any other."""
+    """Describe a difference between the devices of two keys; return None for other differences."""
     match difference.path:
         case (*_, "devices", _, "baseline") | (*_, "devices", _, "baseline", _):
             return "the baseline for devices has other files"

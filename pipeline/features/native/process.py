@@ -1,4 +1,4 @@
-"""A runner's process: one package, whose methods it loads and calls."""
+"""The process of a runner, which opens one package, then loads and calls its methods."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from pipeline.store.errors import DeviceError
 _VERSION = 2
 _LOAD, _CALL, _MEMORY, _DROP, _OPERATORS, _TRACE = range(1, 7)
 _MOST_READ = 1 << 20
-_TAIL = 4096  # bytes of stderr that are looked at
+_TAIL = 4096  # the bytes at the end of stderr that are searched for a reason
 _SENT = "<IIQ"
 TIMES, VALUES = 1, 2  # what a trace records
-# What a runner says of its memory, in bytes, in this order.
+# The memory figures that a runner returns, in bytes, in this order.
 MEMORY = ("at_start", "peak", "planned", "method", "temporary")
 
 
 class RunnerProcess:
-    """A runner with a package open.
+    """A runner that has opened a package.
 
     Attributes:
-        command: that of the runner, without the package's files.
-        open_ms: how long the runtime took to open the files, in milliseconds.
+        command: the command of the runner, without the package's files.
+        open_ms: the time that the runtime took to open the files, in milliseconds.
     """
 
     def __init__(
@@ -43,18 +43,18 @@ class RunnerProcess:
         seconds: float,
         board: Board | None = None,
     ) -> None:
-        """Start a runner, which opens a package. Raises DeviceError.
+        """Start a runner, which opens a package. Raises DeviceError if either fails.
 
         Args:
-            command: that of the runner; a board has its own.
-            seconds: those within which each answer must come; the process is ended otherwise.
-            board: where it runs; None for this machine.
+            command: the command of the runner; not used on a board, which makes its own.
+            seconds: the time limit of each answer; a process that exceeds it is killed.
+            board: the board to run on, or None for this machine.
         """
         self.command = list(command)
         self._name = files.name
         self._seconds = seconds
         self._folder = TemporaryDirectory(prefix="pte-runner-")
-        self._stderr = TemporaryFile()  # noqa: SIM115 - as long as the process
+        self._stderr = TemporaryFile()  # noqa: SIM115 - open as long as the process
         self._groups = 0
         self._timed_out = False
         paths = [
@@ -78,7 +78,7 @@ class RunnerProcess:
             self.open_ms = self._reader.number("Q") / 1e6
 
     def _place(self, number: int, file: Path | bytes) -> str:
-        """Return the path of a file, which is written where it is in memory only."""
+        """Return the path of a file, after writing it to disk if it is only in memory."""
         if isinstance(file, Path):
             return str(file.absolute())
         suffix = ".ptd" if number else ".pte"
@@ -106,13 +106,16 @@ class RunnerProcess:
         return self._process.poll() is None
 
     def load(self, methods: Sequence[str], tracing: int = 0) -> tuple[int, float]:
-        """Load methods in their initial state; several share the state that the package shares.
+        """Load a group of methods in their initial state; they share the package's common state.
 
         Args:
-            tracing: what their calls record: nothing, `TIMES` of operators, or `VALUES` too.
+            tracing: what calls record: 0 for nothing, `TIMES` of operators, or `VALUES` too.
 
         Returns:
-            The number by which they are called, and milliseconds. Raises DeviceError.
+            The number of the group, which `call` takes, and the time to load it in milliseconds.
+
+        Raises:
+            DeviceError: a method doesn't load, or the process ended.
         """
         self._groups += 1
         group = self._groups
@@ -138,19 +141,20 @@ class RunnerProcess:
         warm_up: int = 0,
         pause: float = 0.0,
     ) -> tuple[list[Any], list[float], int]:
-        """Call a method that was loaded.
+        """Call a loaded method.
 
         Args:
-            orders: of each input, the order of its dimensions in memory.
-            repeats: how often, after `warm_up` calls; state goes on from call to call.
-            pause: milliseconds before each call but those.
+            orders: for each input, the order of its dimensions in memory.
+            repeats: the number of calls after the `warm_up` calls; state carries over between
+                calls.
+            pause: milliseconds of rest before each call after the warm-up.
 
         Returns:
-            Of the calls after the warm-up: the outputs of the first, milliseconds of each, and how
-            many gave other bytes than the first.
+            The outputs of the first call after the warm-up, the milliseconds of each call after it,
+            and how many of these returned other bytes than the first.
 
         Raises:
-            DeviceError: the runtime refuses it, or the process ended.
+            DeviceError: the runtime refuses the call, or the process ended.
         """
         with self._exchange(method, "fails"):
             parts = [struct.pack("<II", _CALL, group), put_text(method)]
@@ -170,7 +174,7 @@ class RunnerProcess:
         return outputs, [each_call / 1e6 for each_call in nanoseconds], differing
 
     def measure_memory(self, group: int) -> Mapping[str, int]:
-        """Return bytes by what they are of (MEMORY). Raises DeviceError."""
+        """Return the bytes of memory by kind (`MEMORY`). Raises DeviceError if the runner fails."""
         with self._exchange("", "fails"):
             self._send(struct.pack("<II", _MEMORY, group))
             self._check("", "fails")
@@ -178,7 +182,7 @@ class RunnerProcess:
 
     def list_operators(self) -> list[str]:
         """Return the operators that the runtime has registered, such as `aten::add.out`. Raises
-        DeviceError."""
+        DeviceError if the runner fails."""
         with self._exchange("", "fails"):
             self._send(struct.pack("<I", _OPERATORS))
             self._check("", "fails")
@@ -186,14 +190,14 @@ class RunnerProcess:
 
     def take_trace(self, group: int) -> tuple[bytes, bytes]:
         """Return the ETDump of methods that were loaded with `tracing`, and the bytes of the values
-        that it names. It can be taken once. Raises DeviceError."""
+        that it refers to. A trace can be taken once. Raises DeviceError if the runner fails."""
         with self._exchange("", "fails"):
             self._send(struct.pack("<II", _TRACE, group))
             self._check("", "fails")
             return self._reader.content(), self._reader.content()
 
     def drop(self, group: int) -> None:
-        """Let go of methods that were loaded."""
+        """Release a group of loaded methods."""
         with suppress(DeviceError), self._exchange("", "fails"):
             self._send(struct.pack("<II", _DROP, group))
             self._check("", "fails")
@@ -216,7 +220,7 @@ class RunnerProcess:
             raise error
 
     def _read_error(self, method: str, failure: str) -> DeviceError | None:
-        """Read how a request went."""
+        """Read the status of a request; return its error, or None if it succeeded."""
         code = self._reader.number()
         log = self._reader.texts()
         if not code:
@@ -233,7 +237,8 @@ class RunnerProcess:
 
     @contextmanager
     def _exchange(self, method: str, failure: str) -> Iterator[None]:
-        """Send a request and read its answer; what ends or hangs the process is a DeviceError."""
+        """Limit the time of a request and its answer; raise DeviceError if the process ends, hangs
+        or sends an invalid answer."""
         timer = threading.Timer(self._seconds, self._end)
         timer.daemon = True
         timer.start()

@@ -1,4 +1,4 @@
-"""Runs a method on a device that records times, and names what they are of."""
+"""Runs a method on a device that records times, and attributes the times to operators and lines."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from pipeline.store.source_line import SourceLine
 from pipeline.store.workspace import Workspace
 from pipeline.validate.sequences import rounds, usual_sequences
 
-# Outside of delegates: the runtime's kernels, portable or optimized.
+# The backend of instructions outside of delegates: the runtime's kernels, portable or optimized.
 _KERNELS = "kernel"
 
 
 class Profile:
-    """The profile of a method on a device: the ETDump, its rows, and the trace for Perfetto;
+    """The profile of a method on a device: the ETDump, its rows, and the trace for Perfetto.
     `milliseconds` is the median time of a call."""
 
     def __init__(
@@ -63,12 +63,12 @@ def profile_method(
     device: str,
     repeats: int,
 ) -> Profile:
-    """Call a method `repeats` times on the first inputs on which it is validated, and record it.
+    """Call a method `repeats` times on the first inputs of its validation, and record the calls.
 
-    Methods that share its state and come before it in their sequence are called first.
+    Methods that share its state and precede it in their sequence are called first.
 
     Raises:
-        PipelineError: the device can't run it.
+        PipelineError: the device can't run the method.
     """
     load_libraries(action.libraries, workspace.root)
     title = f"{action.package}/{method} on {device}"
@@ -100,7 +100,8 @@ def _record(
     method: str,
     repeats: int,
 ) -> tuple[bytes, list[float]]:
-    """Return the ETDump of the calls, and milliseconds of each. Raises DeviceError."""
+    """Return the ETDump of the calls and the milliseconds of each. Raises DeviceError if the device
+    can't run them."""
     sequence = find_sequence(subject, method)
     members = list(dict.fromkeys(sequence))
     sets = {name: _find_inputs(subject, name) for name in members}
@@ -115,14 +116,14 @@ def _record(
 def _call(
     loaded: LoadedMethods, method: str, values: Sequence[Any], repeats: int
 ) -> tuple[bytes, list[float]]:
-    # The trace begins after the warm-up, so nothing that was called before is in it.
+    # The trace starts after the warm-up, so it contains no earlier call.
     _, times, _ = loaded.call(method, values, repeats, warm_up=1)
     etdump, _ = loaded.take_trace()
     return etdump, times
 
 
 def find_sequence(subject: Subject, method: str) -> Sequence[str]:
-    """Return the first sequence of methods with common state that calls a method, or it alone."""
+    """Return the first sequence with shared state that calls a method, or just the method."""
     sequences = subject.key["sequences"]
     if sequences is None:
         sequences = usual_sequences(subject.programs, subject.settings.steps)
@@ -135,13 +136,13 @@ def find_sequence(subject: Subject, method: str) -> Sequence[str]:
 def _split(
     calls: Sequence[tuple[str, InputSet]], method: str
 ) -> tuple[Sequence[tuple[str, InputSet]], tuple[str, InputSet]]:
-    """Return the calls that come before the first one of a method, and that one."""
+    """Return the calls before the first call of a method, and that call."""
     number = [name for name, _ in calls].index(method)
     return calls[:number], calls[number]
 
 
 def _find_inputs(subject: Subject, method: str) -> list[InputSet]:
-    """Return the examples of a method, or else a set that is generated as validation does."""
+    """Return a method's examples, or one input set generated as for a validation if it has none."""
     if subject.examples.get(method):
         return subject.examples[method]
     settings = subject.settings
@@ -152,7 +153,8 @@ def _find_inputs(subject: Subject, method: str) -> list[InputSet]:
 def describe_instructions(
     subject: Subject, files: PackageFiles, method: str
 ) -> dict[int, InstructionFacts]:
-    """Return what the instructions of a method are, by index. Raises PipelineError."""
+    """Return the operator, backend and source of a method's instructions, keyed by index. Raises
+    PipelineError if the package can't be read."""
     plan = read_package(files).plans[method]
     places = _InstructionLines(subject, method)
     facts = {}
@@ -170,7 +172,7 @@ def describe_instructions(
 
 
 class _InstructionLines:
-    """The lines of a model's source that the instructions of a method come from."""
+    """Finds the source lines of a model that a method's instructions come from."""
 
     def __init__(self, subject: Subject, method: str) -> None:
         lowered = subject.load_lowered(method)
@@ -180,12 +182,12 @@ class _InstructionLines:
         self._root = subject.workspace.root
 
     def find_line(self, index: int) -> str:
-        """Return the line of an instruction outside of delegates, or ""."""
+        """Return the source line of an instruction outside of delegates, or "" if it is unknown."""
         lines = self._find_lines([self._instructions.node_places.get(index)])
         return next((line.where for line in lines), "")
 
     def find_partition(self, index: int, number: int) -> str:
-        """Return the number of a delegate, and its lines where they are of one file."""
+        """Return a delegate's partition number, with its source lines if all are in one file."""
         text = f"partition {number}"
         places: list[int] = []
         for call in self._instructions.delegates:

@@ -1,8 +1,8 @@
-"""Keeps the latest profile of each method in a package's report, and shows it there.
+"""Keeps the latest profile of each method in the report of its package, and shows it there.
 
-A validation writes the report anew, from what is in its key. Profiles are not, since they are this
-machine's and of one moment: they are kept in `build/.logs`, and put back after a run for as long as
-the package has the same files.
+A validation rewrites the report, with only what its key determines. Profiles aren't part of it,
+since they depend on this machine and this moment. They are kept in `build/.logs` instead, and are
+put back after a run as long as the package has the same files.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ _LEAD = (
     "bytes. A row is an operator or an instruction of a delegate. Times on emulated processors "
     "don't predict those of real ones."
 )
-_MOST_ROWS = 100  # that the record keeps; the trace in build/ has all
+_MOST_ROWS = 100  # limit of the record; the trace in build/ has all rows
 _FOLDER, _SUFFIX = "profile", ".profile.json"
 _FIELDS = {"device", "repeats", "ms", "rows"}
-_BRIEF = 10  # of a page in Markdown
+_BRIEF = 10  # rows of the table on a Markdown page
 
 
 def describe_profile(
     device: str, repeats: int, time: float, profile_rows: Sequence[ProfileRow]
 ) -> dict[str, Any]:
-    """Return the record of a profile: times in milliseconds, shares of the whole method from 0 to
-    1."""
+    """Return the record of a profile, with times in milliseconds and shares of the whole method's
+    time from 0 to 1."""
     rows = []
     for row in profile_rows[:_MOST_ROWS]:
         facts = {
@@ -58,12 +58,11 @@ def describe_profile(
 def keep_profile(
     workspace: Workspace, package: str, method: str, profile: Mapping[str, Any]
 ) -> bool:
-    """Keep a profile, put it into the report of the package that is in build/ now, and render its
-    pages.
+    """Keep a profile, add it to the report of the package in build/, and render the report's pages.
 
     Returns:
-        Whether there is such a report: none of a package that was not validated, or whose files
-        are others by now.
+        Whether there is such a report. There is none if the package was not validated, or if its
+        files have changed since.
 
     Raises:
         OSError: a file can't be written.
@@ -79,7 +78,8 @@ def keep_profile(
 def restore_profiles(
     workspace: Workspace, events: Sequence[Event], caches: Json
 ) -> None:
-    """Put profiles back into the reports of packages that a run validated. Raises OSError."""
+    """Put profiles back into the reports of the packages that a run validated. Raises OSError if a
+    file can't be written."""
     for package in sorted({str(e.package) for e in events if e.kind == "validate"}):
         report = read_report(workspace, package) or {}
         methods = {method["method"] for method in report.get("methods", ())}
@@ -95,13 +95,13 @@ def restore_profiles(
 
 
 def _list_files(workspace: Workspace, package: str) -> dict[str, str]:
-    """Return the digests of the files of a package that is in build/ now, by name."""
+    """Return the digests of the files of the package in build/, keyed by name."""
     files = (read_manifest(workspace, package) or {}).get("files", {})
     return {name: file["digest"] for name, file in files.items()}
 
 
 def _read_profile(path: Path, files: Json) -> dict[str, Any] | None:
-    """Return a kept profile; None where it is of other files, or can't be read."""
+    """Return a kept profile, or None if it belongs to other files or can't be read."""
     try:
         record = json.loads(path.read_bytes())
         profile: dict[str, Any] = record["profile"]
@@ -114,8 +114,8 @@ def _read_profile(path: Path, files: Json) -> dict[str, Any] | None:
 def _add_to_report(
     workspace: Workspace, package: str, new_profiles: dict[str, dict[str, Any]]
 ) -> bool:
-    """Put profiles into the report of a package by method, and render its pages; return False where
-    there is no such report. Raises OSError."""
+    """Add profiles, keyed by method, to the report of a package and render its pages; return False
+    if there is no report. Raises OSError if a file can't be written."""
     report = read_report(workspace, package)
     if report is None:
         return False
@@ -124,7 +124,7 @@ def _add_to_report(
     write_atomically(workspace.package(package) / REPORT, content, workspace.build)
     state = workspace.state(package)
     digests = state.get("validate", {}).get("files", {})
-    if REPORT in digests:  # or the next run would take it for edited
+    if REPORT in digests:  # or the next run would take the report for edited
         digests[REPORT] = hash_bytes(content)
         workspace.write_state(package, state)
     write_reports(workspace, package)
@@ -132,7 +132,7 @@ def _add_to_report(
 
 
 def section(report: Json) -> ReportSection:
-    """Return a table of each profiled method, sorted by time; empty where there is none."""
+    """Return one table per profiled method, longest rows first; empty if there is none."""
     tables = []
     for method, profile in sorted(report.get("profiles", {}).items()):
         time = milliseconds(profile["ms"])

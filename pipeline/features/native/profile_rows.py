@@ -1,6 +1,6 @@
-"""What the timed events of a method come to: rows sorted by time, and a trace for Perfetto.
+"""Summarizes the timed events of a method as rows sorted by time, and as a trace for Perfetto.
 
-It knows neither ETDumps nor devices, and imports no torch.
+It must not know ETDumps or devices, and doesn't import torch.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 Json = dict[str, Any]
 METHOD, OPERATOR, DELEGATE = "method", "operator", "delegate"
 INSIDE = "in delegate"  # an instruction of a delegate
-KERNEL = "kernel"  # within the call of an operator
+KERNEL = "kernel"  # nested in the call of an operator
 OTHER = "other"
-# By the names that ExecuTorch's runtime gives to events.
+# The kinds of events, keyed by the names that ExecuTorch's runtime gives them.
 KINDS: Mapping[str, str] = MappingProxyType(
     {"Method::execute": METHOD, "OPERATOR_CALL": OPERATOR, "DELEGATE_CALL": DELEGATE}
 )
@@ -27,13 +27,14 @@ _TRACK, _APART = 1, 2
 
 
 class TimedEvent:
-    """An event of one execution.
+    """A timed event of one execution.
 
     Attributes:
-        name: of an instruction of a delegate, the name that the delegate gives it.
+        name: the event's name; for an instruction of a delegate, the name that the delegate gives
+            it.
         kind: METHOD, OPERATOR, DELEGATE, INSIDE, KERNEL or OTHER.
-        instruction: the index of the method's instruction that it is part of.
-        start: nanoseconds, and so is `end`, on the device's clock.
+        instruction: the index of the method's instruction that the event is part of.
+        start: the start in nanoseconds on the device's clock; `end` uses the same unit and clock.
     """
 
     def __init__(
@@ -51,8 +52,8 @@ class TimedEvent:
 
 
 class InstructionFacts:
-    """An instruction of a method: its operator (of a delegate's call ""), the backend that runs it,
-    and the source line or the partition that it comes from."""
+    """An instruction of a method: its operator ("" for the call of a delegate), the backend that
+    runs it, and the source line or partition that it comes from."""
 
     def __init__(self, operator: str, backend: str, where: str) -> None:
         self.operator = operator
@@ -61,13 +62,13 @@ class InstructionFacts:
 
 
 class ProfileRow:
-    """Where time went: an operator, an instruction of a delegate, or a remainder.
+    """The time spent in an operator, an instruction of a delegate, or a remainder.
 
     Attributes:
-        calls: how often it ran in one execution.
-        milliseconds: the time in one execution, the median of all.
-        share: of the median time of the whole method, 0 to 1.
-        backend: of an instruction, and so is `where`; "" for the runtime itself.
+        calls: the number of calls in one execution.
+        milliseconds: the time in one execution, as the median of all executions.
+        share: the fraction of the whole method's median time, from 0 to 1.
+        backend: the backend of the instruction; "" for the runtime itself, as is `where`.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class ProfileRow:
         self.where = ""
 
 
-# What a row is about: an instruction, and the name of what runs within it, or "".
+# The subject of a row: the index of an instruction, and the name of a part of it, or "".
 _Place = tuple[int, str]
 
 
@@ -90,8 +91,8 @@ def make_rows(
 ) -> list[ProfileRow]:
     """Return the rows of a method's executions, the longest first.
 
-    Their times are apart from each other: that of a delegate's call is split into its instructions,
-    where it names some, and a rest.
+    No time is counted twice: if a delegate names its instructions, the time of its call is split
+    into one row for each of them and one for the rest.
     """
     totals = [_sum_run(run) for run in runs]
     calls: Counter[_Place] = Counter()
@@ -117,7 +118,7 @@ def make_rows(
 
 
 def _find_whole(run: Sequence[TimedEvent]) -> int:
-    """Return the nanoseconds of a method's execution."""
+    """Return how many nanoseconds the execution of the method took."""
     return sum(event.duration for event in run if event.kind == METHOD)
 
 
@@ -135,7 +136,7 @@ def _count_calls(run: Sequence[TimedEvent]) -> Counter[_Place]:
 
 
 def _sum_run(run: Sequence[TimedEvent]) -> dict[_Place, int]:
-    """Return the nanoseconds of one execution by what they went to."""
+    """Return the nanoseconds that one execution spent in each place."""
     inside: Counter[int] = Counter()
     totals: dict[_Place, int] = {}
     for event in run:
@@ -161,11 +162,11 @@ def make_trace(
     title: str,
     facts: Mapping[str, Any],
 ) -> Json:
-    """Return executions as Chrome's trace events, which Perfetto opens.
+    """Return executions as Chrome trace events, which Perfetto opens.
 
     Args:
-        title: what the track is called.
-        facts: what is kept with the trace, in `otherData`.
+        title: the name of the track.
+        facts: metadata of the trace, stored in `otherData`.
     """
     starts = [event.start for run in runs for event in run]
     origin = min(starts, default=0)
@@ -193,7 +194,7 @@ def _trace_run(
     instructions: Mapping[int, InstructionFacts],
     origin: int,
 ) -> Iterator[Json]:
-    """Yield the events of one execution, those that hold others first."""
+    """Yield the trace events of one execution, enclosing events before those they enclose."""
     calls = [event for event in run if event.kind == DELEGATE]
     for event in sorted(run, key=lambda event: (event.start, -event.duration)):
         facts = instructions.get(event.instruction)
@@ -223,6 +224,6 @@ def _trace_run(
 
 
 def _holds(call: TimedEvent, event: TimedEvent) -> bool:
-    """Tell whether a delegate's event lies in a call of it, as where both have one clock."""
+    """Return whether a delegate's event lies within this call, as it does if both use one clock."""
     is_its = call.instruction == event.instruction
     return is_its and call.start <= event.start and event.end <= call.end

@@ -21,13 +21,13 @@ from pipeline.run.action_log import logging_to
 from pipeline.store.errors import PipelineError, did_you_mean, listed
 from pipeline.store.files import make_folder, record_bytes, write_atomically
 
-if TYPE_CHECKING:  # which takes seconds, and a wrong name none
+if TYPE_CHECKING:  # importing it takes seconds, which a wrong name must not cost
     from pipeline.features.native.profile import Profile
 
 _EXAMPLE = "doit profile vision/classify"
 _REPEATS, _MOST_REPEATS = 20, 1000
 _MOST_ROWS = 25
-_DIGITS = 3  # of milliseconds, behind the point: delegates count microseconds
+_DIGITS = 3  # decimals of milliseconds; delegates measure in microseconds
 _RIGHT = (2, 3, 4)
 _UNSAFE = re.compile(r"[^\w.=+-]")
 
@@ -35,15 +35,16 @@ _UNSAFE = re.compile(r"[^\w.=+-]")
 def run(
     plan: Plan, words: Sequence[str], on: str = "", repeats: str = ""
 ) -> Iterator[str]:
-    """Profile a method on a device; yield a table of its operators, those that take longest first.
+    """Profile a method on a device, and yield the lines of a table of its operators, longest first.
 
     Args:
-        on: the device; by default `native`, or the first of `validate.devices` without it.
-        repeats: how many calls are recorded, after one that is not; by default 20.
+        on: the device; by default `native`, or the first of `validate.devices` if that list lacks
+            it.
+        repeats: the number of recorded calls, after one warm-up call; by default 20.
 
     Raises:
-        PipelineError: there is no such method or device, the package is not built, or the device
-            lacks something that the method needs.
+        PipelineError: the method or the device doesn't exist, the package is not built, or the
+            device lacks something that the method needs.
     """
     package, method = _find_method(plan, words)
     count = _parse_repeats(repeats)
@@ -60,7 +61,7 @@ def run(
     if problem := find_setup(device, root).problem:
         raise PipelineError(f"{device}: {problem}")
     make_folder(plan.workspace.logs, plan.workspace.build)
-    with logging_to(plan.workspace.logs / "profile.log"):  # libraries warn as they load
+    with logging_to(plan.workspace.logs / "profile.log"):  # libraries warn on loading
         from pipeline.features.native.profile import profile_method
 
     profile = profile_method(action, plan.workspace, method, device, count)
@@ -78,7 +79,8 @@ def run(
 
 
 def _find_method(plan: Plan, words: Sequence[str]) -> tuple[str, str]:
-    """Return the package and the method that are meant. Raises PipelineError unless it is one."""
+    """Return the package and the method that `words` name. Raises PipelineError unless they name
+    exactly one method."""
     if len(words) != 1:
         raise PipelineError(f"name one method, such as {_EXAMPLE}")
     targets = find_targets(plan, words)
@@ -105,11 +107,11 @@ def _parse_repeats(text: str) -> int:
 
 
 def _choose_device(name: str, devices: Sequence[str], root: Path) -> str:
-    """Return the device that is meant. Raises PipelineError for one that records no times.
+    """Return the device to profile on. Raises PipelineError if the named device records no times.
 
     Args:
-        name: as it was asked for, or "".
-        devices: those of the config and its target.
+        name: the requested device, or "" for the default.
+        devices: the devices of the config and its target.
     """
     if not name:
         traceable = [device for device in devices if is_native(device, root)]
@@ -123,10 +125,10 @@ def _choose_device(name: str, devices: Sequence[str], root: Path) -> str:
 
 
 def describe_rows(rows: Sequence[ProfileRow]) -> Iterator[str]:
-    """Yield the lines of a table with the longest rows, and one on the others."""
+    """Yield the lines of a table of the longest rows, and one line that sums up the others."""
     table = [("operator", "backend", "calls", "ms", "share", "source line")]
     shown = rows
-    if len(rows) > _MOST_ROWS + 1:  # a line on one row would be no shorter
+    if len(rows) > _MOST_ROWS + 1:  # a line about a single row would save nothing
         shown = rows[:_MOST_ROWS]
     for row in shown:
         milliseconds = f"{row.milliseconds:.{_DIGITS}f}"
@@ -145,7 +147,7 @@ def _format_share(share: float) -> str:
 
 
 def _write(plan: Plan, package: str, stem: str, profile: Profile) -> list[str]:
-    """Write the ETDump and the trace where no release takes them along; return their paths."""
+    """Write the ETDump and the trace where releases don't pick them up; return their paths."""
     build = plan.workspace.build
     folder = plan.workspace.logs / package / "profile"
     make_folder(folder, build)

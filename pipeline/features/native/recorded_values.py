@@ -1,7 +1,7 @@
-"""Read the values that the instructions of a method gave on a device, as its runner recorded them.
+"""Reads the values that the instructions of a method had on a device, as its runner recorded them.
 
-ExecuTorch's runtime records the results of a kernel and all arguments of a delegate's call, those
-that are tensors or numbers. A runner keeps 512 MiB of them.
+ExecuTorch's runtime records a kernel's results and all arguments of a delegate's call, if they are
+tensors or numbers. A runner keeps 512 MiB of them.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pipeline.store.errors import PipelineError
 
 
 class ExecutedInstruction:
-    """An instruction that ran once.
+    """One execution of an instruction.
 
     Attributes:
-        index: its number in the method.
-        values: tensors, on memory that is not to be written to, numbers, and lists of tensors, in
-            the order of its arguments; its results are the last ones. None for a tensor that there
-            was no room for.
+        index: the index of the instruction in the method.
+        values: the instruction's arguments in order, with its results last: tensors (on memory that
+            must not be written to), numbers, and lists of tensors. None stands for a tensor that
+            didn't fit into the recording.
     """
 
     def __init__(self, index: int, values: Sequence[Any]) -> None:
@@ -33,15 +33,16 @@ class ExecutedInstruction:
 
 
 def read_executions(dump: bytes, content: bytes) -> list[list[ExecutedInstruction]]:
-    """Return the kernels and delegates that each execution of a method called, in their order.
+    """Return the kernels and delegates that each execution of a method called, in order.
 
     Args:
         dump: an ETDump.
-        content: the bytes of the values that it names.
+        content: the bytes of the values that the ETDump refers to.
 
-    Raises PipelineError for bytes that don't fit together.
+    Raises:
+        PipelineError: the ETDump and the bytes don't match.
     """
-    memory = bytearray(content)  # which torch wants to be writable
+    memory = bytearray(content)  # torch requires writable memory
     executions = []
     for events in read_events(dump):
         instructions: list[ExecutedInstruction] = []
@@ -53,7 +54,7 @@ def read_executions(dump: bytes, content: bytes) -> list[list[ExecutedInstructio
             elif event.profile_event is not None:
                 kind = KINDS.get(event.profile_event.name or "")
                 is_execution |= kind == METHOD
-                if kind in (OPERATOR, DELEGATE):  # its end, after its values
+                if kind in (OPERATOR, DELEGATE):  # it ends after its values
                     index = event.profile_event.instruction_id
                     instructions.append(ExecutedInstruction(index, values))
                     values = []
@@ -74,7 +75,7 @@ def _read_value(entry: Any, memory: bytearray) -> Any:
 
 
 def _read_tensor(tensor: Any, memory: bytearray) -> torch.Tensor | None:
-    """Return a tensor on the memory of all values, or None for one that is not in it."""
+    """Return a tensor on the memory of all values, or None if its bytes weren't recorded."""
     try:
         dtype = DTYPES[int(tensor.scalar_type)]
         sizes, strides = tuple(tensor.sizes), tuple(tensor.strides)

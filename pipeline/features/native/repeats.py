@@ -1,4 +1,4 @@
-"""Repeats calls on a device on the same inputs, to find outputs that differ from run to run."""
+"""Repeats calls on a device with the same inputs, to find outputs that differ between calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pipeline.validate.budget import Budget
 
 
 def find_repeats(repeats: int | Mapping[str, int] | None, device: str) -> int:
-    """Return how many calls `validate.device_repeats` asks for on a device; 0 for none."""
+    """Return how many calls `validate.device_repeats` asks for on a device, or 0 for none."""
     if isinstance(repeats, Mapping):
         return repeats.get(device, 0)
     return repeats or 0
@@ -28,10 +28,11 @@ def repeat_calls(
     count: int,
     budget: Budget,
 ) -> dict[str, int]:
-    """Call each method without state `count` times on its first inputs, and add to its outcome how
-    many calls give other bytes than the first, and a fault where such outputs break their limits.
+    """Call each stateless method `count` times on its first inputs. Add to its outcome how many
+    calls return other bytes than the first, and a fault if such outputs exceed their limits.
 
-    Returns: by method, the calls for which there was no time.
+    Returns:
+        By method, the number of calls that didn't fit into the budget.
     """
     left_out: dict[str, int] = {}
     for sequence in log.first_sequences():
@@ -53,7 +54,7 @@ def _repeat(
     count: int,
     budget: Budget,
 ) -> int:
-    """Return how many calls were made before the budget was spent."""
+    """Repeat one call until the budget is spent, and return how many calls were made."""
     first: list[Any] = []
     first_faults: list[Fault] = []
     shown_faults: list[Fault] = []
@@ -89,7 +90,7 @@ def _repeat(
 
 
 def _are_same(outputs: Sequence[Any], first: Sequence[Any]) -> bool:
-    """Tell whether outputs have the same bytes."""
+    """Return whether outputs have the same bytes."""
     if len(outputs) != len(first):
         return False
     for output, reference in zip(outputs, first, strict=True):

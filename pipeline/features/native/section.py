@@ -1,4 +1,4 @@
-"""The table of devices: a row for each method, a column for each device."""
+"""The report section on devices: a table with a row per method and a column per device."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LEAD = (
 
 
 def section(report: Json) -> ReportSection:
-    """Return the table of devices; empty where the package ran on this machine's bindings alone."""
+    """Return the table of devices; empty if the package ran only on this machine's bindings."""
     methods = [method for method in report["methods"] if method.get("devices")]
     names: dict[str, None] = {}
     for method in methods:
@@ -44,7 +44,7 @@ def section(report: Json) -> ReportSection:
 
 
 def _rank_method(method: Json) -> int:
-    """Return the rank of a method's worst verdict on a device; 0 is the worst."""
+    """Return the rank of a method's worst verdict on any device; 0 is the worst."""
     verdicts = [facts["verdict"] for facts in method["devices"].values()]
     return min(map(VERDICTS.index, verdicts))
 
@@ -82,7 +82,7 @@ def _make_cell(facts: Json) -> Cell:
 
 
 def _describe_growth(growth: Json | None) -> list[str]:
-    """Say first how a method changed since the baseline, which ran in turns with it."""
+    """Return notes on how a method has changed since the baseline it ran alternately with."""
     if growth is None:
         return []
     if "reason" in growth:
@@ -101,8 +101,8 @@ def _describe_calls(facts: Json) -> str:
 
 
 def overview(entries: Sequence[Entry]) -> ReportSection:
-    """Return the table of all packages on their devices: what failed there first, then what
-    grew most."""
+    """Return one table of all packages on their devices: worst verdicts first, then the largest
+    changes of latency."""
     rows: list[tuple[int, float, Row]] = []
     has_growth = False
     for entry in entries:

@@ -1,6 +1,6 @@
-"""Find what `native`, `qemu:<cpu>` and boards run packages with: SDK, compiler, emulator, address.
+"""Finds what `native`, `qemu:<cpu>` and boards run packages with: SDK, compiler, emulator, address.
 
-Nothing is built here, nothing of an SDK is run, no board is asked, and no torch is imported.
+It builds nothing, runs nothing from an SDK, connects to no board, and doesn't import torch.
 """
 
 from __future__ import annotations
@@ -26,16 +26,14 @@ from pipeline.store.settings_reader import TABLE, SettingsReader, open_settings
 from pipeline.store.sizes import parse_size
 
 NATIVE, EMULATED = "native", "qemu:"
-BOARD = (
-    "board:<name>"  # as other features ask for one; configs name it by its name alone
-)
+BOARD = "board:<name>"  # the pattern that other features list; configs use a board's plain name
 SOURCES = Path(__file__).with_name("runner")
 _CPU = re.compile(r"[\w.,=+-]{1,80}")  # QEMU's names and switches: max,sme=off
 _LIBRARIES = "lib/libexecutorch*.so"
 _RUNTIME = "lib/libexecutorch.so"
-_ABI = "/usr/aarch64-linux-gnu"  # where Debian's cross compiler has its libc
+_ABI = "/usr/aarch64-linux-gnu"  # the folder of Debian's cross compiler with its libc
 EMULATOR, CROSS_COMPILER = "qemu-aarch64-static", "aarch64-linux-gnu-g++"
-_ARM = "aarch64"  # as `uname -m` has it
+_ARM = "aarch64"  # as printed by `uname -m`
 BOARDS = "native_boards"
 _WAIT_SECONDS = 300.0
 CACHE_SIZE = "2GB"
@@ -45,19 +43,19 @@ class Setup:
     """The SDK or runner, the compiler and the emulator of one device.
 
     Attributes:
-        device: its name.
-        problem: why it can't run here, and what to do about it; "" where it can.
-        sdk: the folder `executorch` of a wheel; None where a runner is given.
+        device: the name of the device.
+        problem: why the device can't run here and how to fix that, or "" if it can.
+        sdk: the folder `executorch` of a wheel, or None if a setting names a runner.
         runner: the runner that a setting names, or None.
         compiler: the C++ compiler.
-        kernels: libraries of further kernels, which a runner loads for packages that need them.
-        kernel_facts: files that decide what these give, beside themselves.
-        emulator: the command before that of the runner; empty on this machine.
-        address: of a board; None for other devices.
-        machines: what a board of a processor (`uname -m`) runs with; empty for other devices, and
-            for one whose runner a setting names.
-        wait_seconds: how long to wait for a board that another build measures on.
-        cache_size: bytes that the folder on a board may take.
+        kernels: libraries with further kernels, which a runner loads for packages that need them.
+        kernel_facts: further files on which the outputs of these kernels depend.
+        emulator: the command that precedes the runner's; empty without an emulator.
+        address: the address of a board; None for other devices.
+        machines: for a board, the setup for each processor (`uname -m`) that it may have; empty for
+            other devices, and if a setting names the board's runner.
+        wait_seconds: how long to wait for a board that another build is using.
+        cache_size: the maximum size of the folder on a board, in bytes.
     """
 
     def __init__(self, device: str) -> None:
@@ -75,8 +73,8 @@ class Setup:
         self.cache_size = 0
 
     def describe(self, digests: FileDigests) -> dict[str, object]:
-        """Return as JSON what decides what the device gives: files by name and content, or why it
-        can't run."""
+        """Return, as JSON, everything that decides the device's outputs (such as files by name and
+        digest), or why it can't run."""
         facts: dict[str, object] = {"emulator": self.emulator[1:]}
         if self.problem:
             facts["problem"] = self.problem
@@ -97,15 +95,15 @@ class Setup:
 
 
 def find_boards(root: Path) -> Mapping[str, BoardAddress]:
-    """Return the boards that the workspace at `root` names. Raises PipelineError for settings that
-    can't be read."""
+    """Return the boards that the workspace at `root` names, with their addresses. Raises
+    PipelineError if the settings can't be read."""
     boards: Mapping[str, BoardAddress] = open_settings(root).get(BOARDS, {})
     return boards
 
 
 def is_native(device: str, root: Path) -> bool:
-    """Tell whether a name is that of a device of this feature in the workspace at `root`. Raises
-    PipelineError for settings that can't be read."""
+    """Return whether a name is a device of this feature in the workspace at `root`. Raises
+    PipelineError if the settings can't be read."""
     cpu = device.removeprefix(EMULATED)
     if device == NATIVE or (cpu != device and _CPU.fullmatch(cpu)):
         return True
@@ -113,8 +111,8 @@ def is_native(device: str, root: Path) -> bool:
 
 
 def find_setup(device: str, root: Path) -> Setup:
-    """Return what a device runs with in the workspace at `root`. Raises PipelineError for settings
-    that can't be read."""
+    """Return the setup of a device in the workspace at `root`. Raises PipelineError if the settings
+    can't be read."""
     settings = open_settings(root)
     if device == NATIVE:
         return _find_native(settings)
@@ -124,12 +122,12 @@ def find_setup(device: str, root: Path) -> Setup:
 
 
 def find_emulator() -> str | None:
-    """Return the path of the emulator, None where it is not installed."""
+    """Return the path of the emulator, or None if it is not installed."""
     return shutil.which(EMULATOR)
 
 
 def find_libraries(setup: Setup) -> list[Path]:
-    """Return the libraries of an SDK, which its runner needs next to it."""
+    """Return the libraries of an SDK that must be next to its runner."""
     return sorted(setup.sdk.glob(_LIBRARIES)) if setup.sdk else []
 
 
@@ -174,7 +172,7 @@ def _find_emulated(device: str, settings: SettingsReader) -> Setup:
 
 
 def _find_cross(device: str, settings: SettingsReader) -> Setup:
-    """Return what a runner for aarch64 is built with."""
+    """Return the setup that builds a runner for aarch64."""
     setup = Setup(device)
     setup.compiler = CROSS_COMPILER
     setup.sdk = settings.get("native_sdk_aarch64")
@@ -213,7 +211,8 @@ def _find_board(device: str, settings: SettingsReader) -> Setup:
 
 
 def _add_kernels(setup: Setup, machine: str, settings: SettingsReader) -> None:
-    """Add the libraries of the setting that were built for a processor, and say which are none."""
+    """Add the libraries from `native_kernels` that are built for a processor, and report paths that
+    aren't files."""
     for path in settings.get(SETTING, ()):
         if not path.is_file():
             setup.problem = f"{settings.place_of(SETTING)}: {path} is not a file"
@@ -222,7 +221,7 @@ def _add_kernels(setup: Setup, machine: str, settings: SettingsReader) -> None:
 
 
 def _add_sdk_library(setup: Setup) -> None:
-    """Add the SDK's own library of kernels for language models, if PyTorch is there, too."""
+    """Add the SDK's own library of kernels for language models, if PyTorch is available too."""
     if setup.sdk:
         library = find_sdk_library(setup.sdk)
         setup.kernels += library[:1]
@@ -230,7 +229,7 @@ def _add_sdk_library(setup: Setup) -> None:
 
 
 def _find_machines(setup: Setup, settings: SettingsReader) -> None:
-    """Add what boards of each processor run with: this machine's, and aarch64."""
+    """Add the setups for boards, by processor: aarch64 and this machine's."""
     native = _find_native(settings)
     setup.machines = {_ARM: _find_cross(setup.device, settings)}
     if not native.problem or platform.machine() == _ARM:
@@ -243,7 +242,7 @@ def _find_machines(setup: Setup, settings: SettingsReader) -> None:
 def _check_build(
     setup: Setup, setting: str, packages: str, settings: SettingsReader
 ) -> None:
-    """Say what is missing to build the runner."""
+    """Report what is missing to build the runner."""
     if setup.sdk is not None and not (setup.sdk / _RUNTIME).is_file():
         place = setting
         if settings.is_set(setting):
@@ -264,7 +263,7 @@ def _iter_sdks(settings: SettingsReader) -> Iterator[Path]:
     spec = find_spec("executorch")
     folders = [Path(path) for path in (spec and spec.submodule_search_locations) or ()]
     toolchains: Mapping[str, tuple[str, ...]] = {}
-    if "toolchains" in find_settings():  # a feature that an installation may lack
+    if "toolchains" in find_settings():  # an installation may lack that feature
         toolchains = settings.get("toolchains", {})
     for name, texts in toolchains.items():
         environments = [settings.root / Path(texts[0]).expanduser()]

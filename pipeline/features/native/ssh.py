@@ -1,7 +1,7 @@
-"""Reach a board by the system's OpenSSH client.
+"""Reach boards through the system's OpenSSH client.
 
-Its configuration, keys and known hosts are the user's own; nothing is asked on a terminal. All
-commands of a batch go over one connection.
+It uses the user's own configuration, keys and known hosts, and never prompts on a terminal. All
+commands of a batch share one connection.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OPTIONS = (
     "RemoteCommand=none",
     "PermitLocalCommand=no",
 )
-# What to do about a message of ssh, by words in it.
+# Remedies for messages of ssh, keyed by words that the message contains.
 _REMEDIES = {
     "Connection refused": "is its ssh server running, on that port?",
     "Permission denied": "add this user's public key to ~/.ssh/authorized_keys there, or set "
@@ -38,10 +38,10 @@ _REMEDIES = {
 
 
 class SshLink(Link):
-    """The commands that run a shell's words on a Linux board.
+    """The ssh commands that run a shell script on a Linux board.
 
     Args:
-        folder: a folder of this batch alone, for the socket of its connection.
+        folder: a folder for this batch alone, for the socket of its connection.
     """
 
     default_folder = "${XDG_CACHE_HOME:-$HOME/.cache}/pte-pipeline-runner"
@@ -68,7 +68,7 @@ class SshLink(Link):
 
 
 def find_problem() -> str:
-    """Say what to install where there is no ssh client; "" where there is one."""
+    """Return how to install an ssh client, or "" if one is installed."""
     if shutil.which("ssh"):
         return ""
     return "ssh is not installed; `apt install openssh-client`"

@@ -1,7 +1,8 @@
-"""Find the devices of targets: `devices` of `targets/<name>.yaml`.
+"""Finds the devices of targets: `devices` in `targets/<name>.yaml`.
 
-A target names devices, and only settings say where boards are, since whoever sends a change to
-`targets/` must not choose what a build connects to. No config is parsed, and no pydantic imported.
+A target names devices, but only settings have the addresses of boards: a person who proposes a
+change to `targets/` must not choose what a build connects to. This module parses no config and
+doesn't import pydantic.
 """
 
 from __future__ import annotations
@@ -19,22 +20,25 @@ if TYPE_CHECKING:
     from pipeline.config.models import PackageConfig
     from pipeline.plan.plan import Plan
 
-DEVICE_PATTERN = r"^[\w:.,=+-]{1,100}$"  # of the names of devices
-ANY_TARGET = "*"  # in a summary: the config's variables say which
+DEVICE_PATTERN = r"^[\w:.,=+-]{1,100}$"  # matches the name of a device
+ANY_TARGET = "*"  # in a summary: the target depends on the config's variables
 _FOLDER = "targets"
 _KEY = "devices"
 
 
 def find_devices(config: PackageConfig, root: Path) -> tuple[str, ...]:
-    """Return the devices of a package: those that its config names, then those of its target in the
-    workspace at `root`."""
+    """Return the devices of a package in the workspace at `root`: those that its config names, then
+    those of its target."""
     named: tuple[str, ...] = getattr(config.validation, _KEY)
     return tuple(dict.fromkeys([*named, *read_target_devices(root, config.target)]))
 
 
 def find_planned_devices(plan: Plan, package: str) -> tuple[str, ...]:
-    """Return the devices of a package by what a plan keeps of its config; where the target depends
-    on variables, those of all targets. Empty for a package that names neither."""
+    """Return the devices of a package from its summary in a plan.
+
+    Empty if the config names neither devices nor a target. If the target depends on variables, the
+    devices of all targets are included.
+    """
     summary = plan.configs.summary(package)
     facts: Mapping[str, Any] = summary.features.get("native", {}) if summary else {}
     names = list(facts.get(_KEY, ()))
@@ -46,12 +50,12 @@ def find_planned_devices(plan: Plan, package: str) -> tuple[str, ...]:
 
 
 def read_target_devices(root: Path, target: str | None) -> tuple[str, ...]:
-    """Return the devices that the file of a target names; none where there is no such file, or one
-    with mistakes, which the feature that reads all of it reports."""
+    """Return the devices that a target's file names, or an empty tuple if the file is missing or
+    invalid. The feature that reads the whole file reports mistakes."""
     if target is None or "/" in target or target.startswith("."):
         return ()
     path = Path(root, _FOLDER, f"{target}.yaml")
-    if not os.path.lexists(path):  # as mostly, which no-op runs ask of every package
+    if not os.path.lexists(path):  # usual, and checked for every package by no-op runs
         return ()
     try:
         content = read_text_file(inside(path, (root,)))
@@ -59,7 +63,7 @@ def read_target_devices(root: Path, target: str | None) -> tuple[str, ...]:
         return ()
     if (
         _KEY.encode() not in content
-    ):  # the YAML reader takes a no-op run 20 ms to import
+    ):  # importing the YAML reader costs a no-op run 20 ms
         return ()
     from pipeline.config.yaml import load_nodes
 

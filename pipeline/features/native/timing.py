@@ -1,4 +1,4 @@
-"""How often a method is called to be timed, and what its times come to."""
+"""How many calls of a method to time, and the statistics of their times."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import math
 from collections.abc import Sequence
 from statistics import median
 
-DIGITS = 3  # of a time; more would be noise
+DIGITS = 3  # significant digits of a time; more would be noise
 _CONFIDENCE = 0.95
 _P95 = 0.95
-_SECONDS = 0.2  # of calls, unless the config says how many
+_SECONDS = 0.2  # time limit of the calls, unless the config sets their number
 MOST_CALLS, _LEAST_CALLS = 20, 2
 
 
 class DeviceTiming:
-    """How a method is called to be timed.
+    """The settings for timing a method's calls.
 
     Attributes:
-        calls: how many times count; None for up to 20 within 0.2 seconds.
-        warm_up: how many calls are made before them.
-        pause: milliseconds before each call that counts, in which a hot device cools.
+        calls: the number of timed calls; None for up to 20 within 0.2 seconds.
+        warm_up: the number of untimed calls before them.
+        pause: milliseconds of rest before each timed call, so that a hot device can cool.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class DeviceTiming:
         self.pause = pause
 
     def count_calls(self, milliseconds: float) -> int:
-        """Return how many calls to make of a method that takes so long."""
+        """Return how many calls of a method to time, given the milliseconds that one takes."""
         if self.calls is not None:
             return self.calls
         fitting = int(_SECONDS * 1e3 / max(milliseconds, 1e-3))
@@ -38,12 +38,12 @@ class DeviceTiming:
 
 
 def find_median(times: Sequence[float]) -> float | None:
-    """Return the median to three digits; None where nothing was timed."""
+    """Return the median to three digits, or None if nothing was timed."""
     return round_time(median(times)) if times else None
 
 
 def find_p95(times: Sequence[float]) -> float | None:
-    """Return the least time that 95 % of all times keep, to three digits; None without times."""
+    """Return the time that 95 % of calls don't exceed, to three digits, or None without times."""
     if not times:
         return None
     place = math.ceil(_P95 * len(times)) - 1
@@ -55,10 +55,11 @@ def round_time(time: float) -> float:
 
 
 def bound_median(figures: Sequence[float]) -> tuple[float, float]:
-    """Return a confidence interval of 95 % of the median of what the figures were drawn from; all
-    their range where they are fewer than six.
+    """Return a 95 % confidence interval for the median of the figures' distribution, or the range
+    of the figures if there are fewer than six.
 
-    Between two order statistics, by the binomial distribution: it asks nothing of how times spread.
+    The bounds are two order statistics, chosen by the binomial distribution, so nothing is assumed
+    about the distribution of times.
     """
     ordered = sorted(figures)
     count = len(ordered)

@@ -1,4 +1,4 @@
-"""Runs kept calls on a device, and judges each by the limits that it was held to here."""
+"""Runs kept calls on a device, and judges each by the limits that applied on this machine."""
 
 from __future__ import annotations
 
@@ -20,28 +20,31 @@ from pipeline.validate.limits import judge_output
 from pipeline.validate.metrics import compare, json_number
 
 Json = dict[str, Any]
-# The call and the output, what is wrong, and the ratio of the error to the limit.
+# The call, the output, the fault, and the ratio of the error to its limit.
 Fault = tuple[str, str, str, float | None]
 _LACKS_BACKEND = re.compile(r"Backend (\w+) is not registered")
 
 
 class MethodOnDevice:
-    """How the calls of one method went on one device: faults, errors, times, memory.
+    """The results of one method's calls on one device: faults, errors, times, memory.
 
     Attributes:
-        faults: the call and the output of each fault, what is wrong, and the ratio of the error to
-            the limit, None where it has none.
-        of_limit: the worst such ratio of all outputs, and `worst` the call that has it.
-        differing: how many of `repeats` calls gave other bytes than the first on the same inputs.
-        lacks: why the device can't run the method, where it lacks a delegate's backend, or a kernel
-            that a runner of the user's would have; else "".
-        lacks_operators: whether its runtime has no kernel of an operator, and so nothing was run.
-        timed_ms: milliseconds of the calls after the warm-up; `run_ms` those of all others.
-        failing: the calls of a sequence up to the one that breaks its limits most; empty where none
+        faults: for each fault, the call, the output, a description, and the ratio of the error to
+            its limit (None if it has no limit).
+        of_limit: the largest such ratio of all outputs; `worst` is the call that has it.
+        differing: how many of `repeats` calls returned other bytes than the first on the same
+            inputs.
+        lacks: why the device can't run the method, or "" if it can: the runtime lacks a delegate's
+            backend, or a kernel. A kernel missing from a runner that the user named is a fault
+            instead.
+        lacks_operators: whether the runtime lacks a kernel for an operator, so that nothing was
+            run.
+        timed_ms: the milliseconds of each call after the warm-up; `run_ms` has all other calls.
+        failing: the calls of a sequence up to the one that exceeds its limits most; empty if none
             does.
-        attempts: how many calls to make of it at most until it is seen again.
-        growth: what came of running it in turns with the baseline's, None where it was not.
-        memory: bytes by what they are of (`process.MEMORY`).
+        attempts: how often to repeat these calls, at most, until the failure occurs again.
+        growth: the comparison with the baseline's package, or None if they were not compared.
+        memory: bytes by kind (`process.MEMORY`).
     """
 
     def __init__(self) -> None:
@@ -63,7 +66,7 @@ class MethodOnDevice:
         self._worst_fault = 0.0
 
     def judge(self, call: KeptCall, outputs: Sequence[Any]) -> None:
-        """Hold the outputs of a call to its limits."""
+        """Judge the outputs of a call by its limits."""
         self.calls += 1
         faults, ratio = find_faults(call, outputs)
         self.faults += faults
@@ -72,8 +75,8 @@ class MethodOnDevice:
             self.worst = call.where
 
     def note_failing(self, calls: Sequence[KeptCall], first_fault: int) -> None:
-        """Keep calls whose last one has faults, from the number `first_fault` on, if they are the
-        worst."""
+        """Keep `calls` as the failing ones if the faults of the last call, from index `first_fault`
+        on, are the worst so far."""
         ratios = [ratio for *_, ratio in self.faults[first_fault:]]
         worst = max((math.inf if r is None else r for r in ratios), default=0.0)
         if worst > self._worst_fault:
@@ -81,7 +84,7 @@ class MethodOnDevice:
             self.failing = calls
 
     def to_json(self, verdict: str) -> Json:
-        """Return the record, `verdict` being that of a method without faults."""
+        """Return the record of the method; its verdict is `verdict` unless there are faults."""
         times = self.timed_ms or self.run_ms
         facts = {
             "verdict": "failed" if self.faults else verdict,
@@ -105,8 +108,8 @@ class MethodOnDevice:
 def find_faults(
     call: KeptCall, outputs: Sequence[Any]
 ) -> tuple[list[Fault], float | None]:
-    """Hold the outputs of a call to its limits: return the faults, and the worst ratio of an error
-    to its limit, None where no output has a limit."""
+    """Return the faults of a call's outputs, and the largest ratio of an error to its limit, or
+    None if no output has a limit."""
     if len(outputs) != len(call.expected):
         fault = f"returns {len(outputs)} outputs, must return {len(call.expected)}"
         return [(call.where, "", fault, None)], None
@@ -129,11 +132,11 @@ def run_calls(
     budget: Budget,
     timing: DeviceTiming | None = None,
 ) -> tuple[dict[str, MethodOnDevice], dict[str, list[str]]]:
-    """Run all kept calls on a device; the first ones of each method whatever time that takes.
+    """Run kept calls on a device: the first ones of each method always, others within the budget.
 
     Returns:
-        What came of each method that was called here; and by method, the sequences that begin with
-        it and that there was no time for.
+        The outcome of each method that was called on this machine; and by method, the sequences
+        that begin with it and that the budget left no time for.
     """
     timing = timing or DeviceTiming()
     methods = {name: MethodOnDevice() for name in log.methods()}
@@ -147,7 +150,7 @@ def run_calls(
         if budget.spent and was_called:
             left_out.setdefault(sequence[0].method, []).append(sequence[0].where)
             continue
-        # Calls that are only timed are the first that a short budget leaves out.
+        # Calls that only measure time are the first to be dropped when the budget is short.
         fitting = None if budget.spent else timing
         _run_sequence(device, files, sequence, methods, stateless, fitting)
     return methods, left_out
@@ -156,14 +159,18 @@ def run_calls(
 def _find_missing_operators(
     device: Device, files: PackageFiles, methods: dict[str, MethodOnDevice]
 ) -> None:
-    """Say of methods, before anything is run, that the device's runtime has not registered their
-    operators. That fails them where the user named the runner, which is then the app's runtime."""
+    """Record which methods call operators that the device's runtime hasn't registered, before any
+    call.
+
+    Such a method fails if the user named the runner, since that runner represents the runtime of
+    the app.
+    """
     if not isinstance(device, NativeDevice):
         return
     for name, method in methods.items():
         try:
             operators = find_missing_operators(device, files, name)
-        except DeviceError:  # the calls fail for the same reason
+        except DeviceError:  # the calls then fail for the same reason
             return
         method.lacks_operators = bool(operators)
         if operators and not device.setup.runner:
@@ -178,8 +185,8 @@ def _find_missing_operators(
 def find_missing_operators(
     device: NativeDevice, files: PackageFiles, method: str
 ) -> list[str]:
-    """Return the operators of a method that a device's runtime has not registered. Raises
-    DeviceError."""
+    """Return the operators of a method that the device's runtime hasn't registered. Raises
+    DeviceError if the runner fails."""
     registered = set(device.list_operators(files))
     plan = files.plans.get(method)
     operators = dict.fromkeys(plan.operators if plan else ())
@@ -187,7 +194,7 @@ def find_missing_operators(
 
 
 def _take_turns(sequences: Sequence[list[KeptCall]]) -> list[list[KeptCall]]:
-    """Return sequences so that methods take turns, and time that is short is short for all."""
+    """Return the sequences reordered so that methods take turns and share a short budget evenly."""
     counts: Counter[str] = Counter()
     turns = []
     for sequence in sequences:
@@ -206,7 +213,7 @@ def _run_sequence(
     stateless: dict[str, Any],
     timing: DeviceTiming | None,
 ) -> None:
-    """Run calls that follow each other; the first one that fails ends it."""
+    """Run the calls of a sequence; the first call that raises an error ends it."""
     names = list(dict.fromkeys(call.method for call in sequence))
     has_state = bool(sequence[0].judged.step)
     current = sequence[0]
@@ -239,7 +246,7 @@ def _load(
     methods: dict[str, MethodOnDevice],
     stateless: dict[str, Any] | None,
 ) -> dict[str, Any]:
-    """Load the methods of a sequence; one without state is loaded once for all its calls."""
+    """Load the methods of a sequence; a stateless method is loaded once for all its calls."""
     if stateless is not None and names[0] in stateless:
         return stateless
     started = time.perf_counter()
@@ -276,7 +283,7 @@ def _make_call(
 def _time_calls(
     loaded: Any, call: KeptCall, method: MethodOnDevice, timing: DeviceTiming | None
 ) -> None:
-    """Call a method again on the same inputs, which finds what differs from run to run, too."""
+    """Repeat a call on the same inputs, to time it and to find outputs that differ."""
     if timing is None or method.repeats or not _is_ours(loaded) or not method.run_ms:
         return
     methods, name = loaded
@@ -290,5 +297,6 @@ def _time_calls(
 
 
 def _is_ours(loaded: Any) -> bool:
-    """Tell whether a method was loaded by a device that times calls and counts memory itself."""
+    """Return whether a native device loaded the method, so that it times calls and measures
+    memory."""
     return isinstance(loaded, tuple) and isinstance(loaded[0], LoadedMethods)

@@ -1,4 +1,4 @@
-"""The bytes between this process and a runner (runner/wire.h, runner/values.h)."""
+"""The wire format between this process and a runner (runner/wire.h, runner/values.h)."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Read = Callable[[int], bytes]
 
 
 def put_text(text: str) -> bytes:
-    """Return a text with its length in front."""
+    """Return an encoded text, preceded by its length."""
     encoded = text.encode()
     return struct.pack("<I", len(encoded)) + encoded
 
 
 def put_value(value: Any, order: Order) -> bytes:
-    """Return an input as it is sent. Raises ValueError for a kind that no runner takes.
+    """Return the encoding of an input. Raises ValueError if a runner can't take its type.
 
     Args:
         order: the order in which the method reads a tensor's dimensions, outermost first.
@@ -57,13 +57,13 @@ def _put_tensor(value: torch.Tensor, order: Order) -> bytes:
 
 
 class AnswerReader:
-    """Reads answers by a function that returns as many bytes as it is asked for."""
+    """Decodes answers from a function that returns as many bytes as requested."""
 
     def __init__(self, read: Read) -> None:
         self._read = read
 
     def number(self, form: str = "I") -> Any:
-        """Return a number of a form of `struct`."""
+        """Return a number in a format of `struct`."""
         packed = f"<{form}"
         return struct.unpack(packed, self._read(struct.calcsize(packed)))[0]
 
@@ -71,18 +71,18 @@ class AnswerReader:
         return self._read(self.number()).decode(errors="replace")
 
     def content(self) -> bytes:
-        """Return bytes with their number in front."""
+        """Return bytes that are preceded by their count."""
         return self._read(self.number("Q"))
 
     def texts(self) -> list[str]:
         return [self.text() for _ in range(self.number())]
 
     def numbers(self, count: int) -> Sequence[int]:
-        """Return numbers of 64 bits."""
+        """Return `count` unsigned 64-bit numbers."""
         return struct.unpack(f"<{count}Q", self._read(8 * count))
 
     def value(self) -> Any:
-        """Return an output. Raises ValueError for a tag that no runner has."""
+        """Return an output. Raises ValueError if its tag is unknown."""
         kind = self.number("B")
         match kind:
             case 0:

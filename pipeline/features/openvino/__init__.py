@@ -1,4 +1,4 @@
-"""OpenVINO: Intel's processors."""
+"""OpenVINO: lowers to Intel's processors."""
 
 from __future__ import annotations
 

@@ -1,14 +1,15 @@
 """Renumber names in blobs of OpenVINO's CPU plugin, so that equal partitions have equal blobs.
 
-OpenVINO numbers every node and every model that a process makes, and names those without a name by
-these numbers: `Constant_17`, `Model3`. The exported model has these names, so a second blob of the
-same partition differs from the first one. Nothing reads them when a blob is loaded, so they are
-numbered anew here, by their order in the model.
+OpenVINO counts every node and every model that a process creates, and names the unnamed ones by
+their count: `Constant_17`, `Model3`. The exported model keeps these names, so a second blob of the
+same partition differs from the first. Nothing reads the names when a blob is loaded, so this module
+renumbers them by their order in the model.
 
 A blob begins with six 64-bit numbers, the offset and the size of each of its three parts: a custom
-header, the constants, and the model as XML, encoded (openvino: src/core/dev_api/openvino/
-xml_util/xml_serialize_util.hpp and src/common/util/src/common_util.cpp, `codec_xor`). Found by
-comparing blobs; tests/features/openvino/test_openvino.py checks it against the installed version.
+header, the constants, and the model as encoded XML (openvino: src/core/dev_api/openvino/
+xml_util/xml_serialize_util.hpp and src/common/util/src/common_util.cpp, `codec_xor`). This was
+found by comparing blobs; tests/features/openvino/test_openvino.py checks it against the installed
+version.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ _HEADER = struct.Struct("<6Q")
 _CODEC = bytes.fromhex("30607002 04083f6f 7274787f")
 _XML = b"<?xml"
 
-# A type of operator in OpenVINO's spelling and a number, at the beginning of a name or of one of
-# its parts. Names of a program are spelled otherwise: as torch's operators, or by the program.
+# An operator type as OpenVINO spells it and a number, at the start of a name or of a part of it.
+# Names from a program look different: they are torch's operators, or chosen by the program.
 _COUNTED = re.compile(r"(?<![\w.])[A-Z][A-Za-z0-9]*_[0-9]+(?![A-Za-z0-9])")
 _MODEL = re.compile(r'(<net name="Model)[0-9]+(?=")')
 _LAYER = re.compile(r'(<layer id="[0-9]+" name=")([^"]*)(?=")')
@@ -31,11 +32,12 @@ _FUSED = re.compile(
 
 
 class UnknownBlobError(Exception):
-    """These bytes are no blob of the CPU plugin as this module knows it."""
+    """The bytes are not a blob of OpenVINO's CPU plugin in the format that this module knows."""
 
 
 def without_counters(blob: bytes) -> bytes:
-    """Return the blob with its counted names numbered anew. Raises UnknownBlobError."""
+    """Return the blob with its counted names renumbered. Raises UnknownBlobError if it is
+    invalid."""
     if len(blob) < _HEADER.size:
         raise UnknownBlobError("it is too short")
     *offsets, start, size = _HEADER.unpack_from(blob)
@@ -53,7 +55,7 @@ def without_counters(blob: bytes) -> bytes:
 
 
 def _code(text: bytes) -> bytes:
-    """Encode plain bytes, or decode encoded ones: both are an XOR with the repeated codec."""
+    """Encode plain bytes or decode encoded ones; both are an XOR with the repeated codec."""
     repeats = len(text) // len(_CODEC) + 1
     key = (_CODEC * repeats)[: len(text)]
     code = int.from_bytes(text, "big") ^ int.from_bytes(key, "big")
@@ -61,10 +63,10 @@ def _code(text: bytes) -> bytes:
 
 
 def _renumber(model: str) -> str:
-    """Number layers in their order, then the names that were fused into layers.
+    """Number the layers in order, then the names that were fused into layers.
 
-    The latter go by the order in which they were made, since lists of them are sorted by the old
-    names.
+    Fused names are numbered in the order of their creation, since lists of them are sorted by the
+    old names.
     """
     layers: dict[str, None] = {}
     for match in _LAYER.finditer(model):

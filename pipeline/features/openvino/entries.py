@@ -1,4 +1,4 @@
-"""OpenVINO, for Intel CPUs, GPUs and NPUs: executorch/backends/openvino."""
+"""The OpenVINO backend, for Intel CPUs, GPUs and NPUs: executorch/backends/openvino."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _openvino_partitioner(options: OpenvinoOptions) -> Partitioner:
     def skip(
         original: Callable[..., bool], checker: Any, submodules: Any, node: Node
     ) -> bool:
-        # Upstream applies the lists only to operators that it doesn't support anyway.
+        # Upstream applies these lists only to operators that it doesn't support anyway.
         if getattr(node.target, "__name__", "") in types or node.name in names:
             return False
         return original(checker, submodules, node)
@@ -87,8 +87,8 @@ def _openvino_partitioner(options: OpenvinoOptions) -> Partitioner:
 
 
 def _warn_of_scalars(partition: Any) -> None:
-    """Log where a partition returns a tensor without dimensions, which ExecuTorch's runtime for
-    OpenVINO fails to run (tests/features/openvino/test_openvino.py has one)."""
+    """Log a warning for each tensor without dimensions that a partition returns, since ExecuTorch's
+    OpenVINO runtime fails to run it (tests/features/openvino/test_openvino.py has an example)."""
     for node in partition.graph.find_nodes(op="output")[0].all_input_nodes:
         shape = getattr(node.meta.get("val"), "shape", None)
         if shape is not None and len(shape) == 0:
@@ -103,8 +103,11 @@ def _warn_of_scalars(partition: Any) -> None:
 
 
 def _around_preprocess() -> AbstractContextManager[None]:
-    """Renumber names in blobs, within the context, which OpenVINO counts through the life of a
-    process, and explain partitions that can't be compiled or run."""
+    """Return a context that makes blobs reproducible, and explains partitions that can't be used.
+
+    OpenVINO counts the names in blobs through the life of a process, so they are renumbered. Some
+    partitions can't be compiled, and some can't be run.
+    """
     from executorch.backends.openvino import preprocess
 
     from pipeline.features.openvino.blob import without_counters
@@ -113,7 +116,7 @@ def _around_preprocess() -> AbstractContextManager[None]:
         _warn_of_scalars(args[0])
         try:
             blob = original(*args, **kwargs).export_model().getvalue()
-        except Exception as error:  # whatever it runs into
+        except Exception as error:  # it may raise anything
             if not any(type(arg).__name__ == "SymInt" for arg in args):
                 raise
             raise PipelineError(
@@ -130,7 +133,8 @@ def _around_preprocess() -> AbstractContextManager[None]:
 
 @contextmanager
 def _reasons(partitioner: Partitioner, program: ExportedProgram) -> Iterator[Why]:
-    """Collect the operators that OpenVINO's frontend for PyTorch lacks; it checks nothing else."""
+    """Collect the reasons why nodes are not delegated: OpenVINO's PyTorch frontend lacks the
+    operator, which is all that it checks, or an option skips the node."""
     from executorch.backends.openvino.partitioner import OpenvinoOperatorsSupport
 
     why: Why = {}
@@ -155,8 +159,8 @@ def _reasons(partitioner: Partitioner, program: ExportedProgram) -> Iterator[Why
 
 
 def _facts() -> Mapping[str, str]:
-    """Describe this CPU, for which OpenVINO rewrites a model: for its instruction sets, and for as
-    many threads as suit its caches and cores."""
+    """Describe this CPU, since OpenVINO optimizes a model for its instruction sets, and for the
+    number of threads that suits its caches and cores."""
     fields = cpu_fields()
     affinity = hasattr(os, "sched_getaffinity")
     cpus = (
@@ -211,7 +215,7 @@ ENTRIES = (
         preprocessing=Preprocessing(
             details=f"{_OPENVINO}preprocess:OpenvinoBackend",
             around=_around_preprocess,
-            # A blob holds no debug handles.
+            # A blob contains no debug handles.
             make_cache_scope=lambda: CacheScope(remap=lambda payload, handles: payload),
         ),
         host=Host(

@@ -1,4 +1,4 @@
-"""Quantization for OpenVINO, through NNCF: executorch/backends/openvino/quantizer."""
+"""Quantization for OpenVINO through NNCF: executorch/backends/openvino/quantizer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pipeline.store.errors import PipelineError
 if TYPE_CHECKING:
     from torch.fx import GraphModule, Node
 
-# The members of executorch's QuantizationMode, by value.
+# The values of the members of executorch's QuantizationMode.
 OpenvinoMode = Literal[
     "int8_sym", "int8_mixed", "int8_transformer",
     "int8wo_sym", "int8wo_asym", "int4wo_sym", "int4wo_asym",
@@ -47,10 +47,11 @@ _WEIGHT_ONLY_INT4 = _for_modes("int4wo", "int4wo_sym and int4wo_asym")
 
 
 class OpenvinoQuantize(MixedQuantize):
-    """Options of `OpenVINOQuantizer`, and of NNCF's `quantize_pt2e` and `compress_pt2e` that apply
-    it. int8 of weights and activations, or weights only in int8 or int4 (modes with `wo`)."""
+    """Options of `OpenVINOQuantizer`, and of NNCF's `quantize_pt2e` and `compress_pt2e`, which
+    apply it. Quantizes weights and activations to int8, or only weights to int8 or int4 (modes with
+    `wo`)."""
 
-    # No option of NNCF's can differ within a method.
+    # NNCF has no option that can differ within a method.
     scheme: ClassVar[type[Options]] = NoOptions
 
     quantizer: Literal["openvino"]
@@ -100,9 +101,10 @@ class OpenvinoQuantize(MixedQuantize):
 
 
 def _ignored(module: GraphModule, config: OpenvinoQuantize) -> dict[str, Any]:
-    """Return the scope that NNCF must not quantize, if any.
+    """Return the `ignored_scope` that NNCF must not quantize, or an empty dict if there is none.
 
-    Without validation: NNCF doesn't find operators that it has fused before, such as batch norms.
+    The scope isn't validated, since NNCF can't find operators that it has already fused, such as
+    batch norms.
     """
     import nncf
 
@@ -118,13 +120,13 @@ def _ignored(module: GraphModule, config: OpenvinoQuantize) -> dict[str, Any]:
 def apply_quantizer(
     module: GraphModule, config: OpenvinoQuantize, batches: Iterable[tuple[Any, ...]]
 ) -> GraphModule:
-    """Quantize by NNCF's own flow: what `convert_pt2e` leaves, OpenVINO's frontend does not take.
+    """Quantize through NNCF's own flow: OpenVINO's frontend rejects the output of `convert_pt2e`.
 
     Raises:
-        PipelineError: the method has control flow, or its sizes are computed with while it is
-            observed.
+        PipelineError: the method has control flow, or computes with its dynamic sizes while it is
+            being observed.
     """
-    os.environ.setdefault("NNCF_CI", "1")  # or NNCF reports its use to its maker
+    os.environ.setdefault("NNCF_CI", "1")  # or NNCF sends usage data to its maker
     import nncf
     import torch
     from executorch.backends.openvino import quantizer as upstream
@@ -157,15 +159,15 @@ def apply_quantizer(
 
 
 def describe_place(node: Node) -> str:
-    """Return text such as " in module decoder.loop", or "" where no module is known."""
+    """Return text such as " in module decoder.loop", or "" if the module is unknown."""
     name = innermost_module(node)
     return f" in module {name}" if name else ""
 
 
 @contextmanager
 def _explain_control_flow(module: GraphModule) -> Iterator[None]:
-    """Raise PipelineError where NNCF fails on control flow: it takes a branch for a constant with a
-    shape."""
+    """Raise PipelineError if NNCF fails on control flow: it mistakes a branch for a constant
+    tensor."""
     branches = set()
     for name, submodule in module.named_modules():
         if name and hasattr(submodule, "graph"):
@@ -177,7 +179,7 @@ def _explain_control_flow(module: GraphModule) -> Iterator[None]:
             calls.append(f"{node.target}{describe_place(node)}")
     try:
         yield
-    except Exception as error:  # whatever it runs into
+    except Exception as error:  # it may raise anything
         if not calls:
             raise
         raise PipelineError(
@@ -188,7 +190,7 @@ def _explain_control_flow(module: GraphModule) -> Iterator[None]:
 
 @contextmanager
 def _observing_tensors_only() -> Iterator[None]:
-    """Raise PipelineError where NNCF would observe a size, a number, as if it were a tensor."""
+    """Raise PipelineError if NNCF tries to observe a size, which is a number, as a tensor."""
     try:
         yield
     except NotImplementedError as error:

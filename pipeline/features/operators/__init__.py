@@ -1,10 +1,9 @@
-"""Libraries of a team's own operators: modules and shared libraries that are loaded wherever a
-package's programs are.
+"""Libraries of custom operators (modules or shared libraries), loaded with a package's programs.
 
 finding   which libraries a config may name, and their files
-loading   loads them
-inputs    what keys hold of them
-planning  what is wrong with those that a config names
+loading   loads the libraries
+inputs    the digests and versions that go into keys
+planning  finds mistakes in the libraries that a config names
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from pipeline.store.setting_table import checked, parse_text
 
 
 def parse_texts(value: Any, _: Path) -> tuple[str, ...]:
-    """Return the texts of a list, or of a variable that separates them as PATH does. Raises
-    ValueError for any other value."""
+    """Return the texts of a list, or of an environment variable that separates them as PATH does.
+    Raises ValueError for any other value."""
     values = value.split(os.pathsep) if isinstance(value, str) else value
     return tuple(parse_text(text) for text in checked(values, isinstance(values, list)))
 

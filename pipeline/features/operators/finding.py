@@ -1,12 +1,13 @@
-"""Libraries of a team's own operators: which ones a build may load, and their files.
+"""Finds libraries of custom operators: which ones a build may load, and their files.
 
-A library is a Python module (`my_ops`), or a file: a module or a shared library
-(`native/libops.so`), whose kernels ExecuTorch's runtime then has too. Loading one runs its code, so
-a config names it among what others vouch for: what stands in the workspace's folder `operators/`,
-and what the workspace's settings list, which every package has.
+A library is a Python module (`my_ops`) or a file (`native/libops.so`), which may be a module or a
+shared library. ExecuTorch's runtime also gets the kernels of a shared library. Loading a library
+runs its code, so a config may name only what others vouch for: the libraries in the workspace's
+folder `operators/`, and the libraries that the workspace's settings list, which are loaded for
+every package.
 
-The digests of their files are part of keys, and are found without importing anything; `inputs.py`
-says what else counts.
+The digests of library files are part of keys, and are computed without importing anything;
+`inputs.py` has the other inputs.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pipeline.store.workspace import Workspace
 
 FOLDER = "operators"
 SHARED = (".so", ".dylib", ".dll")
-_FOLDERS = (FOLDER, ".")  # where modules of a workspace are looked for
+_FOLDERS = (FOLDER, ".")  # where to look for a workspace's modules
 
 
 def may_load(reference: str, workspace: Workspace) -> bool:
@@ -36,7 +37,7 @@ def may_load(reference: str, workspace: Workspace) -> bool:
 
 
 def remedy(workspace: Workspace) -> str:
-    """Return what makes a library one that a config may name."""
+    """Return how to make a library one that configs may name."""
     if workspace.operators_folder:
         return (
             f"put it into {FOLDER}/, or list it in `operators` of [tool.pte-pipeline]"
@@ -45,9 +46,9 @@ def remedy(workspace: Workspace) -> str:
 
 
 def source_files(reference: str, root: Path) -> dict[str, Path]:
-    """Find the files of the workspace whose content decides what a library is, by names without
-    paths of this machine: all of `operators/` for what stands there, all of a package, or one file.
-    Empty for an installed module, and for what is not there."""
+    """Return the workspace files whose content decides what a library does, keyed by names without
+    machine-specific paths: all of `operators/` for a library in it, all of a package, or one file.
+    Empty if the library is an installed module or doesn't exist."""
     path = find_file(reference, root)
     if path is None:
         return {}
@@ -59,7 +60,7 @@ def source_files(reference: str, root: Path) -> dict[str, Path]:
 
 
 def is_there(reference: str, root: Path) -> bool:
-    """Return whether there is such a library, in the workspace or installed."""
+    """Return whether a library exists in the workspace or is installed."""
     if find_file(reference, root) is not None:
         return True
     try:
@@ -76,10 +77,10 @@ def is_path(reference: str) -> bool:
 
 
 def find_file(reference: str, root: Path) -> Path | None:
-    """Return the file of a library in the workspace, or at a path; None for others."""
+    """Return a library's file in the workspace or at a path, or None if there is none."""
     if is_path(reference):
         path = root / reference
-        return path if os.path.isfile(path) else None  # of names of any length
+        return path if os.path.isfile(path) else None  # False if overlong
     for folder in _FOLDERS:
         path = root.joinpath(folder, *reference.split("."))
         for file in (path / "__init__.py", path.with_name(f"{path.name}.py")):

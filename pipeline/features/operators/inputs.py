@@ -1,5 +1,5 @@
-"""The inputs of libraries of operators: their files, what these import, and what `INPUTS` of their
-modules names."""
+"""The inputs of libraries of custom operators: their files, the imports of these files, and
+everything that the `INPUTS` of their modules declare."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from pipeline.store.errors import SourceError
 
 
 class LibraryInputs(UserCode):
-    """The libraries of operators of a workspace, as their files are now."""
+    """The inputs of a workspace's operator libraries, from the current content of their files."""
 
     def select(self, references: Iterable[str]) -> list[str]:
-        """Return the libraries that a config may name; others are a mistake, and not read."""
+        """Return the libraries that a config may name; others are mistakes, and are never read."""
         return [name for name in references if may_load(name, self.workspace)]
 
     def find(self, reference: str) -> dict[str, str | None]:
-        """Return the digests and versions of all that a library depends on, by name.
+        """Return the digests and versions of everything that a library depends on, by name.
 
         Raises:
-            SourceError: the library is not there, or its INPUTS are not.
+            SourceError: the library doesn't exist, or its INPUTS are wrong.
         """
         root = self.workspace.root
         if not is_there(reference, root):
@@ -71,7 +71,7 @@ class LibraryInputs(UserCode):
 
 
 def _drop_imports(inputs: Code) -> dict[str, str | None]:
-    """Leave out where imports are found: this process finds those of the workspace first."""
+    """Return the inputs without imports: this process finds the workspace's modules first."""
     return {
         name: value for name, value in inputs.items() if not name.startswith("import ")
     }

@@ -1,4 +1,4 @@
-"""Loads libraries of operators into this process, for good."""
+"""Loads libraries of custom operators into this process, for the rest of its life."""
 
 from __future__ import annotations
 
@@ -30,12 +30,17 @@ from pipeline.store.errors import PipelineError
 
 
 def load_libraries(references: Sequence[str], root: Path) -> None:
-    """Load libraries in their order, for good: torch knows their operators while this process
-    lives, and ExecuTorch's runtime their kernels. A module of the workspace at `root` comes before
-    an installed one of its name. Raises PipelineError for one that can't be loaded."""
+    """Load libraries in order, for the rest of the process's life.
+
+    torch keeps their operators, and ExecuTorch's runtime their kernels, until the process ends. A
+    module of the workspace at `root` takes precedence over an installed one with the same name.
+
+    Raises:
+        PipelineError: a library can't be loaded.
+    """
     if not references:
         return
-    # Which libraries with kernels are linked against, whether they say so or not.
+    # Libraries with kernels link against the bindings, whether or not they declare it.
     import_bindings()
     add_package(root / FOLDER)
     if str(root) not in sys.path:
@@ -47,7 +52,7 @@ def load_libraries(references: Sequence[str], root: Path) -> None:
             try:
                 with noting_operators(reference):
                     _load(reference, root)
-            except Exception as error:  # whatever the code of others raises
+            except Exception as error:  # a library's code may raise anything
                 fault = describe_load_error(error, root / FOLDER)
                 if not is_there(reference, root):
                     fault = "is not a module or library here; "
@@ -64,14 +69,14 @@ def _load(reference: str, root: Path) -> None:
         torch.ops.load_library(root / reference)
     elif path is None:
         importlib.import_module(reference)
-    # By whichever name it was imported: torch takes the definition of an operator once.
+    # It may have been imported under any name, and torch accepts each operator's definition once.
     elif _find_loaded(path) is None:
         _load_file(reference, path, root)
 
 
 def _load_file(reference: str, path: Path, root: Path) -> None:
-    """Load a module of the workspace under a name of its own, so that it can be called as an
-    installed one is."""
+    """Load a module of the workspace under a name that can't mean another module, so that it may
+    share the name of an installed one."""
     folder = root / FOLDER
     if path.is_relative_to(folder):
         parts = path.relative_to(folder).with_suffix("").parts

@@ -1,4 +1,4 @@
-"""The libraries of operators of a plan: what is wrong with those that a config names."""
+"""Finds mistakes in the libraries of custom operators that a plan's configs name."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
 
 
 def summarize(config: PackageConfig, has_variables: bool) -> Json | None:
-    """Return an empty summary for a config that names libraries, and None for others: the core
-    keeps which ones."""
+    """Return an empty summary if a config names libraries, or None if it names none; the core keeps
+    the names of the libraries."""
     return {} if config.operators else None
 
 
 class LibraryPlanning(Planning):
-    """Refuses libraries that no config may name."""
+    """Reports libraries that configs may not name."""
 
     def find_problems(
         self, package: str, config: PackageConfig, document: Document
@@ -39,7 +39,7 @@ class LibraryPlanning(Planning):
 
 
 def describe_key(difference: Difference) -> str | None:
-    """Describe a difference of two keys in libraries of operators; None for any other."""
+    """Describe a difference between two keys in operator libraries; return None for others."""
     change = difference.change()
     match difference.path:
         case ("operator_inputs", library, name):

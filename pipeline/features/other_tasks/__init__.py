@@ -1,4 +1,4 @@
-"""Other tasks of a dodo file: ours run in their order, and build what they have made."""
+"""Other tasks of a dodo file: our tasks run in sequence with them, and build from their outputs."""
 
 from __future__ import annotations
 

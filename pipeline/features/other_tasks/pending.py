@@ -1,4 +1,4 @@
-"""Which actions wait for other tasks of a dodo file that a run would do first: for `doit plan`."""
+"""Finds, for `doit plan`, the actions that wait for other tasks of a dodo file."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from pipeline.store.errors import listed
 _KINDS = ("link", "validate")
 
 
-# What doit takes where a dodo file has other settings than ours.
+# doit's own defaults, for a dodo file that doesn't have our settings.
 _DEFAULTS = {"dep_file": ".doit.db", "check_file_uptodate": "md5"}
 
 
 def find_pending(plan: Plan, loader: WorkspaceLoader) -> dict[tuple[str, str], Status]:
-    """Return the status of actions that wait for other tasks, by package and kind: "link" stands
-    for all that a package is linked from."""
+    """Return the status of each action that waits for other tasks, keyed by package and kind. The
+    kind "link" stands for everything that a package is linked from."""
     if loader.namespace is None or not find_foreign_tasks(loader.namespace):
         return {}
     tasks = load_tasks(loader.namespace, loader.cmd_names, allow_delayed=True)
@@ -46,7 +46,7 @@ def find_pending(plan: Plan, loader: WorkspaceLoader) -> dict[tuple[str, str], S
 
 
 def _read_states(config: Mapping[str, Any]) -> Dependency | None:
-    """Return doit's record of what tasks did, None where there is none that can be read alone."""
+    """Return doit's record of task states, or None if no such record can be read on its own."""
     config = {**_DEFAULTS, **config}
     if config["backend"] != "sqlite3" or not os.path.isfile(config["dep_file"]):
         return None
@@ -56,7 +56,7 @@ def _read_states(config: Mapping[str, Any]) -> Dependency | None:
 
 
 class _Waits:
-    """Tells which tasks are not up to date, or come after one that isn't."""
+    """Finds tasks that are out of date, or that depend on one that is."""
 
     def __init__(self, plan: Plan, tasks: Mapping[str, Any], states: Any) -> None:
         self._tasks = tasks
@@ -66,18 +66,18 @@ class _Waits:
         self._will_run: dict[str, bool] = {}
 
     def find(self, task: ActionTask) -> list[str]:
-        """Return the tasks that make what an action reads and that a run does first."""
+        """Return the tasks that a run does first because they make files that an action reads."""
         return [name for name in self._producers.find(task) if self._runs(name)]
 
     def _runs(self, name: str) -> bool:
         if name not in self._will_run:
-            self._will_run[name] = False  # of a task that waits for itself
+            self._will_run[name] = False  # if the task waits for itself
             before = any(map(self._runs, self._find_awaited(name)))
             self._will_run[name] = before or self._is_stale(self._tasks[name])
         return self._will_run[name]
 
     def _find_awaited(self, name: str) -> Iterator[str]:
-        """Yield the tasks that a task comes after."""
+        """Yield the tasks that must come before a task."""
         task = self._tasks[name]
         yield from (*task.task_dep, *task.calc_dep)
         action = action_task(task)
@@ -85,7 +85,7 @@ class _Waits:
             yield from self._producers.find(action)
 
     def _is_stale(self, task: Any) -> bool:
-        """Return whether a task is not up to date by itself. A group of tasks is what these are."""
+        """Return whether a task itself is out of date. A group has no state except its members'."""
         check = up_to_date(task)
         if check is not None:
             return not check.is_current()

@@ -1,8 +1,9 @@
-"""Our tasks among the other tasks of a dodo file: what runs first, and what is looked at again.
+"""Runs our tasks among the other tasks of a dodo file: the order, and what to check again.
 
-Selected tasks run in the order of the command line, as doit runs them; ours that stand next to each
-other run together. A task that makes what one of ours reads comes before it. After each other task
-the workspace may be another one: the plan forgets what it read, and our tasks are made again.
+Selected tasks run in the order of the command line, as with doit itself; adjacent tasks of ours run
+together. A task that makes files that one of our tasks reads runs before it. Any other task may
+change the workspace, so afterwards the plan forgets what it has read, and our tasks are created
+again.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ _NOT_ENDED = (None, "run")
 
 
 class OtherTasks:
-    """The other tasks of a dodo file, and how ours run between them.
+    """The other tasks of a dodo file, and the order in which ours run between them.
 
     Attributes:
-        dispatcher: doit's, of the phase that runs.
+        dispatcher: doit's dispatcher of the phase that is running.
     """
 
     def __init__(self, plan: Plan, make_tasks: Callable[[], list[Task]]) -> None:
-        """Take the plan, and what makes our tasks again."""
+        """Take the plan, and a function that creates our tasks again."""
         self.dispatcher: Any = None
         self._plan = plan
         self._make_tasks = make_tasks
@@ -44,12 +45,12 @@ class OtherTasks:
         self._renewed: set[str] = set()
 
     def note_run(self) -> None:
-        """Note that another task ran, which may have changed anything."""
+        """Note that another task ran, since it may have changed anything."""
         self._plan_is_old = True
         self._tasks_are_old = True
 
     def look_again(self) -> None:
-        """Let the plan look at the workspace again if another task ran since."""
+        """Make the plan check the workspace again if another task has run since the last check."""
         if self._plan_is_old:
             self._plan_is_old = False
             self._renewed.clear()
@@ -60,7 +61,7 @@ class OtherTasks:
             self._find_producers(self.dispatcher.tasks).look_again(self._plan)
 
     def needs_new_workers(self) -> bool:
-        """Tell, once, whether workers may have imported code that another task changed since."""
+        """Return whether workers may have imported code that has since changed; reset the flag."""
         self.look_again()
         is_needed = self._workers_are_old
         self._workers_are_old = False
@@ -69,7 +70,7 @@ class OtherTasks:
     # Phases
 
     def phases(self, dispatcher: Any) -> Iterator[Any]:
-        """Yield a dispatcher for each part of the selected tasks, one after the other."""
+        """Yield a dispatcher for each phase of the selected tasks, in order."""
         self.dispatcher = dispatcher
         for names in self._divide(dispatcher):
             phase = TaskDispatcher(dispatcher.tasks, dispatcher.targets, names)
@@ -78,13 +79,13 @@ class OtherTasks:
             if self._tasks_are_old and self._are_ours(names):
                 self._renew_tasks()
             yield phase
-            while phase.ready:  # exports that begin once more, after all others
+            while phase.ready:  # exports that start again after all other tasks
                 phase.generator = phase._dispatcher_generator([])
                 yield phase
 
     def _divide(self, dispatcher: Any) -> Iterator[list[str]]:
-        """Yield the names of the tasks that make configs, then the selected ones in their order:
-        ours that stand together, or another one."""
+        """Yield the names of the tasks that make configs, then the selected tasks in order: a run
+        of adjacent tasks of ours, or one other task."""
         selected = list(dispatcher.selected_tasks)
         if any(self._are_ours([name]) for name in selected):
             makers = self._find_producers(dispatcher.tasks).find_of_configs(self._plan)
@@ -106,8 +107,8 @@ class OtherTasks:
         return all(_is_ours(self.dispatcher.tasks[name]) for name in names)
 
     def _renew_tasks(self) -> None:
-        """Make our tasks again and forget which of them ended well, so that doit looks at those
-        again that another one needs."""
+        """Create our tasks again, and forget the state of those that didn't fail, so that doit
+        checks them again if another task needs them."""
         self.look_again()
         self._tasks_are_old = False
         tasks = self.dispatcher.tasks
@@ -124,8 +125,8 @@ class OtherTasks:
     # What comes first
 
     def has_to_wait(self, node: Any) -> bool:
-        """Let a task of ours that doit hasn't looked at yet wait for those that make what it reads;
-        return whether there are any that it doesn't wait for yet."""
+        """Make a task of ours that doit hasn't checked yet wait for the tasks that make what it
+        reads; return whether this adds any tasks to wait for."""
         task = action_task(node.task)
         if task is None or node.run_status is not None:
             return False
@@ -139,8 +140,8 @@ class OtherTasks:
         return bool(names)
 
     def exports_again(self, node: Any) -> list[str]:
-        """Let an export that has just run, or failed, wait for the tasks that make what it turned
-        out to read and that did not run yet, and run again; return these."""
+        """Queue an export that has just run or failed to run again, after the tasks that make what
+        it turned out to read and that haven't run yet; return these tasks."""
         task = action_task(node.task)
         if task is None or task.kind != "export":
             return []
@@ -155,8 +156,12 @@ class OtherTasks:
         return names
 
     def export_again(self, node: Any, task: ActionTask) -> bool:
-        """Let a task wait for its export once more, whose inputs changed after it ran; return
-        whether there is one."""
+        """Make a task wait for its export to run again, since the export's inputs changed after it
+        ran.
+
+        Returns:
+            Whether the export runs again: not if there is none, or if it has already been repeated.
+        """
         export = self._plan.export(str(task.package))
         name = f"export:{quoted(str(export))}"
         if name in self._renewed or name not in self.dispatcher.tasks:
@@ -172,7 +177,7 @@ class OtherTasks:
         return node is None or node.run_status in _NOT_ENDED
 
     def _restart(self, node: Any, names: Iterable[str]) -> None:
-        """Let doit begin with a task once more, after these."""
+        """Make doit start a task over, after the named tasks."""
         node.task.task_dep += [n for n in names if n not in node.task.task_dep]
         node.run_status = None
         node.bad_deps = []
@@ -187,7 +192,7 @@ class OtherTasks:
 
 
 def _has_other_toolchain(plan: Plan) -> bool:
-    """Tell whether a plugin, or a library, that counts for a config is another one than before."""
+    """Return whether the version of any plugin or library that matters to a config has changed."""
     for distributions, versions in plan.configs.toolchains.items():
         if toolchain(distributions) != versions:
             return True
@@ -195,7 +200,7 @@ def _has_other_toolchain(plan: Plan) -> bool:
 
 
 def has_code_for_workers(plan: Plan) -> bool:
-    """Tell whether workers import modules of the workspace: passes, libraries of operators."""
+    """Return whether workers import code of the workspace: passes or operator libraries."""
     if plan.workspace.operators:
         return True
     for package in plan.packages:
@@ -206,7 +211,7 @@ def has_code_for_workers(plan: Plan) -> bool:
 
 
 def _is_ours(task: Task) -> bool:
-    """Tell whether a task is an action of ours, or a group of them."""
+    """Return whether a task is one of our actions or a group of them."""
     if task.actions:
         return action_task(task) is not None
     return task.name in GROUPS or task.name.partition(":")[0] == FAMILY

@@ -1,7 +1,7 @@
-"""The tasks of a dodo file that make what ours read: they come first, as with doit's `file_dep`.
+"""Finds the tasks of a dodo file that make our tasks' inputs, to run first as with `file_dep`.
 
-What our tasks read is known to the plan, not to doit, and of an exporter only once it ran. So it is
-asked when a task's turn comes.
+The plan, not doit, knows what our tasks read, and it knows an exporter's reads only after the
+exporter has run. So the producers of a task are looked up when its turn comes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ORDER = ("export", "quantize", "compile", "link", "validate")
 
 
 class Producers:
-    """Finds other tasks by what they make. `tasks` are all of a dodo file, by name."""
+    """Finds other tasks by what they make. `tasks` has all tasks of a dodo file, by name."""
 
     def __init__(self, tasks: Mapping[str, Any]) -> None:
         self._tasks = tasks
@@ -32,7 +32,7 @@ class Producers:
         self._folder_to_tasks: dict[str, dict[str, None]] = {}
 
     def look_again(self, plan: Plan) -> None:
-        """Look at the targets of all tasks, of which some may have been made only now."""
+        """Index the targets of all other tasks again, since doit may have created more tasks."""
         self._target_to_task.clear()
         self._folder_to_tasks.clear()
         places = Places(plan.workspace)
@@ -46,19 +46,19 @@ class Producers:
                     self._folder_to_tasks.setdefault(folder, {})[task.name] = None
 
     def find(self, task: ActionTask) -> list[str]:
-        """Return the tasks that make what an action reads, without those that wait for it."""
+        """Return the tasks that make what an action reads, unless they wait for the action."""
         if not self._target_to_task:
             return []
         names = self._find_makers(find_reads(task))
         return [name for name in names if not self._waits_for(name, task)]
 
     def find_of_configs(self, plan: Plan) -> list[str]:
-        """Return the tasks that make configs, without those that wait for an action."""
+        """Return the tasks that make configs, unless they wait for an action."""
         names = self._find_makers(find_config_folders(plan))
         return [name for name in names if not any(self._find_awaited(name))]
 
     def _find_makers(self, reads: Iterable[ReadPlace]) -> dict[str, None]:
-        """Return the tasks that make what is at some places, or a folder around it."""
+        """Return the tasks that make any of these places, or a folder that contains one."""
         names: dict[str, None] = {}
         for kind, path in reads:
             if kind == "listing":
@@ -69,7 +69,7 @@ class Producers:
         return names
 
     def _waits_for(self, name: str, task: ActionTask) -> bool:
-        """Tell whether a task waits for an action, or for one that comes after it."""
+        """Return whether a task waits for an action, or for one that comes after the action."""
         export = task.model
         if task.package is not None:
             export = task.plan.export(task.package)
@@ -86,7 +86,7 @@ class Producers:
         return False
 
     def _find_awaited(self, name: str) -> Iterator[ActionTask]:
-        """Yield the actions that a task waits for, directly or through others."""
+        """Yield the actions that a task waits for, directly or through other tasks."""
         names = [name]
         seen = set()
         while names:
@@ -102,7 +102,7 @@ class Producers:
 
 
 def _find_folders(path: str) -> Iterator[str]:
-    """Yield the folders around a place, without the workspace itself."""
+    """Yield the folders that contain a path, innermost first, without the workspace itself."""
     folder = os.path.dirname(path)
     while folder not in ("", "/", "~"):
         yield folder
@@ -110,6 +110,6 @@ def _find_folders(path: str) -> Iterator[str]:
 
 
 def _find_listed(path: str) -> Iterator[str]:
-    """Yield the folders whose listing a new file can change: a folder around it may be new too."""
+    """Yield the folders whose listing a new file may change; any of its folders may be new too."""
     yield os.path.dirname(path) or "."
     yield from _find_folders(path)

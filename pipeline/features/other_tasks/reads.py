@@ -1,4 +1,4 @@
-"""The places that actions read in a workspace, by which another task that makes one comes first."""
+"""Finds the places that actions read in a workspace, so that tasks that make them run first."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from pipeline.store.errors import SourceError
 from pipeline.store.workspace import BASELINES
 
 _SOURCE_SUFFIXES = (".py", ".pt2")
-_NO_PATH = ("import ", "$", "lib:")  # begins of other names of a pass's inputs
-_TARGETS = "targets"  # a folder of files that packages are held to
+_NO_PATH = ("import ", "$", "lib:")  # prefixes of a pass's inputs that aren't paths
+_TARGETS = "targets"  # the folder of the files that `target` names
 ReadPlace = tuple[Kind, str]
 
 
 def find_reads(task: ActionTask) -> Iterator[ReadPlace]:
-    """Yield the places that an action reads, as far as they are known before it runs."""
+    """Yield the places that an action is known to read, before it runs."""
     plan = task.plan
     if task.kind == "export":
         yield from _find_export_reads(plan, str(task.model))
@@ -34,10 +34,10 @@ def find_reads(task: ActionTask) -> Iterator[ReadPlace]:
 
 
 def _find_export_reads(plan: Plan, export: str) -> Iterator[ReadPlace]:
-    """Yield the exporter, and what its last run looked at, also one that failed."""
+    """Yield the exporter and the places that its last run read, even if that run failed."""
     model = plan.models.source(export)
     yield "file", str(model.path.relative_to(plan.workspace.root))
-    with suppress(SourceError):  # which is reported when the export's turn comes
+    with suppress(SourceError):  # it is reported when the export's turn comes
         declared = plan.models.declared(export)
         for pattern in declared.patterns if declared is not None else ():
             yield from _find_pattern_places(pattern)
@@ -55,7 +55,7 @@ def _find_export_reads(plan: Plan, export: str) -> Iterator[ReadPlace]:
 
 
 def _find_pattern_places(pattern: str) -> Iterator[ReadPlace]:
-    """Yield where files are that an exporter names, which may not be there yet."""
+    """Yield the places of the files that an exporter's pattern matches; they may not exist yet."""
     fixed = re.split(r"[*?[]", pattern, maxsplit=1)[0]
     if fixed == pattern:
         yield "file", pattern
@@ -65,19 +65,19 @@ def _find_pattern_places(pattern: str) -> Iterator[ReadPlace]:
 
 
 def _find_package_reads(plan: Plan, package: str) -> Iterator[ReadPlace]:
-    """Yield where a package's model can be, and the files that its config names."""
+    """Yield the places where a package's model may be, and the files that its config names."""
     summary = plan.configs.summary(package)
     if summary is None:
         return
     if plan.exporter(package) is not None:
         yield from _find_export_reads(plan, summary.export)
     model = f"{plan.workspace.models.name}/{summary.model}"
-    yield "listing", model  # a folder of archives
+    yield "listing", model  # if the model is a folder of archives
     for suffix in _SOURCE_SUFFIXES:
         yield "file", f"{model}{suffix}"
     for name in summary.files:
         yield "file", name
-    with suppress(SourceError):  # which is reported when the package's turn comes
+    with suppress(SourceError):  # it is reported when the package's turn comes
         for inputs in plan.inputs.code(package):
             for name in inputs:
                 if not name.startswith(_NO_PATH):
@@ -85,7 +85,7 @@ def _find_package_reads(plan: Plan, package: str) -> Iterator[ReadPlace]:
 
 
 def _find_validation_reads(plan: Plan, package: str) -> Iterator[ReadPlace]:
-    """Yield the files that only the validation of a package reads."""
+    """Yield the places that only the validation of a package reads."""
     yield "file", f"{BASELINES}/{package}.yaml"
     export = plan.export(package)
     if export is not None:
@@ -93,6 +93,6 @@ def _find_validation_reads(plan: Plan, package: str) -> Iterator[ReadPlace]:
 
 
 def find_config_folders(plan: Plan) -> Iterator[ReadPlace]:
-    """Yield the folders whose files say which packages there are."""
+    """Yield the folders whose files determine which packages exist."""
     yield "listing", plan.workspace.configs.name
     yield "listing", _TARGETS

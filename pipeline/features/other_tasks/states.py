@@ -1,4 +1,4 @@
-"""doit's file of task states for commands that only look at it."""
+"""Reads doit's file of task states for commands that don't run tasks."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from pipeline.cli.doit_states import States
 
 
 class RecordedStates(States):
-    """doit's file as it is, for a command that only looks: it writes nothing, and a file that can't
-    be read has no states."""
+    """A read-only copy of doit's file of task states, empty if the file can't be read."""
 
     def _sqlite3(self, name: str) -> Any:
         import sqlite3
