@@ -197,9 +197,7 @@ class MetricMeasuring(Measuring):
             except OutOfTimeError:
                 # It is a PipelineError too, but not the fault of the metric's file.
                 raise
-            except (
-                PipelineError
-            ) as error:  # from the metric, not from a device or an exporter
+            except PipelineError as error:  # not from a device or an exporter
                 raise _with_place(error, f"{FOLDER}/{file}.py") from error
             return answer
 

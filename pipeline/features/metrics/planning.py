@@ -22,8 +22,8 @@ if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
     from pipeline.config.compose import Document
     from pipeline.config.models import PackageConfig
 
-FIELD = "metrics"  # in the key of a measurement
-LIMITS_FIELD = "metric_limits"  # next to it: the limits on the package
+FIELD = "metrics"  # the metrics to measure, part of the key of a measurement
+LIMITS_FIELD = "metric_limits"  # the limits, not part of that key
 LIMITS = ("min", "max", "max_drop", "max_rise")
 _RUN_SETTINGS = ("samples", "method", "device")
 

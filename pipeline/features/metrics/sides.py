@@ -21,9 +21,7 @@ from pipeline.store.errors import PipelineError
 from pipeline.validate.budget import Budget
 
 Use = Callable[[CallServer], Any]
-_BOARD = (
-    "board:"  # precedes a board's name of `validate.devices` in its registered name
-)
+_BOARD = "board:"  # begins a board's registered name; `validate.devices` omits it
 
 
 def use_package(
