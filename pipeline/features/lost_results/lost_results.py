@@ -1,4 +1,4 @@
-"""Finds results of `torch.cond` in an emitted plan that are overwritten before they are read.
+"""Finds results of `torch.cond` that an emitted plan overwrites before it reads them.
 
 A branch hands over its result by a move: the result stays in the memory planned for the branch, and
 nothing is copied to the memory planned for the result. ExecuTorch plans the bodies of all control

@@ -1,4 +1,4 @@
-"""Warns about lost results of `torch.cond`, in compiled methods and in methods with wrong results."""
+"""Warns about lost results of `torch.cond` when a method is compiled or its failure is located."""
 
 from __future__ import annotations
 

@@ -36,8 +36,8 @@ def expand_matrix(
 ) -> dict[str, Combination]:
     """Return the combinations of a matrix, by the names of their packages.
 
-    If something is wrong with the matrix, some or all combinations are missing, and the problems of
-    the variables say why.
+    If something is wrong with the matrix, combinations may be missing, and the problems of the
+    variables say why.
 
     Args:
         stem: the name of the file without its suffix.

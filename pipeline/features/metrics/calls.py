@@ -130,7 +130,7 @@ class CallServer(ForkWatch):
 class PackageMethods:
     """A package as a metric sees it: `package.encode(x)` or `package["encode"](x)` calls a method.
 
-    Arguments and outputs have the structure that they have in the source.
+    Arguments and outputs have the same structure as the source's.
     """
 
     def __init__(self, calls: CallServer) -> None:

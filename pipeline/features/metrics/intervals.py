@@ -14,7 +14,7 @@ from statistics import NormalDist, fmean, variance
 
 Interval = tuple[float, float]
 Resampled = Sequence[float | None]
-# With fewer samples, neither a mean's distribution nor a bootstrap is what the intervals assume.
+# With fewer samples, the assumptions behind Student's interval and the bootstrap don't hold.
 LEAST_SAMPLES = 30
 _Z = NormalDist().inv_cdf(0.975)
 _TAIL = 0.025
@@ -75,7 +75,8 @@ def _is_share(scores: Sequence[float]) -> bool:
 def _is_constant_share(scores: Sequence[float]) -> bool:
     """Return whether all scores are the same share, so that they don't show how shares spread.
 
-    The interval of a proportion is then wide enough: no mean of shares varies more than one.
+    The interval of a proportion is then wide enough: no mean of shares varies more than a
+    proportion does.
     """
     return _is_share(scores) and len({*scores}) == 1
 

@@ -72,7 +72,7 @@ def _sort_units(inputs: Mapping[Any, Iterable[Any]]) -> list[Any]:
 
 
 def _connect(nodes: Sequence[Node], number: Mapping[Node, int]) -> list[list[Node]]:
-    """Group nodes into connected parts whose nodes have one number, in the order of the graph."""
+    """Group nodes of equal number into connected parts, in the order of the graph."""
     parts: list[list[Node]] = []
     placed: set[Node] = set()
     for first in nodes:

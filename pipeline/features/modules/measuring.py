@@ -81,8 +81,8 @@ def _find_origin(
 def _find_runners(facts: Json, lowered: LoweredMethod) -> dict[int, str]:
     """Return, by place, the backend or kernels that run each node of a method.
 
-    Delegates are in the order of the regions of the graph. If their numbers differ, so that they
-    can't be matched, every delegate gets the names of all backends.
+    Delegates are in the order of the graph's regions. If there are more or fewer delegates than
+    regions, they can't be matched, and every delegate gets the names of all backends.
     """
     runners = dict.fromkeys(lowered.instructions.node_places.values(), KERNELS)
     delegates = lowered.instructions.delegates

@@ -1,4 +1,4 @@
-"""Names for where operator calls run that no delegate took."""
+"""The values of `runs_on` for operator calls that no delegate took."""
 
 from __future__ import annotations
 
