@@ -294,7 +294,7 @@ def _measure(
 
 
 def _find_number(value: Any) -> float | None:
-    """Return a number, or that of a tensor or array with one element; None for anything else."""
+    """Return a number, or the one in a tensor or array of one element; None for anything else."""
     item = getattr(value, "item", None)
     if callable(item):
         try:
