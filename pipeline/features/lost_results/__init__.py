@@ -1,8 +1,8 @@
 """Lost results: results of `torch.cond` that a package overwrites before it reads them.
 
-lost_results  finds them in an execution plan
-conds         finds the `torch.cond` of a program that each of them is of
-warnings      says so when a method is compiled, and to the feature that locates wrong results
+lost_results  finds these results in an execution plan
+conds         finds the `torch.cond` in the program that each of them comes from
+warnings      reports them when a method is compiled, and to the feature that locates wrong results
 """
 
 from __future__ import annotations

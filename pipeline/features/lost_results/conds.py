@@ -1,4 +1,4 @@
-"""Find the `torch.cond` of a program whose result is lost in its emitted plan."""
+"""Finds the `torch.cond` of a program whose result is lost in the emitted plan."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def find_cond(
     places: Mapping[int, int],
     program: ExportedProgram,
 ) -> int | None:
-    """Return the place of the `torch.cond` whose result is lost; None if it isn't known.
+    """Return the place of the `torch.cond` whose result is lost, or None if it isn't known.
 
     Args:
-        places: by instruction, the place in the program of a node that it is part of.
+        places: by instruction, the place in the program of the node that it belongs to.
     """
     nodes = list(iter_nodes(program))
     branches = _Branches(
@@ -37,7 +37,10 @@ def find_cond(
 
 
 class _Branches:
-    """The branches of a program in a plan; `nodes` are those that instructions are part of."""
+    """The bodies of a program's control flow, and where a plan runs them.
+
+    `nodes` are the nodes that instructions belong to, by the number of the instruction.
+    """
 
     def __init__(
         self,
@@ -54,7 +57,7 @@ class _Branches:
                 self._owners.update({id(body.graph): flow for body in bodies})
 
     def find_cond(self, move: int, source: int) -> Node | None:
-        """Return the node whose branch computes the value that a move takes out of it."""
+        """Return the node whose branch computes the value that a move hands over, or None."""
         for number in range(move - 1, -1, -1):
             call = self._plan.chains[0].instructions[number].instr_args
             if isinstance(call, schema.MoveCall) and call.move_to == source:

@@ -1,9 +1,9 @@
-"""Find results of `torch.cond` that are overwritten before they are read, in an emitted plan.
+"""Finds results of `torch.cond` that an emitted plan overwrites before it reads them.
 
-A branch hands its result over by a move: the result stays in the memory that was planned for the
-branch, and nothing is copied to where the result was planned. ExecuTorch plans the bodies of all
-control flow in the same memory, so the next body overwrites it (executorch #21490). A view of the
-result that is planned statically reads where the result was planned, which nothing fills.
+A branch hands over its result by a move: the result stays in the memory planned for the branch, and
+nothing is copied to the memory planned for the result. ExecuTorch plans the bodies of all control
+flow in the same memory, so the next body overwrites it (executorch #21490). A statically planned
+view of the result reads the memory planned for the result, which nothing fills.
 """
 
 from __future__ import annotations
@@ -26,19 +26,21 @@ from pipeline.program.scalar_types import SCALAR_TYPES
 
 _COPIES = frozenset({"clone", "_clone_dim_order", "_to_dim_order_copy", "copy"})
 _VIEW = "executorch_prim::et_view"
-Region = tuple[int, int, int]  # the arena, the first byte, and the one behind the last
+Region = tuple[int, int, int]  # the arena, the first byte, and the byte after the last
 
 
 @dataclass(frozen=True)
 class LostResult:
-    """A result of `torch.cond` that is gone when it is read.
+    """A result of `torch.cond` that is lost before it is read.
 
     Attributes:
-        value: its index among the plan's values.
-        move: the last instruction that hands it over.
-        source: the value that the branch returned.
-        lost_at: the instruction that overwrites it; None where a view reads what nothing fills.
-        read_at: the instruction that reads it; for an output, the number of instructions.
+        value: the index of the result among the plan's values.
+        move: the index of the last instruction that hands over the result.
+        source: the index of the value that the branch returned.
+        lost_at: the index of the instruction that overwrites the result; None if a view reads
+            memory that nothing fills.
+        read_at: the index of the instruction that reads the result; for an output, the number of
+            instructions.
     """
 
     value: int
@@ -49,10 +51,10 @@ class LostResult:
 
 
 def find_lost_results(plan: schema.ExecutionPlan) -> list[LostResult]:
-    """Return the results of `torch.cond` that are gone when they are read.
+    """Return the results of `torch.cond` that are lost before they are read.
 
-    The first loss of each result, in the order of their moves. Values of dynamic sizes count with
-    their largest sizes.
+    The list has the first loss of each result, in the order of their moves. Values with dynamic
+    sizes count with their largest sizes.
     """
     if len(plan.chains) != 1:
         return []
@@ -69,11 +71,11 @@ def find_lost_results(plan: schema.ExecutionPlan) -> list[LostResult]:
 
 
 class _Memory:
-    """Where the values of a plan lie, and which instructions read and write them.
+    """The memory of a plan's values, and the instructions that read and write it.
 
     Attributes:
-        moves: by value, the last instruction that hands it another value's memory.
-        sources: by value, the values whose memory it may have then.
+        moves: by value, the last instruction that gives it the memory of another value.
+        sources: by value, the values whose memory it may have after that.
     """
 
     def __init__(self, plan: schema.ExecutionPlan) -> None:
@@ -104,7 +106,7 @@ class _Memory:
         self.sources[target].append(source)
 
     def find_loss(self, value: int) -> LostResult | None:
-        """Return how the value of a move is lost; None where it is not."""
+        """Return how the value of a move is lost, or None if it isn't."""
         move = self.moves[value]
         regions = self.find_regions(value)
         source = self.sources[value][-1]
@@ -118,13 +120,16 @@ class _Memory:
         return None
 
     def find_regions(self, value: int) -> list[Region]:
-        """Return where a value may lie: a moved one where the result of a branch lies."""
+        """Return the memory regions where a value may be.
+
+        For a moved value, these are the regions of the branches' results.
+        """
         regions: list[Region] = []
         waiting = [value]
         visited = set()
         while waiting:
             place = waiting.pop()
-            if place in visited:  # loops may move values in a circle
+            if place in visited:  # loops may move values in a cycle
                 continue
             visited.add(place)
             if place in self.sources:
@@ -149,7 +154,7 @@ class _Memory:
         reads = [
             index for index in used_values(self._plan, call) if index not in written
         ]
-        # A buffer is read by an operator that writes to it in place, too.
+        # An operator that writes to a buffer in place also reads it.
         args = getattr(call, "args", None) or ()
         return [
             *reads,
@@ -159,8 +164,10 @@ class _Memory:
     def _find_writer(
         self, regions: Sequence[Region], move: int, reader: int
     ) -> int | None:
-        """Return the first instruction that overwrites the regions before the reader reads them,
-        also when a loop reads them again."""
+        """Return the first instruction that overwrites the regions before they are read, or None.
+
+        In a loop, instructions after the reader count too: the next iteration reads again.
+        """
         loop_ends = []
         for begin, end in self._loops:
             if move < begin <= reader <= end:
@@ -179,7 +186,7 @@ class _Memory:
         return None
 
     def _is_other_branch(self, number: int, reader: int) -> bool:
-        """Return whether an instruction only runs where the reader doesn't."""
+        """Return whether an instruction only runs if the reader doesn't."""
         return any(
             number in first and reader in second for first, second in self._branches
         )
@@ -196,7 +203,7 @@ class _Memory:
         return False
 
     def _goes_by_elements(self, number: int, regions: Sequence[Region]) -> bool:
-        """Return whether a kernel reads each element before it writes to its place."""
+        """Return whether a kernel works in place and reads each element before overwriting it."""
         namespace, _, name = self._kernel(number).partition("::")
         base, _, overload = name.partition(".")
         packet = None
@@ -209,7 +216,10 @@ class _Memory:
         return all(region in regions for region in self._written_regions(number))
 
     def _views_unfilled(self, value: int, reader: int) -> bool:
-        """Return whether an instruction reads, by another value, where this one was planned."""
+        """Return whether an instruction reads the memory planned for this value by another value.
+
+        Only values that nothing fills count.
+        """
         region = self._planned.get(value)
         if region is None:
             return False
@@ -229,7 +239,7 @@ class _Memory:
 
     @cached_property
     def _loops(self) -> list[tuple[int, int]]:
-        """The first and the last instruction of each loop."""
+        """The indices of the first and last instruction of each loop."""
         loops = []
         for number, call in enumerate(self._calls):
             if (
@@ -241,8 +251,10 @@ class _Memory:
 
     @cached_property
     def _branches(self) -> list[tuple[range, range]]:
-        """The instructions of both branches of each `torch.cond`: the first one begins behind a
-        jump to the second, and ends with a jump over it."""
+        """The indices of the instructions of both branches of each `torch.cond`.
+
+        The first branch begins after a jump to the second, and ends with a jump over it.
+        """
         branches = []
         for number, call in enumerate(self._calls):
             if (
@@ -268,7 +280,7 @@ class _Memory:
 
     @cached_property
     def _filled(self) -> frozenset[int]:
-        """The values that something writes, and inputs."""
+        """The values that an instruction writes, and the plan's inputs."""
         return frozenset(self._plan.inputs).union(*self._writes)
 
 
@@ -277,7 +289,7 @@ def _find_region(value: object) -> Region | None:
         return None
     allocation = value.allocation_info
     name = SCALAR_TYPES.split()[int(value.scalar_type)]
-    # torch lacks some of ExecuTorch's dtypes; they count with the least size.
+    # torch lacks some of ExecuTorch's dtypes; their elements count as one byte.
     item = 1
     if hasattr(torch, name):
         item = getattr(torch, name).itemsize
@@ -295,7 +307,7 @@ def _overlap(first: Region, second: Region) -> bool:
 
 
 def describe_loss(loss: LostResult) -> str:
-    """Describe how a result is lost and how to fix it, to follow the name of its `torch.cond`."""
+    """Describe how a result is lost and how to fix it, in words that follow its `torch.cond`."""
     if loss.lost_at is None:
         return (
             "its result is read through a view of memory that nothing fills; `.clone()` it, or "

@@ -1,4 +1,4 @@
-"""Warns of results of `torch.cond` that are lost, in a compiled method and where it went wrong."""
+"""Warns about lost results of `torch.cond` when a method is compiled or its failure is located."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ from pipeline.store.compiled import Instructions
 def find_placed_losses(
     plan: schema.ExecutionPlan, places: Mapping[int, int], program: ExportedProgram
 ) -> list[tuple[LostResult, int | None, str]]:
-    """Return the results that a plan may lose: of each the place of its `torch.cond` in the
-    program, None where it isn't known, and a sentence.
+    """Return the results that a plan loses, each with its `torch.cond` and a description.
+
+    The `torch.cond` is given by its place in the program, or None if it isn't known.
 
     Args:
-        places: by instruction, the place in the program of a node that it is part of.
+        places: by instruction, the place in the program of the node that it belongs to.
     """
     return [
         (loss, find_cond(loss, plan, places, program), describe_loss(loss))
@@ -43,8 +44,8 @@ def warn_of_lost_conds(
     """Return a warning for each `torch.cond` of an emitted method whose result is lost.
 
     Args:
-        program: the one that was lowered.
-        origins: leads from places in a quantized program to those in its source.
+        program: the program that was lowered.
+        origins: maps places in a quantized program to places in its source.
     """
     losses = find_placed_losses(plan, instructions.places, program)
     nodes = list(iter_nodes(program)) if losses else []

@@ -1,6 +1,7 @@
-"""Warnings of a lowering that succeeds: what a method will do wrong, or where it won't run.
+"""Warnings about a lowering that succeeds: what a method will do wrong, or where it won't run.
 
-They are kept with the compiled method, so that a build that finds it in the store repeats them.
+Warnings are stored with the compiled method, so that a build that gets the method from the store
+repeats them.
 """
 
 from __future__ import annotations

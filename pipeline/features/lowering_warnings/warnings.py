@@ -1,4 +1,4 @@
-"""Finds operators that were exported in training mode, and quantization that brings nothing."""
+"""Finds operators that were exported in training mode, and quantization without a benefit."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from pipeline.store.errors import plural
 def find_training_mode(
     program: ExportedProgram, origins: Mapping[int, int] | None = None
 ) -> list[dict[str, Any]]:
-    """Return a warning for each kind of operator that was exported in training mode. A method that
-    trains has them on purpose.
+    """Return a warning for each kind of operator that was exported in training mode.
+
+    A method that trains gets none: it has these operators on purpose.
 
     Args:
-        origins: leads from places in a quantized program to those in its source.
+        origins: maps places in a quantized program to places in its source.
     """
     if find_training_outputs(program):
         return []
@@ -50,11 +51,11 @@ def find_training_mode(
 def warn_of_quantization(
     facts: Mapping[str, Any], delegation: Mapping[str, Any] | None
 ) -> str:
-    """Return a warning of a quantized method, or "".
+    """Return a warning about a quantized method, or "".
 
     Args:
-        facts: what quantizing it did.
-        delegation: what delegates take of it; None for a method without partitioners.
+        facts: facts about the method's quantization.
+        delegation: facts about the method's delegation; None if it has no partitioners.
     """
     if delegation is None:
         return _describe_undelegated(facts)
@@ -62,8 +63,10 @@ def warn_of_quantization(
 
 
 def _describe_undelegated(facts: Mapping[str, Any]) -> str:
-    """Say what becomes of a quantized method without a partitioner; "" where it only looks up
-    quantized embeddings."""
+    """Describe how a quantized method runs without a partitioner.
+
+    Return "" if the method only looks up quantized embeddings.
+    """
     if not facts["conversions"]:
         return ""
     return (
@@ -74,7 +77,7 @@ def _describe_undelegated(facts: Mapping[str, Any]) -> str:
 
 
 def _describe_unused_quantization(delegation: Mapping[str, Any]) -> str:
-    """Say that no delegate runs what was quantized; "" where one does, or nothing is delegated."""
+    """Say that no delegate runs quantized operators; "" if one does, or nothing is delegated."""
     delegated = [
         segment["operators"] for segment in delegation["segments"] if segment["backend"]
     ]

@@ -1,4 +1,4 @@
-"""Matrix: several packages of one config."""
+"""Matrix: several packages from one config."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""`matrix:` makes several packages of one file: every combination of the values of its axes.
+"""`matrix:` makes several packages from one file: one for each combination of its axes' values.
 
-An axis is a list of values, for `${matrix.axis}`, or a mapping of names to parts of a config, each
-merged over the rest of the file in the packages of that name. Packages that are no combination are
-files of their own, which extend the same base.
+An axis is a list of values, for `${matrix.axis}`, or a mapping of names to parts of a config; each
+part is merged over the rest of the file in the packages of that name. A package that isn't such a
+combination needs its own file, which extends the same base.
 """
 
 from __future__ import annotations
@@ -27,20 +27,22 @@ _NOT_IN_PARTS = ("extends", "matrix", "package")
 _MOST = 1000
 
 
-# The values of an axis, each with the part of a config that it stands for, or None.
+# The values of an axis, each with the part of a config that it selects, or None.
 _Axis = list[tuple[Any, Node | None]]
 
 
 def expand_matrix(
     node: Node, variables: Variables, stem: str, template: Node | None, root: Node
 ) -> dict[str, Combination]:
-    """Return the combinations of a matrix by the names of their packages; none where something is
-    wrong with it, which the problems of the variables say.
+    """Return the combinations of a matrix, by the names of their packages.
+
+    If something is wrong with the matrix, combinations may be missing, and the problems of the
+    variables say why.
 
     Args:
         stem: the name of the file without its suffix.
-        template: how packages are named, where the file says so.
-        root: the config without both.
+        template: the `package` of the file, which names the packages; None if it has none.
+        root: the config without `matrix` and `package`.
     """
     matrix = Matrix(node, variables)
     packages = matrix.packages(stem, template)
@@ -50,8 +52,10 @@ def expand_matrix(
 
 
 class Matrix:
-    """Reads the axes of a matrix and combines their values. What is wrong is added to the problems
-    of the variables."""
+    """Reads the axes of a matrix and combines their values.
+
+    Problems with the matrix are added to those of the variables.
+    """
 
     def __init__(self, node: Node, variables: Variables) -> None:
         self._node = node
@@ -68,7 +72,7 @@ class Matrix:
         }
 
     def packages(self, stem: str, template: Node | None) -> dict[str, Combination]:
-        """Return the combinations by the names of their packages."""
+        """Return the combinations, by the names of their packages."""
         variables = self._variables
         place = template or self._node
         named: dict[str, Combination] = {}
@@ -80,7 +84,7 @@ class Matrix:
                 name = package_variables.fill(template, typed=False).value
                 if package_variables.problems:
                     variables.problems += package_variables.problems
-                    # Every combination has the same problem.
+                    # All combinations have the same problem.
                     break
             fault = wrong_package_name(name)
             if fault:
@@ -109,22 +113,24 @@ class Matrix:
         return named
 
     def check_uses(self, nodes: Sequence[Node]) -> None:
-        """Check that each axis is written somewhere, or stands for parts of a config."""
+        """Check that each axis with several values is used, or consists of parts of a config."""
         texts = "\n".join(_iter_texts([*nodes, self._node]))
         for name, axis in self._axes.items():
             is_text = len(axis) > 1 and all(part is None for _, part in axis)
             uses = (
                 f"${{matrix.{name}}}",
                 f"${{{name}}}",
-            )  # the second is a mistake of its own
+            )  # a mistake too, but a different one
             if is_text and not any(use in texts for use in uses):
                 fault = "is an axis that the config doesn't use, so its packages would be identical"
                 remedy = f"write ${{matrix.{name}}} where its values belong"
                 self._variables.wrong(self._node.value[name], fault, remedy)
 
     def _combinations(self) -> list[Combination]:
-        """Return the combinations in the order of the axes and their values; none where something
-        is wrong with them."""
+        """Return the combinations in the order of the axes and their values.
+
+        Empty if something is wrong with the axes.
+        """
         variables = self._variables
         axes = self._axes
         if variables.problems:
@@ -132,7 +138,7 @@ class Matrix:
         if not axes:
             variables.wrong(self._node, "has no axis", "write `axis: [value, value]`")
             return []
-        # Counted before they are made, since axes multiply.
+        # Count combinations before making them, since axes multiply.
         number = math.prod(map(len, axes.values()))
         if number > _MOST:
             fault = f"makes {number} packages, more than {_MOST}"
@@ -174,7 +180,7 @@ class Matrix:
         return axis
 
     def _value(self, node: Node) -> Any:
-        """Fill in a value of an axis; None where it has a problem."""
+        """Return a value of an axis with its variables filled in, or None if it has a problem."""
         filled = self._variables.fill(node)
         if filled.value is None and node.value is not None:
             return None
@@ -197,7 +203,7 @@ class Matrix:
 
 
 def _iter_texts(nodes: Iterable[Node]) -> Iterator[str]:
-    """Yield all texts in nodes."""
+    """Yield all texts in nodes, at any depth."""
     for node in nodes:
         if isinstance(node.value, str):
             yield node.value
@@ -219,7 +225,7 @@ def _find(axis: _Axis, value: Any) -> tuple[Any, Node | None] | None:
 
 
 def _same(value: Any, expected: Any) -> bool:
-    """Compare values with their types: 1 is neither true nor 1.0."""
+    """Return whether two values and their types are the same: 1 is neither true nor 1.0."""
     return type(value) is type(expected) and value == expected
 
 

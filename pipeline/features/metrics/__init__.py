@@ -1,6 +1,6 @@
-"""Task metrics: what a team measures its model by, such as top-1, of a package and of its source.
+"""Task metrics: a team's own measures of its model, such as top-1, for a package and its source.
 
-Deleting this folder leaves builds that compare packages with their sources number by number.
+If this folder is deleted, builds still compare packages with their sources number by number.
 """
 
 from __future__ import annotations

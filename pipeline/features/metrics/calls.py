@@ -1,7 +1,7 @@
-"""Calls of methods by a metric, whose process asks the one that validates to make them.
+"""Calls of methods by a metric, whose process asks the validating process to make them.
 
-The metric is code of the workspace. So its process has no package and no runtime, and what it sends
-is read as data.
+A metric is workspace code, so its process has neither the package nor a runtime, and its messages
+are read as plain data.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from pipeline.store.errors import PipelineError, did_you_mean
 from pipeline.validate.budget import Budget
 
 Run = Callable[[str, Sequence[Any], Mapping[str, Any]], Any]
-_LENGTH = 8  # bytes, before each message
+_LENGTH = 8  # bytes of the length that precedes each message
 _LEAST_SECONDS = 0.1
-_RESET = b""  # which has no answer; any other message is a call
-_GAVE, _FAILED = b"+", b"-"  # begin an answer
+_RESET = b""  # has no answer; any other message is a call
+_GAVE, _FAILED = b"+", b"-"  # the first byte of an answer
 
 
 class CallServer(ForkWatch):
-    """The methods of a package or of its source: `attend` makes the calls that a fork asks for.
+    """The methods of a package or of its source; `attend` makes the calls that a fork asks for.
 
-    It raises PipelineError where the fork asks for nothing within the timeout, and OutOfTimeError
-    where the budget is spent.
+    `attend` raises PipelineError if the fork asks for no call within the timeout, and
+    OutOfTimeError if the budget is spent.
 
     Attributes:
-        methods: their names.
-        called: those that were called.
+        methods: the names of the methods.
+        called: in the fork, the names of the methods that it called.
     """
 
     def __init__(
@@ -42,8 +42,15 @@ class CallServer(ForkWatch):
         timeout: float,
         budget: Budget | None = None,
     ) -> None:
-        """Take what runs a method and what restores the initial state, None where there is no
-        state; `timeout` is the most seconds between two calls, and `budget` those of all."""
+        """Serve the methods of a package or of its source.
+
+        Args:
+            methods: the names of the methods.
+            run: runs a method, given its name, arguments and keyword arguments.
+            reset: restores the initial state; None if there is no state.
+            timeout: the maximum number of seconds between two calls.
+            budget: the seconds for all calls together; by default unlimited.
+        """
         super().__init__()
         self.methods = tuple(methods)
         self.called: set[str] = set()
@@ -54,7 +61,7 @@ class CallServer(ForkWatch):
         self._line: socket.socket | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Go to another process without what only this one calls."""
+        """Return the state for another process, without the functions that only this one calls."""
         has_state = self._reset is not None
         return {
             **vars(self),
@@ -66,7 +73,7 @@ class CallServer(ForkWatch):
         self._line = line
 
     def attend(self, child: int, line: socket.socket) -> None:
-        # A timeout of 0 would mean a socket that doesn't block, and its first read would fail.
+        # A timeout of 0 would make the socket non-blocking, and its first read would fail.
         line.settimeout(min(self._timeout, max(self._budget.left, _LEAST_SECONDS)))
         try:
             for message in _receive(line):
@@ -81,21 +88,21 @@ class CallServer(ForkWatch):
                 f"called no method for {self._timeout:g} s (validate.timeout)"
             ) from None
         except (BrokenPipeError, ConnectionResetError):
-            return  # the fork has ended, and says why
+            return  # the fork has ended; `run_isolated` reports why
 
     def begin_sample(self) -> None:
-        """Restore the initial state, in the fork."""
+        """Ask, in the fork, for the initial state to be restored."""
         if self._reset is not None:
             _send(self._find_line(), _RESET)
 
     def call(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Call a method, in the fork. Raises PipelineError for what it refuses."""
+        """Call a method from the fork and return its outputs. Raises PipelineError if it fails."""
         if method not in self.methods:
             remedy = did_you_mean(method, self.methods)
             raise PipelineError(f"no method '{method}'; {remedy}")
         self.called.add(method)
         line = self._find_line()
-        # Containers of the workspace's own classes mean nothing to the other process.
+        # The other process doesn't know the workspace's own container classes.
         plain_args = tuple(make_plain(args))
         inputs = InputSet(plain_args, make_plain(dict(kwargs)), method)
         _send(line, save_inputs([inputs]))
@@ -121,8 +128,10 @@ class CallServer(ForkWatch):
 
 
 class PackageMethods:
-    """The methods of a package as a metric has them: `package.encode(x)`, `package["encode"](x)`.
-    Arguments are those of the source, and so is what is returned."""
+    """A package as a metric sees it: `package.encode(x)` or `package["encode"](x)` calls a method.
+
+    Arguments and outputs have the same structure as the source's.
+    """
 
     def __init__(self, calls: CallServer) -> None:
         self._calls = calls
@@ -134,7 +143,7 @@ class PackageMethods:
         return call
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        # Copying and pickling ask for special methods before `_calls` is set, which would recurse.
+        # Copying and pickling look up special methods before `_calls` is set, which would recurse.
         if name.startswith("_"):
             raise AttributeError(name)
         return self[name]
@@ -144,7 +153,7 @@ class PackageMethods:
 
 
 def _do_nothing() -> None:
-    """Stand for a function of another process."""
+    """Stand in for a function that only the other process has."""
 
 
 def _describe(error: Exception) -> str:
@@ -158,16 +167,16 @@ def _send(line: socket.socket, message: bytes) -> None:
 
 
 def _receive(line: socket.socket) -> Iterator[bytes]:
-    """Yield the messages that arrive, until the other end closes."""
+    """Yield messages as they arrive, until the other end closes."""
     while header := _receive_bytes(line, _LENGTH):
         yield _receive_bytes(line, int.from_bytes(header, "little"))
 
 
 def _receive_bytes(line: socket.socket, number: int) -> bytes:
-    """Return as many bytes, or none where the other end closed before."""
+    """Return exactly `number` bytes, or b"" if the other end closes first."""
     received = bytearray()
     while len(received) < number:
-        # `recv` allocates as much as it is asked for, and the length came from workspace code.
+        # `recv` allocates as much as it is asked for, and workspace code sent the length.
         part = line.recv(min(number - len(received), 1 << 20))
         if not part:
             return b""

@@ -17,7 +17,7 @@ def _parse_figure(value: Any) -> Any:
     if isinstance(value, str) and re.fullmatch(SHARE_PATTERN, value):
         # As a decimal: 0.7 / 100 is not 0.007 in floating point.
         value = float(Decimal(value.rstrip("% ")) / 100)
-    # Python's booleans are integers, and `max: yes` is no limit.
+    # Python's booleans are integers, but `max: yes` must not pass as a limit.
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not math.isfinite(value):
         raise rule("must be a number such as 0.71, or a percentage such as 71%")
@@ -34,7 +34,7 @@ _Figure = Annotated[
 
 
 class MetricLimits(Options):
-    """One value of a metric, and what it is held to. Without a limit it is reported only."""
+    """The limits on one value of a metric. A value without limits is only reported."""
 
     min: _Figure | None = None
     """The minimum value of the package. `71%` is 0.71.
@@ -79,14 +79,15 @@ class MetricLimits(Options):
 
 
 def add_fields() -> dict[str, tuple[Any, Any]]:
-    """Return the field of `validate`."""
+    """Return the field that metrics add to `validate`."""
     text = (
         "Metrics by name, each with its limits: `top1` is the metric in `metrics/top1.py`, and "
         "`quality.wer` is the value `wer` of the dict that `metrics/quality.py` returns. A limit "
         "is met or broken only if the whole 95 % confidence interval is on one side of it; "
         "otherwise the package is not judged."
     )
-    # What is run is in keys by `planning`, and limits are held to without running anything.
+    # Not part of the config's key: `planning` adds what affects the run to the keys of validations,
+    # and judging against limits runs nothing.
     field: Any = Field(
         default={},
         description=text,

@@ -1,9 +1,9 @@
-"""Confidence intervals of a metric: of its value, and of what a package loses against its source.
+"""Confidence intervals of a metric: of its value, and of its drop from the source to the package.
 
-All are of 95 %. A proportion has Wilson's interval (1927), which holds for few samples too. A
-difference of two proportions on the same samples has that of Bonett and Price (2012). Other means
-have Student's interval, and what is no mean of its samples (F1, mAP, a word error rate) the
-percentiles of a bootstrap.
+All intervals are at the 95 % level. A proportion gets Wilson's interval (1927), which holds for few
+samples too. A difference of two proportions on the same samples gets the interval of Bonett and
+Price (2012). Other means get Student's interval. A value that isn't the mean of its samples' scores
+(F1, mAP, a word error rate) gets the percentiles of a bootstrap.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from statistics import NormalDist, fmean, variance
 
 Interval = tuple[float, float]
 Resampled = Sequence[float | None]
-# Below, neither the distribution of a mean nor a bootstrap is what these intervals assume.
+# With fewer samples, the assumptions behind Student's interval and the bootstrap don't hold.
 LEAST_SAMPLES = 30
 _Z = NormalDist().inv_cdf(0.975)
 _TAIL = 0.025
@@ -23,11 +23,11 @@ _TAIL = 0.025
 def find_interval(
     value: float, scores: Sequence[float] | None, resampled: Resampled
 ) -> Interval | None:
-    """Return the interval of a metric's value; None where there are too few samples for one.
+    """Return the interval of a metric's value, or None if too few samples or draws support one.
 
     Args:
-        scores: the metric of each sample alone, where their mean is the value; else None.
-        resampled: the values of resampled data, None for draws without a value; empty where there
+        scores: the metric of each sample alone, if their mean is the value; else None.
+        resampled: the value of each bootstrap draw, None for draws without a value; empty if there
             are too few samples.
     """
     if scores is None:
@@ -43,8 +43,11 @@ def find_drop_interval(
     source_resampled: Resampled,
     package_resampled: Resampled,
 ) -> Interval | None:
-    """Return the interval of the source's value less the package's, on the same samples; None where
-    these are too few. The arguments are those of `find_interval`, of both."""
+    """Return the interval of the source's value minus the package's, on the same samples.
+
+    None if too few samples or draws support one. The arguments are those of `find_interval`, once
+    for the source and once for the package.
+    """
     if source is None or package is None:
         drawn: list[float | None] = []
         for before, after in zip(source_resampled, package_resampled, strict=True):
@@ -70,8 +73,11 @@ def _is_share(scores: Sequence[float]) -> bool:
 
 
 def _is_constant_share(scores: Sequence[float]) -> bool:
-    """Tell whether all scores are one share, whose spread they don't show: no other mean of shares
-    varies more than a proportion does."""
+    """Return whether all scores are the same share, so that they don't show how shares spread.
+
+    The interval of a proportion is then wide enough: no mean of shares varies more than a
+    proportion does.
+    """
     return _is_share(scores) and len({*scores}) == 1
 
 
@@ -79,14 +85,14 @@ def _wilson(share: float, number: int) -> Interval:
     spread = _Z * math.sqrt(share * (1 - share) / number + _Z**2 / (4 * number**2))
     middle = share + _Z**2 / (2 * number)
     scale = 1 + _Z**2 / number
-    # The value itself is within, also where rounding would put it beyond an end.
+    # Keep the value itself within, even if rounding would put it beyond an end.
     low = min(share, max(0.0, (middle - spread) / scale))
     return low, max(share, min(1.0, (middle + spread) / scale))
 
 
 def _bonett_price(lost: int, won: int, number: int) -> Interval:
-    # One is added to each count so that samples without a difference don't prove that there is
-    # none.
+    # One is added to each count, so that a lack of differences in these samples doesn't prove that
+    # there are none.
     share_lost = (lost + 1) / (number + 2)
     share_won = (won + 1) / (number + 2)
     drop = share_lost - share_won
@@ -99,14 +105,14 @@ def _student(scores: Sequence[float]) -> Interval | None:
     if number < LEAST_SAMPLES:
         return None
     mean = fmean(scores)
-    # The quantile of Student's distribution, by the first term of its expansion: within 0.3 %.
+    # The quantile of Student's distribution, from the first term of its expansion: within 0.3 %.
     quantile = _Z * (1 + (_Z**2 + 1) / (4 * (number - 1)))
     spread = quantile * math.sqrt(variance(scores, mean) / number)
     return mean - spread, mean + spread
 
 
 def _take_percentiles(resampled: Resampled) -> Interval | None:
-    """Return the middle 95 % of resampled values; None where fewer than half of them exist."""
+    """Return the range of the middle 95 % of draws, or None if under half of them have a value."""
     ordered = sorted(value for value in resampled if value is not None)
     if not ordered or len(ordered) < len(resampled) / 2:
         return None

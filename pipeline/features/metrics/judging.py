@@ -1,7 +1,7 @@
-"""Holds the metrics that were measured to the limits of `validate.metrics`.
+"""Judges a package's measured metrics against the limits in `validate.metrics`.
 
-A limit holds where the whole interval keeps it, and fails where the whole interval breaks it. In
-between the samples can't tell, and the package is not judged.
+A limit is met if the whole confidence interval is within it, and broken if the whole interval is
+beyond it. In between, the samples can't tell, and the package is not judged.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from pipeline.store.errors import listed
 from pipeline.store.workspace import Workspace
 
 Json = Mapping[str, Any]
-_MOST_SAMPLES = 10_000_000  # above, no number of them is named
+_MOST_SAMPLES = 10_000_000  # messages suggest no more than this
 _AGAINST_SOURCE = ("max_drop", "max_rise")
 
 
 def prepare_judging(
     action: Action[ValidateInputs], workspace: Workspace
 ) -> Callable[[Json | None, Json], Judgement]:
-    """Return what judges a package by the metrics that were measured of it."""
+    """Return a function that judges a package by its measured metrics."""
     limits = action.key["held_to"].get(LIMITS_FIELD, {})
     places = action.inputs.places
 
@@ -44,7 +44,7 @@ def prepare_judging(
 
 
 def _judge_all(measured: Json, limits: Json, places: Json) -> Iterator[dict[str, Any]]:
-    """Yield a row for each limit of each metric, and for each value without one."""
+    """Yield a row for each limit on a value, and one for each value that is held to none."""
     for method in measured["methods"]:
         for name, facts in (method.get("metrics") or {}).items():
             row = {"metric": name, "method": method["method"], **facts}
@@ -69,10 +69,10 @@ def _judge_all(measured: Json, limits: Json, places: Json) -> Iterator[dict[str,
 
 
 def judge_limit(name: str, facts: Json, kind: str, limit: float) -> dict[str, str]:
-    """Return the verdict on one limit, and the sentence that says why it has not passed, or "".
+    """Return the `verdict` on one limit, and a `sentence` on why it hasn't passed, or "".
 
     Args:
-        facts: those of `measuring.compare`.
+        facts: the facts of the value, from `measuring.compare`.
         kind: `min`, `max`, `max_drop` or `max_rise`.
     """
     value, interval = _find_figure(facts, kind)
@@ -98,7 +98,7 @@ def judge_limit(name: str, facts: Json, kind: str, limit: float) -> dict[str, st
 
 
 def _find_figure(facts: Json, kind: str) -> tuple[float, tuple[float, float] | None]:
-    """Return the figure that a limit is about, and its interval."""
+    """Return the figure that a limit applies to, and its interval."""
     if kind in ("min", "max"):
         return facts["value"], facts["interval"]
     drop, interval = facts["drop"], facts["drop_interval"]
@@ -121,14 +121,14 @@ def _describe_figure(
 
 
 def round_figure(value: float) -> str:
-    """Format a value of a metric to three significant digits."""
+    """Format a metric's value to three significant digits."""
     return f"{value:.3g}"
 
 
 def _describe_remedy(
     value: float, interval: tuple[float, float], limit: float, facts: Json
 ) -> str:
-    """Return how many samples would settle the verdict, if the value stays the same."""
+    """Describe how many samples would settle the verdict if the value stays the same."""
     number = count_needed(value, interval, limit, facts["samples"])
     if number is None:
         return "the value is too close to the limit for more samples to settle it"
@@ -141,9 +141,12 @@ def _describe_remedy(
 def count_needed(
     value: float, interval: tuple[float, float], limit: float, samples: int
 ) -> int | None:
-    """Return about how many samples would have an interval that ends at the limit, as its width
-    falls with the root of their number, and that of a drop of which no sample shows any with their
-    number; None for more than ten million."""
+    """Estimate the number of samples with which the interval would end at the limit.
+
+    The width of an interval falls with the square root of the number of samples; if no sample shows
+    any drop, the width of the drop's interval falls with the number itself. None if the estimate is
+    above ten million, or the value is equal to the limit.
+    """
     low, high = interval
     half = high - value if limit > value else value - low
     gap = abs(limit - value)
@@ -153,15 +156,17 @@ def count_needed(
     number = samples * (half / gap) ** power
     if number > _MOST_SAMPLES:
         return None
-    # Two digits, rounded up: an estimate is no more precise.
+    # Rounded up to two digits: the estimate is no more precise than that.
     digits = max(0, int(math.log10(max(number, 1))) - 1)
     step = 10**digits
     return math.ceil(number / step) * step
 
 
 def _judge_method(method: Json, rows: list[dict[str, Any]]) -> Json:
-    """Return the record of a method with the verdict of its metrics, where that is worse; those
-    that fail are failures of the package."""
+    """Return the record of a method, with the verdict of its metrics if that is worse.
+
+    Metrics that fail are failures of the package and don't change the method's verdict.
+    """
     of_method = [row for row in rows if row["method"] == method["method"]]
     unjudged = [row for row in of_method if row["verdict"] in ("not judged", "not run")]
     if not unjudged:
@@ -175,8 +180,11 @@ def _judge_method(method: Json, rows: list[dict[str, Any]]) -> Json:
 
 
 def _judge_quantization(method: Json, rows: list[dict[str, Any]]) -> Json:
-    """Return the record of a method whose quantization passes by a metric that is held to the float
-    program's, where the config limits its accuracy by nothing else."""
+    """Return the record of a method, with its quantization passed if metrics vouch for it.
+
+    They do if the config limits drops or rises from the float program's metrics, all of these
+    limits passed, and nothing else in the config limits the accuracy of the quantization.
+    """
     quantization = method.get("quantization")
     held = [row for row in rows if row.get("kind") in _AGAINST_SOURCE]
     if not held or any(row["verdict"] != PASSED for row in held):

@@ -1,4 +1,4 @@
-"""Measures the metrics of a package: its own values and its source's, each kept in the store."""
+"""Measures the metrics of a package and of its source, and keeps the scores in the store."""
 
 from __future__ import annotations
 
@@ -41,15 +41,17 @@ _MOST_NAMED = 5  # files in a message
 
 
 class MetricMeasuring(Measuring):
-    """Runs the data of each metric through the package and through its source, after the package
-    was run on its examples."""
+    """Runs each metric's data through the package and its source.
+
+    This happens after the package has run its examples.
+    """
 
     def after_run(self, measurement: Measurement) -> None:
         for entry, settings in (self.subject.key.get("metrics") or {}).items():
             method = self._find_method(settings)
             asked = self.subject.asked
-            # A metric without a method of its own may call any of them, also those that aren't
-            # validated now.
+            # A metric without a method of its own may call any method, including methods that this
+            # run doesn't validate.
             if asked is not None and (method is None or method not in asked):
                 continue
             result = _find_result(measurement.validation.methods, method)
@@ -67,7 +69,7 @@ class MetricMeasuring(Measuring):
         result: MethodValidation,
         measurement: Measurement,
     ) -> None:
-        """Add the values of an entry of `validate.metrics` to a method's record, or fail it."""
+        """Add an entry's values, or why it wasn't run, to a method's record, or fail the method."""
         reason = self._find_lack(settings["device"], method)
         if reason:
             facts = {"entry": entry, "not_run": reason}
@@ -85,8 +87,11 @@ class MetricMeasuring(Measuring):
             _add(measurement, result.method, name, value_facts)
 
     def _find_lack(self, device: str | None, method: str | None) -> str:
-        """Return why a metric can't be run here, "" where it can: of a device, or of the methods
-        that it may call on this machine's bindings."""
+        """Return why a metric can't run here, or "" if it can.
+
+        The reason is a problem of its device or, on this machine's bindings, of a method that it
+        may call.
+        """
         if device:
             setup = (self.subject.key["devices"] or {}).get(device) or {}
             return str(setup.get("problem", ""))
@@ -95,8 +100,10 @@ class MetricMeasuring(Measuring):
         return next((reasons[name] for name in needed if name in reasons), "")
 
     def _find_method(self, settings: Json) -> str | None:
-        """Return the method that runs a metric's inputs where its file has no `predict`; None where
-        the package has several and the config names none."""
+        """Return the method that runs a metric's inputs if its file has no `predict`.
+
+        None if the package has several methods and the config names none.
+        """
         methods = [*self.subject.programs]
         if settings["method"] is None and len(methods) == 1:
             return methods[0]
@@ -106,7 +113,7 @@ class MetricMeasuring(Measuring):
     def _find_values(
         self, entry: str, settings: Json, method: str | None, measurement: Measurement
     ) -> dict[str, Json]:
-        """Return the facts of each value of an entry, by its name. Raises PipelineError."""
+        """Return the facts of each value of an entry, by the value's name. Raises PipelineError."""
         file, chosen = split_name(entry)
         run = partial(self._find_scores, file, settings, method)
         budget = measurement.budget
@@ -115,7 +122,7 @@ class MetricMeasuring(Measuring):
             action = self._find_export(export)
             use_side = partial(use_references, self.subject, budget, action)
             source = run("references", {"export": export}, use_side)
-            # Again: the inputs of the exporter may have changed while its references ran.
+            # Check again: the exporter's inputs may have changed while its references ran.
             self._find_export(export)
         else:
             export = None
@@ -147,8 +154,10 @@ class MetricMeasuring(Measuring):
         return facts
 
     def _find_export(self, export: Sequence[str]) -> Action[ExportInputs]:
-        """Return the action of an export, by its name and digest. Raises SourceError where what the
-        exporter looks at is no more what the digest holds."""
+        """Return an export action by its name and digest.
+
+        Raises SourceError if the exporter's inputs no longer match the digest.
+        """
         name, digest = export
         action = Plan(self.subject.workspace).models.export(name)
         if action.digest != digest:
@@ -165,8 +174,10 @@ class MetricMeasuring(Measuring):
         fields: Json,
         use_side: Callable[[Use], Any],
     ) -> Json:
-        """Return the scores of one side, from the store where they are known, as `scoring.score`
-        does. Raises PipelineError."""
+        """Return the scores of one side, from the store if it has them.
+
+        They have the fields that `scoring.score` returns, except `opened`. Raises PipelineError.
+        """
         store = self.subject.workspace.store
         key = self._make_key(side, settings, method, fields)
         entry = None if self.subject.anew else store.get_by_key(key)
@@ -184,15 +195,15 @@ class MetricMeasuring(Measuring):
             try:
                 answer: Json = run_isolated(function, calls, self.stages, explain)
             except OutOfTimeError:
-                # It is a PipelineError too, and no fault of the metric's file.
+                # It is a PipelineError too, but not the fault of the metric's file.
                 raise
-            except PipelineError as error:  # not that of a device or an exporter
+            except PipelineError as error:  # not from a device or an exporter
                 raise _with_place(error, f"{FOLDER}/{file}.py") from error
             return answer
 
         scores = use_side(run)
         self._check_opened(file, scores["opened"], settings["inputs"])
-        # Again: the file may have been edited while it ran, and the key holds its earlier content.
+        # Check again: if the file was edited while it ran, the key has its earlier content.
         self._check_unchanged(file, settings["inputs"])
         kept = {name: value for name, value in scores.items() if name != "opened"}
         # Unsorted: values are reported in the order in which the metric returns them.
@@ -203,13 +214,16 @@ class MetricMeasuring(Measuring):
     def _make_key(
         self, side: str, settings: Json, method: str | None, fields: Json
     ) -> dict[str, Any]:
-        """Return the key of the scores of a side, which holds no limit and no name of a package, so
-        that the packages of a model share those of their source."""
+        """Return the key of the scores of one side.
+
+        It contains neither limits nor the package's name, so that all packages of a model share the
+        scores of their source.
+        """
         inputs = self.subject.action.inputs
         programs = []
         for name, source in inputs.sources.items():
             programs.append([name, source.program, source.names])
-        # Called in sequence, methods that share state give other values than methods that don't.
+        # Called in sequence, methods that share state return other values than methods that don't.
         sharing = inputs.config.emit.resolved().get("memory_planning")
         return {
             **common_fields("measure"),
@@ -226,7 +240,7 @@ class MetricMeasuring(Measuring):
         }
 
     def _check_unchanged(self, file: str, inputs: Json) -> None:
-        """Raise SourceError where what a metric depends on is no more what its key holds."""
+        """Raise SourceError if a metric's inputs are no longer those in its key."""
         present = find_inputs(self.subject.workspace, file)
         for name in sorted(present.keys() | inputs.keys()):
             if present.get(name) != inputs.get(name):
@@ -235,7 +249,7 @@ class MetricMeasuring(Measuring):
     def _check_opened(
         self, file: str, opened: Iterable[str], inputs: Collection[str]
     ) -> None:
-        """Raise SourceError where a metric read files that its key does not hold."""
+        """Raise SourceError if a metric read files that its key doesn't cover."""
         places = Places(self.subject.workspace)
         undeclared = set()
         for path in opened:
@@ -250,8 +264,11 @@ class MetricMeasuring(Measuring):
 
 
 def compare(source: Json, package: Json, name: str) -> dict[str, Any]:
-    """Return the facts of one value: those of the package and of its source, the drop from the
-    source's to the package's, each with its interval or None, and of how many samples."""
+    """Return the facts of one value: the package's value, the source's, and the drop between them.
+
+    The package's value and the drop each have an interval or None. The facts also include the
+    number of samples. Raises SourceError if the source's metric didn't return the value.
+    """
     before = source["values"].get(name)
     after = package["values"][name]
     if before is None:
@@ -275,7 +292,7 @@ def compare(source: Json, package: Json, name: str) -> dict[str, Any]:
 
 
 def _with_place(error: PipelineError, where: str) -> PipelineError:
-    """Return an error that names the metric's file, as its own errors do."""
+    """Return an error that names the metric's file, like the errors of `scoring`."""
     if any(where in line for line in error.lines):
         return error
     return SourceError(f"{where}: {'; '.join(error.lines)}")
@@ -284,14 +301,14 @@ def _with_place(error: PipelineError, where: str) -> PipelineError:
 def _find_result(
     results: Iterable[MethodValidation], method: str | None
 ) -> MethodValidation:
-    """Return the result of a method, or of the first program where a metric runs several."""
+    """Return the result of a method, or the first program's if a metric runs several."""
     programs = [result for result in results if result.kind == "program"]
     chosen = [result for result in programs if result.method == method]
     return (chosen or programs)[0]
 
 
 def _leave_out(measurement: Measurement, result: MethodValidation, entry: str) -> None:
-    """Note that there was no time for a metric, by which the method has not passed."""
+    """Record that time ran out before a metric, so that its method doesn't pass."""
     result.left_out.append(f"metric {entry}")
     facts = {"entry": entry, "not_run": "validate.budget was exhausted; raise it"}
     _add(measurement, result.method, entry, facts)

@@ -1,5 +1,7 @@
-"""Metric files: `metrics/<name>.py`, found without running them, and all that their values can
-depend on."""
+"""Finds metric files, `metrics/<name>.py`, and everything that their values can depend on.
+
+Nothing here runs a metric file.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +13,20 @@ from pipeline.store.distributions import module_identity
 from pipeline.store.workspace import Workspace
 
 FOLDER = "metrics"
-MODELS = "models"  # whose modules, such as what prepares inputs, a metric may import by their names
+MODELS = "models"  # a metric may import its modules by plain name, e.g. one that prepares inputs
 
 
 def split_name(entry: str) -> tuple[str, str]:
-    """Return the file of an entry of `validate.metrics` without its suffix, and the value of the
-    dict that its metric returns, or ""."""
+    """Split an entry of `validate.metrics` into its file, without the suffix, and a value's name.
+
+    The name is a key of the dict that the metric returns, or "" if the entry has none.
+    """
     file, _, value = entry.partition(".")
     return file, value
 
 
 def find_path(root: Path, file: str) -> Path:
-    """Return the path of a metric's file in the workspace at `root`, whether or not it is there."""
+    """Return the path of a metric's file in the workspace at `root`, whether or not it exists."""
     return root / FOLDER / f"{file}.py"
 
 
@@ -32,9 +36,12 @@ def list_files(root: Path) -> list[str]:
 
 
 def find_inputs(workspace: Workspace, file: str) -> dict[str, str | None]:
-    """Return the digests and versions of all that a metric depends on, by name: its file, the
-    modules of the workspace that it imports, directly or not, what `INPUTS` of any of them names,
-    and the installed modules. Raises SourceError for INPUTS that can't be."""
+    """Return the digests and versions of everything that a metric depends on, by name.
+
+    That is its file, the workspace modules that it imports directly or indirectly, the installed
+    modules that any of these import, and everything that their `INPUTS` name. Raises SourceError if
+    `INPUTS` is invalid.
+    """
     reader = CodeReader(workspace)
     modules = find_modules(workspace, file)
     inputs: dict[str, str | None] = {}
@@ -48,8 +55,10 @@ def find_inputs(workspace: Workspace, file: str) -> dict[str, str | None]:
 
 
 def find_modules(workspace: Workspace, file: str) -> list[Path]:
-    """Return the file of a metric and those of the workspace's modules that it can import, by the
-    names in import statements, sorted."""
+    """Return the files of a metric and of the workspace modules that it can import, sorted.
+
+    Modules are found by the names in import statements.
+    """
     reader = CodeReader(workspace)
     modules: set[Path] = set()
     pending = [find_path(workspace.root, file)]
@@ -64,8 +73,10 @@ def find_modules(workspace: Workspace, file: str) -> list[Path]:
 
 
 def _find_module(root: Path, name: str) -> Iterator[Path]:
-    """Yield the files of a module of the workspace's metrics, of its models, or at its top level,
-    wherever there are some."""
+    """Yield the files of a module from each place that has it.
+
+    The places are the workspace's metrics, its models, and its top level.
+    """
     for folder in (root / FOLDER, root / MODELS, root):
         module = folder / f"{name}.py"
         if module.is_file():

@@ -1,4 +1,4 @@
-"""The metrics of a plan: which files each package is measured by, and what these depend on."""
+"""The metrics of a plan: the files that each package is measured by, and their dependencies."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
     from pipeline.config.compose import Document
     from pipeline.config.models import PackageConfig
 
-FIELD = "metrics"  # of the key of what is measured
-LIMITS_FIELD = "metric_limits"  # of what a package is held to
+FIELD = "metrics"  # the metrics to measure, part of the key of a measurement
+LIMITS_FIELD = "metric_limits"  # the limits, not part of that key
 LIMITS = ("min", "max", "max_drop", "max_rise")
 _RUN_SETTINGS = ("samples", "method", "device")
 
 
 def find_entries(config: PackageConfig) -> Mapping[str, Any]:
     """Return the entries of `validate.metrics` by name, each a `config.MetricLimits`."""
-    entries: Mapping[str, Any] = getattr(config.validation, "metrics")  # noqa: B009 - of this feature
+    entries: Mapping[str, Any] = getattr(config.validation, "metrics")  # noqa: B009 - added here
     return entries
 
 
 def summarize(config: PackageConfig, has_variables: bool) -> Json | None:
-    """Return the files of the metrics that a config names; None where it names none."""
+    """Return the files of the metrics that a config names, or None if it names none."""
     files = {split_name(entry)[0] for entry in find_entries(config)}
     return {"files": sorted(files)} if files else None
 
 
 class MetricPlanning(Planning):
-    """Refuses metrics that there are not, and holds validations to the content of the others."""
+    """Refuses unknown metrics, and makes validations depend on the content of the known ones."""
 
     def find_problems(
         self, package: str, config: PackageConfig, document: Document
@@ -96,7 +96,10 @@ class MetricPlanning(Planning):
                     yield find_place(entry, name)
 
     def _describe_files(self, package: str) -> Any:
-        """Return by file a digest of all that the metric depends on, or what is wrong with it."""
+        """Return the state of each metric file of a package, and the export of its references.
+
+        The state is a digest of everything that the metric depends on, or what is wrong with it.
+        """
         workspace = self.plan.workspace
         facts: dict[str, str] = {}
         for file in self.plan.configs.summary(package).features["metrics"]["files"]:
@@ -107,8 +110,11 @@ class MetricPlanning(Planning):
         return [facts, self._find_export(package)]
 
     def _describe_references(self, package: str, method: str | None) -> Json:
-        """Return fields of an entry whose source is PyTorch's own module: that of one method, or,
-        where any may be called, of all methods."""
+        """Return the additional fields of an entry whose source is PyTorch's own module.
+
+        That is so if the exporter names a reference for the entry's method or, if the metric may
+        call any method, for all of them.
+        """
         export = self._find_export(package)
         sources = self.plan.methods(package) or {}
         needed = [sources[method]] if method else sources.values()
@@ -117,9 +123,11 @@ class MetricPlanning(Planning):
         return {"export": export}
 
     def _find_export(self, package: str) -> list[str] | None:
-        """Return the name and the digest of the export of a package whose exporter names
-        references; None for others, and for an exporter that does what can't be followed, since the
-        digest then doesn't hold all that its references may give."""
+        """Return the name and digest of a package's export if its exporter names references.
+
+        None for other packages, and for an exporter with operations that can't be tracked: the
+        digest then doesn't cover everything that its references may depend on.
+        """
         exporter = self.plan.exporter(package)
         sources = self.plan.methods(package) or {}
         if exporter is None or not any(s.reference for s in sources.values()):
@@ -129,12 +137,12 @@ class MetricPlanning(Planning):
 
 
 def find_place(entry: str, limit: str) -> str:
-    """Return the path in the config of a limit of an entry of `validate.metrics`."""
+    """Return the path in the config of a limit on an entry of `validate.metrics`."""
     return f"{join('validate.metrics', entry)}.{limit}"
 
 
 def describe_key(difference: Difference) -> str | None:
-    """Describe a difference of metrics or of their limits; None for any other."""
+    """Describe a difference in metrics or their limits; return None for any other."""
     match difference.path:
         case (*_, "metrics", entry, "inputs", name):
             return f"metric {entry}: {name} {difference.change()}"

@@ -1,9 +1,11 @@
-"""Runs a metric of the workspace in a process of its own: its data go through the package or its
-source, call by call, and its function through what they give.
+"""Runs a metric of the workspace in its own process, on a package or on its source.
+
+The metric's data goes through methods call by call, and their outputs through its function.
 
 A metric's file has `data(method)`, which yields pairs of inputs and label, and
 `metric(outputs, labels)`, which takes lists of both and returns a number or a dict of numbers. It
-may have `predict(package, inputs)`, which returns the output of a sample, by any calls of methods.
+may have `predict(package, inputs)`, which returns the output for one sample and may call any
+methods to compute it.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ Json = dict[str, Any]
 Metric = Callable[[Sequence[Any], Sequence[Any]], Mapping[str, float]]
 _RESAMPLES = 400
 _SEED = 0
-_ALMOST = 1e-6  # relative: float32 rounds a mean of scores by less
+_ALMOST = 1e-6  # relative; rounding to float32 changes a mean of scores by less
 _PAIR = "must be a tuple of inputs and label"
 _NUMBERS = "must be a finite number, or a dict of such numbers by name"
 
@@ -44,26 +46,27 @@ _NUMBERS = "must be a finite number, or a dict of such numbers by name"
 def score(
     root: Path, file: str, calls: CallServer, method: str | None, samples: int
 ) -> Json:
-    """Run a metric in this process, which is its own, and return its scores as JSON.
+    """Run a metric in this process, which runs nothing else, and return its scores as JSON.
 
     Args:
-        calls: the methods of the package, or of its source.
-        method: the method that runs the inputs where the file has no `predict`.
-        samples: the most samples that are run.
+        calls: the methods of the package or of its source.
+        method: the method that runs the inputs if the file has no `predict`.
+        samples: the maximum number of samples to run.
 
     Returns:
-        `samples`, how many were run; `more`, whether there were others; `data`, a digest of their
-        inputs; `methods`, those that were called; `opened`, the files that were read; and by name
-        in `values`: the `value`, the `scores` of single samples or None where their mean is another
-        value, and the values of `resampled` data, which are drawn alike for all packages.
+        `samples`, the number of samples run; `more`, whether there are others; `data`, a digest of
+        the inputs that were run; `methods`, the names of the methods called; `opened`, the files
+        read; and `values`. By name, these have the `value`; the `scores` of single samples, or None
+        if their mean isn't the value; and the values of `resampled` data, which is drawn alike for
+        all packages.
 
     Raises:
-        SourceError: the file is no metric; the message says what is missing or wrong.
+        SourceError: the file isn't a valid metric; the message says what is missing or wrong.
     """
-    # Before anything of the workspace runs, or what it reads first would go unnoticed.
+    # Start before any workspace code runs, or its first reads would go unnoticed.
     opened = _watch_files()
     os.chdir(root)
-    torch.set_num_threads(1)  # the threads of this fork's parent are not there
+    torch.set_num_threads(1)  # the parent's threads don't exist in this fork
     sys.dont_write_bytecode = True
     sys.path.append(str(root))
     where = f"{FOLDER}/{file}.py"
@@ -87,8 +90,10 @@ def score(
 
 
 def _watch_files() -> set[str]:
-    """Return the absolute paths of the files that this process opens to read from now on, as
-    Python's audit events name them."""
+    """Return a set that collects the absolute path of each file opened for reading from now on.
+
+    Paths come from Python's audit events and, for native code that raises none, from wrappers.
+    """
     opened: set[str] = set()
 
     def note(event: str, arguments: tuple[Any, ...]) -> None:
@@ -100,7 +105,7 @@ def _watch_files() -> set[str]:
             opened.add(os.path.abspath(path))
 
     sys.addaudithook(note)
-    # `safetensors.torch` has imported the function by name, so it has a reference of its own.
+    # `safetensors.torch` imports the function by name, so it holds a second reference to it.
     for module in (safetensors, safetensors.torch):
         setattr(module, "safe_open", _note_first(safetensors.safe_open, opened))  # noqa: B010
     torch.from_file = _note_first(torch.from_file, opened)
@@ -108,8 +113,10 @@ def _watch_files() -> set[str]:
 
 
 def _note_first(function: Callable[..., Any], opened: set[str]) -> Callable[..., Any]:
-    """Return a function that notes the file of its first argument, which native code opens without
-    an audit event. It can go when safetensors and torch raise one."""
+    """Wrap a function to record its first argument, a path that native code opens.
+
+    Native code opens it without an audit event. Remove this once safetensors and torch raise one.
+    """
 
     def call(path: Any, *args: Any, **kwargs: Any) -> Any:
         opened.add(os.path.abspath(os.fspath(path)))
@@ -125,8 +132,11 @@ def _run(
     method: str | None,
     samples: int,
 ) -> tuple[list[Any], list[Any], bool, str]:
-    """Return the outputs and labels of the samples, whether there are more, and the digest of their
-    inputs."""
+    """Run the samples of a metric.
+
+    Returns:
+        Their outputs, their labels, whether there are more samples, and the digest of their inputs.
+    """
     for name, form in (("metric", "(outputs, labels)"), ("data", "(method)")):
         if not callable(getattr(module, name, None)):
             raise SourceError(f"{where}: has no function {name}{form}")
@@ -154,7 +164,7 @@ def _run(
         labels.append(label)
     if not outputs:
         raise SourceError(f"{where}: data({method!r}) yields no samples")
-    # One further pair is asked for, no more: `data` may never end.
+    # Ask for one more pair only: `data` may never end.
     more = len(outputs) == samples and next(pairs, None) is not None
     return outputs, labels, more, hasher.hexdigest()
 
@@ -181,8 +191,10 @@ def _call(method: Callable[..., Any], inputs: Any) -> Any:
 
 
 def _hashable(inputs: Any) -> bytes:
-    """Return the bytes of inputs; none of those that only `predict` understands, such as objects of
-    a library."""
+    """Return inputs as bytes, or b"" if only `predict` understands them.
+
+    Objects of a library, for example, can't be serialized here.
+    """
     try:
         return save_inputs([InputSet((inputs,))])
     except PipelineError:
@@ -211,12 +223,12 @@ def _score_values(metric: Metric, outputs: list[Any], labels: list[Any]) -> Json
 def _score_samples(
     metric: Metric, outputs: list[Any], labels: list[Any]
 ) -> list[Mapping[str, float]]:
-    """Return the metric of each sample alone; nothing where one has none."""
+    """Return the metric of each sample alone, or an empty list if any sample has none."""
     scores = []
     for output, label in zip(outputs, labels, strict=True):
         try:
             scores.append(metric([output], [label]))
-        except Exception:  # such as a correlation, which takes several
+        except Exception:  # such as a correlation, which needs several samples
             return []
     return scores
 
@@ -233,14 +245,17 @@ def _resample(
     names: Any,
     means: Mapping[str, Sequence[float]],
 ) -> dict[str, list[float | None]]:
-    """Return each value on samples that are drawn with replacement, the same ones for every package
-    of as many samples; none where they are too few. Means are drawn by their scores. It is None for
-    a draw that has no value, such as one of a single class."""
+    """Return each value on bootstrap draws: samples drawn with replacement.
+
+    The draws are the same for every package that runs as many samples. A value that is a mean is
+    computed from the drawn scores. A draw without a value, such as one of a single class, gives
+    None. The lists are empty if there are too few samples.
+    """
     number = len(outputs)
     resampled: dict[str, list[float | None]] = {name: [] for name in names}
     if number < LEAST_SAMPLES:
         return resampled
-    # By name, since numpy may give `default_rng` another generator: draws must stay the same.
+    # Named explicitly, since numpy may change `default_rng`'s generator: draws must stay the same.
     generator = numpy.random.Generator(numpy.random.PCG64(_SEED))
     scores = {name: numpy.asarray(values) for name, values in means.items()}
     for _ in range(_RESAMPLES):
@@ -259,7 +274,7 @@ def _resample(
 def _measure(
     module: ModuleType, where: str, outputs: Sequence[Any], labels: Sequence[Any]
 ) -> dict[str, float]:
-    """Return the values of a metric by name, "" for that of one without names."""
+    """Return the values of a metric by name; the name is "" if it returns a single number."""
     result = module.metric(list(outputs), list(labels))
     values = result if isinstance(result, dict) else {"": result}
     checked = {}
@@ -279,12 +294,12 @@ def _measure(
 
 
 def _find_number(value: Any) -> float | None:
-    """Return a number, also one in a tensor or an array of a single element; None for others."""
+    """Return a number, or the one in a tensor or array of one element; None for anything else."""
     item = getattr(value, "item", None)
     if callable(item):
         try:
             value = item()
-        except (RuntimeError, ValueError):  # of several elements
+        except (RuntimeError, ValueError):  # it has several elements
             return None
     if not isinstance(value, int | float) or not math.isfinite(value):
         return None

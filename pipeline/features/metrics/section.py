@@ -1,4 +1,4 @@
-"""The table of task metrics."""
+"""The report's table of task metrics."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LEAD = (
 
 
 def section(report: Json) -> ReportSection:
-    """Return the table of the metrics of a package; empty where it has none."""
+    """Return the section with a package's metrics, without a table if it has none."""
     rows = [_make_row(record) for record in report.get("metrics") or ()]
     if not rows:
         return ReportSection("metrics", "Task metrics")
@@ -49,7 +49,7 @@ def _make_row(record: Json) -> Row:
 
 
 def _make_source(record: Json) -> Cell:
-    """Return the cell of the source's value, with what the source is as its note."""
+    """Return the cell of the source's value, with the kind of source as its note."""
     note = record.get("against", "")
     return figure(record.get("source"), round_figure, note=note)
 

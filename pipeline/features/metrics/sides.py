@@ -1,6 +1,6 @@
-"""The two sides of a metric: the package, on a device, and its source.
+"""The two sides of a metric: the package on a device, and the package's source.
 
-That is PyTorch's own module where the exporter names one, and otherwise the exported program.
+The source is PyTorch's own module if the exporter names one, and otherwise the exported program.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ from pipeline.store.errors import PipelineError
 from pipeline.validate.budget import Budget
 
 Use = Callable[[CallServer], Any]
-_BOARD = "board:"  # before the name of a device of `validate.devices` that is a board
+_BOARD = "board:"  # begins a board's registered name; `validate.devices` omits it
 
 
 def use_package(
     subject: Subject, budget: Budget, files: PackageFiles, device: str, use: Use
 ) -> Any:
-    """Return what a function makes of the methods of a package as a device runs them, "" for this
-    machine's bindings. A board is held meanwhile. Raises PipelineError for a device that is missing
-    or can't be reached."""
+    """Call `use` with the methods of a package on a device, and return its result.
+
+    The device "" is this machine's bindings. A board is held until `use` returns. Raises
+    PipelineError if the device is missing or can't be reached.
+    """
     name = _find_registered(device)
     calls = _serve_package(subject, budget, files, name)
     try:
@@ -40,13 +42,13 @@ def use_package(
 
 
 def _find_registered(device: str) -> str:
-    """Return the registered name of a device of `validate.devices`."""
+    """Return the registered name of a device that `validate.devices` names."""
     is_board = device and ":" not in device and device not in devices().names()
     return f"{_BOARD}{device}" if is_board else device
 
 
 def _close(device: str, files: PackageFiles) -> None:
-    """Let go of what a device holds for a package, such as a board's lock."""
+    """Release what a device holds for a package, such as a board's lock."""
     close = getattr(devices().get(device), "close", None)
     if close is not None:
         close(files)
@@ -81,8 +83,10 @@ def _serve_package(
 
 
 def use_source(subject: Subject, budget: Budget, use: Use) -> Any:
-    """Return what a function makes of the exported programs of a package, before any quantizing, in
-    eager mode."""
+    """Call `use` with the exported programs of a package, and return its result.
+
+    The programs run in eager mode, as they were before any quantization.
+    """
     sources: dict[str, Source] = {}
     if _find_sharing(subject):
         sources = Source.with_common_state(subject.programs)
@@ -114,8 +118,11 @@ def use_source(subject: Subject, budget: Budget, use: Use) -> Any:
 def use_references(
     subject: Subject, budget: Budget, action: Action[ExportInputs], use: Use
 ) -> Any:
-    """Return what a function makes of PyTorch's own modules, which the exporter of a package names
-    as references. Raises PipelineError for what the exporter raises."""
+    """Call `use` with PyTorch's own modules, and return its result.
+
+    These are the modules that the package's exporter names as references. Raises PipelineError if
+    the exporter raises an error.
+    """
     specs = _read_specs(subject)
 
     def use_calls(references: Any) -> Any:
@@ -123,7 +130,7 @@ def use_references(
             return references.call(method, specs[method].flat_arguments(args, kwargs))
 
         timeout = subject.settings.timeout
-        # An exporter may name references of some methods only.
+        # An exporter may name references for only some methods.
         methods = sorted(specs.keys() & {*references.methods})
         return use(CallServer(methods, run, references.reset, timeout, budget))
 
@@ -132,8 +139,10 @@ def use_references(
 
 
 def _read_specs(subject: Subject) -> dict[str, Any]:
-    """Return the signatures of the methods that have a source, as the manifest has them. Raises
-    PipelineError without the feature that reads them."""
+    """Return the signatures, from the manifest, of the methods that have a source.
+
+    Raises PipelineError if the feature that reads signatures is missing.
+    """
     specs = {}
     for name in subject.programs:
         signature = subject.methods[name]["signature"]
@@ -144,7 +153,7 @@ def _read_specs(subject: Subject) -> dict[str, Any]:
 
 
 def _find_sharing(subject: Subject) -> tuple[str, ...]:
-    """Return the methods that share state in the package, or none."""
+    """Return the names of the methods that share state in the package."""
     planning = subject.manifest.get("emit", {}).get("memory_planning", {})
     if not planning.get("share_mutable_buffers"):
         return ()

@@ -1,4 +1,4 @@
-"""The form of the stored scores of a package, or of its source, on a metric's data."""
+"""The stored form of the scores of a package, or of its source, on a metric's data."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Selection by module: what `modules` of a config keeps from partitioners.
+"""Module selection: `modules` in a config limits partitioners to sub-modules of a method.
 
-names            names of modules as a config writes them, and what is wrong with them
+names            module names as a config writes them, and their mistakes
 selection        the nodes that may be delegated, and partitions cut down to them
-split_partition  parts of a partition that can be delegates
+split_partition  splits a partition into parts that can be delegates
 planning         refuses names of modules that a method lacks, before it is built
 """
 

@@ -1,9 +1,10 @@
-"""Choose sub-modules of a program by name, as a config does, and check such names.
+"""Selects sub-modules of a program by the names in a config, and checks these names.
 
-`decoder.layers.0` names a module, and `decoder.layers` all modules below it. A bare name means one
-call: a module that is called more than once is named call by call, `shared@0` and `shared@1` in the
-order of the program, or `shared@*` for all of them. `!head` leaves a module out, of those that
-others name or of the whole program. Importing it imports no torch.
+`decoder.layers.0` names a module, and `decoder.layers` includes all modules below it. A bare name
+means one call: a module that is called more than once is named call by call, as `shared@0` and
+`shared@1` in the order of the program, or as `shared@*` for all calls. `!head` leaves a module out
+of the modules that other names select or, without such names, out of the whole program. Importing
+this file doesn't import torch.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ _MOST_SUGGESTIONS = 10
 
 
 def stands_in(node: Node, names: Sequence[str]) -> bool:
-    """Tell whether a node stands in one of the modules of these names, or in any where all names
-    begin with `!`, and in none that is left out."""
+    """Return whether a node is in one of the named modules, and in none that `!` leaves out.
+
+    If all names begin with `!`, a node only has to be in none of the modules that they leave out.
+    """
     frames = module_frames(node)
     is_inside = bool(names) and all(name.startswith(_EXCEPT) for name in names)
     for name in names:
@@ -48,10 +51,10 @@ def _matches(frame: Frame, base: str, call: str | None) -> bool:
 
 
 def check_names(names: Sequence[str], outline: Outline) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong with names of modules, each with what would be right.
+    """Yield what is wrong with each invalid module name, and a hint on how to fix it.
 
-    A name is wrong if the outline has no such module, or if the module is called several times
-    and the name doesn't say which call.
+    A name is wrong if the outline has no such module or no such call of it, if the program computes
+    nothing in the module, or if the name doesn't say which of several calls or aliases it means.
     """
     for name in names:
         base, call = _split(name)
@@ -64,7 +67,7 @@ def check_names(names: Sequence[str], outline: Outline) -> Iterator[tuple[str, s
 
 
 def _computes(module: str, outline: Outline) -> bool:
-    """Tell whether a module, or one within it, computes something."""
+    """Return whether a module, or a module within it, computes anything."""
     return any(
         called == module or called.startswith(f"{module}.") for called in outline.calls
     )
@@ -94,7 +97,7 @@ def _explain_idle_module(name: str, outline: Outline) -> tuple[str, str]:
 
 
 def _aliases(name: str, outline: Outline) -> list[str]:
-    """Return the names of a module and of those that share all of their weights with it."""
+    """Return the names of a module and of the modules that share all of their weights with it."""
     aliases: list[str] = []
     for group in outline.same:
         if name in group:

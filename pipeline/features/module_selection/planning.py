@@ -1,4 +1,4 @@
-"""Names of modules in the configs of a plan, each checked against its method."""
+"""Checks the module names in a plan's configs against the methods that they select from."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
 
 
 def summarize(config: PackageConfig, has_variables: bool) -> Json | None:
-    """Return an empty summary of a config that limits a partitioner to modules; None for others."""
+    """Return an empty summary if a config limits any partitioner to modules; otherwise None."""
     for name, method in config.methods.items():
         if any(_find_lists(name, method)):
             return {}
@@ -24,7 +24,7 @@ def summarize(config: PackageConfig, has_variables: bool) -> Json | None:
 
 
 def _find_lists(name: str, config: MethodConfig) -> Iterator[tuple[str, Sequence[str]]]:
-    """Yield the path of each list of modules in a method's config, and the list."""
+    """Yield the path and the names of each list of modules in a method's config."""
     path = join("methods", name)
     if config.modules is not None:
         yield f"{path}.modules", config.modules
@@ -35,8 +35,10 @@ def _find_lists(name: str, config: MethodConfig) -> Iterator[tuple[str, Sequence
 
 
 class ModulePlanning(Planning):
-    """Refuses names of modules that a method lacks, or has in several places, if it is known which
-    modules it has; the others are checked when it is compiled."""
+    """Refuses module names that a method lacks, or that could mean several of its modules or calls.
+
+    If the modules of a method aren't known yet, its names are checked when it is compiled.
+    """
 
     def find_model_problems(
         self,

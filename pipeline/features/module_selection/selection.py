@@ -1,8 +1,8 @@
-"""The nodes of a program that stand in modules of a config, and partitions cut down to them.
+"""The nodes of a program in the modules that a config names, and partitions cut down to them.
 
-ExecuTorch's partitioners look at a whole method. What one chose outside of the modules loses its
-tag here. The rest of a partition may then depend on itself through what was taken out, so it is
-split where needed; a partition that lies inside altogether is left as it was.
+ExecuTorch's partitioners look at a whole method. Nodes that a partitioner chose outside of the
+modules lose their tags here. The rest of their partition may then depend on itself through the
+removed nodes, so it is split if necessary; a partition entirely inside the modules is unchanged.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ _RANGE = "choose_qparams"
 
 
 class ModuleSelection:
-    """The nodes that stand in one module of each of some lists of names."""
+    """The nodes that are inside one of the named modules of each list of names."""
 
     def __init__(self, lists: Iterable[Sequence[str]]) -> None:
         self._lists = tuple(lists)
 
     def allows(self, node: Node) -> bool:
-        """Tell whether a node may be delegated."""
+        """Return whether a node may be delegated."""
         return all(belongs_to(node, names) for names in self._lists)
 
     def find_mistakes(self, program: ExportedProgram) -> list[str]:
-        """Return what is wrong with the names for a program, each once, with what would be right.
+        """Return each mistake in the names for a program once, with a hint on how to fix it.
 
-        A name is wrong if it names no module, or a module that is called several times.
+        A mistake is, for example, the name of no module, or the bare name of a module that is
+        called several times.
         """
         outline = outline_program(program)
         mistakes: dict[tuple[str, str], None] = {}
@@ -48,8 +49,10 @@ class ModuleSelection:
         return [f"{mistake}; {hint}" for mistake, hint in mistakes]
 
     def describe_outside(self, program: ExportedProgram) -> Iterator[tuple[Node, str]]:
-        """Yield the calls outside of the modules, with the config's words for it. A later one is
-        the reason of a call that comes twice."""
+        """Yield each call outside of the modules, and why: the config's list that excludes it.
+
+        A call that several lists exclude comes once for each; the last one is its reason.
+        """
         for names in self._lists:
             words = f"{OUTSIDE}: [{', '.join(names)}]`"
             for node in iter_nodes(program):
@@ -57,15 +60,18 @@ class ModuleSelection:
                     yield node, words
 
     def split(self, module: GraphModule, nodes: Iterable[Node]) -> list[list[Node]]:
-        """Return the nodes of a graph that may be delegated, in parts that can be delegates.
+        """Return the nodes that may be delegated, grouped into parts that can each be a delegate.
 
-        Raises PipelineError where other partitions depend on each other in a circle.
+        Raises PipelineError if other partitions depend on each other in a cycle.
         """
         allowed = [node for node in nodes if self.allows(node)]
         return split_partition(module, allowed) if allowed else []
 
     def cut(self, program: ExportedProgram, tags: Mapping[str, Any]) -> dict[str, Any]:
-        """Take the tags from what stands outside, in place. Returns the tags that are left."""
+        """Remove the tags of nodes outside of the modules, in place, and return the remaining tags.
+
+        The parts of a partition that is partly outside get new tags.
+        """
         remaining: dict[str, Any] = {}
         signature = program.graph_signature
         changed = set(signature.buffers_to_mutate.values())
@@ -75,7 +81,7 @@ class ModuleSelection:
             if TAG in node.meta and node.op == "placeholder":
                 placeholders.append(node)
                 takes_changed |= signature.inputs_to_buffers.get(node.name) in changed
-        for node in placeholders:  # constants go with their users, again below
+        for node in placeholders:  # constants follow their users, see below
             del node.meta[TAG]
         for module in graph_modules(program.graph_module):
             self._cut_graph(module, tags, remaining)
@@ -100,7 +106,7 @@ class ModuleSelection:
             for node in nodes:
                 del node.meta[TAG]
             partly_outside[tag] = nodes
-        # All tags are off by now, so that no partition that is yet to be cut is in the way.
+        # All of their tags are gone by now, so no partition still to be cut gets in the way.
         for tag, nodes in partly_outside.items():
             for number, part in enumerate(self.split(module, nodes)):
                 for node in part:
@@ -109,9 +115,9 @@ class ModuleSelection:
 
 
 def belongs_to(node: Node, modules: Sequence[str]) -> bool:
-    """Tell whether a node belongs to one of these modules."""
-    # Quantization puts its nodes between modules: a dequantize goes with what reads it, a quantize
-    # with what it quantizes, and with its reader where that has the range computed as it runs.
+    """Return whether a node belongs to one of these modules."""
+    # Quantization puts its nodes between modules: a dequantize belongs to its reader, a quantize to
+    # what it quantizes, or to its reader if the range is computed at run time.
     name = base_name(node)
     source = None
     if node.args and isinstance(node.args[0], Node):

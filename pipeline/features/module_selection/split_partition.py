@@ -1,4 +1,4 @@
-"""Splits a partition into parts that can be delegates: none may depend on itself."""
+"""Splits a partition into parts that can be delegates: no part may depend on itself."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from pipeline.store.errors import PipelineError
 
 
 def split_partition(module: GraphModule, nodes: Sequence[Node]) -> list[list[Node]]:
-    """Split nodes of a graph into connected parts without a way out of a part and back into it.
+    """Split nodes of a graph into connected parts, with no path out of a part and back into it.
 
-    All other partitions, which `delegation_tag` marks, count as one node each. Each node gets the
-    number of times that a path from the partition to it leaves the partition and comes back.
-    Numbers never fall along a path, so nodes of one number have no way out and in again. A node
-    that nothing outside reads goes with the first that reads it: the transposed weight of a layer
-    with its product, wherever that stands.
+    Every other partition, marked by `delegation_tag`, counts as one node. Each node is numbered by
+    the most times that a path from the partition to it leaves the partition and comes back. Numbers
+    never fall along a path, so no path leaves the nodes of one number and comes back to them. A
+    node that is read only inside the partition takes the number of its first reader: the transposed
+    weight of a layer goes with its product, wherever that is.
 
-    Raises PipelineError where other partitions depend on each other in a cycle.
+    Raises PipelineError if other partitions depend on each other in a cycle.
     """
     members = set(nodes)
 
     def unit(node: Node) -> Any:
-        """Return the partition that a node belongs to, or the node itself."""
+        """Return the other partition that a node belongs to, or else the node itself."""
         tag = node.meta.get(TAG)
         if tag is None or node in members:
             return node
@@ -42,7 +42,7 @@ def split_partition(module: GraphModule, nodes: Sequence[Node]) -> list[list[Nod
     order = _sort_units(
         {key: map(unit, arguments) for key, arguments in inputs.items()}
     )
-    # Of a node outside or another partition: the highest number on a path to it, or -1.
+    # For an outside node or another partition: the highest number on any path to it, or -1.
     numbers: dict[Any, int] = {}
     for key in order:
         if key in members:
@@ -53,7 +53,7 @@ def split_partition(module: GraphModule, nodes: Sequence[Node]) -> list[list[Nod
             comes_back = key in members and argument not in members
             number = max(number, numbers[unit(argument)] + comes_back)
         numbers[key] = number
-    # Nodes that only this partition reads may move to where they are read.
+    # Nodes that only this partition reads can move to the part that reads them.
     for key in reversed(order):
         if key in members and members.issuperset(key.users):
             numbers[key] = min(
@@ -72,7 +72,7 @@ def _sort_units(inputs: Mapping[Any, Iterable[Any]]) -> list[Any]:
 
 
 def _connect(nodes: Sequence[Node], number: Mapping[Node, int]) -> list[list[Node]]:
-    """Group nodes of one number that are connected by edges between such, in the graph's order."""
+    """Group nodes of equal number into connected parts, in the order of the graph."""
     parts: list[list[Node]] = []
     placed: set[Node] = set()
     for first in nodes:

@@ -1,8 +1,8 @@
-"""Modules: the graph of each method by module of the model, in a page beside the report.
+"""Modules: the graph of each method by module of the model, on a page that the report links to.
 
-measuring  which operators of each module run where, as the validation of a package finds them
+measuring  finds where the operators of each module run, while a package is validated
 tree       the modules as a tree, with sums, bytes and errors
-pages      the page, and the table of the report that leads to it
+pages      the page, and the table in the report that links to it
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Finds which operators of each module of a model run where.
+"""Finds where the operators of each module of a model run.
 
-Places of nodes in a manifest lead to nodes of the program that was lowered, which validation has
-loaded: these know their modules and lines. A package's bytes and keys know nothing of either.
+The manifest gives places of nodes in the lowered program. Validation has loaded this program, whose
+nodes know their modules and lines. A package's bytes and keys contain neither.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from pipeline.run.prove.subject import LoweredMethod, Subject
 from pipeline.store.errors import PipelineError
 
 Json = Mapping[str, Any]
-_MOST_CALLS = 4_000  # groups of equal calls of a method, of some 100 bytes each
+_MOST_CALLS = 4_000  # groups of equal calls per method, some 100 bytes each
 
 
 class ModuleMeasuring(Measuring):
-    """Adds the calls of operators by module to the record of each method."""
+    """Adds the operator calls of each module to the record of their method."""
 
     def after_run(self, measurement: Measurement) -> None:
         with self.stages.stage("modules"):
@@ -39,8 +39,11 @@ class ModuleMeasuring(Measuring):
 
 
 def _list_calls(subject: Subject, method: str) -> list[dict[str, Any]]:
-    """Return the calls of a method in the order of its graph: `module`, `operator`, `runs_on`,
-    `line` of the source, and the `count` of equal ones; none where the manifest says nothing."""
+    """Return the operator calls of a method, in the order of its graph.
+
+    Each has its `module`, its `operator`, the backend or kernels that it `runs_on`, its `line` of
+    the source, and the `count` of equal calls. Empty if the lowered method can't be loaded.
+    """
     try:
         lowered = subject.load_lowered(method)
     except PipelineError:
@@ -66,16 +69,21 @@ def _list_calls(subject: Subject, method: str) -> list[dict[str, Any]]:
 def _find_origin(
     place: int, node: Node, source: Sequence[Node], lowered: LoweredMethod
 ) -> Node:
-    """Return the node of the float program that a node is from; one that a quantizer added is its
-    own."""
+    """Return the float program's node that a node comes from.
+
+    A node that a quantizer added is returned itself.
+    """
     if lowered.origins is not None and place in lowered.origins:
         return source[lowered.origins[place]]
     return node
 
 
 def _find_runners(facts: Json, lowered: LoweredMethod) -> dict[int, str]:
-    """Return what runs the nodes of a method, by place. Delegates come in the order of the regions
-    of its graph; where these are not told apart, they are named together."""
+    """Return, by place, the backend or kernels that run each node of a method.
+
+    Delegates are in the order of the graph's regions. If there are more or fewer delegates than
+    regions, they can't be matched, and every delegate gets the names of all backends.
+    """
     runners = dict.fromkeys(lowered.instructions.node_places.values(), KERNELS)
     delegates = lowered.instructions.delegates
     regions = facts["delegation"].get("segments") or ()

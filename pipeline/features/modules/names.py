@@ -1,6 +1,6 @@
-"""The words for what runs calls of operators that no delegate took."""
+"""The values of `runs_on` for operator calls that no delegate took."""
 
 from __future__ import annotations
 
-KERNELS = "kernels"  # calls that no delegate took
-FOLDED = "folded"  # calls that lowering computed, or made part of others
+KERNELS = "kernels"  # run by kernels: no delegate took the call
+FOLDED = "folded"  # computed by lowering, or merged into another call

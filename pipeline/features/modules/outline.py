@@ -1,4 +1,4 @@
-"""The shape of what this feature adds to the record of a method."""
+"""The shape of the field that this feature adds to the record of a method."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of a package's modules, and the table of its report that leads there."""
+"""The page of a package's modules, and the table in its report that links to the page."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from pipeline.store.visible import visible
 
 PAGE = "modules.html"
 Place = Callable[[SourceLine], str]  # returns the link to a line, or ""
-_MOST_ROWS = 6_000  # of a page, of some 200 bytes each
-_FEWEST_ROWS = 24  # of a method
-_NARROWEST = 0.5  # percent of a bar
+_MOST_ROWS = 6_000  # per page, some 200 bytes each
+_FEWEST_ROWS = 24  # per method, however many methods there are
+_NARROWEST = 0.5  # the least width of a piece, in percent of the bar
 
 
 def section(report: Json) -> ReportSection:
-    """Return the section with a row for each method, which leads to its modules."""
+    """Return the report's section with a row for each method, which links to its modules."""
     rows: list[Row] = []
     for method in report["methods"]:
         calls = method.get("modules")
@@ -61,7 +61,7 @@ def render_modules(
     sources: Mapping[str, str | None],
     drops: Mapping[str, Sequence[float]],
 ) -> dict[str, bytes]:
-    """Render the page: a tree of modules for each method, with a bar of what runs their calls."""
+    """Render the page: a tree of modules per method, with bars that show where their calls run."""
     methods = [method for method in report["methods"] if method.get("modules")]
     tensors = (report.get("contents") or {}).get("tensors", ())
     share = max(_FEWEST_ROWS, _MOST_ROWS // max(1, len(methods)))
@@ -91,7 +91,7 @@ def render_modules(
 
 
 def _describe(tree: Tree, colours: Mapping[str, str], place: Place) -> dict[str, Any]:
-    """Return a module in the words of the page."""
+    """Return the texts and pieces with which the page shows a module and the modules below it."""
     runners: Counter[str] = tree["runners"]
     words: list[str] = [plural(runners.total(), "call")]
     share = delegated_share(runners)
@@ -115,7 +115,7 @@ def _describe(tree: Tree, colours: Mapping[str, str], place: Place) -> dict[str,
 def _make_pieces(
     runners: Counter[str], colours: Mapping[str, str]
 ) -> Iterator[tuple[float, str]]:
-    """Yield the pieces of a bar, in percent of it, with their colours."""
+    """Yield the width of each piece of a bar, in percent of the bar, and its colour."""
     whole = sum(count for runner, count in runners.items() if runner in colours)
     for runner, colour in sorted(colours.items()):
         if runners.get(runner):
@@ -137,7 +137,7 @@ def _describe_call(call: Json, place: Place) -> dict[str, Any]:
 
 @cache
 def _template() -> Any:
-    # Markdown, which has the table alone, does without.
+    # Imported lazily: Markdown reports have only the table and don't need templates.
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     folder = Path(__file__).parent / "templates"

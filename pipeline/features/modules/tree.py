@@ -1,4 +1,4 @@
-"""The modules of a method as a tree: what runs their operators, their bytes, their errors."""
+"""The modules of a method as a tree: where their operators run, their bytes, their errors."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ Tree = dict[str, Any]
 
 
 def make_tree(method: Json, tensors: Iterable[Json], most_rows: int) -> Tree:
-    """Return the method's own module, with those below it in `children`.
+    """Return the method's own module, with the modules below it in `children`.
 
-    A module has `name`, the part of its qualified name that its parent's lacks, `path`, all of it,
-    `runners`, calls by what runs them, those of the modules below among them, `size`, the bytes of
-    its tensors, `error`, that of an operator
-    in it that was located as the cause of a failure, and `calls` of its own.
+    The `path` of a module is its qualified name, and its `name` is the part of the path below its
+    parent's. `runners` counts calls by what runs them, and `size` is the bytes of tensors; both
+    include the modules below. `error` is the error of an operator in the module that was located as
+    the cause of a failure, or None. `calls` are the module's own calls.
 
     Args:
-        method: a record with `modules`.
-        tensors: of the package's contents.
-        most_rows: how many modules and calls the tree may have; where there are more, deep modules
-            are part of the ones around them, and equal calls of several lines are one.
+        method: a method's record with `modules`.
+        tensors: the tensors of the package's contents.
+        most_rows: the number of modules and calls above which deep modules are merged into the ones
+            around them, and equal calls on several lines into one.
     """
     calls: Sequence[Json] = method["modules"]
     deepest = max((len(_parts(call["module"])) for call in calls), default=0)
@@ -65,7 +65,10 @@ def _make_module(name: str, path: str) -> Tree:
 
 
 def _find(root: Tree, parts: Sequence[str], make: bool = True) -> Tree:
-    """Return the module of this name; where it may not be made, the innermost that there is."""
+    """Return the module with this name, made if necessary.
+
+    With `make` false, return the innermost existing module around it instead.
+    """
     module = root
     for number, part in enumerate(parts):
         if part not in module["children"]:
@@ -99,8 +102,10 @@ def _add_errors(root: Tree, method: Json) -> None:
 
 
 def _sum_up(module: Tree) -> Tree:
-    """Return a module with the sums of those below it; a module that only wraps another one is
-    part of that."""
+    """Return a module with the sums over the modules below it.
+
+    A module that only wraps another is merged with it.
+    """
     children = [_sum_up(child) for child in module["children"].values()]
     if module["name"] and len(children) == 1 and not module["calls"]:
         (child,) = children
@@ -121,7 +126,10 @@ def _sum_up(module: Tree) -> Tree:
 
 
 def delegated_share(runners: Mapping[str, int]) -> float | None:
-    """Return the share of calls that delegates run, of those that something runs; None of none."""
+    """Return the share of calls that delegates run, or None if there are no calls.
+
+    Calls that lowering folded don't count.
+    """
     whole = sum(count for runner, count in runners.items() if runner != FOLDED)
     if whole:
         return 1 - runners.get(KERNELS, 0) / whole

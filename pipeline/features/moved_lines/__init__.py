@@ -1,5 +1,7 @@
-"""Moved lines: what was measured holds where an edit moved lines of a model and changed no program;
-the record quotes them anew."""
+"""Moved lines: measurements stay valid if an edit moves lines of a model but changes no program.
+
+The record then quotes the lines anew.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The lines of a model's source that the record of a measured package quotes.
 
-An edit can move lines and leave every program as it was. What was measured then holds, and only its
-lines are quoted anew: from the traces in the archives, without torch. Nodes go by their numbers in
-`list_lines`, which are the same in every archive of one program.
+An edit can move lines and leave every program unchanged. The measurements then stay valid, and only
+the lines are quoted anew: from the traces in the archives, without torch. Nodes are identified by
+their numbers in `list_lines`, which are the same in every archive of one program.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _PLACE = re.compile(r"\.py:\d")
 
 
 def find_quotes(record: Json, inputs: ValidateInputs, workspace: Workspace) -> Json:
-    """Return what it takes to quote the lines of a record anew.
+    """Return the data from which the lines of a record can be quoted anew.
 
-    `lines` has, by the text of each line, the nodes that it is the line of, by method. `complete`
-    says whether these are all the lines that the record quotes.
+    `lines` maps the text of each quoted line to the numbers, by method, of the nodes that come from
+    it. `complete` says whether these are all the lines that the record quotes.
     """
     text = json.dumps(record)
     lines: dict[str, dict[str, list[int]]] = {}
@@ -43,8 +43,11 @@ def find_quotes(record: Json, inputs: ValidateInputs, workspace: Workspace) -> J
 def quote_anew(
     record: Json, quotes: Json, inputs: ValidateInputs, workspace: Workspace
 ) -> Json | None:
-    """Return a record with the lines that its sources have now; None where they can't be known, and
-    the package has to be measured again. Raises SourceError."""
+    """Return a record with the lines as they are now in its sources.
+
+    None if they can't be determined, so that the package has to be measured again. Raises
+    SourceError if an archive changes meanwhile.
+    """
     if not quotes.get("complete"):
         return None
     lines: dict[str, list[str]] = {}
@@ -66,8 +69,11 @@ def quote_anew(
 def _find_current(
     nodes: Mapping[str, Sequence[int]], lines: Mapping[str, Sequence[str]]
 ) -> str | None:
-    """Return the line that all of these nodes have now; None where a line became several, and it
-    is not known which of them was meant."""
+    """Return the line that all of these nodes come from now, or None.
+
+    None if the line has become several, since it isn't known which of them was meant, or if the
+    nodes have no line.
+    """
     current = set()
     for method, numbers in nodes.items():
         current |= {lines[method][number] for number in numbers}
@@ -77,8 +83,10 @@ def _find_current(
 
 
 def _read_lines(source: MethodSource, workspace: Workspace) -> list[str]:
-    """Return the lines of a method's nodes. Raises SourceError for an archive that changed, and
-    MissingBlobError for one that the store lost."""
+    """Return the line of each node of a method, or "".
+
+    Raises SourceError if the archive changed, and MissingBlobError if the store has lost it.
+    """
     archive = source.archive
     if source.exported and source.content is not None:
         archive = workspace.store.verified_path(source.content, once=True)
@@ -90,7 +98,7 @@ def _read_lines(source: MethodSource, workspace: Workspace) -> list[str]:
 
 
 def _match_any(lines: Iterable[str]) -> re.Pattern[str]:
-    """Return what matches any of these lines in JSON, the longest where several would do."""
+    """Return a pattern that matches any of these lines in JSON, the longest line first."""
     longest_first = sorted(map(_escape, lines), key=len, reverse=True)
     return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
 
