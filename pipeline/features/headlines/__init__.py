@@ -1,4 +1,4 @@
-"""Headlines: of all that reports have, the figure and limit by which a method stands or falls."""
+"""Headlines: the figure and limit, out of all in a report, that decide a method's verdict."""
 
 from __future__ import annotations
 

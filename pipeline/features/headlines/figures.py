@@ -1,4 +1,4 @@
-"""Picks the figure and limit by which a method stands or falls."""
+"""Picks the figure and the limit that decide a method's verdict."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pipeline.report.formatting import decibel, error, percent, ratio, short
 from pipeline.report.verdicts import PASSED, VERDICTS, Verdict, method_verdict
 
 Json = Mapping[str, Any]
-# A verdict, the figure and the limit behind it, as text, and the ratio of the error to the limit.
+# A verdict, the deciding figure and its limit as text, and the ratio of the error to the limit.
 Headline = tuple[Verdict, str, str, float]
 NO_LIMIT = "none"
 
-# By limit: its figure, and how both are formatted.
+# By limit: the field of the figure that it applies to, and the function that formats both.
 _JUDGED: Mapping[str, tuple[str, Callable[[Any], str]]] = {
     "min_sqnr": ("sqnr_db", decibel),
     "min_agreement": ("agreement", percent),
@@ -26,8 +26,11 @@ _JUDGED: Mapping[str, tuple[str, Callable[[Any], str]]] = {
 
 
 def find_headline(methods: Iterable[Json]) -> Headline:
-    """Return the headline of the method whose verdict is the worst; of several, the one that comes
-    nearest to its limit. Without methods, one of empty texts."""
+    """Return the headline of the method with the worst verdict.
+
+    Among several such methods, the one closest to its limit, or farthest beyond it, wins. Without
+    methods, the headline is a pass with empty texts.
+    """
     headlines: list[Headline] = []
     for method in methods:
         verdict = method_verdict(method)
@@ -41,9 +44,11 @@ def find_headline(methods: Iterable[Json]) -> Headline:
 
 
 def _find_decisive(method: Json, verdict: Verdict) -> tuple[str, str, float]:
-    """Return the figure and the limit, as text, by which a method has its worst verdict, and the
-    ratio of the error to the limit. Where another device is farther from the limit than this
-    machine, they are those of the device."""
+    """Return the deciding figure and limit of a method, as text, and the ratio of error to limit.
+
+    They come from another device if the method fails and that device exceeds its limit by more
+    than this machine does.
+    """
     here = _find_here(method, verdict)
     elsewhere = _find_elsewhere(method)
     if verdict == method["verdict"] == "failed" and elsewhere[2] > max(here[2], 1):
@@ -56,14 +61,14 @@ def _find_elsewhere(method: Json) -> tuple[str, str, float]:
     worst = "", "", 0.0
     for name, facts in (method.get("devices") or {}).items():
         of_limit = facts.get("of_limit")
-        distance = float(of_limit or 0)  # "inf" where there is no bound
+        distance = float(of_limit or 0)  # "inf" if unbounded
         if distance > worst[2]:
             worst = f"{error(of_limit)} × limit", f"1 on {name}", distance
     return worst
 
 
 def _find_here(method: Json, verdict: Verdict) -> tuple[str, str, float]:
-    """Return the same of what ran on this machine."""
+    """Return the deciding figure, limit and ratio from the runs on this machine."""
     quantization = method.get("quantization")
     reference = method.get("reference")
     if reference and reference["verdict"] == verdict not in (PASSED, method["verdict"]):
@@ -78,7 +83,11 @@ def _find_here(method: Json, verdict: Verdict) -> tuple[str, str, float]:
 
 
 def _quantization_figures(method: Json, quantization: Json) -> tuple[str, str, float]:
-    """Return the figure that the first limit is about that it breaks, or else the first one."""
+    """Return the figure, limit and ratio of the first broken quantization limit.
+
+    If none is broken, they are those of the first limit. Without limits, they come from the SQNR,
+    or else from the absolute error.
+    """
     limits = quantization["limits"]
     pools = quantization["examples"] or quantization["generated"]
     figures = {**method, **_pooled_agreement(pools)}
@@ -104,12 +113,12 @@ def _quantization_figures(method: Json, quantization: Json) -> tuple[str, str, f
     words = NO_LIMIT
     if quantization["verdict"] == "failed":
         words = f"≥ {decibel(quantization['floor'])}"
-    # Without a limit, the noisier method is the worse one.
+    # Without a limit, the noisier method counts as the worse one.
     return decibel(sqnr), words, _distance("min_sqnr", sqnr, 0.0)
 
 
 def _reference_figures(reference: Json) -> tuple[str, str, float]:
-    """Return the error of the exported program against its reference."""
+    """Return the error of the exported program against its reference, with its limit and ratio."""
     ratio = reference["of_limit"]
     if ratio == "inf":
         distance = float("inf")
@@ -124,7 +133,7 @@ def _reference_figures(reference: Json) -> tuple[str, str, float]:
 
 
 def _pooled_agreement(pools: Iterable[Json]) -> dict[str, Any]:
-    """Return the worst agreement of outputs, which limits hold over all calls together."""
+    """Return the worst agreement of any output, since its limit applies to all calls together."""
     shares = [pool["agreement"] for pool in pools if pool["agreement"] is not None]
     if shares:
         return {"agreement": min(shares)}
@@ -132,7 +141,7 @@ def _pooled_agreement(pools: Iterable[Json]) -> dict[str, Any]:
 
 
 def _distance(limit: str, figure: Any, value: float) -> float:
-    """Return the ratio of an error to its limit: above 1 where the limit is exceeded."""
+    """Return the ratio of an error to its limit: above 1 if the limit is exceeded."""
     if not isinstance(figure, int | float):
         if figure == "inf":
             return 0.0
@@ -158,7 +167,7 @@ def _breaks(limit: str, figure: Any, value: float) -> bool:
 
 
 def _held_figures(comparison: Json) -> tuple[str, str, float]:
-    """Return the error against the quantized program."""
+    """Return the error against the quantized program, with its limit and ratio."""
     atol = comparison["limits"].get("atol")
     if atol is None:
         return error(comparison["max_abs"]), NO_LIMIT, 0.0
@@ -170,7 +179,7 @@ def _held_figures(comparison: Json) -> tuple[str, str, float]:
 
 
 def _lowering_figures(method: Json) -> tuple[str, str, float]:
-    """Return the error that comes nearest to its limit, or goes farthest beyond it."""
+    """Return the error closest to its limit, or farthest beyond it, with the limit and ratio."""
     origin = method.get("limits_from", "")
     worst, figures, limits = _find_worst_output(method)
     atol = limits.get("atol")
@@ -184,8 +193,10 @@ def _lowering_figures(method: Json) -> tuple[str, str, float]:
 
 
 def _find_worst_output(method: Json) -> tuple[float, Json, Json]:
-    """Return the output that comes nearest to its limit: the ratio to it, its figures and its
-    limits; without ratios, -1 and the method's own."""
+    """Return the ratio, figures and limits of the output that comes closest to its limit.
+
+    If no output has a ratio, return -1 with the method's own figures and limits.
+    """
     worst = -1.0
     figures = method
     limits = method["limits"]
@@ -203,7 +214,7 @@ def _find_worst_output(method: Json) -> tuple[float, Json, Json]:
 
 
 def _broken_ratio(figures: Json, limits: Json) -> bool:
-    """Return whether the SQNR breaks its limit, and the absolute error does not break its own."""
+    """Return whether the SQNR breaks its limit while the absolute error stays within its own."""
     largest = figures["max_abs"]
     least_sqnr = limits.get("min_sqnr")
     if isinstance(largest, int | float) and largest > limits["atol"]:

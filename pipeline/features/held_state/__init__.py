@@ -1,4 +1,4 @@
-"""Held state: buffers that methods are to share, and that a delegate keeps for itself."""
+"""Held state: shared buffers that a delegate keeps to itself."""
 
 from __future__ import annotations
 

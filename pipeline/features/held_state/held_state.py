@@ -1,8 +1,8 @@
-"""Finds buffers that methods are to share and that a delegate keeps for itself.
+"""Finds buffers that methods are meant to share but a delegate keeps to itself.
 
-`MemoryPlanningPass(share_mutable_buffers=True)` gives methods one memory for a buffer that is
-left to the program. A delegate that takes it over, as a state of its own or as a constant
-where its method only reads it, never sees what another method writes.
+`MemoryPlanningPass(share_mutable_buffers=True)` plans one memory location, common to all methods,
+for each buffer that stays in the program. If a delegate takes a buffer over, as its own state or,
+where its method only reads the buffer, as a constant, it never sees what another method writes.
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ from pipeline.store.errors import PipelineError, listed
 
 
 def refuse_held_state(lowered: Mapping[str, ExportedProgram]) -> None:
-    """Raise PipelineError for buffers that one method changes and a delegate of another, or of the
-    same, keeps for itself.
+    """Refuse shared buffers that some method changes and a delegate keeps to itself.
 
     Args:
         lowered: the methods that share their mutable buffers.
+
+    Raises:
+        PipelineError: a delegate keeps such buffers; the message names each method, backend and
+            buffers.
     """
     delegates = {
         name: list(_iter_delegates(program)) for name, program in lowered.items()

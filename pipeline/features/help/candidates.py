@@ -1,6 +1,6 @@
 """Find the words that complete a command line, for the Tab key of a shell.
 
-A shell waits for it at each Tab, so neither doit nor pydantic is imported, unless a config has
+The shell blocks on it at each Tab, so it imports neither doit nor pydantic unless a config has
 changed since the last run.
 """
 
@@ -22,11 +22,11 @@ COMMANDS = {**GROUPS, **VERBS, **ANYWHERE, **DOIT_COMMANDS}
 
 
 def print_candidates(words: Sequence[str], root: Path | None) -> None:
-    """Print each word that may stand in place of the last one, a tab and what it means.
+    """Print each word that can complete the last one, followed by a tab and its meaning.
 
     Args:
-        words: the command line without the program; the last one may be empty.
-        root: the workspace's folder, None outside of one.
+        words: the command line without the program; the last word may be empty.
+        root: the workspace's folder, or None outside a workspace.
     """
     *before, last = words or [""]
     for word, meaning in find_candidates(before, last, root).items():
@@ -37,7 +37,11 @@ def print_candidates(words: Sequence[str], root: Path | None) -> None:
 def find_candidates(
     before: Sequence[str], last: str, root: Path | None
 ) -> dict[str, str]:
-    """Return what may follow the words before, with its meaning; `last` is what is typed of it."""
+    """Return the words that can follow `before`, with their meanings.
+
+    Args:
+        last: the prefix of the next word, as typed so far.
+    """
     names = [word for word in before if word.partition(":")[0] in COMMANDS]
     command = COMMANDS[names[0].partition(":")[0]] if names else None
     if last.startswith("-"):
@@ -72,7 +76,7 @@ def _takes_packages(command: Command) -> bool:
 def _names_of_workspace(
     root: Path, command: Command | None, last: str
 ) -> Mapping[str, str]:
-    """Return packages, after a slash the methods of one, and the models that may be exported."""
+    """Return packages, the methods of one after a slash, and the models that can be exported."""
     try:
         configs = ConfigCache(open_workspace(root))
         if "/" in last and (command is None or "/method" in command.words):
@@ -83,7 +87,7 @@ def _names_of_workspace(
                 summary = configs.summary(package)
                 if summary is not None:
                     names[parse_export(summary.export)[0]] = "a model"
-    except (OSError, PipelineError):  # which the command itself reports
+    except (OSError, PipelineError):  # the command itself reports it
         return {}
     return names
 

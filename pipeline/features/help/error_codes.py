@@ -1,7 +1,7 @@
-"""The codes of errors: which error a text is, and what `doit help PTE101` prints about it.
+"""The codes of errors: how a message maps to its code, and what `doit help PTE101` prints.
 
-error_codes.json has the entries, made by `python -m tools.reference` from errors.toml there and
-from the messages in the code. It is read when an error is shown, and for no other run.
+error_codes.json holds the entries; `python -m tools.reference` generates it from its errors.toml
+and from the messages in the code. It is read only when an error is shown.
 """
 
 from __future__ import annotations
@@ -16,27 +16,29 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-LEAST_LETTERS = 10  # of a template's part: fewer are in texts of anybody
+LEAST_LETTERS = 10  # in a template's part: fewer match unrelated texts
 _DATA = Path(__file__).with_name("error_codes.json")
-_VALUE = "…"  # what stands for a value in a template
+_VALUE = "…"  # the placeholder of a value in a template
 _CODE = re.compile(r"PTE\d*", re.IGNORECASE)
 _WIDTH = 100
 _PAGE = "docs/reference/errors.md"
 _PROGRAM = "pte"
 _WARNING = "warning"
-_OF_PACKAGES = ("link", "lower")  # kinds of action that report mistakes in configs, too
-_COMMAND = re.compile(r"(?<=[`'])doit(?= )")  # as it stands in remedies
+_OF_PACKAGES = ("link", "lower")  # kinds of action that also report config mistakes
+_COMMAND = re.compile(r"(?<=[`'])doit(?= )")  # as written in remedies
 
 _Facts = Mapping[str, Any]
 
 
 def find_codes(text: str, kind: str = "") -> list[str]:
-    """Return the code of each line of an error; "" for a line that another one explains.
+    """Return the code of each line of an error, or "" for a line without an entry.
+
+    If no line has an entry, the first one gets the code of its group.
 
     Args:
-        text: the error, without what the console puts before it.
-        kind: that of the action that failed, such as `compile`; "" for a command line; `warning`
-            for a warning, which has no code without an entry of its own.
+        text: the error, without the prefix that the console adds.
+        kind: the kind of the action that failed, such as `compile`; "" for a command line;
+            `warning` for a warning, which has a code only if it has an entry.
     """
     lines = text.splitlines()
     codes = [_match(line) for line in lines]
@@ -51,8 +53,10 @@ def find_code(text: str, kind: str = "") -> str:
 
 
 def show_error(text: str, kind: str = "") -> str:
-    """Return an error as people read it: with the code of each line at its end, and commands by the
-    name of the program that runs."""
+    """Return an error as a user sees it.
+
+    Each line ends with its code, and commands start with the name of the running program.
+    """
     lines = []
     codes = find_codes(text, kind)
     for line, code in zip(text.splitlines(), codes, strict=True):
@@ -64,19 +68,19 @@ def show_error(text: str, kind: str = "") -> str:
 
 
 def count_letters(text: str) -> int:
-    """Return how many letters a text has that are no part of a value."""
+    """Return the number of letters in a text."""
     return sum(character.isalpha() for character in text)
 
 
 @cache
 def read_errors() -> dict[str, _Facts]:
-    """Return the facts of the errors, by code."""
+    """Return the facts of each error, by code."""
     return {facts["code"]: facts for facts in _read()["errors"]}
 
 
 @cache
 def read_groups() -> dict[str, _Facts]:
-    """Return the facts of the groups of errors, by code."""
+    """Return the facts of each group of errors, by code."""
     return {facts["code"]: facts for facts in _read()["groups"]}
 
 
@@ -86,11 +90,10 @@ def _read() -> dict[str, list[_Facts]]:
     return data
 
 
-# Reports quote an error many times.
+# Cached because reports quote the same error many times.
 @lru_cache(maxsize=256)
 def _match(line: str) -> str:
-    """Return the code of the entry that has the most letters in common with a line; "" where none
-    has enough."""
+    """Return the code of the entry that shares the most letters with a line, or "" if none does."""
     best = ""
     most = (0, 0)
     for code, facts in read_errors().items():
@@ -103,7 +106,7 @@ def _match(line: str) -> str:
 
 
 def holds(line: str, template: str) -> bool:
-    """Tell whether a line holds the words of a template in their order."""
+    """Return whether a line contains the fixed words of a template, in order."""
     start = 0
     for words in template.split(_VALUE):
         start = line.find(words, start)
@@ -114,7 +117,7 @@ def holds(line: str, template: str) -> bool:
 
 
 def _find_group(line: str, kind: str) -> str:
-    """Return the code of the group of an error without an entry."""
+    """Return the code of the group that an error without an entry belongs to."""
     groups = read_groups()
     of_kind = [code for code, facts in groups.items() if kind in facts["kinds"]]
     of_place = [
@@ -131,8 +134,11 @@ def _find_group(line: str, kind: str) -> str:
 
 
 def describe_code(word: str) -> list[str] | None:
-    """Return the lines of `doit help PTE101`, or one that names the nearest code; None for a word
-    that is no code."""
+    """Return the lines of `doit help PTE101`.
+
+    A word that resembles a code gets one line that suggests the closest one. Any other word gives
+    None.
+    """
     if _CODE.fullmatch(word):
         return list(_describe(word.upper()))
     return None

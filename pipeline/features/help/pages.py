@@ -1,5 +1,4 @@
-"""The pages of `doit help`: all commands with a line each, one of them in full, a config key, or an
-error."""
+"""The pages of `doit help`: an overview, and a page per command, config key and error."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from pipeline.cli.commands import ANYWHERE, GROUPS, VERBS, Command, usage
 from pipeline.features.help.error_codes import describe_code
 from pipeline.moments import find_functions
 
-# Of doit's own commands, those that a workspace needs, with the options that matter there.
+# The doit commands that a workspace needs, with the options that matter there.
 DOIT_COMMANDS = {
     command.name: command
     for command in (
@@ -68,21 +67,21 @@ _RUN_OPTIONS = {
     "--allow VERDICTS": "count these verdicts as success: not-judged,not-run",
 }
 _WIDTH = 100
-_PROGRAM = "pte"  # the other name of the command line
+_PROGRAM = "pte"  # the command line's other name
 _KEYS = Path(__file__).with_name("config_keys.json")
-_DOIT = re.compile(r"\bdoit\b(?= |$)")  # as it stands in command lines
+_DOIT = re.compile(r"\bdoit\b(?= |$)")  # as written in command lines
 
 
 def find_page(words: Sequence[str], program: str) -> list[str] | None:
-    """Return the lines of the help that a command line asks for.
+    """Return the lines of the help page that a command line asks for.
 
     Args:
         words: the command line, without options.
-        program: the name by which it was started, which the examples have.
+        program: the name that the program was started by, which the examples use.
 
     Returns:
-        All commands where no word is given; None where no word is a command, a config key or the
-        code of an error.
+        The overview of all commands if there are no words; None if no word is a command and the
+        first one is neither a config key nor an error code.
     """
     commands = {**DOIT_COMMANDS, **GROUPS, **VERBS, **ANYWHERE}
     names = [word.partition(":")[0] for word in words]
@@ -96,13 +95,13 @@ def find_page(words: Sequence[str], program: str) -> list[str] | None:
         lines = list(_describe_key(key))
     else:
         lines = list(_overview())
-    if program != _PROGRAM:  # `python -m doit`, say
+    if program != _PROGRAM:  # such as `python -m doit`
         return lines
     return [_DOIT.sub(program, line) for line in lines]
 
 
 def suggest_page(word: str) -> str:
-    """Return a hint at the page whose name is nearest to a word, or "" where none is near."""
+    """Return a hint that names the closest page to a word, or "" if none is close."""
     names = [*DOIT_COMMANDS, *GROUPS, *VERBS, *ANYWHERE, *read_keys()]
     endings = {path.rpartition(".")[2] for path in read_keys()}
     near = get_close_matches(word, names, n=1)
@@ -133,7 +132,7 @@ def _overview() -> Iterator[str]:
 
 
 def _describe(command: Command) -> Iterator[str]:
-    """Yield the lines of the help on a command."""
+    """Yield the lines of a command's help page."""
     yield f"{command.name}: {command.summary}"
     yield ""
     words = f"usage: {usage(command)}"
@@ -154,15 +153,17 @@ def _describe(command: Command) -> Iterator[str]:
 
 
 def read_keys() -> dict[str, dict[str, str]]:
-    """Return the facts of the keys of package configs, by their path."""
+    """Return the facts of each package config key, by its path."""
     keys: dict[str, dict[str, str]] = json.loads(_KEYS.read_text(encoding="utf-8"))
     return keys
 
 
 def find_key(name: str) -> str:
-    """Return the path of a config key that is written with the name of a method, as
-    `methods.decode.emit`, or from its end on: of several the shortest, `validate.atol` for `atol`;
-    "" where there is none, or no shortest one."""
+    """Return the path of the config key that a name refers to, or "" if there isn't exactly one.
+
+    A name may contain the name of a method, as in `methods.decode.emit`, or be the end of a path.
+    Among several paths with that end the shortest is meant: `atol` is `validate.atol`.
+    """
     paths = list(read_keys())
     if name in paths:
         return name
@@ -178,7 +179,7 @@ def find_key(name: str) -> str:
 
 
 def _describe_key(path: str) -> Iterator[str]:
-    """Yield the lines of the help on a config key."""
+    """Yield the lines of a config key's help page."""
     facts = read_keys()[path]
     yield f"{path}: {facts['values']}"
     yield ""
@@ -193,7 +194,7 @@ def _describe_key(path: str) -> Iterator[str]:
 
 
 def _list_options(options: Mapping[str, str]) -> Iterator[str]:
-    """Yield the options, each with its text beside it, wrapped."""
+    """Yield the lines of a two-column list of options, with the help text wrapped in the second."""
     width = max(map(len, options))
     for option, text in options.items():
         label = option
@@ -203,7 +204,7 @@ def _list_options(options: Mapping[str, str]) -> Iterator[str]:
 
 
 def find_options(command: Command) -> dict[str, str]:
-    """Return the help of the options of a command, by the option as it is written."""
+    """Return the help of each option of a command, by the option as the user types it."""
     options = {f"--{name}": text for name, text in command.options.items()}
     if command.name in GROUPS:
         options |= _RUN_OPTIONS

@@ -1,4 +1,4 @@
-"""The scripts by which shells ask `pte` for the words that may follow."""
+"""The shell scripts that ask `pte` for the words that complete a command line."""
 
 from __future__ import annotations
 
@@ -35,7 +35,11 @@ SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 
 
 def run(words: Sequence[str], folder: Path) -> int:
-    """Print the script for a shell. Raises PipelineError for another shell."""
+    """Print the completion script of a shell.
+
+    Raises:
+        PipelineError: the words don't name one supported shell.
+    """
     shell = " ".join(words)
     if shell not in SCRIPTS:
         hint = did_you_mean(shell, SCRIPTS)

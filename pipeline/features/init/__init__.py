@@ -1,4 +1,4 @@
-"""Init: a workspace in an empty folder."""
+"""Init: a new workspace in an empty folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`doit init`: a workspace with a minimal exporter and a config."""
+"""`doit init`: makes a workspace with a minimal exporter and a config."""
 
 from __future__ import annotations
 
@@ -76,17 +76,16 @@ FILES = {
 
 
 def run(words: Sequence[str], root: Path) -> int:
-    """Make a workspace in the folder that the words name, by default this one; return the exit
-    status.
+    """Make a workspace in the folder that `words` names, or here; return the exit status.
 
     Args:
-        root: the folder of the nearest dodo file, if there is one.
+        root: the folder of the nearest dodo file; without one, the current folder.
 
     Raises:
-        PipelineError: the command line makes no sense, or the folder is in a workspace.
+        PipelineError: the command line is invalid, or the folder lies inside a workspace.
     """
     folder = Path.cwd() / (words[0] if words else "")
-    # A folder of this name is an option that was meant for something else.
+    # A folder whose name starts with a dash is most likely a mistyped option.
     if len(words) > 1 or folder.name.startswith("-"):
         raise PipelineError("usage: doit init [folder]")
     is_below = folder != root and folder.is_relative_to(root)
@@ -100,9 +99,14 @@ def run(words: Sequence[str], root: Path) -> int:
 
 
 def make_workspace(folder: Path) -> Iterator[str]:
-    """Write what a workspace needs into a folder, which need not be there, and yield a line for
-    each file. What is there stays as it is. Raises PipelineError."""
-    # Before anything is written, or the example's own config would count.
+    """Write the files of a new workspace, and yield a line for each.
+
+    The folder is created if it doesn't exist. Existing files are left alone.
+
+    Raises:
+        PipelineError: a file can't be written.
+    """
+    # Checked before anything is written, or the example's own config would count.
     has_packages = any((folder / "partition_configs").glob("*.y*ml"))
     try:
         for name, text in FILES.items():
@@ -112,7 +116,7 @@ def make_workspace(folder: Path) -> Iterator[str]:
                 yield f"{name}: already exists"
             elif not (
                 example and has_packages
-            ):  # a workspace with packages needs no example
+            ):  # packages exist, so no example is needed
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_atomically(path, text.encode())
                 yield f"{name}: new"

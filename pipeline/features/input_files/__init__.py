@@ -1,7 +1,7 @@
-"""Input files: damaged files of examples and calibration inputs, found before anything is built.
+"""Input files: finds damaged files of examples and calibration inputs before anything is built.
 
-damage    what is wrong with a file, by the bytes that name its arrays
-planning  the files that configs name
+damage    checks a file by its headers
+planning  checks the files that configs name
 """
 
 from __future__ import annotations

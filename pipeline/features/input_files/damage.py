@@ -1,5 +1,7 @@
-"""Finds damage in a file of input sets by its headers. It imports no numpy, as a plan is made
-without it."""
+"""Detects a damaged file of input sets by its headers.
+
+It doesn't import numpy, because planning works without it.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,13 @@ import zlib
 from pathlib import Path
 
 SUFFIXES = (".npz", ".safetensors")
-_ARRAY = b"\x93NUMPY"  # begins each member of a .npz
-_LENGTH = 8  # bytes of the length of a header of .safetensors
-_LONGEST_HEADER = 100_000_000  # bytes, as safetensors has it
+_ARRAY = b"\x93NUMPY"  # the first bytes of each .npz member
+_LENGTH = 8  # bytes of a .safetensors header's length field
+_LONGEST_HEADER = 100_000_000  # bytes, the limit of safetensors
 
 
 def describe_damage(path: Path) -> str:
-    """Return why a file holds no arrays, or not all of them; "" where its headers are right."""
+    """Return why a file holds no arrays or lacks some of them, or "" if its headers are valid."""
     try:
         return _check_zip(path) if path.suffix == ".npz" else _check_header(path)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The files of input sets that configs name, in a plan."""
+"""Checks, while planning, the files of input sets that configs name."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pipeline.features.input_files.damage import SUFFIXES, describe_damage
 from pipeline.plan.planning import Json, Planning
 from pipeline.store.errors import Problem, join
 
-if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
+if TYPE_CHECKING:  # a no-op run parses no config and avoids pydantic
     from pipeline.config.compose import Document
     from pipeline.config.models import PackageConfig
 
 
 def _iter_files(config: PackageConfig) -> Iterator[tuple[str, str]]:
-    """Yield the path in the config at which each file stands, and the file."""
+    """Yield each file of input sets in a config, after the path of the key that names it."""
     named = {}
     for name, method in config.methods.items():
         for place, files in method.files.items():
@@ -29,20 +29,20 @@ def _iter_files(config: PackageConfig) -> Iterator[tuple[str, str]]:
 
 
 def summarize(config: PackageConfig, has_variables: bool) -> Json | None:
-    """Return the files of input sets that a config names; None where it names none."""
+    """Return the files of input sets that a config names, or None if it names none."""
     files = {file for _, file in _iter_files(config)}
     return {"files": sorted(files)} if files else None
 
 
 class InputFilePlanning(Planning):
-    """Refuses files whose headers are wrong; their arrays are read where they are used."""
+    """Refuses files with invalid headers; the arrays themselves are read when they are used."""
 
     def find_problems(
         self, package: str, config: PackageConfig, document: Document
     ) -> Iterator[Problem]:
         workspace = self.plan.workspace
         for place, file in _iter_files(config):
-            if workspace.find_data(file) is None:  # which is told where it is missing
+            if workspace.find_data(file) is None:  # reported elsewhere as missing
                 continue
             if damage := describe_damage(workspace.root / file):
                 kind = file.rpartition(".")[2]

@@ -1,4 +1,4 @@
-"""Inspection: which bytes of a package are what, and which methods use them."""
+"""Inspection: the contents of a package byte by byte, and the methods that use them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights that XNNPACK stores in place of a program's: computed from these, or in other orders."""
+"""Finds the weights that XNNPACK stores in place of a program's own: folded or reordered ones."""
 
 from __future__ import annotations
 
@@ -17,15 +17,18 @@ _NORMS = ("native_batch_norm", "_native_batch_norm_legit_no_training")
 
 
 def iter_computed(program: ExportedProgram) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield weights that XNNPACK computes from those of convolutions and linear layers, with their
-    names: with a batch norm folded in, and of transposed convolutions group by group."""
+    """Yield the weights that XNNPACK derives from convolutions and linear layers, by name.
+
+    XNNPACK folds a batch norm into the operator before it, and stores the weight of a transposed
+    convolution group by group.
+    """
     values = list_constants(program)
     for node in program.graph.nodes:
         if base_name(node) not in ("convolution", "linear"):
             continue
         norms = [user for user in node.users if base_name(user) in _NORMS]
         weight = values.get(node.args[1])
-        # Any other user needs the result before the norm, so XNNPACK doesn't fold it in.
+        # If anything else used the result before the norm, XNNPACK wouldn't fold the norm in.
         if norms and len(node.users) == 1:
             for name, tensor in _fold(node, norms[0], values):
                 yield name, _swap_channels(node, tensor)
@@ -36,7 +39,7 @@ def iter_computed(program: ExportedProgram) -> Iterator[tuple[str, torch.Tensor]
 def _fold(
     before: Node, norm: Node, values: Mapping[Node, tuple[str, torch.Tensor]]
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the weight and the bias of an operator with the batch norm after it folded in."""
+    """Yield an operator's weight and bias after folding in the batch norm that follows it."""
     # backends/xnnpack/_passes/fuse_batch_norm.py
 
     def find(argument: Any) -> tuple[str, torch.Tensor | None]:
@@ -49,10 +52,10 @@ def _fold(
     name, kernel = find(weight)
     bias_name, offset = find(bias)
     scale, shift, mean, variance = (find(argument)[1] for argument in norm.args[1:5])
-    # Statistics that the graph computes have no values to fold in.
+    # Statistics that the graph computes have no values to fold.
     if kernel is None or mean is None or variance is None:
         return
-    # The order of torch.nn.utils.fusion: running statistics before the norm's own weight and bias.
+    # Argument order of torch.nn.utils.fusion: running statistics, then the norm's weight and bias.
     arguments: tuple[Any, ...] = (
         kernel,
         offset,
@@ -73,13 +76,16 @@ def _fold(
 
 
 def _is_grouped(node: Node) -> bool:
-    """Return whether a node is a transposed convolution of several groups."""
+    """Return whether a node is a transposed convolution with several groups."""
     return base_name(node) == "convolution" and bool(node.args[6]) and node.args[8] != 1
 
 
 def _swap_channels(node: Node, weight: torch.Tensor) -> torch.Tensor:
-    """Return the weight of a grouped transposed convolution with its channels in the order in which
-    XNNPACK stores them; any other tensor as it is."""
+    """Return a weight with its channels in the order in which XNNPACK stores them.
+
+    Only weights of grouped transposed convolutions are reordered; any other tensor is returned as
+    it is.
+    """
     # `get_serialized_buffer_index` of backends/xnnpack/operators/node_visitor.py
     if not _is_grouped(node) or weight.ndim < 3:
         return weight

@@ -1,7 +1,7 @@
-"""Describes the contents of a package: which bytes of its files are what, and who uses them.
+"""Describes the contents of a package: the purpose of each range of bytes, and its users.
 
-Everything is read off the files themselves, each mapped into memory and gone through once. Names
-of tensors come from the compile actions, by the digests of their bytes (constants.py).
+Everything is read from the files themselves, each mapped into memory and read once. The names of
+tensors come from the compile actions, matched by the digests of their bytes (constants.py).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pipeline.program.pte import PlanFacts
 from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError
 
-if TYPE_CHECKING:  # shapes, which change nothing that is done
+if TYPE_CHECKING:  # types only, with no effect at run time
     from pipeline.features.inspection.records import SegmentKind
 
 
@@ -33,14 +33,17 @@ def describe_contents(
     keys: Mapping[str, Collection[str]] | None = None,
     digests: Mapping[str, Mapping[tuple[int, int], Digest]] | None = None,
 ) -> dict[str, Any]:
-    """Describe the contents of a package of these files, by name: one `.pte`, any number of `.ptd`.
+    """Describe the contents of a package.
 
     Args:
-        constants: by method, what `describe_constants` returned for its program.
+        files: the package's files, by name: one `.pte` and any number of `.ptd`.
+        constants: by method, the result of `describe_constants` for its program.
         keys: by method, the keys of the named data that its delegates use.
-        digests: by file, those of parts that are known, by their offset and size in bytes.
+        digests: by file, the known digests of its parts, by their offset and size in bytes.
 
-    Raises PipelineError, whose first line says which file is not what it should be, and how.
+    Raises:
+        PipelineError: a file is corrupt or of the wrong kind; the first line names it and the
+            fault.
     """
     package = PackageView(files, constants or {}, keys or {}, digests or {})
     segments = [
@@ -61,7 +64,7 @@ def describe_contents(
 
 @dataclass
 class _Claim:
-    """The use of a part of a file."""
+    """The use of one range of bytes of a file."""
 
     kind: SegmentKind
     names: set[str] = field(default_factory=set)
@@ -70,10 +73,15 @@ class _Claim:
 
 
 def _segments(view: PackageView, file: PackageFile) -> Iterator[dict[str, Any]]:
-    """Yield the segments of a file, which cover it. Raises PipelineError where two overlap."""
+    """Yield the segments of a file, which together cover all of it.
+
+    Raises:
+        PipelineError: two segments overlap.
+    """
     claims = _claims(view, file)
     end = 0
-    # By offset, so that comparing with the end of the last one finds every overlap.
+    # Sorted by offset, so comparing each span with the end of the previous one finds every
+    # overlap.
     for span, claim in sorted(claims.items()):
         if span.offset < end:
             raise PipelineError(
@@ -89,7 +97,7 @@ def _segments(view: PackageView, file: PackageFile) -> Iterator[dict[str, Any]]:
 def _fill_gap(
     view: PackageView, file: PackageFile, gap: Span
 ) -> Iterator[dict[str, Any]]:
-    """Yield the segments of a gap between claims: the flatbuffer around its data, and padding."""
+    """Yield the segments of a gap between claims: the enclosing flatbuffer, then padding."""
     if not gap.size:
         return
     inside = max(0, min(gap.end, file.layout.program.end) - gap.offset)
@@ -97,7 +105,7 @@ def _fill_gap(
         yield _segment(view, file, Span(gap.offset, inside), _Claim("program"))
     if inside < gap.size:
         padding = Span(gap.offset + inside, gap.size - inside)
-        # Padding is zeros; other bytes would be data that nothing in the file refers to.
+        # Padding is all zeros; other bytes are data that nothing in the file refers to.
         unused = bytes(file.data[padding.offset : padding.end]).strip(b"\0")
         yield _segment(
             view, file, padding, _Claim("padding", {"unused"} if unused else set())
@@ -108,7 +116,7 @@ def _segment(
     view: PackageView, file: PackageFile, span: Span, claim: _Claim
 ) -> dict[str, Any]:
     tensor = None
-    # A segment of constants holds many tensors, which `stored_tensors` names one by one.
+    # A segment of constants holds many tensors; `stored_tensors` names those one by one.
     if claim.kind == "named_data":
         tensor = view.lookup(file.digest(span), claim.methods)
     return {
@@ -145,7 +153,7 @@ def _claims(view: PackageView, file: PackageFile) -> dict[Span, _Claim]:
             for segment in segments:
                 methods = (method for _, claimed in used.values() for method in claimed)
                 claim(layout.segments[segment], kind, methods)
-            # Spans lie within segments, where there are some, and would overlap with them.
+            # If there are segments, the spans lie within them and would overlap with them.
             for index, span in enumerate(() if segments else spans):
                 claim(span, kind, used[index][1] if index in used else ())
         for span, calls in view.payloads.items():
@@ -153,13 +161,13 @@ def _claims(view: PackageView, file: PackageFile) -> dict[Span, _Claim]:
             claimed.backends.update(backend for _, _, backend in calls)
     for number, span in enumerate(layout.segments):
         claims.setdefault(span, _Claim("padding", {f"unused segment {number}"}))
-    # An empty span begins where its neighbour does, which would look like an overlap.
+    # An empty span starts where the next span starts, which would look like an overlap.
     return {span: claimed for span, claimed in claims.items() if span.size}
 
 
 def _describe_method(view: PackageView, plan: PlanFacts) -> dict[str, Any]:
     external = {key for key, methods in view.external.items() if plan.name in methods}
-    # A set, since two delegates with equal payloads have it stored once.
+    # A set, because two delegates with equal payloads share one stored copy.
     payloads = {payload for _, payload in plan.delegates if payload is not None}
     constants = sum(
         tensor_type.size if tensor_type.item else view.layout.constants[index].size

@@ -1,4 +1,4 @@
-"""Writes `contents.json` when a package is linked."""
+"""Writes `contents.json` at the link step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pipeline.store.files import CONTENTS, record_bytes
 
 
 def write_contents(package: LinkedPackage) -> dict[str, Digest]:
-    """Put the description of a package's contents into the store; return its digest by name."""
+    """Store the description of a package's contents; return its digest by file name."""
     unit_of = {
         method: unit for unit in package.units.values() for method in unit["methods"]
     }

@@ -1,4 +1,4 @@
-"""A package's files, mapped into memory, with the users and names of their parts."""
+"""The files of a package, mapped into memory, with the names and users of their parts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_NAMES = 3
 
 @dataclass(frozen=True)
 class KnownTensor:
-    """A tensor of a method's program; `base` is the same for equal tensors in any layout."""
+    """A tensor of a method's program; equal tensors have the same `base` in any layout."""
 
     names: frozenset[str]
     dtype: str
@@ -30,7 +30,11 @@ class KnownTensor:
 
 
 class PackageView:
-    """The files of a package, as `describe_contents` takes them. Raises PipelineError."""
+    """The files of a package; the arguments are those of `describe_contents`.
+
+    Raises:
+        PipelineError: the files don't contain exactly one `.pte`, or one of them is invalid.
+    """
 
     def __init__(
         self,
@@ -50,7 +54,8 @@ class PackageView:
         self.plans = sorted(self.layout.plans, key=lambda plan: plan.name)
         self._constants = constants
         self._keys = keys
-        # In the order that the numbers in `consumed` refer to, and by the digest of each form.
+        # `_tensors` keeps the order that the numbers in `consumed` refer to; `_forms` is by form
+        # digest.
         self._tensors = {
             method: _parse_tensors(record) for method, record in constants.items()
         }
@@ -65,7 +70,7 @@ class PackageView:
 
     @cached_property
     def users(self) -> dict[str, set[str]]:
-        """The methods that use each key of named data, also of tensors in `.ptd` files."""
+        """The methods that use each key of named data, including tensors in `.ptd` files."""
         methods_by_key = {key: set(methods) for key, methods in self.external.items()}
         for method, methods in self._keys.items():
             for key in methods:
@@ -74,7 +79,7 @@ class PackageView:
 
     @cached_property
     def external(self) -> dict[str, set[str]]:
-        """The methods that use each key of tensors of portable operators outside of the `.pte`."""
+        """The methods that use each key of a portable operator's tensor outside the `.pte`."""
         methods_by_key: dict[str, set[str]] = defaultdict(set)
         for plan in self.plans:
             for key in plan.external:
@@ -82,7 +87,10 @@ class PackageView:
         return dict(methods_by_key)
 
     def indices(self, planned: bool) -> dict[int, tuple[TensorType, set[str]]]:
-        """Return, by index, the largest type of constants (or of mutable data) and their users."""
+        """Return the largest type and the users of each constant, by its index in the `.pte`.
+
+        If `planned`, return those of mutable data instead.
+        """
         types_by_index: dict[int, tuple[TensorType, set[str]]] = {}
         for plan in self.plans:
             for index, tensor_type in plan.mutable if planned else plan.constants:
@@ -94,7 +102,7 @@ class PackageView:
 
     @cached_property
     def payloads(self) -> dict[Span, list[tuple[str, int, str]]]:
-        """The delegates that share each payload: method, number and backend."""
+        """The delegates that share each payload, each as its method, index and backend."""
         delegates_by_payload: dict[Span, list[tuple[str, int, str]]] = defaultdict(list)
         for plan in self.plans:
             for number, (backend, payload) in enumerate(plan.delegates):
@@ -103,9 +111,12 @@ class PackageView:
         return dict(delegates_by_payload)
 
     def lookup(self, digest: Digest, methods: Collection[str]) -> KnownTensor | None:
-        """Find the tensor of these bytes in the programs of methods; of any if none is given."""
+        """Return the tensor with these bytes in the programs of some methods, or None.
+
+        Without methods, the programs of all methods are searched.
+        """
         tensors = []
-        # Sorted, since the dtype and shape below are those of the first method.
+        # Sorted because the dtype and shape below come from the first method.
         for method in sorted(methods or self._forms):
             forms = self._forms.get(method, {})
             if digest in forms:
@@ -114,11 +125,11 @@ class PackageView:
             return None
         names: set[str] = set()
         for tensor in tensors:
-            names |= tensor.names  # tied weights have several
+            names |= tensor.names  # tied weights have several names
         return replace(tensors[0], names=frozenset(names))
 
     def consumed(self, method: str, payload: Digest) -> list[KnownTensor]:
-        """Return the tensors of a method that went into a payload."""
+        """Return the tensors of a method that were packed into a payload."""
         numbers = self._constants.get(method, {"consumed": {}})["consumed"].get(
             payload,
             (),
@@ -140,5 +151,5 @@ def _parse_tensors(record: Mapping[str, Any]) -> list[KnownTensor]:
 
 
 def join_names(names: Iterable[str]) -> str:
-    """Join different names with commas, the first few of many."""
+    """Join distinct names with commas, truncating a long list to its first few names."""
     return listed(sorted(set(names)), _MOST_NAMES)

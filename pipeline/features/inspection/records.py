@@ -1,14 +1,14 @@
-"""The shapes of a package's list of contents, which `contents.json` and reports hold.
+"""The shape of a package's contents, in `contents.json` and in reports.
 
-It is a function of the bytes of the files and the names of constants; `tensors`, `shared` and
-`twice` have the largest first.
+It depends only on the bytes of the files and the names of constants. `tensors`, `shared` and
+`twice` are sorted by size, the largest first.
 """
 
 from __future__ import annotations
 
 from typing import Literal
 
-# Python 3.11's own TypedDict does not tell pydantic all that it needs for a schema.
+# Python 3.11's TypedDict doesn't give pydantic everything that it needs for a schema.
 
 SegmentKind = Literal[
     "program", "constants", "delegate", "named_data", "mutable", "padding"

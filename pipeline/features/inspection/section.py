@@ -1,4 +1,4 @@
-"""Contents of a package: segments, tensors, and memory."""
+"""The report section on a package's contents: segments, tensors and memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pipeline.report.formatting import percent
 from pipeline.report.records import in_order
 from pipeline.store.sizes import human_size
 
-_BRIEF = 10  # rows in Markdown of what is sorted by size
+_BRIEF = 10  # Markdown rows of tables sorted by size
 _PLACES = KINDS | {"delegate": "in a delegate, size in the program"}
 
 
@@ -76,7 +76,7 @@ def _share(part: int, whole: int) -> Cell:
 
 
 def _files(segments: Sequence[Json]) -> Iterator[Row]:
-    """Yield the bytes of each file by kind of segment."""
+    """Yield a row per file with its bytes by kind of segment."""
     sizes: dict[str, Counter[str]] = {}
     for segment in segments:
         sizes.setdefault(segment["file"], Counter())[segment["kind"]] += segment["size"]
@@ -103,7 +103,7 @@ def _segment(segment: Json, whole: int) -> Row:
 
 
 def _methods(methods: Mapping[str, Json]) -> Iterator[Row]:
-    """Yield what each method needs; constant methods need nothing."""
+    """Yield a row per method with its memory, constants and instructions; skip constant methods."""
     for method, facts in methods.items():
         if not facts["instructions"]:
             continue
@@ -131,7 +131,7 @@ def _methods(methods: Mapping[str, Json]) -> Iterator[Row]:
 
 
 def _describe_shape(tensor: Json) -> str:
-    """Return the sizes of a tensor; "" of one whose dtype is not known, and so not its shape."""
+    """Return the sizes of a tensor's dimensions, or "" if its dtype and shape are unknown."""
     if not tensor["dtype"]:
         return ""
     return " × ".join(map(str, tensor["shape"])) or "scalar"

@@ -1,4 +1,4 @@
-"""Finds the tensors of a package, those that methods share, and those that it holds twice."""
+"""Finds the tensors of a package, the ones that methods share, and the ones stored twice."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from pipeline.program.pte import TensorType
 from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError
 
-_LEAST = 64  # bytes of tensors that count as stored twice: scalars are equal by chance
+_LEAST = 64  # bytes: smaller tensors, such as scalars, are equal by chance
 
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """A tensor in a file, or one that went into the payload of a delegate.
+    """A tensor in a file, or one that was packed into the payload of a delegate.
 
-    `record` is that of the package's contents (`records.CONTENTS_OUTLINE`); `place` is unlike that
-    of any tensor that is stored elsewhere; `portable` means that portable operators use it, and not
-    delegates.
+    Attributes:
+        record: its entry in the package's contents (`records.CONTENTS_OUTLINE`).
+        place: differs from the place of every other stored tensor.
+        portable: whether portable operators use it, rather than delegates.
     """
 
     record: dict[str, Any]
@@ -39,7 +40,7 @@ class StoredTensor:
 
 
 def find_stored_tensors(view: PackageView) -> list[StoredTensor]:
-    """Return the tensors of a package, the largest first."""
+    """Return the tensors of a package, largest first."""
     tensors = [*_in_plans(view, False), *_in_plans(view, True), *_named(view)]
     stored = set()
     for tensor in tensors:
@@ -98,7 +99,7 @@ def _stored(
     keys: Sequence[str] = (),
 ) -> StoredTensor:
     tensor = view.lookup(file.digest(span), methods)
-    # The key of a tensor of portable operators is its name.
+    # A tensor of portable operators is stored under its name.
     external_keys = [key for key in keys if key in view.external]
     names = frozenset(external_keys) if tensor is None else tensor.names
     kind = tensor_type or tensor
@@ -117,7 +118,7 @@ def _stored(
     if methods:
         users = f" ({', '.join(sorted(methods))})"
     description = f"{file.name}: {where.replace('_', ' ')}{users}"
-    # The external tensors of portable operators are named data as well.
+    # External tensors of portable operators are stored as named data too.
     portable = where != "named_data" or bool(external_keys)
     return StoredTensor(
         record, names, base, (file.name, span.offset), description, portable
@@ -127,13 +128,13 @@ def _stored(
 def _in_delegates(
     view: PackageView, stored: Collection[tuple[str, str]]
 ) -> Iterator[StoredTensor]:
-    """Yield tensors that went into payloads, of backends that keep no weights as named data."""
+    """Yield the tensors inside payloads of backends that don't store weights as named data."""
     for span, users in view.payloads.items():
         payload = view.pte.digest(span)
         consumed: dict[Digest, tuple[KnownTensor, set[str]]] = {}
         for method in sorted({method for method, _, _ in users}):
             consumed_tensors = view.consumed(method, payload)
-            # Then the payload holds keys only: XNNPACK stores its weights as named data.
+            # If so, the payload holds only keys: XNNPACK stores its weights as named data.
             if any(
                 (method, name) in stored
                 for tensor in consumed_tensors
@@ -155,7 +156,7 @@ def _in_delegates(
                 "where": "delegate",
                 "methods": sorted(methods),
             }
-            # The offset within a payload is unknown, and a payload holds a tensor once.
+            # The offset within a payload is unknown; a payload holds each tensor once.
             place = (payload, 0)
             yield StoredTensor(
                 record, tensor.names, tensor.base, place, where, backend=backend
@@ -165,7 +166,7 @@ def _in_delegates(
 def find_shared(
     view: PackageView, tensors: Sequence[StoredTensor]
 ) -> Iterator[dict[str, Any]]:
-    """Yield tensors and payloads that several methods use, the largest first."""
+    """Yield the tensors and payloads that several methods use, largest first."""
     records: list[dict[str, Any]] = [
         {
             "what": _label(t.record),
@@ -173,7 +174,7 @@ def find_shared(
             "methods": t.record["methods"],
         }
         for t in tensors
-        # A shared payload is listed itself below; its tensors would count twice.
+        # A shared payload gets an entry below; its tensors would be counted twice.
         if len(t.record["methods"]) > 1 and t.record["where"] != "delegate"
     ]
     for span, users in view.payloads.items():
@@ -185,7 +186,7 @@ def find_shared(
 
 
 def find_duplicates(tensors: Sequence[StoredTensor]) -> Iterator[dict[str, Any]]:
-    """Yield tensors that are stored more than once, those that waste most first."""
+    """Yield the tensors that are stored more than once, ordered by wasted bytes, most first."""
     groups: dict[Digest, dict[tuple[str, int], StoredTensor]] = {}
     for tensor in tensors:
         if tensor.record["size"] >= _LEAST:
@@ -205,7 +206,7 @@ def find_duplicates(tensors: Sequence[StoredTensor]) -> Iterator[dict[str, Any]]
 
 
 def _label(tensor: Mapping[str, Any]) -> str:
-    """Return what sentences call a tensor."""
+    """Return the words that identify a tensor in a sentence."""
     kind = "bytes"
     if tensor["dtype"]:
         kind = f"{tensor['dtype']}{tensor['shape']}"

@@ -1,4 +1,4 @@
-"""Pictures of the bytes of a package: as they are stored, and by dtype, method and module."""
+"""Treemaps of a package's bytes: by kind of storage, dtype, method and module."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ KINDS = {
     "mutable": "initial state",
     "padding": "padding",
 }
-_MOST_TILES = 120  # of one group; further ones are drawn as one
-_SHOWN = 0.995  # of a group's bytes; its smallest pieces, the rest, are drawn as one
-_SMALL = 0.005  # of the package: a group that is drawn as one
+_MOST_TILES = 120  # per group; the others share one tile
+_SHOWN = 0.995  # of a group's bytes; its smallest pieces share one tile
+_SMALL = 0.005  # of the package; a smaller group is one tile
 _MOST_GROUPS = 8  # with a colour of their own
-_MOST_METHODS = 3  # named in a tile's group
+_MOST_METHODS = 3  # named in the group of a tile
 _NO_TENSORS = "no tensors"
 
 
 def draw_contents(contents: Json) -> Chart | None:
-    """Draw the contents of a package as areas, in four views; None of an empty one."""
+    """Return a treemap of a package's contents, with three more views, or None if it is empty."""
     if not contents["segments"]:
         return None
     pieces = list(_list_pieces(contents))
@@ -53,9 +53,9 @@ def draw_contents(contents: Json) -> Chart | None:
 
 
 def _list_pieces(contents: Json) -> Iterator[Json]:
-    """Yield tensors as they are stored, and what is in segments apart from them.
+    """Yield the tensors as they are stored, and the remaining bytes of each segment.
 
-    Tensors within the payload of a delegate have no known size there: the payload is a piece.
+    The size of a tensor within a delegate's payload is unknown, so the whole payload is one piece.
     """
     rest: Counter[tuple[str, str]] = Counter()
     for segment in contents["segments"]:
@@ -82,7 +82,10 @@ def _methods_of(piece: Json) -> str:
 
 
 def _make_module_of(pieces: Iterable[Json]) -> Callable[[Json], str]:
-    """Return what names the module of a piece: as deep as there are groups with own colours."""
+    """Return a function that names the module of a piece.
+
+    It goes as deep into the modules as still leaves each group a colour of its own.
+    """
     paths: list[Sequence[str]] = []
     for piece in pieces:
         if piece.get("dtype") and piece["name"]:
@@ -103,13 +106,13 @@ def _make_module_of(pieces: Iterable[Json]) -> Callable[[Json], str]:
 
 
 def _module_path(piece: Json) -> Sequence[str]:
-    """Return the parts of the qualified name of a tensor's module; of several names the first."""
+    """Return the parts of the qualified name of a tensor's module, taken from its first name."""
     name = piece["name"].partition(",")[0]
     return name.split(".")[:-1]
 
 
 def _choose_colours(pieces: Iterable[Json], groups: Iterable[str]) -> Mapping[str, str]:
-    """Return the colours of the largest groups."""
+    """Return a colour for each of the largest groups."""
     totals = Counter[str]()
     for piece, group in zip(pieces, groups, strict=True):
         if group != _NO_TENSORS:
@@ -157,8 +160,11 @@ def _draw(
 
 
 def _make_tiles(group: str, pieces: Sequence[Json], shown: float) -> Iterator[Json]:
-    """Yield the tiles of a group: its largest pieces until so many bytes are shown, and one for all
-    others."""
+    """Yield the tiles of a group.
+
+    The largest pieces get a tile each until `shown` bytes are covered; one tile stands for the
+    rest.
+    """
     ranked = sorted(pieces, key=lambda piece: -piece["size"])
     large: list[Json] = []
     for piece in ranked[:_MOST_TILES]:
@@ -166,7 +172,7 @@ def _make_tiles(group: str, pieces: Sequence[Json], shown: float) -> Iterator[Js
             break
         shown -= piece["size"]
         large.append(piece)
-    # A tile for `1 more` would be no smaller than the piece itself.
+    # A tile for `1 more` would be just as large as the piece itself.
     if len(ranked) - len(large) == 1:
         large = ranked
     for piece in large:

@@ -1,4 +1,4 @@
-"""Instructions: which nodes of a program the instructions of its package come from."""
+"""Instructions: maps a package's instructions to the nodes of the source program."""
 
 from __future__ import annotations
 

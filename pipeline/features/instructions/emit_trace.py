@@ -1,8 +1,9 @@
-"""Records which instructions of an emitted method each node of its source program became.
+"""Records which instructions of an emitted method each node of its source program produced.
 
-The debug handle maps of ExecuTorch's emitter leave out control flow, and instructions of a node
-without a handle. So it is watched while it works: how many instructions there are before and after
-each node. Nothing that it emits is changed. Nodes are named by their places (program/graphs.py).
+The debug handle maps of ExecuTorch's emitter leave out control flow and the instructions of nodes
+without a handle. This module therefore observes the emitter: it counts the instructions before and
+after each node, and changes nothing that is emitted. Nodes are identified by their places
+(program/graphs.py).
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ from pipeline.program.operators import control_flow_name
 from pipeline.program.patching import wrapped
 from pipeline.store.compiled import DelegateNodes, Instructions
 
-_CHAIN = 0  # a plan has one, into which the emitter merges those of control flow
+_CHAIN = 0  # a plan's only chain: the emitter merges control flow's chains into it
 
 
 class Emission:
-    """Everything that was emitted within `record_emission`.
+    """Everything that is emitted within `record_emission`.
 
     Attributes:
-        programs: by method, what was emitted.
-        nodes: by method, the nodes that the emitter has gone through, each with the instruction
-            that it begins with, and with the one after its last.
-        values: by method, the values of placeholders, by their names.
+        programs: by method, the program that was emitted.
+        nodes: by method, each node that produced instructions, preceded by the range of those
+            instructions: the first one and the one after the last.
+        values: by method, the index of each placeholder's value, by the placeholder's name.
     """
 
     def __init__(self) -> None:
@@ -62,7 +63,7 @@ class Emission:
         )
 
     def _find_state(self, method: str) -> Iterator[tuple[str, int]]:
-        """Yield the buffers that a method changes, each with its value."""
+        """Yield the name and the value index of each buffer that a method changes."""
         signature = self.programs[method].graph_signature
         changed = set(signature.buffers_to_mutate.values())
         values = self.values[method]
@@ -83,15 +84,15 @@ class Emission:
 
 @contextmanager
 def record_emission() -> Iterator[Emission]:
-    """Record everything that this process emits within it."""
+    """Record everything that this process emits inside the context."""
     emission = Emission()
-    # By the emitter's state, which those of control flow share. The states are kept: the id of one
-    # that is gone may be that of the next method's.
+    # Keyed by the id of the emitter's state, which emitters of control flow share. The state is
+    # kept alive so that the next method's state can't reuse its id.
     methods_by_state: dict[int, tuple[Any, str]] = {}
 
     def recorded(run_node: Callable[[Any, Node], Any], emitter: Any, node: Node) -> Any:
         state = emitter.emitter_state
-        # Bodies of control flow have emitters of their own, with the state of the outermost.
+        # Each body of control flow has an emitter with the state of the outermost one.
         is_outermost = isinstance(emitter, _emitter._TopLevelEmitter)
         if is_outermost and id(state) not in methods_by_state:
             methods_by_state[id(state)] = (state, emitter.name)
@@ -115,7 +116,7 @@ def record_emission() -> Iterator[Emission]:
 
 
 def _emits_for_itself(node: Node) -> bool:
-    """Return whether a node's instructions are its own; bodies of control flow emit theirs."""
+    """Return whether a node's instructions are its own; control flow's come from its bodies."""
     return called_delegate(node) is not None or not control_flow_name(node)
 
 
@@ -123,9 +124,7 @@ def _trace_delegate(
     index: int, module: LoweredBackendModule, places: NodePlaces
 ) -> DelegateNodes:
     inside = module.original_module
-    last: dict[
-        int, Node
-    ] = {}  # of several nodes that one became, the last gives its value
+    last: dict[int, Node] = {}  # the last node at a place gives the value
     for node in iter_nodes(inside):
         if node.op != "call_function":
             continue

@@ -1,4 +1,4 @@
-"""JUnit: reports as XML that CI servers read."""
+"""JUnit: reports as XML for CI servers."""
 
 from __future__ import annotations
 

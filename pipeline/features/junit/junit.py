@@ -1,8 +1,8 @@
-"""Reports as JUnit XML, as CI servers read it: a suite for each package, a case for each check.
+"""Writes reports as JUnit XML for CI servers: a suite per package, a case per check.
 
-It is valid by the schema of Jenkins' xUnit plugin, junit-10.xsd, and follows what others ask for
-beside: properties before cases, and at most one result of a case. Ant's schema also wants the host
-and the hour, which no two builds share.
+The XML is valid against the schema of Jenkins' xUnit plugin, junit-10.xsd, and meets two further
+expectations: properties come before cases, and a case has at most one result. Ant's schema also
+requires the host and the time, which differ between any two builds.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from pipeline.store.visible import visible
 
 
 def junit(reports: Iterable[Json], not_built: Mapping[str, str]) -> bytes:
-    """Return the suites of packages as XML, sorted by name.
+    """Return one XML document with a suite for each package, sorted by name.
 
     Args:
-        not_built: the errors of packages that could not be built, by package.
+        not_built: the error of each package that could not be built, by package.
     """
     built = {str(report["package"]): report for report in reports}
     root = Xml.Element("testsuites", {"name": "pte-pipeline"})
@@ -34,21 +34,21 @@ def junit(reports: Iterable[Json], not_built: Mapping[str, str]) -> bytes:
         suite = Xml.SubElement(root, "testsuite", {"name": package})
         if package in not_built:
             error = not_built[package]
-            kind = error.partition(" ")[0]  # of "compile decode: ..."
+            kind = error.partition(" ")[0]  # "compile" in "compile decode: ..."
             _add_case(suite, package, "lowered", [error], kind=kind)
         else:
             _add_report(suite, package, built[package])
         suite.attrib |= _totals(suite)
     root.attrib |= _totals(root)
-    del root.attrib["skipped"]  # Jenkins' schema knows that of suites alone
+    del root.attrib["skipped"]  # Jenkins' schema allows it on suites only
     Xml.indent(root)
-    # All that XML 1.0 can't hold too.
+    # Escapes the characters that XML 1.0 can't represent.
     text = visible(Xml.tostring(root, encoding="unicode"))
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'.encode()
 
 
 def _add_report(suite: Xml.Element, package: str, report: Json) -> None:
-    """Add the cases of each method, of the gates, and of what fails of the package itself."""
+    """Add the cases of each method, gate and metric, and one for the package's other failures."""
     properties = _properties(report)
     if properties:
         holder = Xml.SubElement(suite, "properties")
@@ -78,7 +78,7 @@ def _add_report(suite: Xml.Element, package: str, report: Json) -> None:
 
 
 def _add_metric(suite: Xml.Element, classname: str, row: Json) -> None:
-    """Add a limit of a task metric, or its value where the config sets no limit."""
+    """Add a case for one limit of a task metric, or for a value that the config doesn't limit."""
     name = f"metric {row['metric']}"
     if row.get("kind"):
         name = f"{name} {row['kind']}"
@@ -115,8 +115,7 @@ def _add_gate(suite: Xml.Element, classname: str, gate: Json) -> None:
 def _add_method(
     suite: Xml.Element, classname: str, method: Json, seconds: float
 ) -> None:
-    """Add that a method has the interface of its source, that it computes the same, that its
-    quantization is good enough, and that its export is what its reference is."""
+    """Add the cases of a method: interface, source, numerics, quantization and reference."""
     failed = failed_by_check(method)
     interface = failed.get("interface", [])
     source = failed.get("source", [])
@@ -144,7 +143,7 @@ def _add_method(
 
 
 def _describe_unseen(method: Json) -> str:
-    """Say why nothing of a method was looked at; "" where something was."""
+    """Return why a method was not checked at all, or "" if it was."""
     left_out = method.get("left_out", ())
     if UNASKED in left_out:
         return UNASKED
@@ -203,8 +202,10 @@ def _add_reference(
 
 
 def _describe_reference(reference: Json) -> str:
-    """Return what came of the comparison with a reference: why it has not passed, or how near the
-    exported program is."""
+    """Return the outcome of the comparison with a reference.
+
+    If it passed, that is how close the exported program came; if not, it is the reason.
+    """
     if reference["verdict"] != PASSED:
         return str(reference["reason"])
     worst = reference["max_abs"]
@@ -221,7 +222,7 @@ def _describe_reference(reference: Json) -> str:
 
 
 def _describe_culprits(method: Json) -> list[str]:
-    """Return a text for each operator that a method fails by, then what could not be found out."""
+    """Return a line for each operator that causes a method's failure, then notes on the search."""
     texts = []
     for culprit in method.get("culprits", ()):
         where = ", ".join(filter(None, (culprit["operator"], culprit["module"])))
@@ -233,7 +234,7 @@ def _describe_culprits(method: Json) -> list[str]:
 
 
 def _properties(report: Json) -> dict[str, str]:
-    """Return the facts of a package by name: what it is, its sizes, delegation and digests."""
+    """Return the facts of a package by name: model, target, sizes, delegation and digests."""
     facts: dict[str, str] = {}
     for name in ("model", "target"):
         if report.get(name):
@@ -259,8 +260,13 @@ def _add_case(
     seconds: float = 0.0,
     kind: str = "validate",
 ) -> None:
-    """Add one check. CI servers group by `classname`; `skipped` says why it was not run. The
-    message of a failure ends with the code of the error, of an action of this kind."""
+    """Add the case of one check.
+
+    Args:
+        classname: the name by which CI servers group cases.
+        skipped: why the check was not run or not judged.
+        kind: the kind of the action; it determines the error code that ends a failure's message.
+    """
     attributes = {
         "classname": classname,
         "name": name,

@@ -1,4 +1,4 @@
-"""Latency: how long methods take on this machine, next to their source programs."""
+"""Latency: the running times of methods on this machine, compared with their source programs."""
 
 from __future__ import annotations
 

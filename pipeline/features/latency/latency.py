@@ -1,7 +1,7 @@
-"""Measures how long the methods of a package take on this machine, beside their source programs.
+"""Measures the running times of a package's methods and of their source programs on this machine.
 
-Both are timed from Python, copies of inputs and outputs included. The figures show how a package
-changed, not how long a device will take; another process on the same cores is in them.
+Both are timed from Python, including copies of inputs and outputs. The figures show how a package
+changed, not how fast it will be on a device, and other processes on the same cores distort them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pipeline.validate.method_result import MethodValidation
 
 _MOST_LOADS = 5
 _MOST_RUNS = 1000
-# Package and source take turns, so that whatever else the machine does slows both.
+# Package and source take turns, so that other load on the machine slows both.
 _TURNS = 4
 
 
@@ -41,11 +41,11 @@ def measure_latencies(
     settings: ValidateConfig,
     budget: Budget | None = None,
 ) -> dict[str, dict[str, Any] | None]:
-    """Measure methods, for `settings.latency.seconds` each, or as long as a single run takes; those
-    for which there is no time leave out their latency.
+    """Return the latency of each method, measured for `settings.latency.seconds` or a single run.
 
-    It is None for a method that did not pass, that another device than ExecuTorch's runtime runs,
-    or whose source is no program; for all where the settings leave no time.
+    It is None for a method that did not pass, that doesn't run on ExecuTorch's runtime, or whose
+    source isn't a program, and for all methods if `settings.latency.seconds` is 0. Methods that
+    the budget leaves no time for note that in `left_out`.
     """
     seconds = settings.latency.seconds
     session = Session(files)
@@ -73,10 +73,10 @@ def measure_latency(
     inputs: InputSet,
     seconds: float,
 ) -> dict[str, Any] | None:
-    """Measure one method on one input set; None where it fails on that.
+    """Measure one method on one input set, or return None if it fails on that input set.
 
-    A third of `seconds` goes to opening and loading the package anew, with a first run each time;
-    then package and source run in turns. Everything happens once at least.
+    The first third of `seconds` goes to opening and loading the package repeatedly, each time
+    followed by a first run. Then package and source run in turns. Each step happens at least once.
     """
     values = flatten(program, inputs)
     loads: list[float] = []
@@ -92,7 +92,7 @@ def measure_latency(
             firsts += _repeat(partial(package.run, method, values), 0)
         source = Source(program)
         source.run_flat(values)
-    except Exception:  # what the device or torch says of inputs that it can't take
+    except Exception:  # the device or torch may refuse the inputs
         return None
     steady: list[float] = []
     eager: list[float] = []
@@ -100,7 +100,7 @@ def measure_latency(
     for _ in range(_TURNS):
         steady += _repeat(lambda: package.run(method, values), seconds / 3 / _TURNS)
         eager += _repeat(lambda: source.run_flat(values), seconds / 3 / _TURNS)
-        if time.perf_counter() > until:  # where single runs take that long
+        if time.perf_counter() > until:  # single runs may take that long
             break
     return {
         "load_ms": spread(loads),
@@ -112,7 +112,7 @@ def measure_latency(
 
 
 def _repeat(call: Callable[[], Any], seconds: float) -> list[float]:
-    """Call until the time is over, once at least, and return how long each call took."""
+    """Call a function repeatedly for `seconds`, at least once, and return each call's duration."""
     durations: list[float] = []
     until = time.perf_counter() + seconds
     while not durations or (
@@ -125,7 +125,7 @@ def _repeat(call: Callable[[], Any], seconds: float) -> list[float]:
 
 
 def spread(seconds: Sequence[float]) -> dict[str, Any]:
-    """Return median and quartiles in milliseconds; those of a single figure are that figure."""
+    """Return the median and quartiles in milliseconds; a single figure is all three."""
     figures = (
         quantiles(seconds, n=4, method="inclusive")
         if len(seconds) > 1

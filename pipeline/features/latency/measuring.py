@@ -1,4 +1,4 @@
-"""Times the methods of a package after they were run."""
+"""Times the methods of a package after validation has run them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pipeline.run.prove.measuring import Measurement, Measuring
 
 
 class LatencyMeasuring(Measuring):
-    """Adds the latency of each method to its record, within the time that is left."""
+    """Adds the latency of each method to its record, within the remaining budget."""
 
     def after_run(self, measurement: Measurement) -> None:
         subject = measurement.subject

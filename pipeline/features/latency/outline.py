@@ -1,4 +1,4 @@
-"""The shape of what latency adds to the record of a method."""
+"""The shape of the latency fields in a method's record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Latency of methods on the host."""
+"""The report section on the latency of methods on the host."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pipeline.report.cells import figure, name
 from pipeline.report.elements import Cell, Chart, DataTable, Json, ReportSection
 from pipeline.report.formatting import milliseconds
 
-_MOST_BARS = 12  # of the chart; the table has all methods
+_MOST_BARS = 12  # in the chart; the table has all methods
 
 
 def section(report: Json) -> ReportSection:
@@ -55,7 +55,7 @@ def section(report: Json) -> ReportSection:
 
 
 def _spread(spread: Json) -> Cell:
-    """Return the cell of a median, with the quartiles as its note."""
+    """Return a table cell with a median, and the quartiles as its note."""
     low, high = (milliseconds(spread[quartile]) for quartile in ("low", "high"))
     note = f"{low} to {high}, {spread['runs']} runs"
     return figure(spread["median"], milliseconds, note=note)

@@ -1,5 +1,4 @@
-"""Listing: the packages of a workspace with their models, targets and methods, which
-`doit list --json` prints too."""
+"""Listing: packages with their models, targets and methods, also as JSON (`doit list --json`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`doit packages`, and `doit list --json`: what the configs of a workspace make."""
+"""`doit packages` and `doit list --json`: the packages that the configs of a workspace define."""
 
 from __future__ import annotations
 
@@ -38,8 +38,11 @@ PACKAGES = {
 
 
 def run(plan: Plan, words: Sequence[str], json: bool = False) -> Iterator[Any]:
-    """Yield a line for each package, or the record that `PACKAGES` describes. Raises
-    PipelineError for names that no package has."""
+    """Yield a line for each package, or with `json` the record that `PACKAGES` describes.
+
+    Raises:
+        PipelineError: a name matches no package.
+    """
     record = _make_record(plan, known_packages(plan, words))
     if json:
         yield record
@@ -54,7 +57,10 @@ def run(plan: Plan, words: Sequence[str], json: bool = False) -> Iterator[Any]:
 
 
 def print_list(names: Sequence[str], root: Path) -> int:
-    """Print the record of packages of all toolchains, by default all; return the exit status."""
+    """Print the record of the named packages, by default of all, and return the exit status.
+
+    Packages of all toolchains are included.
+    """
     plan = Plan(open_workspace(root))
     plan.trust_last_exports()
     packages: dict[str, None] = {}

@@ -1,4 +1,4 @@
-"""Takes `doit list --json` from doit. Every command line is looked at, so little is imported."""
+"""Takes over `doit list --json` from doit. It sees every command line, so it imports little."""
 
 from __future__ import annotations
 
@@ -11,8 +11,13 @@ from pipeline.store.errors import PipelineError
 def take_list(
     words: Sequence[str], root: Path
 ) -> tuple[None, Callable[[], int]] | None:
-    """Take `doit list --json` from doit, whose `list` has no JSON; None for other words. It lists
-    the packages of all toolchains, in one line."""
+    """Take over `doit list --json`, which doit itself can't print; return None for other words.
+
+    The record covers the packages of all toolchains, on one line.
+
+    Raises:
+        PipelineError: the command line has another option.
+    """
     if words[:1] != ["list"] or "--json" not in words:
         return None
     names = [word for word in words[1:] if word != "--json"]
@@ -22,7 +27,7 @@ def take_list(
 
     def print_packages() -> int:
         from pipeline.features.listing.packages import (
-            print_list,  # for this command alone
+            print_list,  # imported for this command only
         )
 
         return print_list(names, root)

@@ -1,4 +1,4 @@
-"""Loading: packages as Python objects, by `pte_pipeline.load_package`."""
+"""Loading: packages as Python objects, through `pte_pipeline.load_package`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The signatures of packages without a manifest, as far as a `.pte` declares them."""
+"""The signatures of packages without a manifest, made from the declarations in the `.pte`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from pipeline.program.argument_specs import Argument, Extent, Leaf, TensorSpec
 
 
 def make_flat_spec(inputs: Sequence[Any], outputs: Sequence[Any]) -> MethodSpec:
-    """Make the signature of what a package declares by itself.
+    """Return a method's signature, made from the inputs and outputs that the `.pte` declares.
 
-    Arguments have no names, but positions, and any size up to the greatest; outputs are a tuple.
+    Arguments are positional and unnamed, and accept any size up to the declared one. Outputs are a
+    tuple.
     """
 
     def leaf(declared: Any) -> Leaf | None:

@@ -1,4 +1,4 @@
-"""Load packages to call from Python, as objects with the methods of the source."""
+"""Loads packages as Python objects that have the methods of the source."""
 
 from __future__ import annotations
 
@@ -41,30 +41,31 @@ def load_package(
 ) -> LoadedPackage:
     """Load a package, with one callable per method.
 
-    The names of arguments come from the manifest in the folder of the file, else from the package's
-    metadata (`emit: {metadata: true}`). Without either, methods take their tensors by position,
-    flat, and return a tuple.
+    Argument names come from the manifest in the file's folder, or else from the package's metadata
+    (`emit: {metadata: true}`). Without either, methods take a flat list of tensors by position and
+    return a tuple.
 
-    The manifest also vouches for the file's bytes. ExecuTorch's runtime checks few of them: a
-    damaged file can end this process, or write over its memory. Trying the file in another process
-    first wouldn't show that, since it depends on what else is in memory.
+    The manifest also vouches for the file's bytes. ExecuTorch's runtime checks little of a file: a
+    damaged one can crash this process or overwrite its memory. A trial run in another process
+    wouldn't reveal that, because the damage depends on what else is in memory.
 
     Args:
-        device: the device that runs it, such as "executorch" or "interpreter"; by default one for
-            each method that can run its delegates, and the interpreter for methods that share
-            state.
-        ptds: its `.ptd` files; by default those that the manifest names, in the same folder.
-        operators: modules, and paths of libraries, of operators that are not ExecuTorch's. They
-            are loaded first, which runs their code, and modules of the working folder before
-            installed ones.
-        trust: load a package without a manifest.
+        device: the device that runs the package, such as "executorch" or "interpreter". By default
+            each method gets a device that can run its delegates, and methods that share state get
+            the interpreter.
+        ptds: the package's `.ptd` files; by default the ones that the manifest names, in the same
+            folder.
+        operators: modules, and paths of libraries, that define operators which ExecuTorch lacks.
+            They are loaded first, which runs their code. Modules in the working folder take
+            precedence over installed ones.
+        trust: load a package even if it has no manifest.
 
     Warns:
-        UserWarning: methods share state, and the device gives each of them memory of its own.
+        UserWarning: methods share state, but the device gives each method memory of its own.
 
     Raises:
-        PipelineError: a file is missing or corrupt, the manifest is damaged or that of another
-            package, or it doesn't name a `.ptd`; or there is no manifest, and `trust` is false.
+        PipelineError: a file is missing or corrupt; the manifest is damaged, belongs to another
+            package or doesn't name a `.ptd`; or there is no manifest and `trust` is false.
     """
     pte = Path(path)
     content = PackageFiles.of(pte).contents()
@@ -83,22 +84,24 @@ def load_package(
     signatures = {
         name: facts["signature"] for name, facts in methods if "signature" in facts
     }
-    # Without a manifest nothing is known of it, and the plans decide.
+    # Without a manifest this setting is unknown, and the memory plans decide.
     shares_state = memory_planning(manifest).get("share_mutable_buffers") is not False
     return LoadedPackage(files, signatures or None, device, operators, shares_state)
 
 
 class LoadedPackage:
-    """The methods of a package: `package.encode(x)` or `package["encode"](x)`. `name` is the name
-    of its file.
+    """The methods of a package, called as `package.encode(x)` or `package["encode"](x)`.
 
-    A method whose name is an attribute of this class, such as `reset`, or isn't an identifier, is
-    called by `package["reset"](x)`; `repr` shows how each method is called.
+    If a method's name is an attribute of this class, such as `reset`, or isn't an identifier, call
+    it as `package["reset"](x)`. `repr` shows how to call each method.
 
-    A method keeps its state, the mutable buffers, as long as the package lives. Methods share the
-    buffers that the package plans in shared memory (`share_mutable_buffers`). Copies, pickled or
-    by `copy`, hold the package's bytes and signatures and nothing else: they need no file, load
-    their methods anew, and begin with the initial state.
+    A method keeps its state, the mutable buffers, for the life of the package. Methods share the
+    buffers that the package plans in shared memory (`share_mutable_buffers`). A copy, pickled or
+    made by `copy`, holds only the package's bytes and signatures: it needs no file, loads its
+    methods afresh, and starts from the initial state.
+
+    Attributes:
+        name: the name of the package's file.
     """
 
     def __init__(
@@ -119,7 +122,7 @@ class LoadedPackage:
         if self._together and device and not devices().get(device).shares_state:
             self._stop_sharing(f"device '{device}' gives each method its own memory")
         self._open()
-        # Names of arguments are in the manifest, or else in the package itself.
+        # Argument names come from the manifest, or else from the package's metadata.
         self._signed_by = MANIFEST if signatures is not None else METADATA
         if signatures is None:
             signatures = self.metadata.get("methods")
@@ -130,7 +133,7 @@ class LoadedPackage:
         self._session = Session(self._files, self._device, self._together)
 
     def _stop_sharing(self, reason: str) -> None:
-        """Let each method have state of its own, and warn about it."""
+        """Give each method state of its own, and warn about it."""
         methods = listed(self._together)
         self._together = ()
         message = (
@@ -139,14 +142,14 @@ class LoadedPackage:
         )
         if self._device not in ("", INTERPRETER):
             message += f"; device='{INTERPRETER}' shares it"
-        # The frame of the caller, above this method, the constructor and `load_package`.
+        # Points at the caller, above this method, the constructor and `load_package`.
         warnings.warn(message, UserWarning, stacklevel=4)
 
     def _load(self, name: str) -> None:
         """Load a method.
 
-        Without a device, methods that share state are loaded one by one if the interpreter can't
-        load all of them together.
+        If no device was given and the interpreter can't load the methods that share state together,
+        each of them gets state of its own.
         """
         try:
             self._session.load(name)
@@ -172,21 +175,21 @@ class LoadedPackage:
 
     @property
     def methods(self) -> Mapping[str, LoadedMethod]:
-        """Its methods by name, constant methods among them."""
+        """The package's methods by name, including constant methods."""
         return dict(self._methods)
 
     @cached_property
     def metadata(self) -> dict[str, Any]:
-        """The metadata inside the file: the signatures of its methods, constants, toolchain.
+        """The metadata in the file: the methods' signatures, the constants and the toolchain.
 
-        Empty unless it was built with `emit: {metadata: true}`.
+        Empty unless the package was built with `emit: {metadata: true}`.
         """
         plan = self._files.plans.get(METADATA)
         if (
             plan is None or plan.instructions or plan.input_orders
         ):  # not a constant method
             return {}
-        # The method may be another tool's, and return anything.
+        # Another tool may have written the method, so it may return anything.
         with suppress(ValueError, TypeError, RecursionError):
             metadata = json.loads(self._session.run(METADATA, ())[0])
             if isinstance(metadata, dict):
@@ -197,7 +200,7 @@ class LoadedPackage:
         """Restore the initial state of every method.
 
         Raises:
-            PipelineError: the package has a method `reset`, which the caller may mean.
+            PipelineError: the package has a method named `reset`, which the caller may have meant.
         """
         if "reset" in self._methods:
             raise PipelineError(
@@ -260,13 +263,15 @@ _ATTRIBUTES = {"name", *vars(LoadedPackage)}
 
 
 class LoadedMethod:
-    """A lowered method, called like the source's.
+    """A lowered method, called like the source's method.
 
-    Arguments are checked before it runs, and returned values after: names, nesting, dtypes, ranks,
-    sizes, and values that the export fixed. Inputs that the source changes in place are changed.
+    Arguments are checked before the run, and results after it: names, nesting, dtypes, ranks,
+    sizes, and values that the export fixed. If the source changes an input in place, the caller's
+    tensor is changed too.
 
     Attributes:
-        has_names: whether it has the source's signature; if not, it takes flat inputs by position.
+        has_names: whether the method has the source's signature; if not, it takes flat inputs by
+            position.
     """
 
     def __init__(
@@ -282,7 +287,7 @@ class LoadedMethod:
         """Call the method.
 
         Raises:
-            ArgumentError: the arguments don't fit, with all that is wrong; also a TypeError.
+            ArgumentError: the arguments don't fit; it lists every mistake, and is also a TypeError.
             PipelineError: the device refuses the call, or its outputs don't fit.
         """
         try:
@@ -300,7 +305,7 @@ class LoadedMethod:
             self.spec.changes, outputs[:number_changed], strict=True
         ):
             leaves[place].copy_(value)
-        # Without a signature nobody says whether a lone value was returned in a tuple.
+        # Without a signature, it is unknown whether the source returned a lone value in a tuple.
         is_constant_method = (
             not self.has_names and not self.spec.args and len(result) == 1
         )
@@ -308,15 +313,19 @@ class LoadedMethod:
 
     @property
     def device(self) -> str:
-        """The name of the device that runs it."""
+        """The name of the device that runs the method."""
         return self.package._session.choose_device(self.name)
 
     def load(self) -> None:
-        """Make it ready to run, or else the first call does. Raises DeviceError."""
+        """Load the method now, rather than at its first call.
+
+        Raises:
+            DeviceError: the device can't load it.
+        """
         self.package._load(self.name)
 
     def text(self) -> str:
-        """Describe, for people, what the device runs."""
+        """Return a readable description of the program that the device runs."""
         return self.package._session.text(self.name)
 
     def _messages(self, error: PipelineError) -> list[str]:

@@ -1,4 +1,4 @@
-"""Read the manifest in the folder of a package, and check the package's files against it."""
+"""Reads the manifest in a package's folder, and checks the package's files against it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ _fits = check_of(
 
 
 def read_manifest(pte: Path, content: bytes) -> dict[str, Any]:
-    """Read the manifest of a package; without one, return a manifest of no files and no methods.
+    """Return a package's manifest, or one without files and methods if there is none.
 
-    Raises PipelineError for a damaged manifest, and for that of another package.
+    Raises:
+        PipelineError: the manifest is damaged, or belongs to another package.
     """
     path = pte.parent / MANIFEST
     try:
@@ -37,7 +38,7 @@ def read_manifest(pte: Path, content: bytes) -> dict[str, Any]:
     if not _fits(manifest):
         raise _unreadable(pte, "it isn't the manifest of a package")
     digests = {name: file["digest"] for name, file in manifest["files"].items()}
-    # By content, not by name: an app may have renamed the file.
+    # Compare contents, not names: an app may have renamed the file.
     if hash_bytes(content) not in digests.values():
         raise PipelineError(
             f"{pte.name}: {MANIFEST} next to it belongs to another file: it describes "
@@ -54,14 +55,18 @@ def _unreadable(pte: Path, why: str) -> PipelineError:
 
 
 def memory_planning(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a manifest's settings of memory planning; {} if it has none."""
+    """Return the memory planning settings of a manifest, or {} if it has none."""
     emit = manifest.get("emit")
     planning = emit.get("memory_planning") if isinstance(emit, dict) else None
     return planning if isinstance(planning, dict) else {}
 
 
 def find_ptds(pte: Path, manifest: Mapping[str, Any]) -> list[Path]:
-    """Return the `.ptd` files that a manifest names. Raises PipelineError if one is missing."""
+    """Return the paths of the `.ptd` files that a manifest names.
+
+    Raises:
+        PipelineError: one of the files is missing.
+    """
     paths = [pte.parent / name for name in _ptds_of(manifest)]
     missing = [path.name for path in paths if not path.exists()]
     if missing:
@@ -80,8 +85,12 @@ def _ptds_of(manifest: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 def check_ptds(
     ptds: Mapping[Path, bytes], pte: Path, manifest: Mapping[str, Any]
 ) -> None:
-    """Raise PipelineError for a `.ptd` that a package wasn't built with, whose weights it would
-    use, and for one that is missing."""
+    """Check that the `.ptd` files are the ones that a package was built with.
+
+    Raises:
+        PipelineError: a file comes from another build, so its weights would be wrong, or one is
+            missing.
+    """
     if not manifest["files"]:
         return
     files = _ptds_of(manifest)
@@ -102,7 +111,7 @@ def check_ptds(
 def _refuse(
     pte: Path, ptd: Path, digest: str, size: int, files: Mapping[str, Mapping[str, Any]]
 ) -> NoReturn:
-    """Raise PipelineError for a file that isn't among the `.ptd` files of a package."""
+    """Raise PipelineError because a file isn't one of a package's `.ptd` files."""
     expected = files.get(ptd.name)
     if expected is None:
         names = ", ".join(files)
@@ -113,7 +122,7 @@ def _refuse(
             f"{pte.name}: {ptd.name} is not a file of this package; {needs}"
         )
     actual_text, expected_text = f"{size:,} bytes", f"{expected.get('size', 0):,} bytes"
-    # Files of one size differ by their digests alone.
+    # If the sizes are equal, only the digests tell the files apart.
     if actual_text == expected_text:
         actual_text, expected_text = (
             f"digest {digest[:12]}",

@@ -1,4 +1,4 @@
-"""Call methods by their recorded signatures: check and nest arguments and outputs."""
+"""Recorded method signatures: checks and flattens arguments, and checks and nests outputs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from pipeline.store.errors import PipelineError
 
 
 class ArgumentError(PipelineError, TypeError):
-    """A call does not fit its method: one line a mistake."""
+    """A call that doesn't fit its method, with one line per mistake."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,10 @@ class MethodSpec:
 
     Attributes:
         args, kwargs: each argument's name and its value, a tree of Arguments with Leafs.
-        outputs: what is returned, a tree of Arguments with Leafs. A method that trains returns a
+        outputs: the returned value, a tree of Arguments with Leafs. A method that trains returns a
             dict of its `outputs`, and by name its `gradients`, `input_gradients` and `parameters`.
-        changes: the places, among the leaves of the arguments, of inputs changed in place.
+        changes: the indices, among the leaves of the arguments, of inputs that are changed in
+            place.
     """
 
     args: tuple[tuple[str, Any], ...]
@@ -48,12 +49,12 @@ class MethodSpec:
 
     @property
     def signature(self) -> inspect.Signature:
-        """The Python signature. What the export fixed is a default, where Python allows one."""
+        """The Python signature; values that the export fixed are defaults where possible."""
         named = all(name.isidentifier() for name, _ in self.args)
         parameter = inspect.Parameter
         kind = parameter.POSITIONAL_OR_KEYWORD if named else parameter.POSITIONAL_ONLY
         parameters: list[inspect.Parameter] = []
-        # Backwards: a parameter has no default where the one after it has none.
+        # In reverse order: a parameter can't have a default if the one after it has none.
         default = None
         for number, (name, tree) in reversed([*enumerate(self.args)]):
             if default is not parameter.empty:
@@ -75,7 +76,7 @@ class MethodSpec:
         """Return the leaves of a call unchanged, in the order of the method's inputs.
 
         Raises:
-            ArgumentError: with all that is wrong.
+            ArgumentError: the call doesn't fit the signature; it lists every mistake.
         """
         mistakes: list[str] = []
         try:
@@ -98,7 +99,7 @@ class MethodSpec:
         return pytree.tree_leaves(trees)
 
     def lay_out(self, leaves: Sequence[Any]) -> list[Any]:
-        """Return copies of a call's leaves in the layout that the method was exported with."""
+        """Return copies of a call's leaves, in the layouts that the method was exported with."""
         copies = []
         for argument, value in zip(self._arguments, leaves, strict=True):
             if isinstance(argument.value, TensorSpec):
@@ -107,10 +108,14 @@ class MethodSpec:
         return copies
 
     def nested_outputs(self, leaves: Sequence[Any], outputs: Sequence[Any]) -> Any:
-        """Return what a call returns, from its leaves and its flat outputs without changed inputs.
+        """Return the nested result of a call.
+
+        Args:
+            leaves: the leaves of the call's arguments.
+            outputs: the flat outputs, without the inputs that were changed in place.
 
         Raises:
-            PipelineError: they are not what the method declares, with all that is wrong.
+            PipelineError: the outputs differ from the declared ones; it lists every mistake.
         """
         expected = pytree.tree_leaves(self.outputs)
         if len(outputs) != len(expected):
@@ -128,8 +133,11 @@ class MethodSpec:
 
     @classmethod
     def from_json(cls, data: Json) -> MethodSpec:
-        """Return the signature that `record_signature` recorded. Raises PipelineError for anything
-        else."""
+        """Return the signature that `record_signature` recorded.
+
+        Raises:
+            PipelineError: the data isn't a recorded signature.
+        """
 
         def decode_argument(record: Json) -> Argument:
             return Argument(str(record["name"]), leaf_from_json(record))
@@ -144,7 +152,7 @@ class MethodSpec:
                 decode(data["outputs"]),
                 tuple(map(int, data["changes"])),
             )
-            _ = method_spec.signature  # which takes no names but Python's
+            _ = method_spec.signature  # accepts valid Python names only
         except (
             ArithmeticError,
             AttributeError,
@@ -172,7 +180,7 @@ def _default(tree: Any) -> Any:
 def _check_output(
     leaf: Leaf | None, value: Any, bound: dict[sympy.Symbol, sympy.Integer]
 ) -> Iterator[str]:
-    """Yield what is wrong with an output whose sizes are computed from those of the arguments."""
+    """Yield the mistakes in one output; its expected sizes are computed from the arguments'."""
     if not isinstance(leaf, TensorSpec):
         if leaf is not None and isinstance(value, torch.Tensor):
             yield "a tensor, must be none"
@@ -190,9 +198,10 @@ def _check_output(
 
 
 def leaf_from_json(data: Json) -> Leaf:
-    """Return the leaf that `specs.leaf_to_json` wrote. Nothing is evaluated.
+    """Return the leaf that `specs.leaf_to_json` wrote, without evaluating anything.
 
-    Raises KeyError, TypeError, ValueError or AttributeError for anything else.
+    Raises:
+        KeyError, TypeError, ValueError, AttributeError: the data isn't a recorded leaf.
     """
     if "dtype" in data:
         dtype = getattr(torch, data["dtype"])
@@ -230,7 +239,7 @@ def _expression_from_json(data: Json) -> sympy.Expr:
     if isinstance(data, int):
         return sympy.Integer(data)
     if isinstance(data, str):
-        # `sympify` would evaluate Python, and a manifest may come from a stranger.
+        # `sympify` would evaluate Python, and a manifest may come from an untrusted source.
         if not re.fullmatch(r"d\d+", data):
             raise ValueError(f"no size is called {data!r}")
         return specs.size_symbol(data)
@@ -239,5 +248,9 @@ def _expression_from_json(data: Json) -> sympy.Expr:
 
 
 def read_signature(data: Json) -> MethodSpec:
-    """Return the signature that a manifest records of a method. Raises PipelineError."""
+    """Return a method's signature as a manifest records it.
+
+    Raises:
+        PipelineError: the data isn't a recorded signature.
+    """
     return MethodSpec.from_json(data)

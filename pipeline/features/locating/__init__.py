@@ -1,5 +1,4 @@
-"""Locating: runs packages in Python, and traces a failure to an operator, a line, a delegate, a
-byte."""
+"""Locating: runs packages in Python, and traces failures to an operator, line, delegate or byte."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Finds the node at which a delegate diverges, by lowering less and less of its partition.
+"""Finds the node at which a delegate diverges, by lowering ever smaller parts of its partition.
 
-A delegate shows nothing but its outputs. So the partition is cut after some of its nodes, in the
-order of the graph, the part before the cut is preprocessed and run as a delegate of its own on the
-inputs that the whole one was given, and its outputs are compared with the same nodes in eager mode.
-The shortest beginning that diverges ends with the culprit: without that node, it agrees.
+A delegate reveals nothing but its outputs. So the partition is cut after some of its nodes, in the
+order of the graph. The part before the cut is preprocessed and run as a delegate of its own, on the
+inputs that the whole delegate was given, and its outputs are compared with the same nodes in eager
+mode. The shortest part that diverges ends with the culprit: without that node, the part agrees.
 """
 
 from __future__ import annotations
@@ -50,15 +50,16 @@ def bisect_delegate(
     seconds: float = MOST_SECONDS,
     run_on_device: RunPackage | None = None,
 ) -> tuple[Node | None, OutputError | None, str]:
-    """Bisect a delegate that diverges on these inputs, which are those of its partition.
+    """Bisect a delegate that diverges on the given inputs of its partition.
 
     Args:
-        seconds: after which no other part is compiled.
-        run_on_device: runs a method of a package on flat inputs. Where it is given, its outputs are
-            compared with what the same delegate gives on this machine.
+        seconds: the time after which no further part is compiled.
+        run_on_device: runs a method of a package on flat inputs. If given, its outputs are compared
+            with those of the same delegate on this machine.
 
-    Returns: the culprit, a node of the partition, with the error of the first output that diverges,
-    or None; and how it was found, or why not.
+    Returns:
+        The culprit, a node of the partition, with the error of the first output that diverges, or
+        None; and how it was found, or why not.
     """
     program = module.original_module
     source = NodeValues(program)
@@ -78,12 +79,12 @@ def bisect_delegate(
             expected = {node.name: values[node.name] for node in cuts[number]}
             error = _run_beginning(module, inputs, expected, tolerance, run_on_device)
             return error or "agrees"
-        except Exception:  # whatever a backend raises for what it was not asked to take
+        except Exception:  # a backend may raise anything for a part
             return "refused"
 
     note = ""
     deadline = time.monotonic() + seconds
-    low, high = 0, len(cuts) - 1  # the first diverging one is among these
+    low, high = 0, len(cuts) - 1  # the first diverging cut is in this range
     if run(high) == "refused":
         return None, None, "the partition can't be preprocessed and run on its own"
     if run(high) == "agrees":
@@ -94,7 +95,7 @@ def bisect_delegate(
             compiles = run.cache_info().misses
             note = f"narrowed to {high - low + 1} nodes, {names}, in {compiles} compiles, the limit"
             break
-        # The nearest cut, from the middle back, that the backend takes.
+        # The cut closest to the middle, going back from there, that the backend accepts.
         candidates = range((low + high) // 2, low - 1, -1)
         nearest = next(
             (number for number in candidates if run(number) != "refused"), None
@@ -121,8 +122,10 @@ def _run_beginning(
     tolerance: Tolerance,
     run_on_device: RunPackage | None,
 ) -> OutputError | None:
-    """Preprocess and run a partition up to some nodes. Return the error of the first value that
-    diverges; None where all agree."""
+    """Preprocess and run a partition up to some nodes.
+
+    Return the error of the first value that diverges, or None if all agree.
+    """
     part, input_numbers = _part(module.original_module, list(expected))
     results = preprocess_programs(
         module.backend_id,
@@ -159,11 +162,12 @@ def _declare(value: Any) -> Any:
 
 
 def _cuts(program: ExportedProgram) -> Iterator[list[Node]]:
-    """Yield the nodes whose values the rest of a partition reads, for each place to cut it.
+    """Yield, for each place to cut a partition, the nodes whose values the rest reads.
 
-    Places are in the order of the graph, each behind the last of its nodes; the last is the end.
-    Nodes that a backend fuses are left together: a quantized operator with what quantizes around
-    it. A constant, with what is computed of constants alone, belongs to whatever reads it.
+    Places are in the order of the graph, each after the last of its nodes; the last place is the
+    end. Nodes that a backend fuses stay together, such as a quantized operator and the quantize
+    nodes around it. A constant, and everything computed from constants alone, belongs to its
+    reader.
     """
     order = _computed_nodes(program)
     quantized = any(base_name(node).startswith("quantize") for node in order)
@@ -180,7 +184,7 @@ def _cuts(program: ExportedProgram) -> Iterator[list[Node]]:
 
 
 def _computed_nodes(program: ExportedProgram) -> list[Node]:
-    """Return the operators that compute with inputs, in the order of the graph."""
+    """Return the operators whose results depend on inputs, in the order of the graph."""
     specs = program.graph_signature.input_specs
     constants = {
         spec.arg.name for spec in specs if spec.kind is not InputKind.USER_INPUT
@@ -199,7 +203,7 @@ def _computed_nodes(program: ExportedProgram) -> list[Node]:
 
 
 def _may_end(node: Node) -> bool:
-    """Return whether a quantized partition may give this value."""
+    """Return whether a quantized partition can output the value of a node."""
     if base_name(node).startswith("quantize"):
         return True
     neighbourhood = (node, *node.all_input_nodes, *node.users)
@@ -207,8 +211,10 @@ def _may_end(node: Node) -> bool:
 
 
 def find_fused_operator(node: Node) -> Node:
-    """Return the operator whose value a node quantizes, the first one of those that a backend fuses
-    with it; any other node as it is."""
+    """Return the operator whose value a node quantizes, or the node itself.
+
+    If a backend fuses several operators with the quantize node, the first of them is returned.
+    """
     if not base_name(node).startswith("quantize"):
         return node
     while node.all_input_nodes:
@@ -222,7 +228,7 @@ def find_fused_operator(node: Node) -> Node:
 def _part(
     program: ExportedProgram, outputs: Sequence[str]
 ) -> tuple[ExportedProgram, list[int]]:
-    """Make a partition that ends with these nodes, and number the inputs that it still takes."""
+    """Return a partition that ends with some nodes, and the indices of its remaining inputs."""
     module = copy.deepcopy(program.graph_module)
     nodes = {node.name: node for node in module.graph.nodes}
     module.graph.output_node().args = (tuple(nodes[name] for name in outputs),)

@@ -1,9 +1,9 @@
-"""Finds the instruction that ExecuTorch's runtime computes otherwise than the interpreter.
+"""Finds the instruction that ExecuTorch's runtime computes differently from the interpreter.
 
-The runtime of the wheel shows no intermediate values. So the method is cut short: the same
-instructions up to one of them, with all values that what follows would read as outputs. The
-shortest such beginning that diverges from the interpreter ends with the culprit. The bytes of
-constants and of delegates stay what they are; nothing is lowered again.
+The wheel's runtime doesn't reveal intermediate values. So the method is cut short: it keeps the
+instructions up to one of them, and outputs all values that later instructions would read. The
+shortest beginning that diverges from the interpreter ends with the culprit. The bytes of constants
+and delegates stay as they are; nothing is lowered again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from pipeline.validate.metrics import OutputError
 
 
 def locate_in_runtime(case: FailureCase) -> Iterator[Culprit]:
-    """Look for what ExecuTorch's runtime alone computes otherwise than the source."""
+    """Look for an instruction that ExecuTorch's runtime alone computes differently."""
     lowered = "the source" if case.floor is None else "the quantized program"
     finding = f"in these calls, the interpreter computes from its bytes what {lowered} computes"
     if Session(case.evidence.files).choose_device(case.method) != EXECUTORCH:
@@ -45,7 +45,7 @@ def locate_in_runtime(case: FailureCase) -> Iterator[Culprit]:
         sentence = f"ExecuTorch's runtime refuses {case.describe(spot)}: {why}"
         yield case.culprit(spot, spot.kind, add_remedy(sentence))
         return
-    if losses := find_losses(case):  # which the interpreter, that copies, has not
+    if losses := find_losses(case):  # not in the interpreter, which copies
         yield from name_conds(case, losses)
         return
     if len(case.sequence) > 1:
@@ -55,7 +55,7 @@ def locate_in_runtime(case: FailureCase) -> Iterator[Culprit]:
         return
     try:
         result = _bisect(case)
-    except Exception as refused:  # by the serializer or the runtime
+    except Exception as refused:  # raised by the serializer or the runtime
         case.note(
             f"{finding}; ExecuTorch's runtime could not be examined ({reason(refused)})"
         )
@@ -74,8 +74,10 @@ def locate_in_runtime(case: FailureCase) -> Iterator[Culprit]:
 
 
 def _run_until_refused(case: FailureCase) -> DeviceError | None:
-    """Make the calls of a case in ExecuTorch's runtime; return the error that names an instruction,
-    if one does."""
+    """Make the calls of a case in ExecuTorch's runtime.
+
+    Return the error that names the refused instruction, or None if no error names one.
+    """
     session = Session(case.evidence.files, EXECUTORCH)
     try:
         for method, inputs in case.sequence:
@@ -87,7 +89,7 @@ def _run_until_refused(case: FailureCase) -> DeviceError | None:
 
 
 def _bisect(case: FailureCase) -> tuple[int, OutputError, int] | None:
-    """Return the instruction that diverges, its error, and how many beginnings were run."""
+    """Return the diverging instruction, its error, and the number of beginnings that ran."""
     plan = case.data.plans[case.method]
     (_, inputs) = case.sequence[0]
     cuts = list(_cuts(plan))
@@ -108,7 +110,7 @@ def _bisect(case: FailureCase) -> tuple[int, OutputError, int] | None:
 
 
 def _cuts(plan: schema.ExecutionPlan) -> Iterator[int]:
-    """Yield the instructions behind which a plan may end: those that no jump leads over."""
+    """Yield the instructions after which a plan can end: those that no jump skips."""
     farthest = 0
     for index, instruction in enumerate(get_instructions(plan)):
         call = instruction.instr_args
@@ -122,7 +124,7 @@ def _cuts(plan: schema.ExecutionPlan) -> Iterator[int]:
 
 
 def _results(plan: schema.ExecutionPlan, index: int) -> Iterator[int]:
-    """Yield the planned tensors that instructions up to one write and that are read later."""
+    """Yield the planned tensors that instructions up to `index` write and later ones read."""
     used = [
         used_values(plan, instruction.instr_args)
         for instruction in get_instructions(plan)
@@ -142,12 +144,12 @@ def _run_beginning(
     tolerance: Tolerance,
     index: int,
 ) -> OutputError | None:
-    """Run the instructions up to one on both devices; return the error of a value that diverges."""
+    """Run the instructions up to `index` on both devices; return the error of a diverging value."""
     data = case.data
     files = case.evidence.files
     loaded = run_until(data, case.sequence, index, budget=case.budget)
-    assert loaded is not None  # no jump leads over it
-    # A value that was not written in this run has no sizes of its own.
+    assert loaded is not None  # no jump skips it
+    # A value that this run didn't write has no sizes of its own.
     places = [
         p
         for p in _results(plan, index)
@@ -160,7 +162,7 @@ def _run_beginning(
         plan.chains[0], instructions=plan.chains[0].instructions[: index + 1]
     )
     cut = replace(plan, outputs=places, chains=[chain])
-    # The others stay: every payload of a file must be somebody's.
+    # The other plans stay, because every payload in a file needs an owner.
     plans = [
         cut if original is plan else original
         for original in data.file.program.execution_plan

@@ -1,6 +1,6 @@
-"""A method that failed: what is known of it, and how a culprit is described.
+"""A failed method: the known facts, and the description of a culprit.
 
-A culprit is described by the operator, the module and the line of the model's source.
+A culprit is described by its operator, its module and its line in the model's source.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ MethodCall = tuple[str, Sequence[Any]]  # a method and flat inputs
 
 @dataclass(frozen=True)
 class Spot:
-    """A spot in a method: the place of a node, and the delegate or the kernel that runs it."""
+    """A spot in a method: the place of a node, and the delegate or kernel that runs it."""
 
     place: int | None = None
     backend: str | None = None
@@ -60,17 +60,18 @@ class Spot:
 
 @dataclass(frozen=True)
 class Evidence:
-    """The facts that are known of a package.
+    """The known facts about a package.
 
-    Functions are called only where their result is needed, and may raise PipelineError where it
-    isn't to be had.
+    Functions are called only if their result is needed, and may raise PipelineError if it is
+    unavailable.
 
     Attributes:
         sources: the program of each method, in floating point.
-        limits: of a method's outputs against the program that was lowered, with both tolerances.
+        limits: the limits of a method's outputs against the lowered program, with both tolerances.
         lower_again: lowers a method once more, without a cache, and returns its delegates.
-        source_limits: of a method's outputs against its source; None where these are the same.
-        root: the workspace, in which source lines are looked for.
+        source_limits: the limits of a method's outputs against its source; None if they are the
+            same.
+        root: the workspace in which source lines are looked up.
     """
 
     files: PackageFiles
@@ -87,10 +88,10 @@ class Located:
     """The spots where a method goes wrong.
 
     Attributes:
-        culprits: the first one first.
-        notes: what could not be found out, a line each.
-        calls: the calls that showed it.
-        first: the value that diverges first, by the number of its call, where one was found.
+        culprits: the causes of the failure, in order.
+        notes: what could not be determined, one line each.
+        calls: the calls that showed the failure.
+        first: by the number of a call, the first value that diverges, if one was found.
     """
 
     culprits: tuple[Culprit, ...] = ()
@@ -100,16 +101,17 @@ class Located:
 
 
 class FailureCase:
-    """One method that failed, the calls that show it, and what has been noted on the way.
+    """A failed method, the calls that show its failure, and the notes taken so far.
 
     Attributes:
-        failing: methods and inputs of a sequence; others than the one that failed are among them
-            where they share its state.
-        first: as in `Located`; every view of a case has the same.
-        floor: the least SQNR in dB that the package may have against the program that was lowered,
-            beside the limits: those of a quantized method are against the float program, and wide.
-        budget: the time that is left for it.
-        calls: the same calls with flat inputs, where these are known.
+        failing: the methods and inputs of a sequence, which includes other methods if they share
+            the failed method's state.
+        first: as in `Located`; all views of a case share it.
+        floor: the least SQNR in dB that the package must have against the lowered program. It
+            applies in addition to the limits, which for a quantized method are wide and against the
+            float program.
+        budget: the remaining time.
+        calls: the same calls with flat inputs, if these are known.
     """
 
     def __init__(
@@ -173,13 +175,13 @@ class FailureCase:
 
     @property
     def lowered_programs(self) -> dict[str, ExportedProgram]:
-        """The programs that were lowered, of the methods that are called."""
+        """The lowered program of each method that is called."""
         return {name: self.evidence.lowered(name).program for name in self.methods}
 
     def make_sources(
         self, programs: Mapping[str, ExportedProgram]
     ) -> dict[str, NodeValues]:
-        """Make the sources of the methods that are called, with the state that they share."""
+        """Return the sources of the methods that are called, with their shared state."""
         sources = NodeValues.with_common_state(
             {name: programs[name] for name in self.methods}
         )
@@ -188,7 +190,7 @@ class FailureCase:
         return sources
 
     def advance(self, programs: Mapping[str, ExportedProgram]) -> NodeValues:
-        """Return the method's source among programs after all calls but the last."""
+        """Return the method's source in the state after all calls but the last."""
         sources = self.make_sources(programs)
         for method, inputs in self.sequence[:-1]:
             sources[method].call(inputs, ())
@@ -200,7 +202,7 @@ class FailureCase:
         expected: Sequence[Any],
         limits: Limits | None = None,
     ) -> bool:
-        """Return whether outputs keep to limits, by default those of the method."""
+        """Return whether outputs stay within limits, by default the method's."""
         if len(actual) != len(expected):
             return False
         limits = limits or self.limits
@@ -211,7 +213,7 @@ class FailureCase:
         return True
 
     def matches_lowered(self, actual: Sequence[Any], expected: Sequence[Any]) -> bool:
-        """Return whether outputs are those of the program that was lowered."""
+        """Return whether outputs match the lowered program's."""
         if self.floor is None:
             return self.all_agree(actual, expected)
         tolerances = Limits(atol=self.limits.atol, rtol=self.limits.rtol)
@@ -219,7 +221,7 @@ class FailureCase:
         return near and least_sqnr(actual, expected) >= self.floor
 
     def find(self, index: int) -> Spot:
-        """Find the node that an instruction is part of, and the delegate or kernel it calls."""
+        """Return an instruction's node, and the delegate or kernel that it calls."""
         plan = self.data.plans[self.method]
         calls = get_instructions(plan)
         call = None
@@ -236,7 +238,7 @@ class FailureCase:
         return Spot(self.lowered.instructions.node_places.get(index), kernel=kernel)
 
     def find_runner(self, place: int) -> Spot:
-        """Find the delegate that runs the node at a place, or any of it, else the kernel."""
+        """Return the delegate that runs any part of the node at a place, or else the kernel."""
         instructions = self.lowered.instructions
         for call in instructions.delegates:
             if place in call.places:
@@ -247,7 +249,7 @@ class FailureCase:
         return Spot(place)
 
     def facts(self, place: int | None) -> tuple[str, str, str]:
-        """Return the operator at a place, its module and its line in the model's source."""
+        """Return the operator at a place, its module, and its line in the model's source."""
         if place is None:
             return "", "", ""
         node = source = list(iter_nodes(self.lowered.program))[place]
@@ -259,7 +261,7 @@ class FailureCase:
         return node_label(node), innermost_module(source), where
 
     def describe(self, spot: Spot, operator: str = "") -> str:
-        """Describe where something is, for people; `operator` may replace that of the place."""
+        """Describe a spot in words; `operator` may replace the operator at its place."""
         label, module, line = self.facts(spot.place)
         where = " in ".join(filter(None, (operator or label, module)))
         parts = [part for part in (where, line) if part]
@@ -276,7 +278,7 @@ class FailureCase:
         sentence: str,
         error: OutputError | None = None,
     ) -> Culprit:
-        """Make the record of a culprit."""
+        """Return the record of a culprit."""
         operator, module, line = self.facts(spot.place)
         return Culprit(
             operator=operator,
@@ -294,7 +296,7 @@ class FailureCase:
 def load_methods(
     data: PackageData, methods: Iterable[str]
 ) -> dict[str, InterpretedMethod]:
-    """Load methods in the interpreter, with the state that they share."""
+    """Load methods in the interpreter, with their shared state."""
     plans = {name: data.plans[name] for name in methods}
     shared = shared_memory(list(plans.values()))
     return {name: load_method(plan, data, shared) for name, plan in plans.items()}
@@ -307,14 +309,15 @@ def run_until(
     visit: int = 0,
     budget: Budget | None = None,
 ) -> InterpretedMethod | None:
-    """Load the methods of calls in the interpreter, and make the calls, the last one in part.
+    """Make calls in the interpreter, the last one only up to an instruction if `index` is given.
 
     Args:
-        index: the instruction after which the last call stops; by default it goes on to the end.
-        visit: counts from 0 how often that instruction has run before.
-        budget: the time for it; None is no limit.
+        index: the instruction after which the last call stops; by default it runs to the end.
+        visit: how often that instruction has run before, from 0.
+        budget: the time limit; None means no limit.
 
-    Returns: the method of the last call as it is then; None where the instruction does not run.
+    Returns:
+        The method of the last call in its state at that point; None if the instruction doesn't run.
     """
     budget = budget or Budget()
     loaded = load_methods(data, sorted({method for method, _ in calls}))
@@ -333,13 +336,13 @@ def run_until(
 
 
 def least_sqnr(actual: Sequence[Any], expected: Sequence[Any]) -> float:
-    """Return the least SQNR of several outputs, in dB."""
+    """Return the lowest SQNR of several outputs, in dB."""
     ratios = [compare(a, e).sqnr_db for a, e in zip(actual, expected, strict=False)]
     return min((ratio for ratio in ratios if ratio is not None), default=math.inf)
 
 
 def describe_error(error: OutputError) -> str:
-    """Describe an error, for people."""
+    """Describe an error in words."""
     if error.mismatch is not None:
         return error.mismatch
     if error.disagreeing:

@@ -1,4 +1,4 @@
-"""Locates where a method diverges from the program that was lowered, into its delegates."""
+"""Locates where a method diverges from the lowered program, down into its delegates."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ from pipeline.validate.node_values import MOST_BYTES, MOST_VISITS, NodeValues
 
 
 def locate_divergence(case: FailureCase) -> Iterator[Culprit]:
-    """Yield the first divergence in the calls of a case, or a state that differs.
+    """Yield the first divergence in the calls of a case, or a difference in state.
 
-    Where there is none, the case gets a note of what that means.
+    If there is none, the case gets a note that says what this means.
     """
     loaded = load_methods(case.data, case.methods)
     sources = case.make_sources(case.lowered_programs)
@@ -75,8 +75,10 @@ def _check_call(
     loaded: InterpretedMethod,
     source: NodeValues,
 ) -> list[Culprit] | None:
-    """Return the divergence in one call: none, with a note, where it diverges and nothing says
-    where; None where it doesn't."""
+    """Return the divergence in one call, or None if there is none.
+
+    The list is empty, and the case has a note, if the call diverges at an unknown place.
+    """
     walked = walk(loaded, source, case.lowered.instructions, inputs)
     if source.left_out:
         held = f"{human_size(MOST_BYTES)}, and {MOST_VISITS} passes through a loop"
@@ -101,7 +103,7 @@ def _check_call(
             f"source does, after call {number + 1}"
         )
         return [case.culprit(Spot(), "state", sentence)]
-    exact = Tolerance(Limits(atol=0, rtol=0), 1.0)  # but for rounding
+    exact = Tolerance(Limits(atol=0, rtol=0), 1.0)  # except for rounding
     if wrong and exact.first_error(walked.outputs, walked.expected) is None:
         units = f"{ROUNDING} units in the last place of the greatest value"
         case.note(
@@ -117,7 +119,7 @@ def _check_call(
 def _differing_state(
     case: FailureCase, loaded: InterpretedMethod, source: NodeValues
 ) -> str:
-    """Name the buffers whose values differ now, for people."""
+    """Return the names of the buffers whose values differ now, in words."""
     buffers = source.buffers()
     differing = []
     for name, index in case.lowered.instructions.state:
@@ -167,8 +169,10 @@ def _describe_divergence(
 def _look_into_delegate(
     case: FailureCase, compared: Compared, tolerance: Tolerance, call: int, number: int
 ) -> tuple[int | None, OutputError, str]:
-    """Return the place of the node at which a delegate diverges, its error, and how it was found;
-    where none is found, None, the error of the delegate's output, and the reason."""
+    """Return the place of the node at which a delegate diverges, its error, and how it was found.
+
+    If no node is found, return None, the error of the delegate's output, and the reason.
+    """
     otherwise = None, compared.error
     try:
         module = lower_delegate(case, number)
@@ -193,9 +197,10 @@ def _look_into_delegate(
 
 
 def lower_delegate(case: FailureCase, number: int) -> LoweredBackendModule:
-    """Lower a method again, and return one of its delegates, whose payload is that of the package.
+    """Lower a method again; return the delegate whose payload is the package's.
 
-    Raises PipelineError, which says in words why there is none.
+    Raises:
+        PipelineError: there is no such delegate; the message says why.
     """
     if case.budget.spent:
         raise PipelineError(
@@ -203,7 +208,7 @@ def lower_delegate(case: FailureCase, number: int) -> LoweredBackendModule:
         )
     try:
         delegates = case.evidence.lower_again(case.method)
-    except Exception as error:  # whatever a backend raises
+    except Exception as error:  # a backend may raise anything
         why = f"it could not be lowered again ({reason(error)})"
         raise PipelineError(why) from error
     if number >= len(delegates):

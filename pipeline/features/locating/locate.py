@@ -1,8 +1,8 @@
-"""Locates where a method that failed goes wrong.
+"""Locates the place where a failed method goes wrong.
 
-The package is walked beside the program that was lowered, and a delegate that diverges is cut into
-parts (`divergence`); or it is the quantization that loses too much (`quantization_noise`). Whatever
-fails in here becomes a note, and fails nothing else.
+The package is walked in step with the lowered program, and a delegate that diverges is cut into
+parts (`divergence`), unless the quantization loses too much (`quantization_noise`). A failure of
+this search becomes a note and affects nothing else.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from pipeline.validate.default_limits import LEAST_ATOL, LEAST_RTOL, LEAST_SQNR
 from pipeline.validate.method_result import MethodValidation
 from pipeline.validate.results import Validation
 
-# Where quantization loses next to nothing, roundings of ranges that are computed as they come leave
+# If quantization loses next to nothing, rounding of ranges that are computed at run time leaves
 # 40.3 dB between XNNPACK and the quantized program, measured on two linear layers.
 _MOST_DB = 38.0
 _SPENT = "validate.budget was exhausted before its turn"
@@ -49,10 +49,10 @@ def locate_failures(
     examples: Mapping[str, Sequence[InputSet]],
     budget: Budget | None = None,
 ) -> dict[str, Located]:
-    """Locate the failures of each method that failed, the worst first, or note why it got no look.
+    """Locate the failures of each failed method, worst first, or note why it was not examined.
 
     Args:
-        budget: the time for it; None is no limit.
+        budget: the time limit; None means no limit.
     """
     budget = budget or Budget()
     evidence = hold_to_derived(evidence, validation)
@@ -72,8 +72,12 @@ def locate_failures(
 
 
 def hold_to_derived(evidence: Evidence, validation: Validation) -> Evidence:
-    """Hold methods for which the config sets no tolerances, and those that are quantized, to limits
-    that were derived; and quantized ones to the config's against their float programs."""
+    """Return the evidence with derived limits, where the config's limits don't apply.
+
+    Methods without tolerances in the config, and quantized methods, get limits that validation
+    derived. The limits against the source become the config's for a quantized method, and derived
+    ones for a method without tolerances.
+    """
     results = {result.method: result for result in validation.methods}
 
     def against_lowered(method: str) -> Limits:
@@ -100,7 +104,7 @@ def hold_to_derived(evidence: Evidence, validation: Validation) -> Evidence:
 
 
 def _why_no_look(evidence: Evidence, failed: MethodValidation) -> str:
-    """Return why there is nothing to look into; "" where there is."""
+    """Return why a failed method can't be examined, or "" if it can."""
     about = failed.failures[0]["about"]
     if about == "lacking":
         return "the package lacks it"
@@ -115,7 +119,7 @@ def _why_no_look(evidence: Evidence, failed: MethodValidation) -> str:
         )
     declares = any(failure["about"] == "declared" for failure in failed.failures)
     if failed.not_run or not (failed.runs or failed.failing or declares):
-        return "it did not run"  # a method that ended a process would end another one
+        return "it did not run"  # a method that crashed a process would crash another
     return ""
 
 
@@ -126,13 +130,13 @@ def locate(
     examples: Sequence[InputSet] = (),
     budget: Budget | None = None,
 ) -> Located:
-    """Locate where a method that can be run goes wrong.
+    """Locate the place where a method that can be run goes wrong.
 
     Args:
-        failing: the calls of the sequence that failed, the failing one last.
-        examples: input sets to try where nothing was called, because the method does not declare
-            what its source does.
-        budget: what is left of the time for it.
+        failing: the calls of the failed sequence, ending with the one that failed.
+        examples: input sets to try if nothing was called, because the method's declaration differs
+            from its source's.
+        budget: the remaining time.
     """
     case = FailureCase(evidence, method, failing, budget or Budget())
     culprits: list[Culprit] = []
@@ -151,9 +155,7 @@ def locate(
             case.note("nothing that could be compared departs")
     except OutOfTimeError as error:
         case.note(f"{error} before the faulty operator was found")
-    except (
-        Exception
-    ) as error:  # a failure here must not hide the one that is looked into
+    except Exception as error:  # an error here must not hide the failure being examined
         _log.debug("locating %s", method, exc_info=True)
         sentence = f"{type(error).__name__}: {reason(error)}"
         case.note(f"the faulty operator could not be found: {sentence}")
@@ -167,17 +169,17 @@ def _locate_computation(case: FailureCase) -> Iterator[Culprit]:
     inputs = case.sequence[-1][1]
     by_float = case.advance(case.evidence.sources).call(inputs, ())
     by_quantized = case.advance(case.lowered_programs).call(inputs, ())
-    # What departs less from the quantized program than that does from the float one is rounding:
-    # backends round in their own ways.
+    # Backends round in their own ways. A departure from the quantized program counts as rounding if
+    # it is smaller than that program's departure from the float program.
     case.floor = min(least_sqnr(by_quantized, by_float) - MARGIN_DB, _MOST_DB)
     if (
         case.source_limits is not None
-    ):  # so that the others are against the quantized program
+    ):  # then the other limits are against the quantized program
         case.floor = max(case.floor, case.limits.min_sqnr or 0.0)
     loses = not case.all_agree(by_quantized, by_float, case.source_limits)
     try:
         loaded = run_until(case.data, case.sequence, budget=case.budget)
-    except DelegateError:  # the walk beside the quantized program says where it stops
+    except DelegateError:  # the walk reports where it stops
         yield from locate_divergence(case)
         return
     assert loaded is not None

@@ -1,7 +1,7 @@
-"""Locates results of `torch.cond` that are gone when the package reads them.
+"""Locates results of `torch.cond` that are lost before the package reads them.
 
-The interpreter shares memory as the runtime does, so it shows whether a result that a plan may
-overwrite (`moments.Feature.find_lost_results`) is overwritten in the calls that failed.
+The interpreter shares memory in the same way as the runtime. It therefore shows whether a result
+that a plan may overwrite (`moments.Feature.find_lost_results`) is overwritten in the failed calls.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from pipeline.features.locating.interpreter.load import (
 from pipeline.features.locating.records import CulpritRecord as Culprit
 from pipeline.moments import call_all
 
-# Each with the place of its `torch.cond`, and a sentence, as `find_lost_results` of a feature
+# Each loss with the place of its `torch.cond` and a sentence, as a feature's `find_lost_results`
 # returns them.
 Losses = list[tuple[Any, int | None, str]]
 
 
 def locate_lost_results(case: FailureCase) -> Iterator[Culprit]:
-    """Yield the results that are lost in the calls of a case."""
+    """Yield a culprit for each result that is lost in the calls of a case."""
     losses = find_losses(case)
     if not losses:
         return
@@ -40,7 +40,7 @@ def locate_lost_results(case: FailureCase) -> Iterator[Culprit]:
 
 
 def find_losses(case: FailureCase) -> Losses:
-    """Return the results that the plan of the method may lose."""
+    """Return the results that the method's plan may lose."""
     plan = case.data.plans[case.method]
     places = case.lowered.instructions.places
     program = case.lowered.program
@@ -81,8 +81,10 @@ def _run_watched(
 
 
 def _last_overwriting(loss: Any) -> int:
-    """Return the last instruction that may overwrite a result before it is read; in a loop, which
-    reads it again, that may stand behind the reader."""
+    """Return the last instruction that may overwrite a result before it is read.
+
+    In a loop, which reads the result again, this instruction may come after the reader.
+    """
     return max(loss.read_at - 1, loss.lost_at or 0)
 
 

@@ -1,4 +1,4 @@
-"""Looks into the methods that failed, and writes what shows each failure again."""
+"""Examines failed methods, and writes reproductions of their failures."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 class LocatingMeasuring(Measuring):
-    """Adds culprits to the records of methods that failed, and files that show the failures."""
+    """Adds culprits to the records of failed methods, and writes files that show the failures."""
 
     def after_run(self, measurement: Measurement) -> None:
         subject = measurement.subject
@@ -41,7 +41,7 @@ class LocatingMeasuring(Measuring):
         if not validation.failures:
             return
         with self.stages.stage("locate"):
-            # Locating has its share, however long the last call took.
+            # Locating gets its full share, however long the last call took.
             share = subject.settings.budget * OF_LOCATING
             budget = Budget(max(measurement.budget.left, share))
             evidence = collect_evidence(subject, measurement.files, budget)
@@ -62,12 +62,12 @@ class LocatingMeasuring(Measuring):
 
 
 def collect_evidence(subject: Subject, files: PackageFiles, budget: Budget) -> Evidence:
-    """Return what is known of a package, to find out where it fails.
+    """Return the known facts about a package, to find out where it fails.
 
     Args:
-        budget: the time that is left, which compiling again must fit into.
+        budget: the remaining time, which compiling again must fit into.
     """
-    # One program of a method, whose nodes are those that its delegates are traced to.
+    # Cached, so each method has one program, with the nodes that its delegates are traced to.
     load_lowered = cache(subject.load_lowered)
     return Evidence(
         files,
@@ -85,8 +85,11 @@ def _lower_again(
     load_lowered: Callable[[str], LoweredMethod],
     method: str,
 ) -> list[LoweredBackendModule]:
-    """Lower a method once more, without a cache, and return its delegates. Raises PipelineError
-    where there is no time for it, or no feature that records emissions."""
+    """Lower a method once more, without a cache, and return its delegates.
+
+    Raises:
+        PipelineError: there is no time for it, or no feature that records emissions.
+    """
     unit = subject.find_facts(method)["unit"]
     inputs = subject.action.inputs
     compiled = subject.workspace.store.get(subject.manifest["objects"][unit]["action"])
@@ -117,8 +120,11 @@ def _lower_again(
 def _find_failed_quantized(
     validation: Validation, subject: Subject
 ) -> dict[str, ExportedProgram]:
-    """Return the quantized programs of the methods that depart from these alone. Raises
-    MissingBlobError."""
+    """Return the quantized programs of the methods that depart only from these programs.
+
+    Raises:
+        MissingBlobError: the store has lost a program.
+    """
     failing = [result.method for result in validation.methods if result.fails_quantized]
     quantized = subject.quantized if failing else {}
     return {method: quantized[method].program for method in failing}
@@ -132,7 +138,7 @@ def reproductions(
     located: Mapping[str, Located],
     operators: Sequence[str] = (),
 ) -> dict[str, bytes]:
-    """Return the files that show each method that failed, by their path in the package's folder."""
+    """Return the files that reproduce each failure, by their path in the package's folder."""
     files: dict[str, bytes] = {}
     for method, cause in located.items():
         if not cause.calls:
@@ -141,6 +147,6 @@ def reproductions(
             files |= make_reproduction(
                 package, method, names, programs, limits[method], cause, operators
             )
-        except Exception as error:  # it must not hide the failure that it would show
+        except Exception as error:  # it must not hide the failure to be reproduced
             _log.warning("%s: no reproduce.py: %s", method, error)
     return files

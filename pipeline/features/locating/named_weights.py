@@ -1,4 +1,4 @@
-"""Names the weight of a delegate that is not what lowering gives, and what reads it."""
+"""Names the weight of a delegate that differs from a new lowering's, and the weight's reader."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pipeline.program.operators import base_name
 def diff_named_data(
     now: Mapping[str, bytes], then: Mapping[str, bytes], program: ExportedProgram | None
 ) -> tuple[str, str]:
-    """Describe how the weights of a delegate differ, and name the first constant that does."""
+    """Describe how two versions of a delegate's weights differ, and name the first that does."""
     for key, content in then.items():
         if now.get(key) != content:
             name = name_constant(content, program)
@@ -37,10 +37,10 @@ def _describe_change(now: bytes | None, then: bytes | None) -> str:
 
 
 def name_constant(content: bytes | None, program: ExportedProgram | None) -> str:
-    """Return the qualified name of the parameter, buffer or constant that holds these bytes.
+    """Return the qualified name of the parameter, buffer or constant that holds some bytes.
 
-    A backend may keep its elements in any order. It is "" where there is none, or padding beside
-    them.
+    A backend may store the elements in any order. The name is "" if there is none, or if the bytes
+    include padding.
     """
     if not content or program is None:
         return ""
@@ -58,7 +58,7 @@ def name_constant(content: bytes | None, program: ExportedProgram | None) -> str
 
 
 def find_reader(constant: str, program: ExportedProgram) -> int | None:
-    """Find the place of the first operator that a constant of the program goes into."""
+    """Return the place of the first operator that reads a constant of the program."""
     specs = program.graph_signature.input_specs
     reads = {spec.arg.name for spec in specs if spec.target == constant}
     for place, node in enumerate(iter_nodes(program)):

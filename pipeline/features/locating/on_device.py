@@ -1,8 +1,8 @@
-"""Locates where a device departs from this machine, which runs the same bytes.
+"""Locates where a device departs from this machine when both run the same bytes.
 
-The device records what its instructions gave, and `own_errors.py` finds the first one that departs
-by itself. This module says how much of the outputs' error comes of it, and names its operator. A
-delegate that departs is cut into parts, each of which runs on the device and here.
+The device records the values of its instructions, and `own_errors.py` finds the first instruction
+that departs by itself. This module computes its share of the outputs' error and names its operator.
+A delegate that departs is cut into parts, each of which runs both on the device and here.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _log = logging.getLogger(__name__)
 
 
 class Failure(Protocol):
-    """Calls that a device gets wrong, as `features.native.device_failure.DeviceFailure`."""
+    """Calls that a device gets wrong, as in `features.native.device_failure.DeviceFailure`."""
 
     device: str
     method: str
@@ -69,10 +69,10 @@ class Failure(Protocol):
 def locate_on_device(
     measurement: Measurement, failure: Failure, budget: Budget
 ) -> tuple[list[Culprit], list[str]]:
-    """Return the instruction at which a device departs first, and lines on what was not found out.
+    """Return the first instruction at which a device departs, and notes on what remains unknown.
 
     Args:
-        budget: the time for it.
+        budget: the time limit.
     """
     evidence = hold_to_derived(
         collect_evidence(measurement.subject, measurement.files, budget),
@@ -84,10 +84,10 @@ def locate_on_device(
 def locate_departure(
     evidence: Evidence, failure: Failure, budget: Budget
 ) -> tuple[list[Culprit], list[str]]:
-    """Return what `locate_on_device` returns, from what is known of the package.
+    """Do the work of `locate_on_device`, given the known facts about the package.
 
     Args:
-        evidence: has the limits that the method is held to.
+        evidence: has the limits that apply to the method.
     """
     case = FailureCase(evidence, failure.method, (), budget, failure.calls)
     prefix = f"on {failure.device}: "
@@ -98,7 +98,7 @@ def locate_departure(
             culprits += _locate(case, failure)
     except OutOfTimeError as error:
         case.note(f"{prefix}{error} before the departing operator was found")
-    except Exception as error:  # it must not hide the failure that is looked into
+    except Exception as error:  # it must not hide the failure being examined
         _log.debug("locating %s on %s", failure.method, failure.device, exc_info=True)
         sentence = f"{type(error).__name__}: {reason(error)}"
         case.note(f"{prefix}the departing operator could not be found: {sentence}")
@@ -129,10 +129,10 @@ def _locate(case: FailureCase, failure: Failure) -> Iterator[Culprit]:
 
 
 def _run_here(case: FailureCase, own_error: OwnError | None = None) -> list[Any]:
-    """Make the calls in the interpreter; return the outputs of the last.
+    """Make the calls in the interpreter; return the outputs of the last call.
 
     Args:
-        own_error: a result that is taken from the device.
+        own_error: a result to take from the device.
     """
     if own_error is None:
         loaded = run_until(case.data, case.sequence, budget=case.budget)
@@ -160,8 +160,11 @@ def _find_share(
     outputs: Sequence[Any],
     expected: Sequence[Any],
 ) -> float | None:
-    """Return the share of the outputs' error, 0 to 1, that is there when this result alone is the
-    device's; None where it can't be computed."""
+    """Return the share of the outputs' error, 0 to 1, that one result accounts for.
+
+    It is measured with only this result taken from the device. None means that it can't be
+    computed.
+    """
     try:
         mixed = _run_here(case, own_error)
     except OutOfTimeError:
@@ -211,7 +214,7 @@ def _describe(
         error = part_error or error
         spot = replace(spot, place=inside)
     where = f"{prefix}{view.describe(spot)}"
-    if prefix:  # the operator that a delegate ends with is not what departs
+    if prefix:  # the delegate's last operator isn't the culprit
         spot = replace(spot, place=None)
     sentence = f"on {failure.device}, first departs: {where}: {describe_error(error)} "
     sentence += f"{facts[0]}; {'; '.join(facts[1:])}".removesuffix("; ")
@@ -219,7 +222,7 @@ def _describe(
 
 
 def _find_result_place(case: FailureCase, own_error: OwnError) -> int | None:
-    """Return the place of the node whose value a delegate gives as the result that departs."""
+    """Return the place of the node whose value is the departing result of a delegate."""
     for call in case.lowered.instructions.delegates:
         if call.index == own_error.index and own_error.result < len(call.outputs):
             return call.outputs[own_error.result]
@@ -229,8 +232,10 @@ def _find_result_place(case: FailureCase, own_error: OwnError) -> int | None:
 def _look_into_delegate(
     case: FailureCase, failure: Failure, own_error: OwnError, spot: Spot
 ) -> tuple[int | None, OutputError | None, str]:
-    """Return the place of the node at which a delegate departs, its error, and how it was found;
-    where none is found, None, and the reason."""
+    """Return the place of the node at which a delegate departs, its error, and how it was found.
+
+    If no node is found, return None and the reason.
+    """
     try:
         module = lower_delegate(case, spot.delegate or 0)
     except PipelineError as refusal:

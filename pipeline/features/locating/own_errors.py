@@ -1,7 +1,8 @@
-"""Runs the interpreter in step with what a device did, and finds what departs by itself.
+"""Runs the interpreter in step with a device's recording, and finds what departs by itself.
 
-Each instruction is computed here from the values that the device had, and what follows goes on with
-what the device gave. So an instruction is compared by its own error, whatever came before it.
+Each instruction is computed here from the values that the device had, and later instructions
+continue with the device's results. The error of an instruction is thus its own, whatever came
+before it.
 """
 
 from __future__ import annotations
@@ -31,22 +32,22 @@ from pipeline.validate.metrics import OutputError, compare
 
 
 class Executed(Protocol):
-    """An instruction that ran on a device: its number, and the last of its arguments' values."""
+    """An instruction that ran on a device: its number and the last of its arguments' values."""
 
     index: int
     values: Sequence[Any]
 
 
 class OwnError:
-    """The error of one instruction: its results on the device beside those here, on equal inputs.
+    """The error of one instruction: its results on the device and here differ for equal inputs.
 
     Attributes:
         index: the number of the instruction.
-        result: which of its results.
+        result: which of its results departs.
         actual: the device's value.
-        tolerance: what the error exceeds.
-        call: the number of the call, and `visit` how often the instruction had run in it before.
-        inputs: of a delegate's call, on the device.
+        tolerance: the tolerance that the error exceeds.
+        call: the number of the call; `visit` counts earlier runs of the instruction in that call.
+        inputs: the inputs of a delegate's call, on the device.
     """
 
     def __init__(
@@ -73,13 +74,13 @@ def find_own_error(
     scale: float,
     unrecorded: list[int],
 ) -> tuple[OwnError | None, int]:
-    """Return the first instruction that departs by itself, and how many more do.
+    """Return the first instruction that departs by itself, and how many others do.
 
-    Values are held to shares of the limits, the widest first.
+    Values are checked against shares of the limits, the widest first.
 
     Args:
         scale: the greatest magnitude of the outputs.
-        unrecorded: takes the instruction of each value that the device did not record.
+        unrecorded: a list that receives the instruction of each value the device did not record.
     """
     tolerances = [
         Tolerance(case.limits, scale, share, rounds_otherwise=True) for share in CLOSER
@@ -102,12 +103,13 @@ def _iter_own_errors(
     tolerances: Sequence[Tolerance],
     unrecorded: list[int],
 ) -> Iterator[OwnError]:
-    """Run the interpreter in step with what the device did; yield what departs.
+    """Run the interpreter in step with the device's recording; yield each departure.
 
     Args:
-        unrecorded: takes the instruction of each value that the device did not record.
+        unrecorded: a list that receives the instruction of each value the device did not record.
 
-    Raises PipelineError where both execute other instructions.
+    Raises:
+        PipelineError: the interpreter executes another instruction than the device did.
     """
     loaded = load_methods(case.data, case.methods)
     for number, (name, inputs) in enumerate(case.sequence):
@@ -137,8 +139,10 @@ def _take_results(
     used_by: Mapping[int, int],
     tolerances: Sequence[Tolerance],
 ) -> list[OwnError]:
-    """Replace the results of the instruction that just ran by the device's; return those that
-    depart, if anything reads them."""
+    """Replace the results of the last instruction with the device's.
+
+    Return the results that depart, leaving out those that nothing reads.
+    """
     own_errors = []
     for result, value_index, actual in _pair_results(method, executed):
         expected = read_value(method, value_index)
@@ -161,7 +165,7 @@ def _take_results(
 
 
 def _count_users(plan: schema.ExecutionPlan) -> Counter[int]:
-    """Count by value the instructions that have it as an argument, and the outputs."""
+    """Return, by value, how many instructions and outputs use it."""
     users: Counter[int] = Counter(plan.outputs)
     for instruction in plan.chains[0].instructions:
         users.update(set(used_values(plan, instruction.instr_args)))
@@ -176,14 +180,14 @@ def _pair_results(
     values: list[Any] = []
     for value in executed.values:
         values += value if isinstance(value, list) else [value]
-    if len(values) < len(indices):  # a kernel that records nothing, or not all
+    if len(values) < len(indices):  # the kernel recorded only some results, or none
         return []
     values = values[len(values) - len(indices) :]
     return list(zip(range(len(indices)), indices, values, strict=True))
 
 
 def _read_arguments(method: InterpretedMethod, index: int) -> list[Any]:
-    """Return what a delegate's call is given; nothing for a kernel's."""
+    """Return the inputs of a delegate's call; an empty list for a kernel's."""
     call = get_instructions(method.plan)[index].instr_args
     if not isinstance(call, schema.DelegateCall):
         return []
@@ -194,7 +198,7 @@ def _read_arguments(method: InterpretedMethod, index: int) -> list[Any]:
 def _find_exceeded(
     actual: torch.Tensor, expected: torch.Tensor, tolerances: Sequence[Tolerance]
 ) -> Tolerance | None:
-    """Return the widest tolerance that a value exceeds; None where it keeps to all."""
+    """Return the widest tolerance that a value exceeds, or None if it exceeds none."""
     if torch.equal(actual, expected):
         return None
     error = compare(actual, expected)

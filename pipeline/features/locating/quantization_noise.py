@@ -1,8 +1,8 @@
-"""Finds the layers where a quantization loses most, beside those of the float program.
+"""Finds the layers at which quantization loses most, compared with the float program.
 
-A layer's own loss is measured on what the quantized program hands it: the float operator, with its
-float weights, is computed on the same activations and compared with what the quantized layer gives.
-So a layer that merely passes on the noise of those before it is not blamed for it.
+A layer's own loss is measured on its inputs from the quantized program: the float operator, with
+its float weights, is computed on the same activations and compared with the output of the quantized
+layer. A layer that merely passes on earlier noise is therefore not blamed for it.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ MOST = 3
 def locate_quantization(
     case: FailureCase, origins: Mapping[int, int]
 ) -> Iterator[Culprit]:
-    """Yield the `MOST` layers that add the most noise to the last call, the worst first.
+    """Yield the `MOST` layers that add the most noise to the last call, worst first.
 
     Args:
-        origins: leads from places in the quantized program to those in the float one.
+        origins: maps places in the quantized program to places in the float program.
     """
     inputs = case.sequence[-1][1]
     source = case.advance(case.evidence.sources)
@@ -62,12 +62,14 @@ def locate_quantization(
 def _layers(
     source: NodeValues, quantized: NodeValues, origins: Mapping[int, int]
 ) -> Iterator[tuple[int, OutputError, OutputError]]:
-    """Yield the place of each layer in the float program, the error that it adds, and that with all
-    the noise of the layers before it."""
+    """Yield each layer's place in the float program, its own error, and its accumulated error.
+
+    The accumulated error includes the noise of all layers before it.
+    """
     counterparts: dict[int, Any] = {}
     for place in sorted(
         origins
-    ):  # the last of several gives the value, dequantized again
+    ):  # the last node at a place gives the value, dequantized
         values = quantized.values.get(place)
         operator = base_name(quantized.nodes[place])
         if values and not operator.startswith(("quantize", "choose_qparams")):
@@ -101,7 +103,7 @@ def _layers(
 
 
 def _recompute(node: Node, computed: Mapping[Node, Any]) -> Any:
-    """Compute the float operator on the quantized program's values; None where that fails."""
+    """Compute a float operator on the quantized program's values, or return None if that fails."""
     if control_flow_name(node) or _changes_state(node):
         return None
     try:
@@ -110,7 +112,7 @@ def _recompute(node: Node, computed: Mapping[Node, Any]) -> Any:
         )
         with torch.no_grad():
             return node.target(*args, **kwargs)  # type: ignore[operator]
-    except Exception:  # whatever an operator raises for other sizes
+    except Exception:  # an operator may raise anything for other sizes
         return None
 
 

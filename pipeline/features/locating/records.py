@@ -1,24 +1,24 @@
-"""The shape of what locating adds to the record of a method: the causes of its failures."""
+"""The shape of the causes that locating adds to a failed method's record."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-# Python 3.11's own TypedDict does not tell pydantic all that it needs for a schema.
+# Python 3.11's TypedDict doesn't give pydantic everything that it needs for a schema.
 from typing_extensions import NotRequired, TypedDict  # noqa: UP035
 
 from pipeline.report.method_records import OutputErrorRecord
 
-# What is wrong: an operator or a delegate computes something else, the package is not what its
-# build gives, state is not kept, or inputs or outputs have another order or other names.
+# The kind of fault: an operator or a delegate computes the wrong values, the package differs from
+# its build's result, state is not kept, or inputs or outputs have another order or other names.
 CulpritKind = Literal["operator", "delegate", "state"]
 
 
 class CulpritRecord(TypedDict):
     """The cause of a failure: an operator and its delegate, if it has one, or something else.
 
-    `line` is `file:line` of the model's source as it was exported; `kernel` is that of an operator
-    outside of delegates, such as `aten::add.out`; `what` is a sentence.
+    `line` is `file:line` of the model's source as it was exported; `kernel` is the kernel of an
+    operator outside delegates, such as `aten::add.out`; `what` is a sentence.
     """
 
     operator: str

@@ -1,4 +1,4 @@
-"""Writes and runs the reproduction of a failure that is left beside a package.
+"""Writes and runs the reproduction of a failure, a folder next to the package.
 
 It holds the calls that show the failure, their expected outputs, and a script that runs them. It is
 read and written without pickle.
@@ -63,13 +63,13 @@ def make_reproduction(
     located: Located,
     operators: Sequence[str] = (),
 ) -> dict[str, bytes]:
-    """Make the files that show a method that failed, by their path in the package's folder.
+    """Return the files that reproduce a method's failure, by path in the package's folder.
 
     Args:
         names: the names of the package's own files.
-        programs: by method, what the package is held to.
-        limits: of each output of the call that fails.
-        operators: the libraries of operators that the workspace loads for it.
+        programs: by method, the program that the package is compared with.
+        limits: the limits of each output of the failing call.
+        operators: the libraries of operators that the workspace loads for the package.
     """
     calls = [(name, flatten(programs[name], inputs)) for name, inputs in located.calls]
     sources = Source.with_common_state({name: programs[name] for name, _ in calls})
@@ -123,8 +123,14 @@ def _dim_order(value: Any) -> list[int] | None:
 
 
 def main(folder: Path, operators: Sequence[str] = ()) -> int:
-    """Run the reproduction in a folder and print the outcome; return 1 while it fails, 2 where it
-    can't run. `operators` are loaded before, from the workspace in whose `build/` it stands."""
+    """Run the reproduction in a folder and print the outcome.
+
+    Args:
+        operators: libraries to load first, from the workspace whose `build/` has the folder.
+
+    Returns:
+        0 if it passes, 1 while it fails, 2 if it can't run.
+    """
     record = json.loads((folder / _RECORD).read_bytes())
     try:
         load_libraries(operators, folder.parents[3])
@@ -171,10 +177,10 @@ def _run(
     expected: Sequence[Sequence[Any]],
     limits: Sequence[Limits],
 ) -> Iterator[tuple[str, bool]]:
-    """Yield a line for each output of each call, and whether it fails."""
+    """Yield a line for each output of each call, and whether that output fails."""
     methods = list(dict.fromkeys(method for method, _ in calls))
     session = Session(files, INTERPRETER if len(methods) > 1 else "")
-    if len(methods) > 1:  # which share state
+    if len(methods) > 1:  # they share state
         session.load_together(methods)
     for number, ((method, inputs), expected_outputs) in enumerate(
         zip(calls, expected, strict=True), 1
@@ -209,7 +215,7 @@ def _divergence(
     where: Mapping[str, int],
     expected: torch.Tensor,
 ) -> Iterator[str]:
-    """Compute the value that diverged first anew, in the interpreter, and describe its error."""
+    """Recompute the first diverging value in the interpreter, and describe its error."""
     number = where["instruction"]
     try:
         loaded = run_until(read_package(files), calls[: where["call"] + 1], number)

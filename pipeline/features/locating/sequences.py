@@ -1,4 +1,4 @@
-"""Calls methods that share state one after another, on the interpreter."""
+"""Calls methods that share state in sequence, on the interpreter."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def call_together(
     members: Mapping[str, MethodValidator],
     files: PackageFiles,
 ) -> bool:
-    """Call methods one after another on state that they share, in a package just opened.
+    """Call methods in sequence on their shared state, in a freshly opened package; return True.
 
-    It runs on the interpreter: the bindings of ExecuTorch's runtime give each method memory of its
-    own. Returns True.
+    The interpreter runs them, because the bindings of ExecuTorch's runtime give each method memory
+    of its own.
 
     Args:
         members: the methods of the sequence.
@@ -32,7 +32,7 @@ def call_together(
     for calls in rounds(
         sequence, {name: member.sets for name, member in members.items()}
     ):
-        # The last round is the first one again: what a call leaves behind must not change it.
+        # The last round repeats the first: state that a call leaves behind must not change it.
         name = f"{' > '.join(sequence)} from {calls[0][1].origin}"
         times[name] += 1
         if times[name] > 1:
@@ -44,7 +44,7 @@ def call_together(
             package = Session(files, INTERPRETER)
             _prepare_together(members, package)
         except DeviceError as error:
-            # ExecuTorch's runtime, which loaded them, may know more.
+            # ExecuTorch's runtime, which loaded the methods, may give a better reason.
             first.result.skipped.append((name, f"the interpreter: {error.reason}"))
             return True
         except Exception as error:
@@ -60,9 +60,11 @@ def call_together(
 
 
 def _prepare_together(members: Mapping[str, MethodValidator], package: Session) -> None:
-    """Load methods that share state, and give them their sources with the same state.
+    """Load methods that share state, and give their sources the same shared state.
 
-    Raises DeviceError, and whatever making the sources raises.
+    Raises:
+        DeviceError: the methods can't be loaded.
+        Exception: anything that making the sources raises.
     """
     package.load_together([*members])
     programs = {}

@@ -1,9 +1,9 @@
-"""Walks a method of a package, instruction by instruction, beside the program that it came from.
+"""Walks a method of a package, instruction by instruction, in step with its source program.
 
-The interpreter runs the very bytes of the package; the source program runs node by node. An
-instruction that gives the value of a node (`store.compiled.Instructions`) is compared with it. The
-first one that diverges, and whose divergence goes on to an output that fails, is the culprit: all
-that it was given still agreed.
+The interpreter runs the package's own bytes, and the source program runs node by node. An
+instruction that produces the value of a node (`store.compiled.Instructions`) is compared with that
+node. The culprit is the first instruction that diverges and whose divergence reaches a failing
+output: all of its inputs still agreed.
 """
 
 from __future__ import annotations
@@ -31,17 +31,18 @@ from pipeline.validate.node_values import MOST_VISITS, NodeValues
 from pipeline.validate.worst_place import find_worst_place
 
 ROUNDING = (
-    16  # units in the last place of the greatest value, that may come of rounding alone
+    16  # units in the last place of the greatest value: rounding alone may cause them
 )
-# Shares of the limits to which intermediate values are held, one by one, until one diverges.
+# Shares of the limits that intermediate values are checked against, in turn, until one diverges.
 CLOSER = (1.0, 0.1, 0.01, 1e-3)
 
 
 @dataclass(frozen=True)
 class Compared:
-    """An instruction's value beside its node's.
+    """An instruction's value compared with its node's.
 
-    `visit` counts from 0 how often it ran; `output` is the number of a delegate's result.
+    `visit` counts the earlier runs of the instruction; `output` is the number of a delegate's
+    result.
     """
 
     index: int
@@ -55,7 +56,7 @@ class Compared:
 
 @dataclass
 class Walk:
-    """One call; `stopped` is why the package's own run ended early, at instruction `stopped_at`."""
+    """One call; `stopped` is why the package stopped early, at instruction `stopped_at`."""
 
     compared: list[Compared]
     outputs: list[Any]
@@ -65,10 +66,10 @@ class Walk:
 
 
 def _values_of_nodes(instructions: Instructions) -> dict[int, list[tuple[int, int]]]:
-    """Return by instruction the results that are values of nodes: (number, place of the node).
+    """Return, by instruction, its results that are values of nodes: (number, place of the node).
 
-    A node's value is given by the last instruction that it became; one that ends inside a delegate
-    can't be seen.
+    The last instruction that a node became produces the node's value. A value that stays inside a
+    delegate isn't visible.
     """
     results: dict[tuple[int, int], int | None] = {
         (index, place): 0 for _, index, place in instructions.nodes
@@ -95,7 +96,11 @@ def walk(
     instructions: Instructions,
     inputs: Sequence[Any],
 ) -> Walk:
-    """Make one call of both, and compare the values of nodes. Raises OutOfTimeError."""
+    """Make one call in both, and compare the values of nodes.
+
+    Raises:
+        OutOfTimeError: the budget is exhausted.
+    """
     node_values = _values_of_nodes(instructions)
     expected = source.call(
         inputs, {place for pairs in node_values.values() for _, place in pairs}
@@ -115,7 +120,7 @@ def walk(
         walked.outputs = [read_value(method, index) for index in method.plan.outputs]
     except DelegateError as error:
         walked.stopped = error.reason
-        # An error of the interpreter names its instruction.
+        # An error of the interpreter names the instruction.
         word = walked.stopped.removeprefix("instruction ").partition(",")[0]
         walked.stopped_at = int(word) if word.isdecimal() else index + 1
     return walked
@@ -149,9 +154,9 @@ def _compare(
 
 
 def comparable(actual: Any, expected: Any) -> bool:
-    """Return whether two values are tensors of one dtype and shape, sizes of 1 aside.
+    """Return whether two values are tensors of the same dtype and shape, ignoring sizes of 1.
 
-    Lowering may have made something else of a node: another layout of batches, say.
+    Lowering may have changed a node's value, for example the layout of batches.
     """
     return (
         isinstance(actual, torch.Tensor)
@@ -169,18 +174,18 @@ def _is_inexact(value: Any) -> bool:
 
 
 def find_scale(values: Sequence[Any]) -> float:
-    """Return the greatest finite magnitude of floating-point values; 1 where there is none."""
+    """Return the greatest finite magnitude of floating-point values, or 1 if there is none."""
     return max(map(greatest_magnitude, filter(_is_inexact, values)), default=0.0) or 1.0
 
 
 class Tolerance:
-    """The limits of a method, for a value anywhere in it.
+    """The limits of a method, applied to any value inside it.
 
-    The absolute one is for outputs, whose scale is `scale`; an intermediate value may be off by as
-    much in proportion to its own scale.
+    The absolute limit is meant for outputs, whose scale is `scale`. For an intermediate value it is
+    scaled to that value's own magnitude.
 
     Args:
-        share: of the limits, that values are held to.
+        share: the share of the limits that values must stay within.
         rounds_otherwise: whether two processors are compared, which may round a quantized value to
             either of two steps.
     """
@@ -200,14 +205,14 @@ class Tolerance:
     def departs(
         self, error: OutputError, actual: Any, expected: Any, node: Node | None = None
     ) -> bool:
-        """Return whether a value, of a node if it is one's, departs from the expected one."""
+        """Return whether a value, which `node` gives, departs from the expected one."""
         if error.mismatch is not None or error.disagreeing:
             return True
         if not _is_inexact(expected):
             is_quantize = node is not None and base_name(node).startswith("quantize")
             if self._rounds_otherwise:
                 is_quantize |= expected.dtype in (torch.int8, torch.uint8)
-            # A value between two steps may go to either.
+            # A value between two steps may be rounded to either.
             return error.max_abs > (1 if is_quantize else 0)
         min_sqnr = self.limits.min_sqnr
         if (
@@ -223,13 +228,13 @@ class Tolerance:
         return not find_worst_place(error, actual, expected, max(atol, least), rtol).ok
 
     def departs_at(self, compared: Compared, node: Node) -> bool:
-        """Return whether a value that was compared with a node's departs from it."""
+        """Return whether a compared value departs from its node's."""
         return self.departs(compared.error, compared.actual, compared.expected, node)
 
     def first_error(
         self, actual: Iterable[Any], expected: Iterable[Any]
     ) -> OutputError | None:
-        """Return the error of the first of several values that departs; None where none does."""
+        """Return the error of the first value that departs, or None if none does."""
         for value, reference in zip(actual, expected, strict=False):
             error = compare(value, reference)
             if self.departs(error, value, reference):
@@ -240,10 +245,10 @@ class Tolerance:
 def first_divergence(
     walked: Walk, source: NodeValues, limits: Limits, closer: Sequence[float] = CLOSER
 ) -> tuple[Compared, Tolerance] | None:
-    """Find the first value that diverges, and the tolerance that it exceeds; None if none does.
+    """Return the first value that diverges and the tolerance that it exceeds, or None.
 
     Args:
-        closer: to which shares of the limits values are held, one after the other.
+        closer: the shares of the limits that values are checked against, in turn.
     """
     scale = find_scale(walked.expected)
     for share in closer:
@@ -261,9 +266,9 @@ def first_divergence(
 def inputs_agree(
     walked: Walk, source: NodeValues, compared: Compared, tolerance: Tolerance
 ) -> bool:
-    """Return whether all that a diverging value's node is given was compared, and agrees.
+    """Return whether all inputs of a diverging value's node were compared and agree.
 
-    Inputs and constants of the method are given to both alike.
+    The inputs and constants of the method are the same on both sides.
     """
     agreeing = set()
     for value in walked.compared:
@@ -282,9 +287,10 @@ def inputs_agree(
 def _leading(
     diverging: Sequence[Compared], walked: Walk, source: NodeValues
 ) -> Compared | None:
-    """Find the first from which diverging nodes, or such as were not compared, lead to an output.
+    """Return the first diverging value that reaches an output, or None.
 
-    A node that diverges alone is one that lowering made something else of.
+    It must do so through nodes that diverge too, or that were not compared. If a node diverges but
+    none of its readers do, lowering has changed what it computes.
     """
     if not diverging:
         return None
@@ -305,10 +311,10 @@ def _leading(
 
 
 def returns_state(node: Node) -> bool:
-    """Return whether a node calls an operator that writes to one of its arguments, and returns it.
+    """Return whether an operator writes to one of its arguments and returns that argument.
 
-    One that returns something else returns it for form's sake: the value of `llama::update_cache`
-    is memory that nobody has written.
+    If it returns something else, the value is a mere formality: the result of `llama::update_cache`
+    is memory that nothing has written.
     """
     schema = getattr(node.target, "_schema", None)
     if schema is None:

@@ -1,9 +1,9 @@
-"""Run the bytes of a `.pte` in Python: a device for backends that ExecuTorch's runtime lacks.
+"""Runs the bytes of a `.pte` in Python: a device for backends that ExecuTorch's runtime lacks.
 
-The file is read back by ExecuTorch's own deserializer, and the instructions of its plans are run
-one by one: kernels are torch's operators, delegates the Python runtimes of their backends
-(pipeline/backends/delegate_runtime.py), or ExecuTorch's runtime if it has the backend. Tensors lie
-where the memory plan of the file puts them, so a plan that overlaps two of them computes wrong
+ExecuTorch's own deserializer reads the file, and the instructions of its plans are run one by one.
+Kernels are torch's operators. Delegates run on the Python runtimes of their backends
+(pipeline/backends/delegate_runtime.py), or on ExecuTorch's runtime if it has the backend. Tensors
+lie where the file's memory plan puts them, so a plan in which two of them overlap computes wrong
 numbers here as on a device. The source program isn't used.
 """
 
@@ -29,7 +29,7 @@ from pipeline.features.locating.interpreter.load import (
     shared_memory,
 )
 
-# A method, and how messages call it.
+# A method, and its name in messages.
 _Loaded = tuple[str, InterpretedMethod]
 
 
@@ -53,7 +53,8 @@ class InterpreterDevice(Device):
     ) -> dict[str, Any]:
         """Load methods that share memory beyond their own arenas.
 
-        All are loaded before any runs, since loading a method writes initial values there.
+        All are loaded before any of them runs, because loading a method writes initial values to
+        the shared memory.
         """
         shared = shared_memory([self._plan(files, method) for method in methods])
         return {method: self.load(files, method, shared) for method in methods}
@@ -72,7 +73,7 @@ class InterpreterDevice(Device):
         return outputs
 
     def timings(self, method: str) -> list[Timing]:
-        """Return the times of the delegates' instructions in the last call of a method."""
+        """Return the times of the delegate instructions in the last call of a method."""
         return list(self._timings.get(method, ()))
 
     def describe(self, files: PackageFiles, method: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Run the instructions of a loaded method, one by one."""
+"""Runs the instructions of a loaded method, one by one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ from pipeline.store.reasons import reason
 def run(method: InterpretedMethod, inputs: Sequence[Any]) -> list[Any]:
     """Call a method once; return copies of its flat outputs.
 
-    Raises DelegateError, which names the instruction that failed, or RefusalError for an input.
+    Raises:
+        DelegateError: an instruction failed; the message names it.
+        RefusalError: an input doesn't fit.
     """
     for _ in steps(method, inputs):
         pass
@@ -30,8 +32,10 @@ def run(method: InterpretedMethod, inputs: Sequence[Any]) -> list[Any]:
 
 
 def steps(method: InterpretedMethod, inputs: Sequence[Any]) -> Iterator[int]:
-    """Call a method once, instruction by instruction; yield the number of each after it has run.
-    Raises what `run` raises."""
+    """Call a method once, step by step; yield the number of each instruction after it has run.
+
+    It raises the errors of `run`.
+    """
     plan = method.plan
     for place, (index, value) in enumerate(zip(plan.inputs, inputs, strict=True)):
         _set_input(method.values, index, value, place)
@@ -130,11 +134,9 @@ def _call_kernel(method: InterpretedMethod, call: schema.KernelCall) -> None:
             arguments[parameter.name] = _argument(method.values, index)
     try:
         returned = function(**arguments)
-    except Exception as error:  # whatever an operator raises
+    except Exception as error:  # an operator may raise anything
         raise RefusalError(f"{type(error).__name__}: {reason(error)}") from error
-    if (
-        not results
-    ):  # a functional variant, whose results are the arguments after its own
+    if not results:  # a functional variant: its results follow its arguments
         outputs = returned if isinstance(returned, (tuple, list)) else [returned]
         results = dict(zip(call.args[len(parameters) :], outputs, strict=False))
     for index, result in results.items():
@@ -142,7 +144,7 @@ def _call_kernel(method: InterpretedMethod, call: schema.KernelCall) -> None:
 
 
 def _empty(value: Any, values: Sequence[Any]) -> Any:
-    """Make an empty tensor for an operator to write to instead of planned memory.
+    """Return an empty tensor for an operator to write to, in place of planned memory.
 
     The operator chooses the layout of its result, which is then copied to its place.
     """
@@ -161,7 +163,11 @@ def _argument(values: Sequence[Any], index: int) -> Any:
 
 
 def store_value(values: list[Any], index: int, content: Any) -> None:
-    """Write a value, of a list the members. Raises RefusalError for what doesn't fit."""
+    """Write a value; for a list, write its members.
+
+    Raises:
+        RefusalError: the content doesn't fit.
+    """
     value = values[index]
     if isinstance(value, ValueList):
         for member_index, member_content in zip(value, content, strict=True):
@@ -175,7 +181,7 @@ def store_value(values: list[Any], index: int, content: Any) -> None:
 
 
 def describe_instruction(plan: schema.ExecutionPlan, call: Any) -> str:
-    """Describe an instruction, for people."""
+    """Describe an instruction in words."""
     if isinstance(call, schema.KernelCall):
         operator = plan.operators[call.op_index]
         name = (

@@ -1,4 +1,4 @@
-"""Load the methods of a `.pte` for the interpreter: values, operators and delegates of a plan."""
+"""Loads the methods of a `.pte` for the interpreter: a plan's values, operators and delegates."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from pipeline.program.operator_libraries import register_operators
 from pipeline.program.plan_values import LISTS, count_delegate_results, is_external
 
 # Namespaces whose out variants resize the tensor that they write to. Others are ExecuTorch's own
-# kernels behind torch's dispatcher, which crash on a wrong size: they are called without `out`.
+# kernels behind torch's dispatcher, which crash on a wrong size, so they are called without `out`.
 _RESIZING = ("aten", "dim_order_ops")
 
 
-# The runtime that has initialized a delegate, and its handle there.
+# The runtime that has initialized a delegate, and the delegate's handle in that runtime.
 Delegate = tuple[DelegateRuntime, Any]
 
 
@@ -44,7 +44,7 @@ class InterpretedMethod:
     """A loaded method.
 
     Attributes:
-        values: they live from call to call, as in ExecuTorch's runtime.
+        values: the values of the plan, which persist from call to call, as in ExecuTorch's runtime.
         results: the number of results of each delegate call, by its instruction.
     """
 
@@ -55,7 +55,7 @@ class InterpretedMethod:
     delegates: list[Delegate] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        # Unlike `__del__`, also when the interpreter of Python exits.
+        # Unlike `__del__`, this also runs when Python's interpreter exits.
         finalize(self, _destroy, self.delegates)
 
 
@@ -65,7 +65,11 @@ def _destroy(delegates: list[Delegate]) -> None:
 
 
 def get_instructions(plan: schema.ExecutionPlan) -> list[schema.Instruction]:
-    """Return the instructions of a plan's one chain. Raises RefusalError for several chains."""
+    """Return the instructions of a plan's only chain.
+
+    Raises:
+        RefusalError: the plan has several chains.
+    """
     if len(plan.chains) != 1:
         raise RefusalError(
             f"has {len(plan.chains)} chains of instructions, must have one"
@@ -73,14 +77,14 @@ def get_instructions(plan: schema.ExecutionPlan) -> list[schema.Instruction]:
     return plan.chains[0].instructions
 
 
-# Of the arenas of a method, number 1 is its own, and the next ones hold the buffers that methods
-# share (exir's MemoryPlanningPass.share_mutable_buffers).
+# Arena 1 is a method's own. The next arenas hold the buffers that methods share (exir's
+# MemoryPlanningPass.share_mutable_buffers).
 _SHARED_FROM = 2
 SharedMemory = Mapping[int, torch.Tensor]
 
 
 def shared_memory(plans: Sequence[schema.ExecutionPlan]) -> SharedMemory:
-    """Allocate the arenas that these methods share, by number, each with the greatest size."""
+    """Allocate the arenas that methods share, by number, each with its largest size."""
     sizes: dict[int, int] = {}
     for plan in plans:
         for number, size in enumerate(plan.non_const_buffer_sizes):
@@ -92,7 +96,7 @@ def shared_memory(plans: Sequence[schema.ExecutionPlan]) -> SharedMemory:
 def load_method(
     plan: schema.ExecutionPlan, data: PackageData, shared: SharedMemory | None = None
 ) -> InterpretedMethod:
-    """Load a method, with its initial state.
+    """Load a method in its initial state.
 
     Args:
         shared: the arenas that it shares with other methods, by number.
@@ -124,7 +128,7 @@ def _value(value: Any, arenas: Sequence[torch.Tensor], data: PackageData) -> Any
         return list(value.items)
     if isinstance(value, schema.Double):
         return float(value.double_val)
-    # Of Int, Bool or String; Null has none.
+    # Int, Bool and String have one field; Null has none.
     return next(iter(vars(value).values()), None)
 
 
@@ -164,9 +168,10 @@ def _fill(slot: Slot, content: bytes) -> None:
 
 
 def constant_bytes(tensor: schema.Tensor, data: PackageData) -> bytes | None:
-    """Return the bytes of a constant or of a buffer's initial value; None for other tensors.
+    """Return the bytes of a constant or a buffer's initial value, or None for other tensors.
 
-    Raises RefusalError if the file lacks them.
+    Raises:
+        RefusalError: the file lacks the bytes.
     """
     if is_external(tensor):
         name = tensor.extra_tensor_info.fully_qualified_name or ""
@@ -185,9 +190,9 @@ def constant_bytes(tensor: schema.Tensor, data: PackageData) -> bytes | None:
 
 
 def _find_operator(operator: schema.Operator) -> Any:
-    """Return a function of the interpreter, or torch's overload, for a plan's operator.
+    """Return the interpreter's function, or torch's overload, for an operator of a plan.
 
-    torch's are restricted to those that an archive may call.
+    Only those operators of torch are allowed that an archive may call.
     """
     namespace, _, name = operator.name.partition("::")
     name_and_overload = f"{name}.{operator.overload}" if operator.overload else name
@@ -233,7 +238,7 @@ def _delegate(method: InterpretedMethod, number: int, data: PackageData) -> Dele
 
 
 def _first_call(method: InterpretedMethod, delegate: int) -> tuple[Sequence[int], int]:
-    """Return the arguments of a delegate's first call, and how many of them are results."""
+    """Return the arguments of a delegate's first call, and the number of results among them."""
     instructions = get_instructions(method.plan)
     for instruction, results in method.results.items():
         call = instructions[instruction].instr_args
@@ -245,14 +250,14 @@ def _first_call(method: InterpretedMethod, delegate: int) -> tuple[Sequence[int]
 def delegate_runtime(
     backend_id: str, values: Sequence[Any], results: int
 ) -> DelegateRuntime:
-    """Return the runtime of one delegate: the Python runtime of its backend, or ExecuTorch's.
+    """Return the runtime for a delegate: its backend's Python runtime, or ExecuTorch's.
 
     Args:
-        values: the arguments of its call, as a plan declares them.
-        results: how many of the last ones are results.
+        values: the arguments of the delegate's call, as a plan declares them.
+        results: the number of results, which come last among the arguments.
 
     Raises:
-        RefusalError: nothing here runs it.
+        RefusalError: no runtime here can run it.
     """
     runtime = _python_runtime(backend_id)
     if runtime is not None:

@@ -1,4 +1,4 @@
-"""Implement ExecuTorch's operators that torch has no kernels for: on scalars, sizes and views."""
+"""Implements the ExecuTorch operators that torch lacks: on scalars, sizes and views."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline.features.locating.interpreter.slots import RefusalError
 
-# executorch_prim: kernels/prim_ops/register_prim_ops.cpp. Scalars in, a scalar out.
+# executorch_prim: kernels/prim_ops/register_prim_ops.cpp. They take scalars and return a scalar.
 _LIKE_PYTHON = (
     "add", "sub", "mul", "floordiv", "truediv", "mod", "neg", "eq", "gt", "lt", "ge", "le"
 )  # fmt: skip
@@ -30,7 +30,7 @@ PRIMS: Mapping[str, Callable[..., Any]] = {
 def make_prim(
     function: Callable[..., Any],
 ) -> Callable[[list[Any], Sequence[int]], None]:
-    """Make an operator on the values of a method of a function that returns a scalar."""
+    """Turn a function that returns a scalar into an operator on a method's values."""
 
     def run(values: list[Any], args: Sequence[int]) -> None:
         *operands, result = args
@@ -43,7 +43,7 @@ def make_prim(
 
 
 def _view(values: list[Any], args: Sequence[int]) -> None:
-    """Make a view of a tensor, in the same memory; one of its sizes may be -1."""
+    """Make a view of a tensor in the same memory; one of its sizes may be -1."""
     source, view = values[args[0]], values[args[-1]]
     sizes = [values[index] for index in values[args[1]]]
     number = math.prod(source.sizes)
@@ -56,7 +56,7 @@ def _view(values: list[Any], args: Sequence[int]) -> None:
 
 
 def _copy_index(values: list[Any], args: Sequence[int]) -> None:
-    """Write a tensor at an index of another tensor, which ends there."""
+    """Write a tensor to an index of another tensor, which ends after that index."""
     target, source, index = (values[arg] for arg in args[:3])
     row = source.tensor().clone()
     target.sizes = (index + 1, *source.sizes)
@@ -75,7 +75,7 @@ KERNELS: Mapping[str, Callable[[list[Any], Sequence[int]], None]] = {
     ),
     "_local_scalar_dense": make_prim(lambda slot: slot.tensor().item()),
     "item": make_prim(lambda slot: slot.tensor().item()),
-    # Constraints are for lowering alone.
+    # Constraints only matter for lowering.
     "sym_constrain_range": lambda values, args: None,
     "sym_constrain_range_for_size": lambda values, args: None,
 }

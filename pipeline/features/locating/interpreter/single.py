@@ -1,5 +1,7 @@
-"""Run one delegate on ExecuTorch's runtime, in a package of its call alone, so that the interpreter
-can mix such delegates with others."""
+"""Runs one delegate on ExecuTorch's runtime, in a package with only its call.
+
+The interpreter can thus mix such delegates with others.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from pipeline.backends.delegate_runtime import DelegateRuntime
 from pipeline.devices.bindings import DTYPES, Package
 from pipeline.devices.interface import PackageFiles
 
-NAME = "delegate"  # of the one method
+NAME = "delegate"  # the package's only method
 _ALIGNMENT = 16
 
 
@@ -27,7 +29,7 @@ class ExecutorchDelegate(DelegateRuntime):
 
     Args:
         values: the arguments of its call, as the plan declares them.
-        results: how many of the last ones are results.
+        results: the number of results, which come last among the arguments.
     """
 
     def __init__(self, backend_id: str, values: Sequence[Any], results: int) -> None:
@@ -66,12 +68,14 @@ class ExecutorchDelegate(DelegateRuntime):
         return handle.run(NAME, inputs)
 
     def _place_values(self) -> tuple[list[schema.EValue], int]:
-        """Return the arguments with planned memory for each tensor, one behind the other, and the
-        size of that memory."""
+        """Return the arguments, with planned memory for each tensor, and the memory's size.
+
+        The tensors are placed one after another.
+        """
         values, size = [], 0
         for value in self._values:
             if isinstance(value, schema.Tensor):
-                # Also a constant of the package is an input here.
+                # Constants of the package are inputs here, too.
                 allocation = schema.AllocationDetails(1, size & 0xFFFFFFFF, size >> 32)
                 value = replace(
                     value,

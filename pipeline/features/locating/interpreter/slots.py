@@ -1,4 +1,4 @@
-"""Hold the values of a loaded method: tensors in planned memory, and lists of values."""
+"""The values of a loaded method: tensors in planned memory, and lists of values."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ from pipeline.devices.bindings import DTYPES
 
 
 def allocate(size: int) -> torch.Tensor:
-    """Allocate memory: `size` bytes, all zero."""
+    """Allocate `size` bytes of memory, all zero."""
     return torch.zeros(size, dtype=torch.uint8)
 
 
 class Slot:
     """A tensor of a plan: its place in memory, and its current sizes.
 
-    `memory` is a tensor of bytes, which other slots may share, and `offset` a place in it. `most`
-    are the greatest sizes that the plan has room for.
+    Attributes:
+        memory: a tensor of bytes, which other slots may share.
+        offset: the place in that memory.
+        most: the largest sizes that the plan has room for.
     """
 
     def __init__(self, tensor: schema.Tensor) -> None:
@@ -42,7 +44,7 @@ class Slot:
         return math.prod(self.most) * self.dtype.itemsize
 
     def tensor(self) -> torch.Tensor:
-        """Return the tensor itself, not a copy: writing to it writes to its memory."""
+        """Return the tensor itself rather than a copy: writing to it writes to its memory."""
         if self.memory is None:
             self.memory = allocate(self.size_in_bytes())
         strides = stride_from_dim_order(self.sizes, self.order)
@@ -53,7 +55,11 @@ class Slot:
         )
 
     def resize(self, sizes: Sequence[int]) -> None:
-        """Change the sizes. Raises RefusalError if the plan leaves no room for these."""
+        """Change the sizes.
+
+        Raises:
+            RefusalError: the plan has no room for them.
+        """
         sizes = tuple(sizes)
         if not self._has_room(sizes):
             kind = "exactly" if self.fixed else "at most"
@@ -75,7 +81,11 @@ class Slot:
         return all(map(operator.le, sizes, self.most))
 
     def assign(self, value: torch.Tensor) -> None:
-        """Copy a tensor here. Raises RefusalError if its dtype or sizes don't fit."""
+        """Copy a tensor here.
+
+        Raises:
+            RefusalError: its dtype or sizes don't fit.
+        """
         if value.dtype != self.dtype:
             raise RefusalError(f"a tensor of {value.dtype}, must be {self.dtype}")
         self.resize(value.shape)
@@ -89,7 +99,7 @@ class Slot:
 
 
 class RefusalError(DelegateError):
-    """A plan, an operator or an input can't be run; the message says why."""
+    """A plan, an operator or an input that can't be run; the message says why."""
 
 
 class ValueList(tuple[int, ...]):
