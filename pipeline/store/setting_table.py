@@ -175,11 +175,3 @@ def find_settings() -> Mapping[str, Setting]:
 def variable_of(name: str) -> str:
     """Return the name of the environment variable for a setting."""
     return f"PTE_PIPELINE_{name.upper()}"
-
-
-def find_variables() -> dict[str, str]:
-    """Return the environment variables for settings, by the name of the setting."""
-    settings = find_settings().items()
-    return {
-        name: variable_of(name) for name, setting in settings if setting.has_variable
-    }

@@ -25,10 +25,11 @@ from pipeline.cli.run_options import take_option
 from pipeline.cli.workspace_commands import Clean
 from pipeline.features.delegate_libraries.libraries import VARIABLE as LIBRARIES_VARIABLE
 from pipeline.moments import find_functions
-from pipeline.store.setting_table import find_settings, find_variables
+from pipeline.store.setting_table import find_settings
 from pipeline.store.settings_reader import UNTRUSTED_VARIABLE
 from tests.docs.blocks import Block
 from tests.support.bench import REPOSITORY
+from tests.support.setting_variables import find_variables
 
 # Settings and entry points
 

@@ -15,9 +15,10 @@ import pytest
 import yaml
 
 from pipeline.cli.commands import VERBS
-from pipeline.store.setting_table import find_variables, variable_of
+from pipeline.store.setting_table import variable_of
 from pipeline.store.sizes import parse_size
 from tests.support.bench import REPOSITORY
+from tests.support.setting_variables import find_variables
 
 FOLDER = REPOSITORY / "examples" / "ci"
 # check-jsonschema includes their schemas.

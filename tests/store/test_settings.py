@@ -7,10 +7,10 @@ import pytest
 from pipeline.store import setting_table, settings_reader
 from pipeline.store.errors import PipelineError
 from pipeline.store.places import default_root
-from pipeline.store.setting_table import find_variables
 from pipeline.store.settings import read_remote
 from pipeline.store.settings_reader import open_settings
 from pipeline.store.workspace import open_workspace
+from tests.support.setting_variables import find_variables
 
 HEAD = "[tool.pte-pipeline]\n"
 

@@ -16,9 +16,10 @@ from pipeline.features.gates.baseline import read_baseline
 from pipeline.plan.plan import Plan
 from pipeline.store.errors import ConfigErrors, PipelineError
 from pipeline.store.file_digests import FileDigests
-from pipeline.store.setting_table import find_settings, find_variables, variable_of
+from pipeline.store.setting_table import find_settings, variable_of
 from pipeline.store.workspace import open_workspace
 from tests.support.bench import REPOSITORY
+from tests.support.setting_variables import find_variables
 
 GOOD = "model: m\nmethods: {f: {partitioners: []}}\n"
 OUTSIDE = "root:x:0:0:AKIA-outside-of-the-workspace\n"

@@ -227,19 +227,25 @@ class CachedBackend:
         """
         place = self._locate(inputs, make_key)
         if place is None:
-            return self._make(inputs, make)
-        results = place.find(self.context.counts)
+            return self.make(inputs, make)
+        results = self.find(place, inputs)
         if results is None:
             # Without a lock, two workers could preprocess the same partition at the same time.
             with place.store.lock(
                 digest.hash_json(place.key)
             ):  # another worker may be making it
-                results = place.find(self.context.counts) or self._make(
-                    inputs, make, place
-                )
+                results = self.find(place, inputs)
+                if results is None:
+                    results = self.make(inputs, make, place)
         return results
 
-    def _make(
+    def find(
+        self, place: ResultsPlace, inputs: Sequence[_Given]
+    ) -> list[PreprocessResult] | None:
+        """Return the results that the store has for partitions, or None if any is missing."""
+        return place.find(self.context.counts)
+
+    def make(
         self, inputs: Sequence[_Given], make: _Make, place: ResultsPlace | None = None
     ) -> list[PreprocessResult]:
         """Make results, and keep them in their place unless making them narrowed sizes."""

@@ -19,7 +19,7 @@ from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pipeline.compile.inspect.storages import described_to
-from pipeline.compile.preprocess.cached_backend import CachedBackend
+from pipeline.compile.preprocess.cached_backend import CachedBackend, ResultsPlace
 from pipeline.features.refit.callers import (
     ADDRESS_TRIER,
     OBSERVERS,
@@ -36,6 +36,7 @@ from pipeline.features.refit.watch import (
     find_tensors,
 )
 from pipeline.program.patching import replaced, wrapped
+from pipeline.store.digest import hash_json
 
 # Operators that change where a tensor looks, but not its values.
 _MOVING = frozenset(
@@ -78,6 +79,9 @@ _HARMLESS = frozenset({
     ("torch._higher_order_ops.utils", "_materialize_as_graph_inner"),
 })  # fmt: skip
 
+# The digests of the keys of results that this process made while it watched.
+_made_here: set[str] = set()
+
 
 @contextmanager
 def watched(watch: Watch) -> Iterator[None]:
@@ -92,9 +96,8 @@ def watched(watch: Watch) -> Iterator[None]:
             hooks.enter_context(_replaced(owner, name, reader))
         for owner, name in _BLINDS:
             hooks.enter_context(replaced(owner, name, partial(_blind, watch)))
-        hooks.enter_context(
-            wrapped(CachedBackend, "find_or_make", partial(_note_hits, watch))
-        )
+        hooks.enter_context(wrapped(CachedBackend, "find", partial(_note_hits, watch)))
+        hooks.enter_context(wrapped(CachedBackend, "make", _remember))
         hooks.enter_context(_Mode(watch))
         yield
 
@@ -103,15 +106,34 @@ def _note_hits(
     watch: Watch,
     original: Callable[..., Any],
     backend: CachedBackend,
+    place: ResultsPlace,
     inputs: Sequence[tuple[ExportedProgram, Any]],
-    *args: Any,
 ) -> Any:
-    """Preprocess partitions, and record a gap if a result from the store covers constants."""
-    counts = backend.context.counts
-    hits = counts.hits
-    results = original(backend, inputs, *args)
-    if counts.hits > hits and any(_holds_tensors(program) for program, _ in inputs):
+    """Return the results in the store, and record a gap if they cover constants.
+
+    Returns None for results that this process made: making them again shows how their bytes derive
+    from the constants of these partitions, which are equal to earlier ones.
+    """
+    holds_tensors = any(_holds_tensors(program) for program, _ in inputs)
+    if holds_tensors and hash_json(place.key) in _made_here:
+        return None
+    results = original(backend, place, inputs)
+    if results is not None and holds_tensors:
         watch.note_gap(f"a result of {backend.__name__} was found in the store")
+    return results
+
+
+def _remember(
+    original: Callable[..., Any],
+    backend: CachedBackend,
+    inputs: Sequence[tuple[ExportedProgram, Any]],
+    make: Callable[[], Any],
+    place: ResultsPlace | None = None,
+) -> Any:
+    """Make results, and remember that this process made them."""
+    results = original(backend, inputs, make, place)
+    if place is not None:
+        _made_here.add(hash_json(place.key))
     return results
 
 

@@ -24,7 +24,7 @@ def hash_shape(objects: Sequence[Json]) -> Digest:
 
     def shape(value: Any, name: str = "") -> Any:
         if isinstance(value, Mapping):
-            return {key: shape(item, key) for key, item in value.items()}
+            return {key: shape(item, _inner(name, key)) for key, item in value.items()}
         if isinstance(value, list | tuple):
             return [shape(item, name) for item in value]
         if name in ("digest", "key", "keys"):
@@ -32,6 +32,11 @@ def hash_shape(objects: Sequence[Json]) -> Digest:
         return value
 
     return hash_json([[item["program"]["digest"], shape(item)] for item in objects])
+
+
+def _inner(name: str, key: str) -> str:
+    """Return the name of a field of a mapping; the `keys` of a joint unit are a list per method."""
+    return name if name == "keys" else key
 
 
 def pair_objects(
@@ -47,7 +52,7 @@ def pair_objects(
     def walk(before: Any, after: Any, name: str = "") -> None:
         if isinstance(before, Mapping):
             for key in before:
-                walk(before[key], after[key], key)
+                walk(before[key], after[key], _inner(name, key))
         elif isinstance(before, list | tuple):
             for pair in zip(before, after, strict=True):
                 walk(*pair, name)

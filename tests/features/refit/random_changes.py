@@ -102,7 +102,7 @@ class Half(nn.Module):
 
 
 class Twins(nn.Module):
-    """Two equal layers, each a separate partition; the second is found in the store."""
+    """Two equal layers, each a separate partition; the second is made again only to learn."""
 
     def __init__(self):
         super().__init__()
@@ -121,14 +121,12 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[torch.Tensor, ...], dict[
     "lifted-xnnpack": (Lifted, (torch.rand(2, 4),), XNNPACK),
     "dynamic": (Tied, (torch.tensor([1, 2]),), DYNAMIC),
     "four-bit": (Tied, (torch.tensor([1, 2]),), FOUR_BIT),
+    "twins": (Twins, (torch.rand(2, 4),), XNNPACK),
 }
 
 
-TWINS = (Twins, (torch.rand(2, 4),), XNNPACK)
-
-
 def write_workspace(root: Path, name: str, seed: int) -> None:
-    make, arguments, method = {**MODELS, "twins": TWINS}[name]
+    make, arguments, method = MODELS[name]
     torch.manual_seed(seed)
     model = make().eval().requires_grad_(False)
     for tensor in model.state_dict().values():

@@ -11,6 +11,7 @@ from pipeline.compile.inspect.storages import note_described, storage_bytes
 from pipeline.features.refit import hooks
 from pipeline.features.refit.hooks import watched
 from pipeline.features.refit.learn import find_gap
+from pipeline.features.refit.pieces import hash_shape, pair_objects
 from pipeline.features.refit.recipes import Evaluation
 from pipeline.features.refit.watch import Watch
 from pipeline.store.digest import hash_bytes
@@ -153,12 +154,37 @@ def test_blobs_and_constants_that_nobody_saw_are_gaps(monkeypatch):
     assert "executorch 9.9.9" in find_gap([], {}, {}, result_of([]))
 
 
+class Forgotten(set):
+    """Made by another process, as far as this one knows."""
+
+    def __contains__(self, item):
+        return False
+
+
 @pytest.mark.slow
-def test_a_partition_that_the_store_has_is_a_gap(tmp_path):
-    """Its weights happen to equal those of another one, so it isn't preprocessed."""
+def test_a_partition_that_another_process_made_is_a_gap(monkeypatch, tmp_path):
+    monkeypatch.setattr(hooks, "_made_here", Forgotten())
     _, record = build("twins", tmp_path)
     assert not record["proven"]
     assert "a result of XnnpackBackend was found in the store" in record["why"]
+
+
+@pytest.mark.slow
+def test_a_partition_that_this_process_made_is_made_again_to_learn(tmp_path):
+    verdicts, _ = judge_changes("twins", 8, tmp_path)
+    assert verdicts["same"] and not verdicts["DIFFERENT"]
+
+
+def test_the_keys_of_a_joint_unit_are_exchanged_method_by_method():
+    def unit(first, second):
+        named = [{"key": f"xnnpack/{key}", "size": 4} for key in (first, second)]
+        keys = {"decode": [f"xnnpack/{first}"], "prefill": [f"xnnpack/{second}"]}
+        return {"program": {"digest": "p"}, "named": named, "keys": keys}
+
+    assert hash_shape([unit("a", "b")]) == hash_shape([unit("c", "d")])
+    assert hash_shape([unit("a", "b")]) != hash_shape([unit("a", "a")])
+    _, keys = pair_objects([unit("a", "b")], [unit("c", "d")])
+    assert keys == {"xnnpack/a": "xnnpack/c", "xnnpack/b": "xnnpack/d"}
 
 
 @pytest.mark.slow
