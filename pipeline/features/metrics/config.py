@@ -34,7 +34,7 @@ _Figure = Annotated[
 
 
 class MetricLimits(Options):
-    """One value of a metric, and what it is held to. Without a limit it is reported only."""
+    """The limits for one value of a metric. A value without limits is only reported."""
 
     min: _Figure | None = None
     """The minimum value of the package. `71%` is 0.71.
