@@ -108,7 +108,10 @@ _MOVEMENT = (
             "What determines an output that doesn't depend on the inputs' values: `nothing` but",
             "the program, or the `sizes` too.",
         ),
-        "redrawn?": (bool, "The output moves on inputs other than those of the calls."),
+        "redrawn?": (
+            bool,
+            "Whether the output moves on inputs other than those of the calls.",
+        ),
         "nonfinite?": (
             int,
             "The number of values that are NaN or infinite on examples.",

@@ -170,7 +170,8 @@ DELEGATION: Mapping[str, Any] = {
     "segments?": [_SEGMENT],
     "estimates?": (
         [_DELEGATE_ESTIMATE],
-        "For delegates whose compiler makes an estimate; delegates in control flow count once.",
+        "The estimates for delegates whose compiler makes one. A delegate in control flow counts",
+        "once.",
     ),
     "partitioners?": ([_UPTAKE], "The config's partitioners, in its order."),
 }
@@ -219,8 +220,8 @@ class Instructions:
 # A library of operators other than ATen's that methods call outside of delegates.
 OPERATOR_LIBRARY: Mapping[str, Any] = {
     "name": str,
-    "digest?": (Digest, "For a library in the workspace."),
-    "version?": (str, "For an installed library."),
+    "digest?": (Digest, "The digest of a library in the workspace."),
+    "version?": (str, "The version of an installed library."),
     "operators": (
         list[str],
         "The operators whose kernels an app that runs `methods` must link.",
@@ -238,7 +239,7 @@ _LINE = (str, "The operator's source line; only in reports.")
 _RANGE = tuple[Count, Count | None]
 NARROWED_SIZE = (
     {
-        "size": (str, "Such as `x.shape[2]`."),
+        "size": (str, "The name of the size, such as `x.shape[2]`."),
         "source": _RANGE,
         "lowered": _RANGE,
         "operator": (str, 'The operator that narrowed the range; "" if unknown.'),

@@ -25,7 +25,7 @@ _SEGMENT = (
         ),
         "offset": int,
         "size": int,
-        "digest": (str, "Empty for padding."),
+        "digest": (str, "The digest of the bytes; empty for padding."),
         "methods": (list[str], "The methods that are known to use the segment."),
         "backend": (str, None, "The backend of a payload; null for other segments."),
     },
@@ -37,7 +37,10 @@ a `.ptd` file store by name), mutable (initial values of buffers) or padding."""
 )
 _TENSOR = (
     {
-        "name": (str, "Empty if the bytes belong to no tensor of the programs."),
+        "name": (
+            str,
+            "The qualified name; empty if the bytes belong to no tensor of the programs.",
+        ),
         "key": (str, "The key of named data."),
         "dtype": str,
         "shape": list[int],
