@@ -75,7 +75,7 @@ def _said(backend: str, constructor: Constructor, parameter: str, release: Relea
 
 def table() -> str:
     """Return the table in Markdown."""
-    rows = ["| of | parameter | here |", "|---|---|---|"]
+    rows = ["| function or class | parameter | config key |", "|---|---|---|"]
     for target, said in _read_rows().items():
         name = target.partition(":")[2]
         rows += [_row(name, parameter, key) for parameter, key in said.items()]

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Options(BaseModel):
-    """A part of a config. An option is described by the text below it."""
+    """A part of a config. The text below each field describes that option."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -83,7 +83,7 @@ class Options(BaseModel):
 
 
 class NoOptions(Options):
-    """It takes no options."""
+    """The options of a backend that takes none."""
 
 
 _EXAMPLE = "\n    Example:"  # introduces the value that the reference shows, as YAML

@@ -84,10 +84,10 @@ ByOperator = Annotated[dict[_Name, Override[_Scheme]], Field(description=OF_OPER
 
 
 class QuantizeConfig(Options):
-    """Options of any quantizer, to which each adds its own.
+    """The options that all quantizers share; each quantizer adds its own.
 
-    `partitioners_own`: options that the partitioner of the same name also has, and which must have
-    the same values there, since both mean one device.
+    `partitioners_own` names options that the partitioner of the same name also has. Both must have
+    the same values, since they describe one device.
     """
 
     partitioners_own: ClassVar[tuple[str, ...]] = ()
@@ -163,11 +163,12 @@ class QuantizeConfig(Options):
 class MixedQuantize(QuantizeConfig):
     """A quantizer whose options can differ by module and by operator.
 
-    A subclass declares `modules` and `operators`, mappings of names to its `scheme`, the options
-    that can differ, or to "none". Options that an override leaves out are those of the method. With
-    a `scheme` without options, an override can only be "none".
+    A subclass declares `modules` and `operators`, which map names to overrides: to options of its
+    `scheme`, or to "none". Options that an override leaves out come from the method. If `scheme`
+    has no options, an override can only be "none".
 
-    `fused`: operators that are quantized with the one they follow, if that is one of `fusing`.
+    `fused` names operators that are quantized together with the operator that they follow, if it is
+    one of `fusing`.
     """
 
     scheme: ClassVar[type[Options]]

@@ -21,13 +21,13 @@ FACTORY = "factory"  # the key around a pass that a function returns
 
 
 class PassSpec(Options):
-    """A pass over the graph, as an import path, and the options to make it with."""
+    """A pass over the graph: its import path, and the options to create it with."""
 
     reference: Annotated[str, Field(pattern=REFERENCE_PATTERN)]
     options: Annotated[dict[str, Any], AfterValidator(check_data)] = Field(default={})
     factory: bool = False
-    """The reference is to a function, which is called with the options and returns a pass or a list
-    of passes."""
+    """Whether the reference names a function that takes the options and returns a pass or a list of
+    passes."""
 
     @field_serializer("options")
     def _without_secrets(self, options: dict[str, Any]) -> Any:
@@ -53,8 +53,8 @@ Passes = Annotated[tuple[PassSpec, ...], Field(strict=False), NeedsFeature("pass
 
 
 class EdgeConfig(Options):
-    """Settings for the conversion to edge dialect: `EdgeCompileConfig`, and passes that run before
-    anything is delegated."""
+    """Settings for the conversion to edge dialect (`EdgeCompileConfig`), and passes over the edge
+    program."""
 
     check_ir_validity: bool = True
     """Check that only core ATen operators and known types remain.
@@ -67,18 +67,18 @@ class EdgeConfig(Options):
     Example: true
     """
     preserve_ops: Distinct[Operator] | None = None
-    """Operators that are not decomposed, such as aten.linear.default.
+    """Operators to keep whole instead of decomposing them, such as aten.linear.default.
 
     Example: [aten.linear.default]
     """
     core_aten_ops_exceptions: Distinct[Operator] | None = None
-    """Operators that may remain although they are not core ATen.
+    """Operators outside core ATen that may remain.
 
     Example: [aten.foo.default]
     """
     keep_ranges: bool = False
-    """Lower without oneDNN and NNPACK, because of which torch narrows the ranges of dynamic sizes
-    that go through convolutions. This equals the joint call under
+    """Lower without oneDNN and NNPACK, with which torch narrows the ranges of dynamic sizes that
+    pass through convolutions. The result equals that of the joint call under
     torch.backends.mkldnn.flags(enabled=False) and torch.backends.nnpack.flags(enabled=False).
 
     Example: true
@@ -90,8 +90,8 @@ class EdgeConfig(Options):
     Example: ['fusions:FuseGelu']
     """
     passes_after_delegation: Passes = ()
-    """Passes over the operators that partitioners left, before anything is folded:
-    `EdgeProgramManager.transform`.
+    """Passes over the operators that partitioners left, which `EdgeProgramManager.transform` runs
+    before anything is folded.
 
     Example: ['fusions:DropCopies']
     """

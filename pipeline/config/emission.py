@@ -23,7 +23,7 @@ from pipeline.config.fields import (
 
 
 class MemoryPlan(Options):
-    """Settings by which the memory of a method is planned: options of `MemoryPlanningPass`."""
+    """Settings for planning the memory of a method: options of `MemoryPlanningPass`."""
 
     algorithm: Algorithms = ("greedy",)
     """greedy lets tensors with different lifetimes share memory, greedy_without_overlap only in
@@ -43,17 +43,17 @@ class MemoryPlan(Options):
     Example: true
     """
     alloc_graph_input: bool = True
-    """Plan memory for inputs; otherwise the caller's is used.
+    """Plan memory for inputs; otherwise the caller provides it.
 
     Example: false
     """
     alloc_graph_output: bool = True
-    """Plan memory for outputs; otherwise the caller's is used.
+    """Plan memory for outputs; otherwise the caller provides it.
 
     Example: false
     """
     alloc_mutable_buffers: bool = True
-    """Plan memory for mutable buffers; otherwise a runtime finds them by the names that
+    """Plan memory for mutable buffers; otherwise the runtime finds them by the names that
     emit_mutable_buffer_names stores.
 
     Example: false
@@ -69,9 +69,9 @@ class MemoryPlanning(MemoryPlan):
     """Settings for planning the memory of a package's methods."""
 
     share_mutable_buffers: bool = False
-    """Buffers with the same name share memory across methods, such as the cache that prefill fills
-    and decode reads. All methods are then compiled together. It must be set for a package whose
-    methods use the same buffers; false gives each method a copy.
+    """Let buffers with the same name share memory across methods, such as the cache that prefill
+    fills and decode reads. All methods are then compiled together. This must be set for a package
+    whose methods use the same buffers; if false, each method has its own copy.
 
     Example: true
     """
@@ -84,12 +84,12 @@ class PropagateDevice(Options):
     """Settings for moving values to and from the device of a delegate: `PropagateDeviceConfig`."""
 
     skip_h2d_for_method_inputs: bool = False
-    """Inputs that a delegate reads are already on its device.
+    """Expect the inputs that a delegate reads to be on its device already.
 
     Example: true
     """
     skip_d2h_for_method_outputs: bool = False
-    """Outputs of a delegate stay on its device.
+    """Leave the outputs of a delegate on its device.
 
     Example: true
     """
@@ -99,7 +99,7 @@ class MethodEmit(Options):
     """Settings for writing this method; each replaces the package's setting."""
 
     memory_planning: MemoryPlan | None = None
-    """The memory planning of the method; by default the package's."""
+    """Memory planning for this method, instead of the package's."""
     sym_shape_eval: SymShapeEval | None = None
     """Plan for the upper bounds of the method's dynamic sizes, or for the sizes in the export; by
     default as in the package.
@@ -112,7 +112,7 @@ class MethodEmit(Options):
 
 
 class LayoutConfig(Options):
-    """The layout of the file. A change compiles no method again."""
+    """Settings for the layout of the .pte file. Changing them compiles no method again."""
 
     extract_delegate_segments: bool = True
     """Store payloads of delegates in separate segments, so that a runtime can free them.
@@ -153,14 +153,14 @@ class EmitConfig(Options):
     Example: true
     """
     external_files: dict[Name, Patterns] = Field(default={})
-    """By .ptd file name, patterns such as decoder.* for the qualified names of constants that go
-    there, regardless of external_constants.
+    """The constants to store in each .ptd file, by file name: patterns for qualified names, such as
+    decoder.*. Applies regardless of external_constants.
 
     Example: {embeddings: [embed.weight]}
     """
     initialized_buffers: tuple[Label, ...] = Field(default=(), strict=False)
-    """Mutable buffers whose names contain one of these texts have their initial values stored in
-    the package; others start undefined.
+    """Store the initial values of mutable buffers whose names contain one of these texts; other
+    buffers start undefined.
 
     Example: [count]
     """
@@ -187,7 +187,8 @@ class EmitConfig(Options):
     Example: true
     """
     reinplace_extra_ops: Distinct[Operator] | None = None
-    """More operators that may do so, such as aten.relu.default; a list enables the pass.
+    """Additional operators that may overwrite an input, such as aten.relu.default; a list enables
+    the pass.
 
     Example: [aten.mul.Tensor]
     """
@@ -224,19 +225,19 @@ class EmitConfig(Options):
     Example: true
     """
     etrecord: Annotated[bool, NeedsFeature("etrecord")] = False
-    """Write etrecord.bin next to the package, which gives ExecuTorch's Inspector the lines and
-    modules of a profile from a device. The package stays the same.
+    """Write etrecord.bin next to the package, with which ExecuTorch's Inspector adds source lines
+    and modules to a device's profile. The package stays the same.
 
     Example: true
     """
     metadata: bool = False
     """Add the constant method get_metadata, which returns JSON: signatures of the methods, values
-    of constant methods, and the versions and sources of the build. It compiles no method again.
+    of constant methods, and the versions and sources of the build. Compiles no method again.
 
     Example: true
     """
     metadata_revision: bool = False
-    """Name the workspace's commit in the metadata. Each commit then links the package again, but
+    """Add the workspace's git commit to the metadata. Each commit then links the package again, but
     compiles no method again.
 
     Example: true

@@ -43,7 +43,7 @@ OMIT = "omit"  # in place of a method's settings: leave it out of the package
 
 
 class MethodConfig(Options):
-    """Settings by which one method is lowered."""
+    """Settings for lowering one method."""
 
     partitioners: tuple[PartitionerSpec, ...] = Field(strict=False)
     """The delegates that the method is lowered to, tried in this order. An empty list explicitly
@@ -52,7 +52,7 @@ class MethodConfig(Options):
     Example: [xnnpack, {vulkan: {force_fp16: true}}]
     """
     modules: SelectedModules = None
-    """Partitioners delegate only operators in these sub-modules.
+    """The sub-modules whose operators partitioners may delegate; by default all.
 
     Example: [decoder.layers]
     """
@@ -66,8 +66,8 @@ class MethodConfig(Options):
     """
     emit: MethodEmit = MethodEmit()
     allow_none: bool = False
-    """Accept a partitioner that delegates no part of the method, and a quantizer that quantizes no
-    part of it. By default the package is then not linked, since the config was not fulfilled.
+    """Accept a partitioner that delegates nothing of the method, and a quantizer that quantizes
+    nothing of it. By default, such a package is not linked, since the config asked for more.
 
     Example: true
     """
@@ -184,7 +184,7 @@ class MethodConfig(Options):
 
 @open_to_features("package")
 class PackageConfig(Options):
-    """A package: which model it is made of, and how each method is lowered."""
+    """A package: its model, and how to lower each method."""
 
     package: str
     model: Name
@@ -213,7 +213,8 @@ class PackageConfig(Options):
     omitted: tuple[MethodName, ...] = ()
     operators: Annotated[Distinct[Library], NeedsFeature("operators")] = ()
     """Libraries of the model's custom operators: modules and shared libraries in operators/, or
-    libraries from the workspace's settings. They are loaded wherever its programs are loaded.
+    libraries from the workspace's settings. They are loaded in every process that loads the model's
+    programs.
 
     Example: [team_ops]
     """

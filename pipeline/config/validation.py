@@ -39,7 +39,7 @@ _OTHER = {
 
 @open_to_features("validate.methods.<method>.gates")
 class MethodGates(Options):
-    """Gates of each method; without a limit nothing is checked."""
+    """Gates for each method; a gate without a limit is not checked."""
 
     @property
     def needs_baseline(self) -> bool:
@@ -52,13 +52,13 @@ class MethodGates(Options):
 
 @open_to_features("validate.gates")
 class Gates(MethodGates):
-    """Gates for the package and each of its methods; without a limit, nothing is checked."""
+    """Gates for the package and each of its methods; a gate without a limit is not checked."""
 
 
 class Limits(Options):
-    """Limits on the distance of outputs from the source program's. All that are given must hold.
+    """Limits on the difference between outputs and the source program's. All set limits must hold.
 
-    Without `atol` and `rtol`, limits follow what the program computes in
+    Without `atol` and `rtol`, the limits depend on the program's dtypes, depth and quantization
     (pipeline/validate/default_limits.py).
     """
 
@@ -89,7 +89,7 @@ class Limits(Options):
     Example: 0.01
     """
     min_sqnr: Annotated[float, Field(allow_inf_nan=False)] | None = None
-    """The minimum ratio of signal to quantization noise of an output, in dB.
+    """The minimum signal-to-quantization-noise ratio (SQNR) of an output, in dB.
 
     Example: 20.0
     """
@@ -108,10 +108,10 @@ class Limits(Options):
 
 @open_to_features("validate.methods.<method>")
 class MethodLimits(Limits):
-    """Limits and settings of one method, instead of the package's."""
+    """Limits and settings for one method, instead of the package's."""
 
     gates: Annotated[MethodGates, NeedsFeature("gates")] = MethodGates()
-    """Gates of this method, instead of the package's."""
+    """Gates for this method, instead of the package's."""
     reference: Limits = Limits()
     """Limits on the difference between this method's export and its reference, instead of the
     package's."""
@@ -128,7 +128,7 @@ class MethodLimits(Limits):
     Example: [inputs/encode.npz]
     """
     cases: Cases | None = Field(default=None, exclude=True)
-    """The cases that this method runs, instead of the package's.
+    """The cases to generate for this method, instead of the package's.
 
     Example: []
     """
@@ -160,7 +160,7 @@ class ValidateConfig(Limits):
     Example: 7
     """
     steps: int = Field(default=4, ge=1, le=2**31 - 1)
-    """The number of calls in a row of a method with state.
+    """The number of consecutive calls of a method with state.
 
     Example: 8
     """
@@ -178,8 +178,9 @@ class ValidateConfig(Limits):
         default=300, gt=0, le=604800, allow_inf_nan=False, exclude=True
     )
     """The time in seconds for validating the package; a quarter of it is reserved for locating
-    failures. Each method makes its first call regardless; then the worst methods come first. The
-    report lists what was left out. A larger budget continues where the smaller one ended.
+    failures. Each method makes its first call regardless; after that, the worst methods come first.
+    The report lists everything that was left out. A larger budget continues where the smaller one
+    ended.
 
     Example: 60
     """
@@ -195,8 +196,8 @@ class ValidateConfig(Limits):
         tuple[Annotated[tuple[MethodName, ...], Field(strict=False, min_length=1)], ...]
         | None
     ) = Field(default=None, strict=False, exclude=True)
-    """Methods that share state, in the order in which they are called on one opened package. By
-    default, the first method once, then each other method `steps` times.
+    """Sequences of calls of methods that share state, each run on one opened package. By default,
+    the first method is called once, then each other method `steps` times.
 
     Example: [[encode, decode, decode]]
     """
@@ -206,10 +207,10 @@ class ValidateConfig(Limits):
     PyTorch runs both; for recorded outputs, a limit from the program's dtypes. These limits don't
     apply to the package, which is compared with the exported program."""
     methods: dict[MethodName, MethodLimits] = Field(default={})
-    """By method: examples, and limits that replace the package's."""
+    """Examples and limits for single methods, which replace the package's."""
     random: bool = False
-    """Methods sample on purpose, so each call returns different values. They are judged by shapes,
-    ranges, means and variances over repeated calls, not by values.
+    """Whether methods sample on purpose, so that each call returns different values. They are then
+    judged by shapes, ranges, means and variances over repeated calls, not by values.
 
     Example: true
     """

@@ -15,14 +15,16 @@ Figure = float | Literal["inf", "-inf", "nan"] | None
 
 
 class OutputErrorRecord(TypedDict):
-    """The error of one output of one call, compared with that of the source program.
+    """The error of one output of one call, compared with the source program's output.
 
-    Greatest, mean and 99.9th percentile of the absolute error; `relative` to the signal; signal to
-    noise ratio in dB; cosine; `agreement`, the share of rows whose greatest value has the same
-    place, `agreeing` of `rows`; `nonfinite`, the places where both are the same infinity or NaN,
-    and `disagreeing`, those where one alone is; `of_limit`, the greatest ratio of an error to its
-    limit, above 1 where it is exceeded; `judged` is false where the limits are too wide to mean
-    anything; `mismatch` of kind, dtype or shape.
+    `max_abs`, `mean_abs` and `p999_abs` are the maximum, the mean and the 99.9th percentile of the
+    absolute error; `relative` is the error relative to the signal; `sqnr_db` is the
+    signal-to-quantization-noise ratio in dB. `agreement` is the share of rows whose greatest value
+    is at the same position: `agreeing` of `rows`. `nonfinite` counts the positions where both
+    values are NaN or the same infinity; `disagreeing` counts the positions where one value is NaN
+    or infinite and the other is something else. `of_limit` is the greatest ratio of an error to its
+    limit; above 1, the limit is exceeded. `judged` is false if the limits are too wide to mean
+    anything. `mismatch` is a difference of kind, dtype or shape.
     """
 
     max_abs: Figure
@@ -43,7 +45,7 @@ class OutputErrorRecord(TypedDict):
 
 # A generated input set or a sequence of calls that was not run, or a case that is missing from the
 # bundled program.
-SKIP = {"origin": (str, "Empty for all of a method."), "reason": str}
+SKIP = {"origin": (str, "Empty if the whole method was skipped."), "reason": str}
 
 # Entries of `left_out` that are not input sets: for want of time, the whole method or its timing;
 # and a whole method that was not requested.
@@ -67,10 +69,10 @@ _FAILURE = (
         "about?": FailureSubject,
         "of_limit?": (
             Figure,
-            "The ratio of the error to its limit, where one is exceeded.",
+            "The ratio of the error to its limit, if a limit is exceeded.",
         ),
     },
-    "A failure of a method; `inputs` and `output` are empty where the whole method failed.",
+    "A failure of a method; `inputs` and `output` are empty if the whole method failed.",
 )
 _POOLED = (
     {
@@ -78,54 +80,60 @@ _POOLED = (
         "calls": int,
         "values": int,
         "max_abs": (Figure, "The greatest absolute error."),
-        "sqnr_db": (Figure, "Signal to noise ratio in dB."),
+        "sqnr_db": (Figure, "The signal-to-quantization-noise ratio in dB."),
         "cosine": Figure,
         "agreement": (
             Figure,
-            "The share of rows whose greatest value has the same place: `agreeing` of `rows`.",
+            "The share of rows whose greatest value is at the same position: `agreeing` of `rows`.",
         ),
         "agreeing": int,
         "rows": int,
     },
-    "What quantization does to one output, over all its values in several calls.",
+    "The effect of quantization on one output, over all its values in several calls.",
 )
 _MOVEMENT = (
     {
         "output": str,
         "calls": int,
-        "largest": (Figure, "The greatest distance."),
+        "largest": (Figure, "The maximum distance."),
         "typical": (Figure, "The mean distance."),
         "share": (Figure, "The share of elements that moved."),
         "judged": (
             bool,
-            "False where no comparison of it could have failed, with the `reason`.",
+            "False if no comparison of the output could have failed; `reason` says why.",
         ),
         "reason?": str,
         "fixed?": (
             Literal["nothing", "sizes", "values"],
-            "What determines an output that no input's value reaches: `nothing` but the program,",
-            "or `sizes` too.",
+            "What determines an output that doesn't depend on the inputs' values: `nothing` but",
+            "the program, or the `sizes` too.",
         ),
-        "redrawn?": (bool, "It moves on other inputs than the calls had."),
-        "nonfinite?": (int, "The values that are NaN or infinite on examples."),
+        "redrawn?": (
+            bool,
+            "Whether the output moves on inputs other than those of the calls.",
+        ),
+        "nonfinite?": (
+            int,
+            "The number of values that are NaN or infinite on examples.",
+        ),
         "example_values?": int,
     },
-    "How far an output of the source moves over so many calls, each compared with the first one of",
-    "its shape.",
+    "How far an output of the source moves over `calls` calls, each compared with the first call",
+    "that gave the same shape.",
 )
 _QUANTIZATION = (
     {
         "verdict": Verdict,
         "reason": str,
-        "limits": (_LIMITS, "Those of the config that it is held to."),
-        "floor": (float, "The SQNR in dB that it must reach, whatever the limits."),
-        "examples": ([_POOLED], "On the examples, which decide."),
+        "limits": (_LIMITS, "The config's limits for the method."),
+        "floor": (float, "The minimum SQNR in dB, regardless of the limits."),
+        "examples": ([_POOLED], "Figures on the examples, which decide the verdict."),
         "generated": (
             [_POOLED],
-            "On generated inputs, which never decide alone.",
+            "Figures on generated inputs, which never decide the verdict alone.",
         ),
     },
-    "The verdict on what the config quantizes, the quantized program against the float one.",
+    "The verdict on the quantization: the quantized program against the float program.",
 )
 _REFERENCE = (
     {
@@ -133,35 +141,35 @@ _REFERENCE = (
         "reason": str,
         "compared": (
             list[str],
-            "Its references: `reference('encode')` of the exporter, which runs PyTorch in eager",
+            "The references: `reference('encode')` of the exporter, which runs PyTorch in eager",
             "mode, or files of recorded outputs.",
         ),
         "calls": (int, "The number of calls that were compared."),
-        "max_abs": (Figure, "The greatest absolute error of all outputs."),
+        "max_abs": (Figure, "The maximum absolute error over all outputs."),
         "of_limit": (Figure, "The greatest ratio of an error to its limit."),
-        "limits?": (_LIMITS, "Those that the config sets."),
-        "limits_from?": (list[str], "The paths in the config that set them."),
+        "limits?": (_LIMITS, "The limits that the config sets."),
+        "limits_from?": (list[str], "The config paths of these limits."),
         "skipped": (
             [SKIP],
             "The input sets and sequences that were not compared.",
         ),
     },
-    "The verdict on an export, the exported program against its references.",
+    "The verdict on the export: the exported program against its references.",
 )
 _CALL = (
     {
         "origin": str,
         "outputs": list[OutputErrorRecord],
-        "step?": (int, "Counts the calls of the sequence from 1; 0 without state."),
+        "step?": (int, "The call's number in its sequence, from 1; 0 without state."),
         "sequence?": str,
         "generated?": bool,
         "case?": (str, "The kind of a generated input set that is not random."),
         "limits?": (
             list[dict[str, float | bool]],
-            "The figures of each output that has any.",
+            "The limits for each output, if any.",
         ),
     },
-    "One call on the input set `origin`, which was `generated` or is real.",
+    "One call on the input set `origin`, which is either `generated` or an example.",
 )
 # The worst figures over all outputs of all calls.
 _FIGURES: Mapping[str, Any] = {
@@ -175,8 +183,8 @@ _FIGURES: Mapping[str, Any] = {
 }
 _HELD = (
     {**_FIGURES, "limits": _LIMITS, "limits_reason": str},
-    "Against the quantized program of the method: the limits for outputs,",
-    "held to, the widest of all calls but large ones, the reason for them, and the worst figures.",
+    "The comparison with the method's quantized program: the limits for outputs (the widest over",
+    "all calls except large ones), the reason for them, and the worst figures.",
 )
 # The outcome of one method, except for the fields that features add. The worst figures are over all
 # outputs of the calls on examples or, if there are none, of the calls on generated inputs.
@@ -189,17 +197,17 @@ METHOD_OUTLINE: Mapping[str, Any] = {
         Verdict,
         "The verdict on the lowering: the package against its source program.",
     ),
-    "verdict_reason?": (str, "Why it is not `passed`."),
+    "verdict_reason?": (str, "Why the verdict is not `passed`."),
     "quantization?": _QUANTIZATION,
     "reference?": _REFERENCE,
     "source_is_quantized?": (
         bool,
-        "The source itself is quantized: nothing is compared with a float program.",
+        "Whether the source itself is quantized; nothing is then compared with a float program.",
     ),
-    "random?": (str, "How a method that is declared random was judged."),
+    "random?": (str, "How the method was judged, if it is declared random."),
     "movement?": (
         [_MOVEMENT],
-        "How far its source's outputs move, by output.",
+        "How far each output of the source moves between calls.",
     ),
     "examples?": (int, "The number of calls on examples."),
     "on_generated?": (
@@ -207,24 +215,24 @@ METHOD_OUTLINE: Mapping[str, Any] = {
         "The worst figures on generated inputs, if there are examples too.",
     ),
     "state": list[str],
-    "outputs?": (list[str], "The names of its outputs."),
+    "outputs?": (list[str], "The names of the outputs."),
     "limits": (
         _LIMITS,
-        "What outputs were held to: the widest of all calls but large ones.",
+        "The limits for outputs: the widest over all calls except large ones.",
     ),
     "limits_from?": (
         str,
-        "The origin of these limits: `config`, a dtype, or `quantized`.",
+        "The origin of these limits: `config`, a dtype or `quantized`.",
     ),
     "limits_reason?": str,
     "quantized?": _HELD,
     "left_out?": (
         list[str],
-        "Input sets that validate.budget left no time for, or that were not requested.",
+        "Input sets that `validate.budget` left no time for, or that were not requested.",
     ),
     "runs": [_CALL],
     "skipped": [SKIP],
     "failures": [_FAILURE],
-    "not_run": (str, "Why this machine can't run it."),
+    "not_run": (str, "Why this machine can't run the method."),
     "metrics?": dict[str, dict[str, Any]],
 }

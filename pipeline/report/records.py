@@ -145,73 +145,80 @@ def is_unchecked(gate: Mapping[str, Any]) -> bool:
 
 
 _COMMON_STATE = {
-    "shared": (bool, "The package has one copy; otherwise each method has its own."),
+    "shared": (
+        bool,
+        "Whether methods share one copy of these buffers; otherwise each method has its own.",
+    ),
     "buffers": (
         dict[str, list[str]],
-        "Buffers that several methods use under one name, and at least one changes, with the "
-        "methods.",
+        "By buffer, the methods that use it under the same name; at least one of them changes it.",
     ),
 }
 # The record of a validated package, except for the fields that features add.
 _REPORT: Mapping[str, Any] = {
     "package": str,
     "ok": (bool, "Whether nothing failed."),
-    "verdict": (Verdict, "The worst of its methods, its gates and its files."),
-    "allow?": (list[str], "Other verdicts that the config accepts."),
-    "failures": (list[str], "A sentence for each failure, those of methods first."),
+    "verdict": (Verdict, "The worst verdict of its methods, its gates and its files."),
+    "allow?": (list[str], "Verdicts that the config accepts in addition to `passed`."),
+    "failures": (list[str], "A sentence for each failure, failures of methods first."),
     "codes?": (list[str], "The code of each failure, such as `PTE502`."),
-    "settings": (dict[str, Any], "How it was validated."),
+    "settings": (dict[str, Any], "The settings of the validation."),
     "methods": list[Any],
     "format?": Literal[2],
     "model?": str,
     "target?": str,
-    "files?": (dict[str, str], "Digests by name."),
-    "sizes?": (dict[str, int], "Bytes by name."),
+    "files?": (dict[str, str], "The digests of the package's files, by name."),
+    "sizes?": (dict[str, int], "The sizes of the package's files in bytes, by name."),
     "places?": (
         dict[str, str],
-        "Where the config sets a value, `file:line` by its path there: `methods.encode`,",
-        "`validate.atol`.",
+        "Where the config sets each value: `file:line` by config path, such as `validate.atol`.",
     ),
     "sources?": (
         dict[str, str],
-        "Digests of the files of the workspace whose lines pages quote, as they were exported from",
-        "and as the config was read.",
+        "The digests of the workspace files that pages quote, at the time of the export or of",
+        "reading the config.",
     ),
     "delegation?": {str: DELEGATION},
     "left_float?": (
         dict[str, int],
-        "Operators that a quantized method's control flow keeps in floating point.",
+        "By method, the number of operators in control flow that quantization left in float.",
     ),
-    "quantization?": ({str: QUANTIZATION_FACTS}, "The facts of quantized methods."),
+    "quantization?": (
+        {str: QUANTIZATION_FACTS},
+        "By method, facts about its quantization.",
+    ),
     "portable?": (
         list[str],
-        "The methods for which the config names no partitioner.",
+        "The methods without a partitioner in the config.",
     ),
     "narrowed?": (
         {str: [NARROWED_SIZE]},
-        "By method, sizes whose range lowering narrowed.",
+        "By method, the input sizes whose range lowering narrowed.",
     ),
     "warnings?": (
         {str: [LOWERING_WARNING]},
-        "By method, those of its lowering.",
+        "By method, the warnings of its lowering.",
     ),
-    "facts?": (dict[str, dict[str, Any]], "By method, those of features by name."),
+    "facts?": (
+        dict[str, dict[str, Any]],
+        "By method, the facts that features recorded, by name.",
+    ),
     "operators?": (
         [OPERATOR_LIBRARY],
-        "The libraries of operators beside ATen's that the methods call.",
+        "The libraries of non-ATen operators that the methods call.",
     ),
     "output_shapes?": (
         dict[str, dict[str, str]],
-        "Dtype and sizes of each output, by method and output.",
+        "The dtype and sizes of each output, by method and output.",
     ),
     "metrics?": (list[dict[str, Any]], "A row for each limit of a metric."),
     "common_state?": _COMMON_STATE,
     "only?": (list[str], "The requested methods, if not all were."),
-    "processor?": (str, "What measured latencies."),
+    "processor?": (str, "The processor on which latencies were measured."),
     "worst?": dict[str, Figure],
     "seconds?": (
         dict[str, float],
-        "Each method's running time in the package, summed over all calls.",
+        "By method, the seconds that it ran in the package, summed over all calls.",
     ),
 }
 

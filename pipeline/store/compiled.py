@@ -107,13 +107,13 @@ class Estimate:
 _CROSSING = {"tensors": Count, "bytes": Count}
 _BOUNDARY = (
     {"into": _CROSSING, "out_of": _CROSSING, "copies": Count},
-    "Tensors that go into delegates and out of them in one call, and their bytes at upper bounds;",
-    "`copies` are changes of layout or dtype left at the boundaries.",
+    "The tensors that enter and leave delegates in one call, and their bytes at the upper bounds",
+    "of dynamic sizes; `copies` counts changes of layout or dtype that remain at the boundaries.",
 )
 _SEGMENT = (
     {"backend": (str, None), "nodes": Count, "operators": dict[str, Count]},
-    "A segment of a lowered method: a delegate of `backend`, or, where that is null, the calls",
-    "between two. Bodies of control flow stand where they are called.",
+    "A segment of a lowered method: a delegate of `backend` or, if that is null, the calls between",
+    "two delegates. Bodies of control flow are listed where they are called.",
 )
 _UNDELEGATED_CALL = (
     {
@@ -123,18 +123,19 @@ _UNDELEGATED_CALL = (
         "module": str,
         "reason": str,
     },
-    "A call of an operator that no delegate took: its module, why, where known, and its `place` in",
-    "the source program, null where lowering or quantizing made it; in a report its `line`.",
+    "A call of an operator that no delegate took: its module, the reason (if known) and its",
+    "`place` in the source program, which is null if lowering or quantization added the call.",
+    "Reports also have its source `line`.",
 )
 _BACKEND_COUNTS = (
     {"nodes": Count, "operators": Count, "partitions": Count},
-    "Calls of operators, different operators, and delegates of one backend.",
+    "The numbers of operator calls, of distinct operators and of delegates of one backend.",
 )
 _DELEGATE_ESTIMATE = (
     {"backend": str, **get_type_hints(Estimate, include_extras=True)},
-    "The estimate of one call of a delegate, by the tool that compiled it: the device's `clock` in",
-    "Hz; `cycles` of the whole call, waits for memory included, and `busy_cycles` of computing;",
-    "multiply-accumulates; the peak bytes in use, by kind of memory.",
+    "An estimate for one call of a delegate, from the tool that compiled it: the device's `clock`",
+    "in Hz; `cycles` of the whole call, including waits for memory; `busy_cycles` of computation;",
+    "`macs`, the multiply-accumulates; and the peak bytes in use, by kind of memory.",
 )
 _UPTAKE = (
     {
@@ -143,13 +144,13 @@ _UPTAKE = (
         "taken": Count,
         "refusals": (
             [{"operator": str, "calls": Count, "reason": str}],
-            "Where it took none: the most frequent operators that it left, in how many calls, and",
-            "why, where it is known.",
+            "If the partitioner took no call: the operators that it left most often, each with the",
+            "number of calls and the reason, if known.",
         ),
     },
-    "The calls of operators that a partitioner was offered, which those before it had left, and",
-    "those that it took. Calls that only move values, such as views, do not count where others",
-    "compute: a delegate of views alone speeds nothing up.",
+    "The number of operator calls that a partitioner was offered, after the partitioners before",
+    "it, and the number that it took. Calls that only move values, such as views, count only if",
+    "nothing else was offered, since a delegate of views alone speeds nothing up.",
 )
 # Counts of operator calls, including those in control flow. The optional fields may be absent from
 # manifests and reports of older versions. A result of this version has every field except `kernels`
@@ -160,7 +161,7 @@ DELEGATION: Mapping[str, Any] = {
     "operators": Count,
     "delegated_operators": Count,
     "partitions": dict[str, Count],
-    "undelegated": (dict[str, Count], "Calls by operator."),
+    "undelegated": (dict[str, Count], "The number of undelegated calls, by operator."),
     "kernels?": dict[str, dict[str, Count]],
     "backends?": {str: _BACKEND_COUNTS},
     "subgraphs?": Count,
@@ -169,9 +170,10 @@ DELEGATION: Mapping[str, Any] = {
     "segments?": [_SEGMENT],
     "estimates?": (
         [_DELEGATE_ESTIMATE],
-        "Of the delegates whose backend's compiler makes one; those in control flow count once.",
+        "The estimates for delegates whose compiler makes one. A delegate in control flow counts",
+        "once.",
     ),
-    "partitioners?": ([_UPTAKE], "Those of the config, in its order."),
+    "partitioners?": ([_UPTAKE], "The config's partitioners, in its order."),
 }
 
 
@@ -218,42 +220,45 @@ class Instructions:
 # A library of operators other than ATen's that methods call outside of delegates.
 OPERATOR_LIBRARY: Mapping[str, Any] = {
     "name": str,
-    "digest?": (Digest, "Of a library of the workspace."),
-    "version?": (str, "Of what is installed."),
-    "operators": (list[str], "An app that runs `methods` links their kernels."),
+    "digest?": (Digest, "The digest of a library in the workspace."),
+    "version?": (str, "The version of an installed library."),
+    "operators": (
+        list[str],
+        "The operators whose kernels an app that runs `methods` must link.",
+    ),
     "kernels": (
         list[str],
-        "Those that ExecuTorch's runtime had where it was compiled.",
+        "The operators for which ExecuTorch's runtime had kernels when the method was compiled.",
     ),
     "methods?": list[str],  # of a package's libraries
 }
 
 
-_PLACE = (Count, None, "That of the operator in the source program.")
-_LINE = (str, "In a report, that of the operator.")
+_PLACE = (Count, None, "The operator's place in the source program.")
+_LINE = (str, "The operator's source line; only in reports.")
 _RANGE = tuple[Count, Count | None]
 NARROWED_SIZE = (
     {
-        "size": (str, "Such as `x.shape[2]`."),
+        "size": (str, "The name of the size, such as `x.shape[2]`."),
         "source": _RANGE,
         "lowered": _RANGE,
-        "operator": (str, 'The operator that narrowed it, "" where it is not known.'),
+        "operator": (str, 'The operator that narrowed the range; "" if unknown.'),
         "module": str,
         "place?": _PLACE,
         "line?": _LINE,
     },
-    "A size of an input that is lowered for a smaller range than its source takes. Both ranges go",
-    "from the least to the greatest size, where null is no limit.",
+    "An input size that was lowered for a smaller range than the source accepts. Both ranges are",
+    "pairs of the minimum and the maximum; null means no limit.",
 )
 LOWERING_WARNING = (
     {
         "what": str,
-        "operator": (str, 'The operator that it is about, "" for the whole method.'),
+        "operator": (str, 'The operator concerned; "" for the whole method.'),
         "module": str,
         "place?": _PLACE,
         "line?": _LINE,
     },
-    "A warning of a method's lowering.",
+    "A warning from lowering a method.",
 )
 # The facts of a compiled method that the manifest of its package also holds.
 METHOD_FACTS: Mapping[str, Any] = {

@@ -27,27 +27,27 @@ _OBSERVER_REMARK = (
         "range": (tuple[float | None, float | None], None),
         "nonfinite": Count,
     },
-    "An observer whose range means little: it saw one value, infinities or NaN (`nonfinite` of",
-    "them), or chose a `range` that cuts off much of what was `seen`.",
+    "An observer whose range means little: it saw a single value, or infinities or NaN",
+    "(`nonfinite` of them), or chose a `range` that cuts off much of the range that was `seen`.",
 )
 # The facts of a quantized method.
 QUANTIZATION_FACTS: Mapping[str, Any] = {
     "quantizer": str,
     "activations": (
         list[Literal["static", "dynamic"]],
-        "How they are quantized: static, dynamic, both, or not at all.",
+        "How activations are quantized: static, dynamic, both, or (empty) not at all.",
     ),
     "calibration": (
         {"inputs": Count, "source": CalibrationSource},
-        "The number of inputs that observers saw, and their source; `none` where nothing observes.",
+        "The number of inputs that observers saw, and their source: `none` without observers.",
     ),
     "weights": (
         {"bytes": Count, "quantized": Count},
-        "The bytes of a method's weights, each as floats, and of those that are quantized.",
+        "The bytes of all weights and of the quantized weights, both counted as floats.",
     ),
     "compute": (
         {"multiplications": Count, "quantized": Count},
-        "The multiplications of one call, and those of them whose factors both are quantized.",
+        "The multiplications in one call, and the number of them with two quantized factors.",
     ),
     "conversions": (
         Count,
@@ -60,8 +60,8 @@ QUANTIZATION_FACTS: Mapping[str, Any] = {
     "observers": (
         {"count": Count, "remarked": Count, "remarks": [_OBSERVER_REMARK]},
         None,
-        "The number of observers, that of remarks about them, and the first remarks; null for a",
-        "quantizer that prepares nothing.",
+        "The number of observers, the number of remarks about them, and the first remarks; null",
+        "for a quantizer that prepares nothing.",
     ),
-    "warnings": (list[str], "Sentences, the gravest first."),
+    "warnings": (list[str], "Sentences, the most serious first."),
 }

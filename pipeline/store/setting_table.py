@@ -106,7 +106,7 @@ SETTINGS: Mapping[str, Setting] = {
     "store_size": Setting(
         _parse_size,
         "a size such as 50GB",
-        "The maximum size of the store. If it grows larger, the least recently used results are "
+        "The maximum size of the store. If it is exceeded, the least recently used results are "
         "removed first.",
         DEFAULT_CAP,
     ),
@@ -150,8 +150,8 @@ SETTINGS: Mapping[str, Setting] = {
     "refit": Setting(
         _parse_bool,
         "true or false",
-        "If only the weights of a method have changed, put the new weights into its previous "
-        "lowered program. The bytes of packages stay the same.",
+        "If only the weights of a method have changed, put the new weights into the lowered "
+        "program instead of lowering again. The bytes of packages stay the same.",
         "true",
     ),
     "allow": Setting(

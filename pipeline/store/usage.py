@@ -20,11 +20,8 @@ _FILE = "usage.json"
 class Usage:
     """The use of the caches for one kind of action.
 
-    Attributes:
-        hits: the number of lookups that found a result.
-        misses: the number of lookups that found none.
-        saved: the seconds that the hits took when they were computed.
-        spent: the seconds that the misses took now.
+    `hits` and `misses` count the lookups with and without a result. `saved` is the time in seconds
+    that the hits took when they were computed; `spent` is the time that the misses took now.
     """
 
     hits: Count = 0

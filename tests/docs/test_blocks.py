@@ -176,8 +176,8 @@ RULES = (
         covered_by("features/publish/test_from_transformers.py"),
     ),
     Rule("docs/guides/*", "yaml", check_target, "devices:"),
-    Rule("docs/guides/baselines.md", "yaml", check_baseline, "# What was accepted"),
-    # Output that `test_blocks_run.py` compares
+    Rule("docs/guides/baselines.md", "yaml", check_baseline, "# The accepted figures"),
+    # What `test_blocks_run.py` prints again
     Rule("docs/guides/configs.md", "", covered_by("docs/test_blocks_run.py"), "# asr-small-int8:"),
     # Calls to generated code
     Rule("docs/guides/apps/cpp.md", "cpp", covered_by("features/call_sites/test_cpp.py")),

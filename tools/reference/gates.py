@@ -19,7 +19,7 @@ from tools.reference.markdown import row
 
 def gates() -> Iterator[str]:
     """Yield the table of all gates."""
-    yield "| gate | of each | unit | limit | example |"
+    yield "| gate | checked for each | unit | limit | example |"
     yield "|---|---|---|---|---|"
     for holder in ("package", "method"):
         for gate in find_gates(holder):

@@ -11,7 +11,7 @@ from tools.reference.markdown import row
 
 def linking() -> Iterator[str]:
     """Yield the table of all backends."""
-    yield "| backend | in the package | CMake option | library | beside |"
+    yield "| backend | in the package | CMake option | library | notes |"
     yield "|---|---|---|---|---|"
     for name, backend in BACKENDS.items():
         if backend.plugin:

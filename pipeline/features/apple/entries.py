@@ -117,7 +117,7 @@ def mlx_reproducible() -> Iterator[None]:
 
 
 class MPSOptions(Options):
-    """Compile specs of `MPSPartitioner`."""
+    """The compile specs of `MPSPartitioner`."""
 
     use_fp16: bool = True
     """Compute in float16."""
@@ -180,7 +180,7 @@ ENTRIES = (
     Backend(
         name="mps",
         backend_id="MPSBackend",
-        summary="Apple's GPUs; deprecated, use coreml",
+        summary="Apple's GPUs; deprecated in favour of coreml",
         options=MPSOptions,
         lowering=Lowering(
             _mps_partitioner, reasons=_mps_reasons, control_flow=frozenset()

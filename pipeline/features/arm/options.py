@@ -75,9 +75,11 @@ TosaSpec = Annotated[
 
 
 class OneFlag:
-    """Annotates a flag for a tool: one of the given flags, none of which names a file or ends the
-    tool, with or without a value. It must be one word, since executorch joins and splits flags at
-    spaces."""
+    """Annotates a flag for a tool: one of the given flags, with or without a value.
+
+    None of these flags names a file or makes the tool exit. A flag must be one word, since
+    executorch joins and splits flags at spaces.
+    """
 
     def __init__(self, names: str) -> None:
         self.known = [f"--{name}" for name in names.split()]
@@ -120,15 +122,15 @@ Softmax = Annotated[
     Literal["masked", "stable"] | None,
     AfterValidator(_check_softmax),
     Field(
-        description="Decomposition of softmax. By default masked, but stable for Ethos-U55 and U65 "
-        "(the TOSA extension u55), which support no other."
+        description="The decomposition of softmax. By default masked, but stable for Ethos-U55 and "
+        "U65 (the TOSA extension u55), which support only that."
     ),
 ]
 LeakyReLU = Annotated[
     Literal["table", "decompose"],
     Field(
-        description="Lowering of a quantized leaky ReLU: to a lookup table, or to clamp, multiply "
-        "and add."
+        description="How a quantized leaky ReLU is lowered: to a lookup table, or to clamp, "
+        "multiply and add."
     ),
 ]
 NegativeInfinity = Annotated[
@@ -147,7 +149,10 @@ RANGES = ("act_qmax", "act_qmin", "weight_qmax", "weight_qmin")
 
 class ArmScheme(Options):
     """Options of `get_symmetric_quantization_config` or, with int16 activations, of
-    `get_symmetric_a16w8_quantization_config`: affine activations and symmetric weights."""
+    `get_symmetric_a16w8_quantization_config`.
+
+    Activations are affine, and weights symmetric.
+    """
 
     activations: Literal["int8", "int16"] = "int8"
     """The type of activations. int16 requires the TOSA extension of that name."""
@@ -194,8 +199,8 @@ class ArmQuantize(ArmScheme, MixedQuantize):
 
     dynamic: Static = False
     io: Literal["int8", "int16", "uint8"] | None = None
-    """The quantized type of inputs and outputs, by default the type of activations. uint8 is
-    possible only here."""
+    """The quantized type of the method's inputs and outputs; by default the type of activations.
+    Only inputs and outputs can be uint8."""
     modules: ByModule[ArmScheme] = Field({})
     operators: ByOperator[ArmOperator, ArmScheme] = Field(
         {},

@@ -11,11 +11,11 @@ _SUITE = (
         "atol": float,
         "state": (
             list[str],
-            "The state for whose initial values the method is loaded anew for each case.",
+            "The buffers of the method's state; each case loads the method anew to reset them.",
         ),
         "left_out": [SKIP],
     },
-    "A method in the bundled program; `rtol` and `atol` are the tolerances for the runtime.",
+    "A method in the bundled program; the runtime compares with `rtol` and `atol`.",
 )
 BUNDLE = (
     {"file": str, "size": int, "digest": str, "methods": {str: _SUITE}},

@@ -21,7 +21,8 @@ FEATURE = Feature(
         "worker_timeout": Setting(
             parse_seconds,
             "a number of seconds above 0",
-            "How many seconds a worker may be silent before its actions move to other workers.",
+            "The number of seconds without a message after which a worker's actions move to other "
+            "workers.",
             "180",
         )
     },

@@ -137,8 +137,8 @@ Kernel = Annotated[Any, PlainValidator(_kernel), WithJsonSchema(_KERNEL_SCHEMA)]
 
 
 class RuntimeTarget(Options):
-    """The runtime of a device. It has only the operators and backends that are named; any other key
-    that is left out isn't checked."""
+    """The runtime of a device. It has only the operators and backends that the file names; other
+    keys are checked only if they are set."""
 
     kernels: Distinct[LibraryName] = ()
     """ExecuTorch's kernel libraries that it includes completely: portable, optimized, quantized,
@@ -146,14 +146,14 @@ class RuntimeTarget(Options):
     operators: Annotated[
         tuple[Kernel, ...], Field(strict=False, min_length=1), AfterValidator(_kernels)
     ] = ()
-    """More operators that it has kernels for, such as aten::add.out, with dtypes if not all are
-    supported: {aten::add.out: [float32]}. team::* selects a whole namespace."""
+    """Other operators for which it has kernels, such as aten::add.out, with dtypes if it doesn't
+    support all of them: {aten::add.out: [float32]}. team::* selects a whole namespace."""
     dtypes: Distinct[DtypeName] | None = None
-    """The dtypes of its kernels, for operators without a list of dtypes."""
+    """The dtypes that its kernels support, for operators without their own list of dtypes."""
     backends: Distinct[BackendId] = ()
     """The backends whose delegates it can run, by their names in configs or by their ids."""
     executorch: Annotated[str, Field(pattern=RELEASE_PATTERN)] | None = None
-    """The release of ExecuTorch that it was built from, such as 1.4.1."""
+    """The ExecuTorch release that it was built from, such as 1.4.1."""
     runtime: Annotated[str, Field(min_length=1)] | None = None
     """The name of a toolchain, from the setting `toolchains`, on whose runtime packages are loaded
     and run; by default, packages are only compared with the lists in this file."""

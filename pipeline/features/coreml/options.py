@@ -30,18 +30,18 @@ CoreMLComputeUnit = Literal["all", "cpu_and_gpu", "cpu_only", "cpu_and_ne"]
 
 
 class CoreMLWeightQuantizer(Options):
-    """Quantization of a converted model's weights: coremltools' `OpLinearQuantizerConfig`."""
+    """Quantization of a converted model's weights, with coremltools' `OpLinearQuantizerConfig`."""
 
     mode: Literal["linear_symmetric", "linear"] = "linear_symmetric"
-    """Whether zero is quantized to zero."""
+    """linear_symmetric quantizes zero to zero; linear has a zero point."""
     dtype: Literal["int8", "uint8", "int4", "uint4"] = "int8"
-    """What a weight is quantized to; 4 bits need ios18."""
+    """The quantized type of weights; 4-bit types need ios18."""
     granularity: Literal["per_tensor", "per_channel", "per_block"] = "per_channel"
-    """What has a scale of its own; per_block needs ios18."""
+    """The part of a weight that has its own scale; per_block needs ios18."""
     block_size: int = Field(32, ge=1)
-    """How many weights of a channel make a block, if per_block."""
+    """The number of weights of a channel in a block, for per_block."""
     weight_threshold: int = Field(2048, ge=0)
-    """Leave weights of no more than this many elements alone."""
+    """Don't quantize weights with at most this many elements."""
 
 
 class CoreMLOptions(Options):
@@ -52,7 +52,7 @@ class CoreMLOptions(Options):
     take_over_mutable_buffer: bool = True
     """Keep mutable buffers in the model as states; requires ios18."""
     take_over_constant_data: bool = True
-    """Keep weights in the model; if false, they are inputs."""
+    """Keep weights in the model; otherwise they are inputs."""
     lower_full_graph: bool = False
     """Fail if an operator is not delegated, instead of leaving it to portable kernels."""
     compute_unit: CoreMLComputeUnit = "all"
@@ -63,13 +63,14 @@ class CoreMLOptions(Options):
     compute_precision: Literal["float16", "float32"] = "float16"
     """The precision of the model's computation."""
     enumerated_shapes: EnumeratedShapes | None = None
-    """The shapes that inputs with dynamic sizes may have, instead of any in a range: of each such
-    input, by its name, a list; the first of every list go together, and so on. Or all: each size
-    that the method takes. Needs lower_full_graph, and ios18 for more than one such input."""
+    """The shapes that inputs with dynamic sizes may have, instead of any shape in a range: a list
+    of shapes for each such input, by its name. The first shapes of all lists go together, then the
+    second, and so on. `all` means every size that the method accepts. Needs lower_full_graph, and
+    ios18 for more than one such input."""
     model_type: Literal["model", "compiled_model"] = "model"
-    """Whether the model is compiled on the device, or here, which requires macOS."""
+    """Whether the device compiles the model, or this machine, which must then run macOS."""
     op_linear_quantizer_config: CoreMLWeightQuantizer | None = None
-    """Quantize the weights of the converted model, except those of gathers; experimental."""
+    """Quantize the weights of the converted model, except weights of gathers; experimental."""
     pass_names: Distinct[str] | None = None
     """The coremltools passes to run, in this order, instead of its default passes, such as
     common::const_elimination."""
@@ -122,7 +123,7 @@ class CoreMLScheme(Options):
     """Options of coremltools' `ModuleLinearQuantizerConfig`, for a `CoreMLQuantizer`."""
 
     quantization_scheme: Literal["symmetric", "affine"] = "symmetric"
-    """Whether zero is quantized to the middle of the range."""
+    """symmetric quantizes zero to the middle of the range; affine chooses a zero point."""
     activation_dtype: Literal["quint8", "float32"] = "quint8"
     """The quantized type of activations; float32 leaves them unquantized."""
     activation_observer: Literal["moving_average_min_max", "min_max"] = (

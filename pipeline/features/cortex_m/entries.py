@@ -24,14 +24,14 @@ _WHOLE = ("linear", "hardsigmoid", "hardsigmoid_", "hardswish", "hardswish_", "s
 
 
 class CortexMOptions(Options):
-    """Fields of `CortexMTargetConfig`."""
+    """The fields of `CortexMTargetConfig`."""
 
     cpu: Literal[
         "M0", "M0PLUS", "M3", "M4", "M7", "M23", "M33", "M35P", "M55", "M85"
     ] = "M55"
     """The core that runs the package."""
     isa: Literal["SCALAR", "DSP", "MVE"] | None = None
-    """The core's instructions, if it has unusual options."""
+    """The core's instruction set, if it differs from the default for `cpu`."""
 
     @field_validator("isa")
     @classmethod
@@ -59,7 +59,7 @@ ENTRIES = (
     Backend(
         name="cortex_m",
         backend_id="CortexMBackend",
-        summary="Cortex-M cores, by CMSIS-NN kernels; quantized operators only",
+        summary="Cortex-M cores, with CMSIS-NN kernels; quantized operators only",
         options=CortexMOptions,
         lowering=Lowering(
             make_passes=lambda options: [

@@ -26,7 +26,7 @@ _ACTION = {
 }
 PLAN = {
     "format": Literal[1],
-    "actions": ([_ACTION], "in run order, including those that are up to date"),
+    "actions": ([_ACTION], "in run order, including actions that are up to date"),
     "mistakes": (
         [{"package": str, "mistake": str}],
         "mistakes in configs; packages with mistakes have no actions",
@@ -48,7 +48,7 @@ EXPLANATION = {
             "seconds": (
                 Seconds,
                 None,
-                "how long it took, here or elsewhere; null if it never ran",
+                "the time that it took, here or elsewhere; null if it never ran",
             ),
             "stages": {str: (Seconds, "seconds by stage")},
         }
@@ -60,17 +60,17 @@ EXPLANATION = {
             "idle": (Seconds, "idle time, summed over workers"),
             "idle_while_ready": (
                 Seconds,
-                "the part of it in which an action was ready",
+                "the part of the idle time in which an action was ready",
             ),
             "chain": [{"action": str, "seconds": Seconds, "waited": Seconds}],
         },
         None,
-        "what limited the last run; null if packages were named",
+        "the bottleneck of the last run; null if packages were named",
     ),
 }
 DEPENDENTS = {
     "format": Literal[1],
-    "thing": (str, "as given on the command line"),
+    "thing": (str, "the argument from the command line"),
     "roads": [
         {
             "package": str,
@@ -94,7 +94,7 @@ DEPENDENTS = {
             ],
             "through": (
                 str,
-                "what refers to it: a config key, a pass, a file, or a package of the family",
+                "its reference: a config key, a pass, a file, or a package of the family",
             ),
             "lower": (
                 bool,

@@ -26,8 +26,9 @@ class Family(Options):
     Example: assistant
     """
     base: Name | None = None
-    """The package of the family whose weights, and only these, are shared, so that another package
-    changes no existing file. By default all weights that two packages have in common are shared.
+    """The package whose weights the family shares. Only its weights are shared, so adding a package
+    to the family changes no existing file. By default, all weights that two packages have in common
+    are shared.
 
     Example: assistant-base
     """

@@ -17,7 +17,7 @@ REPORT_FAMILY = {
     "base": (str, None),
     "packages": (
         dict[str, dict[str, tuple[str, int]]],
-        "By package and name, digest and size in bytes of the files of those that share weights,",
-        "this package among them.",
+        "By package and file name, the digest and the size in bytes of each file, for all packages",
+        "that share weights, including this one.",
     ),
 }

@@ -21,7 +21,7 @@ DIFF = Command(
     "removed and renamed packages are shown too.",
     (
         ("doit diff", "against the accepted baselines"),
-        ("doit diff main --markdown", "with a branch"),
+        ("doit diff main --markdown", "against a branch"),
         (
             "doit diff main --fail-on removed",
             "fail if a package or a method is gone",
@@ -40,7 +40,7 @@ AFFECTED = Command(
     "in this store counts as changed.",
     (
         ("doit affected main", "since a branch"),
-        ("doit affected main --json", "since, packages (package, state, lower, ...)"),
+        ("doit affected main --json", "with the fields since and packages"),
     ),
     run="pipeline.features.gates.affected:run",
     record="pipeline.features.gates.affected:AFFECTED",

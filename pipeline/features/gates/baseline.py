@@ -27,9 +27,9 @@ MOST_TENSORS = 10
 _NEAR_SQNR = 3.0  # dB
 _NEAR_ABS = 2.0  # times
 _COMMENT = """\
-# What was accepted of {package}: the figures that `max_size_growth`, `max_delegation_drop` and
-# `max_sqnr_drop` hold later builds to. `doit baseline {package}` writes the present ones here, and
-# `doit diff {package}` shows how they differ. Sizes in bytes; of the tensors the largest.
+# The accepted figures of {package}. Gates such as `max_size_growth` compare later builds with
+# them. `doit baseline {package}` writes the current figures here, and `doit diff {package}` shows
+# the differences. Sizes are in bytes; only the largest tensors are listed.
 """
 
 

@@ -19,23 +19,29 @@ _SEGMENT = (
     {
         "file": str,
         "kind": SegmentKind,
-        "name": (str, "The qualified name of a tensor of named data, else its key."),
+        "name": (
+            str,
+            "The qualified name of a tensor in named data; for other named data, its key.",
+        ),
         "offset": int,
         "size": int,
-        "digest": (str, "Empty for padding."),
-        "methods": (list[str], "Those that use it, as far as the file says."),
-        "backend": (str, None, "That of a payload."),
+        "digest": (str, "The digest of the bytes; empty for padding."),
+        "methods": (list[str], "The methods that are known to use the segment."),
+        "backend": (str, None, "The backend of a payload; null for other segments."),
     },
-    """A segment of a file; all of them cover it in order, from its first byte to its last.
+    """A segment of a file. Segments are in file order and cover every byte.
 
-`kind` is program (the flatbuffer with its header: plans, and where everything stands), constants
-(tensors of portable operators), delegate (a payload), named_data (what delegates or a `.ptd` file
-hold by name), mutable (initial values of buffers) or padding.""",
+`kind` is program (the flatbuffer with its header: plans, and the offsets of everything else),
+constants (tensors of portable operators), delegate (a payload), named_data (data that delegates or
+a `.ptd` file store by name), mutable (initial values of buffers) or padding.""",
 )
 _TENSOR = (
     {
-        "name": (str, "Empty where the bytes are of no tensor that the programs hold."),
-        "key": (str, "That of named data."),
+        "name": (
+            str,
+            "The qualified name; empty if the bytes belong to no tensor of the programs.",
+        ),
+        "key": (str, "The key of named data."),
         "dtype": str,
         "shape": list[int],
         "size": int,
@@ -45,27 +51,27 @@ _TENSOR = (
     },
     """A tensor in a package.
 
-`dtype`, `shape` and `size` are as stored, except for `where` delegate: the form of a tensor in a
-payload is not known, so they are those of the program. Named data whose bytes are a weight in
-another layout have the program's dtype and shape.""",
+`dtype`, `shape` and `size` are as stored, unless `where` is delegate: the form of a tensor in a
+payload is unknown, so they are taken from the program. If named data holds a weight in another
+layout, its dtype and shape are also the program's.""",
 )
 _DELEGATE = (
     {"backend": str, "index": int, "size": int, "digest": str},
-    "A delegate: its index in its method, and the bytes of its payload.",
+    "A delegate: its index in its method, and the size of its payload in bytes.",
 )
 _ARENA = (
     {"arena": int, "size": int},
-    "A block of memory that the runtime gives to a method's tensors, in bytes.",
+    "A block of memory for a method's tensors; `size` is in bytes.",
 )
 _METHOD_CONTENTS = (
     {
         "instructions": int,
         "delegates": [_DELEGATE],
         "planned_memory": [_ARENA],
-        "constants": (int, "Bytes of tensors of portable operators."),
-        "delegated": (int, "Bytes of payloads, and of delegates' named data."),
+        "constants": (int, "The bytes of portable operators' tensors."),
+        "delegated": (int, "The bytes of payloads and of delegates' named data."),
     },
-    "The needs of a method; what methods share counts for each.",
+    "The needs of a method; shared data counts for each method.",
 )
 _SHARED = (
     {"what": str, "size": int, "methods": list[str]},
@@ -73,7 +79,7 @@ _SHARED = (
 )
 _TWICE = (
     {"what": str, "size": int, "times": int, "where": list[str], "advice": str},
-    "Data stored at each of `times` places, and how to store it once.",
+    "Data that is stored `times` times, and how to store it once.",
 )
 CONTENTS_OUTLINE = {
     "size": int,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 _SPREAD = (
     {"median": float, "low": float, "high": float, "runs": int},
-    "Median and quartiles of so many runs, in milliseconds of wall time.",
+    "The median and quartiles of `runs` runs, in milliseconds of wall time.",
 )
 LATENCY = (
     {
@@ -12,9 +12,9 @@ LATENCY = (
         "first_ms": float,
         "steady_ms": _SPREAD,
         "source_ms": _SPREAD,
-        "ratio": (float, "That of the medians of the last two."),
+        "ratio": (float, "The ratio of the medians of `steady_ms` and `source_ms`."),
     },
     None,
-    "Latency on the host: loading, the first call, further calls, and the same calls of the source",
+    "Latency on the host: loading, the first call, later calls, and the same calls of the source",
     "program in eager mode.",
 )

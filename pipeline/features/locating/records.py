@@ -15,10 +15,10 @@ CulpritKind = Literal["operator", "delegate", "state"]
 
 
 class CulpritRecord(TypedDict):
-    """The cause of a failure: an operator and its delegate, if it has one, or something else.
+    """The cause of a failure: an operator (with its delegate, if any), a delegate, or state.
 
-    `line` is `file:line` of the model's source as it was exported; `kernel` is the kernel of an
-    operator outside delegates, such as `aten::add.out`; `what` is a sentence.
+    `line` is the `file:line` in the model's source at export time; `kernel` is the kernel of an
+    operator outside of delegates, such as `aten::add.out`; `what` is a sentence.
     """
 
     operator: str

@@ -34,7 +34,7 @@ _Figure = Annotated[
 
 
 class MetricLimits(Options):
-    """The limits on one value of a metric. A value without limits is only reported."""
+    """The limits for one value of a metric. A value without limits is only reported."""
 
     min: _Figure | None = None
     """The minimum value of the package. `71%` is 0.71.

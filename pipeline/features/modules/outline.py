@@ -6,6 +6,6 @@ from typing import Any
 
 MODULES = (
     list[dict[str, Any]],
-    "Its calls of operators by module, equal ones with their `count`: what each `runs_on`, and its",
-    "`line` of the source.",
+    "The method's operator calls by module, with a `count` of equal calls: where each `runs_on`,",
+    "and its source `line`.",
 )

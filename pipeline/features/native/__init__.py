@@ -56,7 +56,7 @@ SETTINGS = {
         _parse_paths,
         "a list of paths",
         "Shared libraries that register kernels that packages need and the SDK lacks. `native` "
-        "and `qemu:<cpu>` load the libraries that are built for their processor.",
+        "and `qemu:<cpu>` load the libraries built for their processor.",
     ),
     "native_boards": Setting(
         parse_boards,
@@ -67,19 +67,19 @@ SETTINGS = {
     "native_runner_android": Setting(
         _parse_path,
         "a path",
-        "A runner that was built with Android's NDK, for devices that are connected through adb.",
+        "A runner built with Android's NDK, for devices that are reached through adb.",
     ),
     "native_board_cache": Setting(
         _parse_size,
         "a size such as 2GB",
-        "The maximum size of the folder on a board. If it grows larger, the least recently used "
+        "The maximum size of the folder on a board. If it is exceeded, the least recently used "
         "files are removed first.",
         "2GB",
     ),
     "native_board_wait": Setting(
         parse_seconds,
         "a number of seconds",
-        "How many seconds a validation waits for a board that another build is using.",
+        "The number of seconds that a validation waits for a board that another build is using.",
         "300",
     ),
 }

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-DEVICES = (dict[str, dict[str, Any]], "The results of the validation on each device.")
+DEVICES = (dict[str, dict[str, Any]], "The results of the validation, by device.")
 PROFILES = (
     dict[str, dict[str, Any]],
-    "By method, how the time of a call on a device was spent.",
+    "By method, where a call on a device spent its time.",
 )

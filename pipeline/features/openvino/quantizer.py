@@ -47,9 +47,11 @@ _WEIGHT_ONLY_INT4 = _for_modes("int4wo", "int4wo_sym and int4wo_asym")
 
 
 class OpenvinoQuantize(MixedQuantize):
-    """Options of `OpenVINOQuantizer`, and of NNCF's `quantize_pt2e` and `compress_pt2e`, which
-    apply it. Quantizes weights and activations to int8, or only weights to int8 or int4 (modes with
-    `wo`)."""
+    """Options of `OpenVINOQuantizer`, and of `quantize_pt2e` and `compress_pt2e` in NNCF.
+
+    Weights and activations are int8; in modes with `wo`, only weights are quantized, to int8 or
+    int4.
+    """
 
     # NNCF has no option that can differ within a method.
     scheme: ClassVar[type[Options]] = NoOptions
@@ -57,8 +59,8 @@ class OpenvinoQuantize(MixedQuantize):
     quantizer: Literal["openvino"]
     dynamic: Static = False
     mode: OpenvinoMode = "int8_sym"
-    """int8_sym: weights and activations symmetric; int8_mixed: activations asymmetric;
-    int8_transformer: for transformers; int8wo_ and int4wo_: weights only."""
+    """int8_sym: symmetric weights and activations; int8_mixed: symmetric weights, asymmetric
+    activations; int8_transformer: for transformers; int8wo_ and int4wo_: weights only."""
     smooth_quant: Annotated[bool, _OBSERVING] = False
     """Move the spread of activations into weights (SmoothQuant)."""
     fast_bias_correction: Annotated[bool, _OBSERVING] = True
@@ -69,16 +71,16 @@ class OpenvinoQuantize(MixedQuantize):
     group_size: Annotated[int, _WEIGHT_ONLY_INT4] = Field(128, ge=-1)
     """The number of weights of a channel that share a scale; -1 means all."""
     all_layers: Annotated[bool, _WEIGHT_ONLY_INT4] = False
-    """Quantize embeddings and the last layer to int4 too, instead of int8."""
+    """Also quantize embeddings and the last layer to int4, instead of int8."""
     awq: Annotated[bool, _WEIGHT_ONLY_INT4] = False
     """Scale weights by their activations first (AWQ)."""
     scale_estimation: Annotated[bool, _WEIGHT_ONLY_INT4] = False
     """Choose scales that fit the outputs on calibration inputs."""
 
     modules: dict[ModuleName, LeftAlone] = Field({})
-    """`none` leaves the operators of a module, by its qualified name, as they are."""
+    """`none` leaves the operators of a module, by its qualified name, unquantized."""
     operators: dict[Annotated[str, OneOf("openvino_operators")], LeftAlone] = Field({})
-    """`none` leaves operators of a type as they are."""
+    """`none` leaves operators of a type unquantized."""
 
     @field_validator("modules", "operators")
     @classmethod

@@ -12,20 +12,20 @@ _Text = Annotated[str, Field(min_length=1, max_length=2000)]
 
 
 class Publish(Options):
-    """The facts on a published model that only its team knows, for its model card."""
+    """Facts for the model card that the build can't know."""
 
     licence: _Text | None = None
-    """The licence of the model: an SPDX identifier, or a sentence.
+    """The licence of the model: an SPDX identifier or a sentence.
 
     Example: apache-2.0
     """
     source_url: _Text | None = None
-    """The address of the model's origin: a repository, a paper, a page.
+    """The address of the model's origin, such as a repository or a paper.
 
     Example: https://example.com/models/vision
     """
     description: _Text | None = None
-    """The purpose of the model, and uses to avoid.
+    """What the model is for, and which uses to avoid.
 
     Example: Classifies photographs of plants.
     """
@@ -34,7 +34,7 @@ class Publish(Options):
 def add_fields() -> dict[str, tuple[Any, Any]]:
     """Return the `publish` field of package configs."""
     text = (
-        "Text for the model card of `doit publish` that the build can't know: "
-        "{licence, source_url, description}. A change of it lowers nothing."
+        "Facts for the model card of `doit publish` that the build can't know: "
+        "{licence, source_url, description}. Changing them lowers nothing again."
     )
     return {"publish": (Publish | None, Field(default=None, description=text))}

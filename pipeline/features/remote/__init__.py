@@ -38,7 +38,7 @@ SETTINGS = {
     "remote_timeout": Setting(
         parse_seconds,
         "a number of seconds above 0",
-        "How many seconds one step of a transfer may take.",
+        "The maximum number of seconds for one step of a transfer.",
         "20",
     ),
     "remote_options": Setting(

@@ -48,7 +48,7 @@ Unset.:
   type: [string, "null"]
   pattern: \$\{{
 Given.:
-  description: Any value, with no empty one in its mappings.
+  description: Any value whose mappings contain no empty value.
   type: [array, boolean, number, object, string]
   additionalProperties: {{$ref: "#/$defs/Given."}}
 Whole.:
@@ -68,8 +68,8 @@ Whole.:
             quantize: {{$ref: "#/$defs/Quantizer."}}
 Matrix.:
   title: Matrix
-  description: Axes. One is a list of values, for ${{matrix.axis}}, or a mapping of names to parts
-    of a config, which are merged over the rest of the file.
+  description: The axes of the matrix. An axis is a list of values for ${{matrix.axis}}, or a
+    mapping of names to partial configs, which are merged over the rest of the file.
   type: object
   minProperties: 1
   additionalProperties: false
@@ -84,7 +84,7 @@ Matrix.:
         - type: "null"
 File.:
   title: File
-  description: A file that says its packages, or a part of them.
+  description: A config file, which describes packages, or a part that other files extend.
   type: object
   minProperties: 1
   additionalProperties: false
@@ -98,7 +98,7 @@ File.:
       description: Settings for every method in `methods`.
       $ref: "#/$defs/Method."
     matrix:
-      description: Makes a package for every combination of the values of its axes.
+      description: Makes a package for each combination of the values of its axes.
       $ref: "#/$defs/Matrix."
     package:
       description: The name of each package of a matrix, such as asr-${{matrix.target}}; by
@@ -123,7 +123,9 @@ class ConfigSchemaGenerator(SchemaGenerator):
             # The pass knows its own options.
             options: Any = {REFERENCE_PATTERN: {"type": ["object"]}}
             generated = _name_or_mapping(name, "patternProperties", options)
-            words = {"description": "Called for a pass, or a list of passes."}
+            words = {
+                "description": "A function that returns a pass or a list of passes."
+            }
             factory = {
                 FACTORY: {
                     **words,

@@ -87,22 +87,22 @@ EVENTS: Mapping[str, Mapping[str, Any]] = {
     },
 }
 MEANINGS: Mapping[str, str] = {
-    "run-started": """The first line of a run: its machine and process, how many actions run at a
-        time, and the `executor` of the settings, "" for this machine.""",
-    "action-queued": """An action is queued: `action` is the digest of its key, which two
-        packages may share; `reason` explains why it is not current.""",
-    "action-started": """An action was handed to the executor, for the first time or again, and what
-        it is expected to take.""",
-    "action-progress": """How far an action is, a second after it changed at the latest; `total` is
+    "run-started": """The first line of a run: its machine and process, the number of actions that
+        run at a time (`jobs`), and the `executor` from the settings, "" for this machine.""",
+    "action-queued": """An action was queued. `action` is the digest of its key, which two packages
+        may share; `reason` says why the action is not current.""",
+    "action-started": """An action was handed to the executor, for the first time or again, with its
+        expected time in seconds and its expected memory in bytes.""",
+    "action-progress": """The progress of an action, written within a second of a change. `total` is
         0 or 1 in a stage without steps.""",
-    "action-lost": """The worker of an action died; the action is tried again, or ends with
-        this.""",
-    "action-ended": """The outcome of an action. Those that were up to date have no line;
-        `run-ended` counts them. `seconds` is wall time, 0 for a hit; `peak_bytes` resident memory;
-        `stage` the one that failed; `code` that of the error, such as `PTE111`; `log` a path in
-        the workspace; `host` the machine of a cluster, "" for that of the run.""",
-    "run-ended": """The last line of a run, whose reports are written by now; one that was killed
-        has none. `outcomes` are numbers of actions, those that were up to date too; `remote` is
-        null without one. `idle_seconds` are those in which a worker was free for an action that was
-        ready, all workers together: what waits for memory, or for this process.""",
+    "action-lost": """The worker of an action died. The action is tried again, or fails.""",
+    "action-ended": """The outcome of an action. Actions that were up to date have no line;
+        `run-ended` counts them. `seconds` is wall time, 0 for a hit; `peak_bytes` is resident
+        memory; `stage` is the stage that failed; `code` is the code of the error, such as `PTE111`;
+        `log` is a path in the workspace; `host` is the machine in a cluster, "" for the run's own
+        machine.""",
+    "run-ended": """The last line of a run, written after its reports; a run that was killed has no
+        such line. `outcomes` counts actions by outcome, including actions that were up to date;
+        `remote` is null if there is none. `idle_seconds` sums, over all workers, the time in which
+        a worker was free and an action was ready but waited for memory or for this process.""",
 }

@@ -26,9 +26,9 @@ _MODULE = {
     "module": (
         str,
         'the path of a module; `operator add` for a kind of operator outside of modules; "" for '
-        "what can't be kept in float",
+        "operators that can't be kept in float",
     ),
-    "sqnr_db": (float, "with only this module quantized"),
+    "sqnr_db": (float, "SQNR with only this module quantized"),
     "measured": (bool, "false: estimated from gradients"),
     "share": (float, "share of the noise"),
     "saved_bytes": (Count, "bytes that quantizing its weights saves"),
@@ -42,7 +42,7 @@ _METHOD = {
     "floor_db": (float, None, "the floor to reach; null if none is set"),
     "calls": (Count, "number of examples in a run"),
     "sqnr_db": _DECIBELS,
-    "float_sqnr_db": (float, "with all operators switched back to float"),
+    "float_sqnr_db": (float, "SQNR with all operators switched back to float"),
     "kept": ([str], "modules and operators that the proposal keeps in float"),
     "reached": (bool, "whether the runs reach the floor"),
     "complete": (bool, "whether the budget sufficed"),
@@ -52,13 +52,13 @@ _METHOD = {
         {
             "operator": str,
             "count": Count,
-            "sqnr_db": (float, "with only this kind quantized"),
+            "sqnr_db": (float, "SQNR with only this kind of operator quantized"),
             "saved_bytes": Count,
         }
     ],
     "base_ms?": (float, None, "time of a call on this machine, fully quantized"),
     "metric?": (str, "the requested metric"),
-    "metric_value?": (float, "its value, fully quantized"),
+    "metric_value?": (float, "the metric's value, fully quantized"),
     "runs": Count,
     "gradients": Count,
     "one_by_one": (Count, "runs needed to measure each module alone"),
@@ -69,9 +69,9 @@ _METHOD = {
 }
 _KEPT = {str: [str]}
 _METRIC = {
-    "name": (str, "its name in `validate.metrics`"),
-    "value": (float, "the value of the package, fully quantized"),
-    "verdict": (str, "the verdict on its limits; empty without limits"),
+    "name": (str, "the metric's name in `validate.metrics`"),
+    "value": (float, "the value for the fully quantized package"),
+    "verdict": (str, "the verdict on the metric's limits; empty without limits"),
     "sentence": str,
     "kept": (
         _KEPT,
@@ -101,10 +101,10 @@ _BUILD = {
     "metric?": (float, "change of the requested metric's value"),
     "verdict?": (str, "the verdict on the metric's limits"),
 }
-_GROUP = {"modules": ([str], "on the other backend"), **_BUILD}
+_GROUP = {"modules": ([str], "modules on the other backend"), **_BUILD}
 _KIND = {
-    "operator": (str, "such as `aten.add.Tensor`, which portable kernels have"),
-    "count": (Count, "that delegates have otherwise"),
+    "operator": (str, "an operator with a portable kernel, such as `aten.add.Tensor`"),
+    "count": (Count, "the number of calls that delegates otherwise run"),
     **_BUILD,
 }
 _AGAINST = {
@@ -117,19 +117,23 @@ _AGAINST = {
                 None,
                 "time of a call of the unchanged package on this machine",
             ),
-            "sqnr_db": (float, None, "of the unchanged package"),
+            "sqnr_db": (float, None, "SQNR of the unchanged package"),
             "calls": (Count, "number of examples for an SQNR"),
-            "metric_value": (float, None, "of the unchanged package"),
+            "metric_value": (
+                float,
+                None,
+                "the metric's value for the unchanged package",
+            ),
             "groups": ([_GROUP], "one build each, in order"),
             "operators": ([_KIND], "one build each, the most frequent kinds first"),
             "untried": ([str], "delegated kinds of operators that no build left out"),
             "complete": (bool, "whether every group with an effect was split"),
-            "builds": (Count, "of groups"),
+            "builds": (Count, "builds of groups"),
             "one_by_one": (Count, "builds needed to try each module alone"),
             "proposed": ([str], "modules that are better on the other backend"),
             "settings": (
                 {str: Any},
-                "settings of the method in the config that do so",
+                "the config's settings of the method that apply the proposal",
             ),
         }
     },

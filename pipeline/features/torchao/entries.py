@@ -35,9 +35,9 @@ class EmbeddingOptions(Options):
     """Quantization of the embedding tables, which portable operators look up."""
 
     bits: Literal[4, 8] = 8
-    """Bits of a quantized value."""
+    """The number of bits of a quantized value."""
     group_size: GroupSize = 0
-    """How many values of a row share a scale; 0 is the whole row."""
+    """The number of values of a row that share a scale; 0 means the whole row."""
 
 
 class TorchaoQuantize(QuantizeConfig):
@@ -49,7 +49,7 @@ class TorchaoQuantize(QuantizeConfig):
 
     quantizer: Literal["torchao"]
     dynamic: Literal[False] = False
-    """Must be false: the scheme says what is quantized as it comes."""
+    """Must be false: the scheme determines whether activations are quantized dynamically."""
     scheme: Scheme | None = None
     """The quantization of linears; by default none."""
     group_size: GroupSize = 32

@@ -65,22 +65,22 @@ class TuneConfig(Options):
     objectives: dict[FigureName, Literal["min", "max"]] = Field(
         default={"size": "min", "sqnr": "max"}, min_length=1
     )
-    """The figures to trade off, each with its better direction: size, delegated_nodes,
-    delegated_ops, planned_memory, sqnr, max_abs, latency; latency_p95.<device> and similar figures
-    for a device of `validate.devices`; any other figure by its path in report.json. The first one
-    decides which trial is best.
+    """The figures to minimize (`min`) or maximize (`max`): size, delegated_nodes, delegated_ops,
+    planned_memory, sqnr, max_abs, latency; latency_p95.<device> and similar figures for a device of
+    `validate.devices`; any other figure by its path in report.json. The first figure decides which
+    trial is best.
 
     Example: {size: min, sqnr: max}
     """
     limits: dict[LimitName, Limit] = Field(default={})
-    """Limits on figures, `min_<figure>` or `max_<figure>`; a trial that breaks one is never the
+    """Limits on figures: `min_<figure>` or `max_<figure>`. A trial that breaks a limit is never the
     best.
 
     Example: {min_sqnr: 20, max_size: 10MB}
     """
     trials: int = Field(default=20, ge=1, le=10_000)
-    """The maximum number of variants to try. A smaller space is tried completely; from a larger
-    one, an Optuna sampler chooses.
+    """The maximum number of variants to try. In a larger space, an Optuna sampler chooses the
+    variants; a smaller space is tried completely.
 
     Example: 40
     """
@@ -95,7 +95,7 @@ def add_fields() -> dict[str, tuple[Any, Any]]:
     """Return the field that this feature adds to package configs, which is part of no key."""
     text = (
         "The alternatives that `doit tune` tries, and the figures that it ranks them by. This "
-        "section is in no key, so a change of it rebuilds nothing."
+        "section is part of no key, so changing it rebuilds nothing."
     )
     field = Field(default=None, description=text, exclude=True)
     return {"tune": (TuneConfig | None, field)}

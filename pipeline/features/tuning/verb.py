@@ -141,8 +141,7 @@ def _find_trial(search: Search, write: str) -> Any:
     numbers = {str(trial.number): trial for trial in search.trials}
     if write not in numbers:
         raise PipelineError(
-            f"{package}: there is there is there is there is no trial {write}; known: "
-            f"{listed(numbers, 40)}"
+            f"{package}: there is no trial {write}; known: {listed(numbers, 40)}"
         )
     trial = numbers[write]
     if not trial.name:

@@ -94,7 +94,7 @@ class VulkanOptions(Options):
     texture_limits: tuple[Extent, Extent, Extent] | None = Field(None, strict=False)
     """The GPU's maximum 3D texture: width, height, depth. By default 16384, 16384, 2048."""
     small_texture_limits: bool = False
-    """Limit textures to 2048 in each dimension, which every GPU supports; excludes
+    """Limit textures to 2048 in each dimension, which every GPU supports; can't be combined with
     texture_limits."""
     buffer_limit: int = Field(128 * 1024 * 1024, ge=1)
     """The GPU's maximum buffer, in elements. The installed partitioner accepts this option but
@@ -103,13 +103,13 @@ class VulkanOptions(Options):
     """Delegate only operators whose kernels support dynamic sizes, and make the runtime expect such
     sizes."""
     storage_type_override: VulkanStorage | None = None
-    """The storage of tensors if nothing else determines it."""
+    """The storage of tensors, unless something else determines it."""
     memory_layout_override: Annotated[str, OneOf("vulkan_layouts")] | None = None
-    """The layout of tensors if nothing else determines it."""
+    """The layout of tensors, unless something else determines it."""
     skip_tag_memory_metadata: bool = False
-    """Insert no transitions of storage and layout; for debugging the backend."""
+    """Don't insert transitions of storage and layout; for debugging the backend."""
     skip_memory_planning: bool = False
-    """Let no two tensors share memory; for debugging the backend."""
+    """Give each tensor its own memory; for debugging the backend."""
     warmup_execute_after_compile: bool = False
     """Run each graph once when it is loaded."""
     operator_blocklist: Distinct[OperatorName] | None = None
@@ -145,7 +145,7 @@ class VulkanScheme(Options):
     dynamic: bool = False
     """Quantize activations dynamically to int8. If false, only weights are quantized."""
     weight_bits: Literal[4, 8] = 8
-    """Bits of a weight: 4 or 8."""
+    """The number of bits of a weight: 4 or 8."""
     weight_qmin: Least | None = None
     """The minimum quantized weight; by default the minimum for these bits."""
     weight_qmax: Greatest | None = None

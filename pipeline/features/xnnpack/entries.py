@@ -47,7 +47,7 @@ class XnnpackOptions(Options):
     config_precisions: Distinct[XnnpackPrecision] | None = None
     """Delegate only operators with one of these precisions; by default any."""
     configs: Distinct[Annotated[str, OneOf("xnnpack_configs")]] | None = None
-    """Delegate only what these partitioner configs match; by default all of them."""
+    """Delegate only operators that match one of these partitioner configs; by default any."""
     force_non_static_weights_for_f32_linear: bool = False
     """Keep the weights of float32 linears outside the delegate, as inputs."""
 
@@ -55,7 +55,7 @@ class XnnpackOptions(Options):
 class XnnpackScheme(Options):
     """Options of `get_symmetric_quantization_config`, for an `XNNPACKQuantizer`.
 
-    Activations are int8, and weights symmetric int8.
+    Activations are int8, and weights are symmetric int8.
     """
 
     dynamic: bool = False
@@ -84,7 +84,7 @@ class XnnpackScheme(Options):
 
 
 class XnnpackQuantize(XnnpackScheme, MixedQuantize):
-    """An `XNNPACKQuantizer`, with other options for some modules and operators."""
+    """An `XNNPACKQuantizer`, with overrides for individual modules and operators."""
 
     scheme: ClassVar[type[Options]] = XnnpackScheme
     fused: ClassVar[frozenset[str]] = frozenset({"relu", "hardtanh", "batch_norm"})

@@ -8,9 +8,9 @@ from pipeline.store.errors import ConfigErrors
 from tests.support.builds import contents, manifest, proved, validation
 
 GOLDEN = """\
-# What was accepted of asr: the figures that `max_size_growth`, `max_delegation_drop` and
-# `max_sqnr_drop` hold later builds to. `doit baseline asr` writes the present ones here, and
-# `doit diff asr` shows how they differ. Sizes in bytes; of the tensors the largest.
+# The accepted figures of asr. Gates such as `max_size_growth` compare later builds with
+# them. `doit baseline asr` writes the current figures here, and `doit diff asr` shows
+# the differences. Sizes are in bytes; only the largest tensors are listed.
 digest: 1cdb9a1b4fb0cb3dd8ba6ca70ec2dfc7b05cabb5b77d3d1a8f40e5a8ac9be79b
 size: 1000
 segments:

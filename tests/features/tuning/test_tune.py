@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from pipeline import moments
-from pipeline.features.tuning.verb import run
+from pipeline.features.tuning.verb import _find_trial, run
 from pipeline.store.errors import PipelineError
 from tests.support.bench import Bench, bench_of
 
@@ -99,6 +99,18 @@ def test_words_without_meaning_are_refused(words, options, fault):
     with pytest.raises(PipelineError) as error:
         list(run(plan, words, **options))
     assert str(error.value).startswith(fault)
+
+
+@pytest.mark.parametrize(
+    ("trials", "fault"),
+    [((1, 2), "tiny: there is no trial 9; known: 1, 2"), ((9,), "tiny: trial 9 can't be: refused")],
+)
+def test_a_trial_without_a_package_is_not_written(trials, fault):
+    made = [SimpleNamespace(number=number, name="", faults=("refused",)) for number in trials]
+    search = SimpleNamespace(space=SimpleNamespace(package="tiny"), trials=made)
+    with pytest.raises(PipelineError) as error:
+        _find_trial(search, "9")
+    assert str(error.value) == fault
 
 
 def test_without_the_feature_that_edits_configs_nothing_is_tried(monkeypatch):

@@ -16,9 +16,9 @@ GATE = Gate(
     values=Portions,
     unit="share",
     text=(
-        "The maximum slowdown of calls since the baseline, whose package runs in turns with this "
-        "one on the same device: the lower end of the 95 % confidence interval over pairs of "
-        "calls must not exceed it."
+        "The maximum slowdown of calls since the baseline, whose package alternates with this one "
+        "on the same device. The gate compares the lower end of the 95 % confidence interval over "
+        "pairs of calls with this limit."
     ),
     example="0.1",
     measure=measure,

@@ -46,7 +46,8 @@ GATE = Gate(
     unit="needs",
     text=(
         "The targets, by their names in targets/, whose runtimes must have everything that the "
-        "package needs; by default the config's `target`, if it has a file there. [] checks none."
+        "package needs; by default the config's `target`, if it has a file there. [] disables the "
+        "gate."
     ),
     example="[phone]",
     measure=measure,
