@@ -6,6 +6,6 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "add_sub",
-    "lower additions and subtractions to the example of a backend, which runs in Python",
+    "lower additions and subtractions to the sample backend, which runs in Python",
     entries="pipeline.features.add_sub.entries",
 )

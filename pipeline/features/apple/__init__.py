@@ -6,6 +6,6 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "apple",
-    "lower to MPS and MLX, for GPUs of Apple's machines",
+    "lower to MPS and MLX, for the GPUs of Apple's machines",
     entries="pipeline.features.apple.entries",
 )

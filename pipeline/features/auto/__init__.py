@@ -6,7 +6,7 @@ from pipeline.moments import Command, Feature
 
 FEATURE = Feature(
     "auto",
-    "watch the workspace, and build what a saved file affects",
+    "watch the workspace, and rebuild what a saved file affects",
     verbs=(
         Command(
             "auto",

@@ -10,6 +10,7 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "backend_plugins",
-    "lower to backends of other distributions, and list the requirements of vendors' backends",
+    "lower to backends from other distributions, and list the requirements of vendors' "
+    "backends",
     backends="pipeline.features.backend_plugins.plugins:find_backends",
 )

@@ -6,6 +6,6 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "boundary",
-    "measure the data that goes into delegates and out of them, which reports show",
+    "measure the data that enters and leaves delegates, for reports",
     measure_delegation="pipeline.features.boundary.boundary:measure_boundary",
 )

@@ -10,8 +10,8 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "config_hints",
-    "say to which section of a config a misplaced key belongs, and which line has a tab, or a key "
-    "without its colon",
+    "name the section that a misplaced key belongs to, and the line of a tab or a missing "
+    "colon",
     explain_key="pipeline.features.config_hints.misplaced:find_remedy",
     explain_syntax="pipeline.features.config_hints.syntax:explain_syntax",
 )

@@ -7,7 +7,7 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "constructor_options",
-    "refuse options that the installed ExecuTorch does not take before anything is compiled",
+    "refuse options that the installed ExecuTorch doesn't take, before compiling anything",
     unknown_options="pipeline.features.constructor_options.constructors:find_unknown_options",
     describe_outdated="pipeline.features.constructor_options.constructors:outdated",
 )

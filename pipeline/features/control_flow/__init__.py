@@ -7,7 +7,7 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "control_flow",
-    "find control flow of a model that ExecuTorch can't lower, or emits incorrectly",
+    "find control flow in a model that ExecuTorch can't lower, or emits incorrectly",
     explain_lowering="pipeline.features.control_flow.explain:explain_lowering",
     explain_emission="pipeline.features.control_flow.explain:explain_emission",
 )

@@ -6,6 +6,6 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "coreml",
-    "lower to Core ML, for Apple's devices",
+    "lower to Core ML, for Apple devices",
     entries="pipeline.features.coreml.entries",
 )

@@ -6,6 +6,6 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "cortex_m",
-    "lower to the kernels of Cortex-M",
+    "lower to Cortex-M kernels",
     entries="pipeline.features.cortex_m.entries",
 )

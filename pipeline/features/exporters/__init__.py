@@ -28,7 +28,7 @@ DIAGNOSE = Command(
 )
 FEATURE = Feature(
     "exporters",
-    "run exporters; archives of exported programs (.pt2) are built without",
+    "run exporters; without it, only archives of exported programs (.pt2) can be built",
     verbs=(DIAGNOSE,),
     perform_export={"export": "pipeline.features.exporters.export:export"},
     call_references="pipeline.features.exporters.reference_calls:call_references",

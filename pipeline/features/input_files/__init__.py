@@ -10,8 +10,8 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "input_files",
-    "refuse damaged .npz and .safetensors files before a build; each action that reads one fails "
-    "without",
+    "refuse damaged .npz and .safetensors files before a build; without it, the actions that "
+    "read them fail",
     summarize="pipeline.features.input_files.planning:summarize",
     planning="pipeline.features.input_files.planning:InputFilePlanning",
 )

@@ -6,6 +6,6 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "instructions",
-    "name the line of a model that an instruction of its package comes from",
+    "name the model line that an instruction of a package comes from",
     record_emission="pipeline.features.instructions.emit_trace:record_emission",
 )

@@ -6,8 +6,8 @@ from pipeline.moments import Command, Feature
 
 FEATURE = Feature(
     "listing",
-    "list packages with their models, targets and methods; without it, `doit list` lists tasks "
-    "only",
+    "list packages with their models, targets and methods; without it, `doit list` only lists "
+    "tasks",
     verbs=(
         Command(
             "packages",

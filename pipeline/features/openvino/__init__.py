@@ -6,6 +6,6 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "openvino",
-    "lower to OpenVINO, for Intel's processors",
+    "lower to OpenVINO, for Intel processors",
     entries="pipeline.features.openvino.entries",
 )

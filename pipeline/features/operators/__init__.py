@@ -25,7 +25,7 @@ def parse_texts(value: Any, _: Path) -> tuple[str, ...]:
 
 FEATURE = Feature(
     "operators",
-    "load libraries of a team's own operators",
+    "load a team's own operator libraries",
     settings={
         "operators": Setting(
             parse_texts,

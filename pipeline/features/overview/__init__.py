@@ -9,6 +9,6 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "overview",
-    "write reports over all packages to build/: index.html, summary.md and junit.xml",
+    "write the reports on all packages to build/: index.html, summary.md and junit.xml",
     write_overview="pipeline.features.overview.overview:write_overview",
 )

@@ -9,7 +9,7 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "signing",
-    "sign and check signatures: of results in a remote cache, and of attestations",
+    "sign and verify results in a remote cache, and attestations",
     read_key_paths="pipeline.features.signing.keys:read_key_paths",
     load_keys="pipeline.features.signing.keys:load_keys",
 )

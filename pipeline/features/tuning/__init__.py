@@ -50,7 +50,7 @@ TUNE = Command(
 )
 FEATURE = Feature(
     "tuning",
-    "try alternatives of a config, and write the best to it",
+    "try alternatives of a config, and write the best one into it",
     verbs=(TUNE,),
     config={"package": "pipeline.features.tuning.config:add_fields"},
     summarize="pipeline.features.tuning.config:summarize",
