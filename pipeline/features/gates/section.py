@@ -250,17 +250,22 @@ def _change(
     less_is_better: bool = False,
     counts: bool = True,
 ) -> Row:
-    """Return the row of a figure. A step that doesn't count, or that is too small to show in the
-    figure's style, is shown as none."""
+    """Return the row of a figure.
+
+    A step too small for the figure's style is shown as none, and one that doesn't count as within
+    noise.
+    """
     step = 0.0
-    if counts and style(now) != style(before):
+    differs = style(now) != style(before)
+    if counts and differs:
         step = now - before
+    change = _step(step, before, style, less_is_better)
     return {
         "of": subject,
         "figure": figure_name,
         "accepted": figure(before, style),
         "now": figure(now, style),
-        "change": _step(step, before, style, less_is_better),
+        "change": Cell("within noise", step) if differs and not counts else change,
     }
 
 
@@ -271,7 +276,11 @@ def _step(step: float, before: float, style: Any, less_is_better: bool) -> Cell:
     is_worse = step > 0 if less_is_better else step < 0
     kind = "bad" if is_worse else "good"
     sign = "+" if step > 0 else "−"
-    words = f"{sign}{style(abs(step))}"
+    if style is percent:  # of shares, whose difference is no share of anything
+        size = f"{100 * abs(step):.1f} points"
+    else:
+        size = style(abs(step))
+    words = f"{sign}{size}"
     if less_is_better and before:
         words += f" ({sign}{percent(abs(step) / before)})"
     return Cell(words, step, kind=kind, note=_WORDS[kind])

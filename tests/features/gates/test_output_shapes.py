@@ -7,8 +7,9 @@ import pytest
 from pipeline.features.gates.comparison import compare_builds
 from pipeline.features.gates.figures import make_figures
 from pipeline.features.gates.outputs import output_shapes
-from pipeline.features.gates.section import compare, is_worse
+from pipeline.features.gates.section import _change, compare, is_change, is_worse
 from pipeline.features.pages.scores import list_answers
+from pipeline.report.formatting import milliseconds, percent
 from tests.support import golden
 from tests.support.builds import leaf, manifest
 
@@ -72,3 +73,12 @@ def test_a_dynamic_size_is_its_range():
         ["dict", ["b", {"name": "b", "type": "int"}]],
     ]
     assert output_shapes({"outputs": tree}) == {"a": "float32 [1, 2 to 64]"}
+
+
+def test_a_share_changes_by_points_and_a_latency_may_differ_by_noise_alone():
+    share = _change("score", "nodes delegated", 0.667, 0.0, percent)["change"]
+    assert (share.text, share.kind) == ("−66.7 points", "bad")
+    noise = _change("route", "latency", 0.0286, 0.0476, milliseconds, True, counts=False)
+    assert (noise["change"].text, is_change(noise)) == ("within noise", False)
+    same = _change("route", "latency", 0.0286, 0.0286, milliseconds, True, counts=False)
+    assert same["change"].text == "none"
