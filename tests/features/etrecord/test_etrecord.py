@@ -238,9 +238,9 @@ def test_the_inspector_tells_lines_and_modules_of_each_method(path, method, monk
     (block,) = Inspector(etdump_data=b"dump", etrecord=whole).event_blocks
     assert "DELEGATE_CALL" in [event.name for event in block.events]
     lines = str([event.stack_traces for event in block.events])
-    assert "# of features" in lines
-    assert f'{THIS.parent.name}/{THIS.name}", line {line_of("# of features")}' in lines
-    assert ("# of step" in lines) == (method == "step")
+    assert "# from features" in lines
+    assert f'{THIS.parent.name}/{THIS.name}", line {line_of("# from features")}' in lines
+    assert ("# from step" in lines) == (method == "step")
     assert "Conv2d" in str([event.module_hierarchy for event in block.events])
 
 

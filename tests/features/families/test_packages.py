@@ -77,9 +77,11 @@ def test_a_new_adapter_leaves_the_others_as_they_are(adapters):
     adapters.edit(CONFIG, "[base, chat]", "[base, chat, code]")
     assert adapters.doit("lower") == 0, adapters.output
     made = {name: how for name, how in adapters.outcomes().items() if how != "up-to-date"}
+    # Refit if one process compiled both of the others, since it learned from the partitions that
+    # they share; otherwise the next one needs no lowering.
+    assert made.pop("compile assistant-code/forward") in ("built", "refit")
     assert made == {
         "export assistant+adapter~code": "built",
-        "compile assistant-code/forward": "built",  # the next one then needs no lowering
         "link assistant-code": "refit",  # without torch, with another adapter's layout
     }
     assert adapters.bytes_of("assistant-code", "assistant.ptd") == before
