@@ -1,4 +1,4 @@
-"""Register the operators that programs call, by loading the libraries that define them.
+"""Registers the operators that programs call, by loading the libraries that define them.
 
 torch knows an operator once the module or shared library that defines it is loaded. Libraries in
 ExecuTorch's wheel and in torchao are looked up in a fixed table when a program names one of their
@@ -89,7 +89,7 @@ _OF_LOWERING = (
     LIBRARIES["torchao"][0],
     *LIBRARIES["quant_fusion"],
 )
-# Namespaces of torch's and ExecuTorch's operators; all others are custom.
+# Namespaces of torch's, torchao's and ExecuTorch's operators; all others are custom.
 OWN_NAMESPACES = frozenset(LIBRARIES) | {"aten", "prims", "quantized"}
 REMEDY = (
     "name the module or library that registers it in `operators`: of the config, of "
@@ -128,7 +128,7 @@ def load_libraries(references: Sequence[str], root: Path) -> None:
 
 
 def find_library(operator: str) -> str:
-    """Return the library of an operator, named as in a plan: `llama::update_cache.out`.
+    """Return the library of an operator, whose name is as in a plan: `llama::update_cache.out`.
 
     This is the library whose loading registered the operator, else the first in the table for its
     namespace, else "".

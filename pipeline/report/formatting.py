@@ -14,7 +14,7 @@ def percent(share: float | str | None, digits: int = 1) -> str:
 
 
 def error(value: float | str | None) -> str:
-    """Format an output's error, or another figure without a unit, to three digits."""
+    """Format an output's error, or another figure without a unit, to three significant digits."""
     if value is None:
         return NOTHING
     if isinstance(value, str):
@@ -27,7 +27,7 @@ def error(value: float | str | None) -> str:
 
 
 def short(value: float) -> str:
-    """Format a limit, which a person set or which was rounded, with the digits it has."""
+    """Format a limit, which a person set or which was rounded, to at most six digits."""
     return _plain_exponent(f"{value:g}")
 
 
@@ -84,7 +84,7 @@ def size_range(limits: Sequence[int | None]) -> str:
 
 
 def sort_key(value: float | str | None) -> float:
-    """Return a number to sort figures by; undefined figures come last."""
+    """Return a number to sort figures by; undefined figures get the lowest."""
     if value is None:
         return -1e308
     if isinstance(value, str):

@@ -73,5 +73,5 @@ def write_status(path: Path, stage: str, done: int, total: int, host: str = "") 
 
 
 def log_name(action: Action, workspace: Workspace) -> str:
-    """Return the path of an action's log in the workspace."""
+    """Return the path of an action's log, relative to the workspace."""
     return str(log_path(action, workspace).relative_to(workspace.root))

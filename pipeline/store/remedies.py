@@ -10,7 +10,7 @@ from pipeline.store.errors import describe_error
 
 
 def explain_error(error: BaseException, root: Path) -> str:
-    """Describe the error that ended an action in one line.
+    """Return one line that describes the error that ended an action.
 
     Args:
         root: the workspace.

@@ -47,7 +47,7 @@ def _append(folder: Path, name: str, content: str) -> None:
 
 
 class Store(BlobStore):
-    """Blobs, and the results of actions, which name them.
+    """Blobs, and the results of actions, which refer to blobs.
 
     If the store exceeds `cap`, a size in bytes, after a run, the least recently used results are
     evicted.
@@ -78,7 +78,7 @@ class Store(BlobStore):
 
     @property
     def own_places(self) -> list[Path]:
-        """The paths that builds write; anything else in the store's folder is somebody else's."""
+        """The paths that builds write; anything else in the store's folder is not the store's."""
         return own_places(self.root)
 
     def action_path(self, action: Digest) -> Path:
@@ -92,10 +92,10 @@ class Store(BlobStore):
         return self.get(digest.hash_json(key))
 
     def get(self, action: Digest) -> ActionEntry | None:
-        """Return the entry of an action.
+        """Return the entry of an action, or None if there is none.
 
-        Returns None if there is no entry, if it is damaged, or if it derives from remote results
-        that are no longer trusted.
+        An entry that is damaged, or derives from remote results that are no longer trusted, counts
+        as missing. A missing entry is fetched from the remote, unless it was found to be wrong.
         """
         path = self.action_path(action)
         entry = self.read_entry(path, action)
@@ -125,7 +125,7 @@ class Store(BlobStore):
         """Return the vouchers for results that are made here now.
 
         These are all the trusted vouchers whose results this store took from a remote, since any
-        new result may derive from them.
+        new result may derive from them; and `ANYONE`, if unsigned results are trusted.
         """
         vouchers = {
             voucher for voucher in self._read_lines(VOUCHERS) if self.trusts([voucher])
@@ -140,7 +140,7 @@ class Store(BlobStore):
 
     @property
     def corrections(self) -> str:
-        """The number of results found to contradict their archives, as a text, or "" for none.
+        """The number of results found to contradict their archives, as a string, or "" for none.
 
         It is part of cache keys, so that values derived from such a result are no longer used.
         """
@@ -173,7 +173,7 @@ class Store(BlobStore):
             _append(self._find_overflow(error), name, content)
 
     def read_entry(self, path: Path, action: Digest) -> ActionEntry | None:
-        """Read an entry's file, which is removed if it is bad. This does not count as a use."""
+        """Read an entry's file, and delete it if it is damaged. This does not count as a use."""
         try:
             entry = _parse_entry(path.read_bytes(), action) if is_plain(path) else None
         except FileNotFoundError:

@@ -22,7 +22,7 @@ from pipeline.validate.runs import (
     find_worst,
 )
 
-_MOST_NAMED = 3  # outputs in a sentence
+_MOST_NAMED = 3  # outputs or sentences in a list
 
 
 def describe_failure(failure: dict[str, Any]) -> str:
@@ -52,10 +52,10 @@ class MethodValidation:
         movement: how much each expected output varies over the calls.
         returns_nothing: why a method without outputs is not judged, in words; "" for any other.
         random: how a method declared random was judged, in words; "" for any other.
-        left_out: input sets, kinds of input sets, `ALL` and `LATENCY`, for which there was no time;
+        left_out: what there was no time for: input sets, kinds of input sets, `ALL` or `LATENCY`;
             or `UNASKED`.
         skipped: generated input sets and sequences that were not run or don't count, each with a
-            reason in words that stand alone.
+            self-contained reason.
         not_run: why this machine can't run the method; only its declarations were compared then.
         seconds: the package's running time over all runs.
         device_limits: the limits for a device that can run the method if this machine can't.
@@ -220,7 +220,7 @@ class MethodValidation:
 
     @property
     def badness(self) -> tuple[bool, float]:
-        """A sort key, worst methods first: failed ones, then those with the lowest SQNR."""
+        """A sort key, worst first: failed methods, then those with no SQNR, then by SQNR."""
         return self.ok, -math.inf if (
             least := self.worst()["sqnr_db"]
         ) is None else least
@@ -293,7 +293,10 @@ class MethodValidation:
 
 
 def _join_outputs(names: Sequence[str], reason: str) -> str:
-    """Join a reason with the outputs that share it, if it begins with a space to follow a name."""
+    """Put the names of the outputs that share a reason before it, if it begins with a space.
+
+    Any other reason is a sentence of its own, and is returned unchanged.
+    """
     if not reason.startswith(" "):
         return reason
     subject = names[0] if len(names) == 1 else f"each of {listed(names, _MOST_NAMED)}"

@@ -62,7 +62,7 @@ class References:
         quantized: Lane | None = None,
         rounded: Sequence[Lane] = (),
     ) -> None:
-        """Take the programs.
+        """Combine lanes, of which each has the method's program.
 
         Args:
             rounded: the lowered program with every value rounded anew; empty if the config sets the

@@ -1,4 +1,4 @@
-"""Find the results of a kind in a store."""
+"""Finds the results of a kind in a store."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ _MOST_EARLIER = 1000  # results to search for the nearest one
 def earlier_keys(
     store: Store, kind: str, like: Mapping[str, Any] | None = None
 ) -> Iterator[tuple[Digest, Mapping[str, Any]]]:
-    """Yield digest and key of the results of a kind, the most recently used first. With `like`,
-    only those with a key comparable to it."""
+    """Yield the digest and the key of each recent result of a kind, the most recently used first.
+
+    With `like`, only results whose keys are comparable to it count.
+    """
     about = subject(like) if like is not None else None
     with open_index(store) as index:
         earlier = index.find(kind, about, _MOST_EARLIER)

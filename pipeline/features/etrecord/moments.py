@@ -11,7 +11,7 @@ from pipeline.store.digest import Digest
 from pipeline.store.files import ETRECORD
 from pipeline.store.store import Store
 
-if TYPE_CHECKING:  # torch, which linking new weights doesn't need
+if TYPE_CHECKING:  # these import torch, which linking new weights doesn't need
     from executorch.exir import ExecutorchProgramManager
     from torch.export import ExportedProgram
 
@@ -22,8 +22,10 @@ def record_entries(
     programs: Mapping[str, ExportedProgram],
     store: Store,
 ) -> dict[str, Any]:
-    """Record the entries of an ETRecord if the config asks for one; quantized methods get the
-    current lines of their nodes."""
+    """Record the entries of an ETRecord if the config asks for one.
+
+    The nodes of quantized methods get the lines of the current source.
+    """
     from pipeline.features.etrecord.etrecord import map_current_lines, record_etrecord
     from pipeline.run.build.load import load_method
 
@@ -38,7 +40,10 @@ def record_entries(
 
 
 def write_etrecord(package: LinkedPackage) -> dict[str, Digest]:
-    """Join the entries of a package's units; return the digest of the file by name."""
+    """Join the entries of a package's units into a file, and add it to the manifest.
+
+    Returns the file's digest by its name, or {} if there are no entries.
+    """
     entries = [unit["etrecord"] for unit in package.units.values() if unit["etrecord"]]
     if not entries:
         return {}

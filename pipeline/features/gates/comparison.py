@@ -93,8 +93,10 @@ def _method_names(old: Json, new: Json, renamed: Mapping[str, str]) -> list[str]
 
 
 def _find_renamed_methods(old: Json, new: Json) -> dict[str, str]:
-    """Return the former names of methods that were only renamed, by the new name: the same program,
-    lowered in the same way, as a method that is gone."""
+    """Return the former names of methods that were only renamed, by their new names.
+
+    Such a method has the same program, lowered in the same way, as a method that is gone.
+    """
     before = old["figures"]["methods"]
     after = new["figures"]["methods"]
     gone = [name for name in before if name not in after]
@@ -160,8 +162,11 @@ def _file_row(difference: Difference) -> ComparisonRow:
 
 
 def _tensors(old: Json, new: Json) -> Iterator[ComparisonRow]:
-    """Yield the tensors that were added, removed, or stored in another way. Yields nothing if a
-    build's tensors are unknown. A baseline knows only the largest."""
+    """Yield the tensors that were added, removed, or stored in another way.
+
+    Yields nothing if a build's tensors are unknown. A baseline has only the largest tensors, so
+    others that it lacks don't count as added.
+    """
     before = old["figures"]["tensors"]
     after = new["figures"]["tensors"]
     if not before or not after:

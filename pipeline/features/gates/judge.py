@@ -24,8 +24,11 @@ Json = Mapping[str, Any]
 def prepare_judging(
     action: Action[ValidateInputs], workspace: Workspace
 ) -> Callable[[Json | None, Json], Judgement]:
-    """Read the accepted baseline, and return the function that judges a package by its manifest and
-    measurements. Raises PipelineError if the baseline changed or is invalid."""
+    """Read the accepted baseline, and return the function that judges a package.
+
+    The function takes the package's manifest and measurements. Raises PipelineError if the baseline
+    changed or is invalid.
+    """
     baseline = _read_baseline(action, workspace)
     folder = workspace.package(str(action.package))
 

@@ -27,7 +27,7 @@ _RANGE = "choose_qparams"
 
 
 class ModuleSelection:
-    """The nodes that are inside one of the named modules of each list of names."""
+    """Lists of module names; a node is selected if each list names a module that contains it."""
 
     def __init__(self, lists: Iterable[Sequence[str]]) -> None:
         self._lists = tuple(lists)
@@ -37,7 +37,7 @@ class ModuleSelection:
         return all(belongs_to(node, names) for names in self._lists)
 
     def find_mistakes(self, program: ExportedProgram) -> list[str]:
-        """Return each mistake in the names for a program once, with a hint on how to fix it.
+        """Return the mistakes that the names are for a program, each once and with a hint.
 
         A mistake is, for example, the name of no module, or the bare name of a module that is
         called several times.
@@ -51,7 +51,7 @@ class ModuleSelection:
     def describe_outside(self, program: ExportedProgram) -> Iterator[tuple[Node, str]]:
         """Yield each call outside of the modules, and why: the config's list that excludes it.
 
-        A call that several lists exclude comes once for each; the last one is its reason.
+        A call that several lists exclude is yielded once for each; callers keep the last reason.
         """
         for names in self._lists:
             words = f"{OUTSIDE}: [{', '.join(names)}]`"

@@ -13,12 +13,12 @@ Tree = dict[str, Any]
 
 
 def make_tree(method: Json, tensors: Iterable[Json], most_rows: int) -> Tree:
-    """Return the method's own module, with the modules below it in `children`.
+    """Return the root module of a method, with the modules below it in `children`.
 
     The `path` of a module is its qualified name, and its `name` is the part of the path below its
     parent's. `runners` counts calls by what runs them, and `size` is the bytes of tensors; both
-    include the modules below. `error` is the error of an operator in the module that was located as
-    the cause of a failure, or None. `calls` are the module's own calls.
+    include the modules below. If a failure was traced to an operator in the module, `error` is that
+    operator's error, else None. `calls` are the module's own calls.
 
     Args:
         method: a method's record with `modules`.
@@ -65,7 +65,7 @@ def _make_module(name: str, path: str) -> Tree:
 
 
 def _find(root: Tree, parts: Sequence[str], make: bool = True) -> Tree:
-    """Return the module with this name, made if necessary.
+    """Return the module at a path, given in parts; create it if necessary.
 
     With `make` false, return the innermost existing module around it instead.
     """

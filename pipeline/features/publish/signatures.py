@@ -56,7 +56,7 @@ def describe_leaf(leaf: Json) -> tuple[str, str]:
 def describe_size(size: Any) -> str:
     """Return a size as text: a number, a range, or an expression.
 
-    A range comes after the name shared by all sizes that are equal to it.
+    If the size has a name, which all sizes equal to it share, the name precedes the range.
     """
     if not isinstance(size, Mapping):
         return str(size)

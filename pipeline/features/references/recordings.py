@@ -1,4 +1,4 @@
-"""Records the outputs of a method's reference with its inputs, and stores such recordings.
+"""Records the inputs and outputs of a method's reference, and serializes such recordings.
 
 A reference is the eager module, any function, or a file of outputs that were recorded elsewhere.
 Comparing an exported program with a reference reads the recording, and never runs the reference.
@@ -47,7 +47,7 @@ class Recording:
     """The recorded calls of a reference.
 
     Attributes:
-        origin: a name for people: `reference('encode')`, or a file of the workspace.
+        origin: a human-readable name: `reference('encode')`, or a file of the workspace.
         sequences: calls one after another, each sequence from the initial state.
         here: whether PyTorch ran it with the export, so that both round alike.
         random: how the reference differs from itself, in words; "" if it is deterministic.
@@ -129,7 +129,7 @@ def call_reference(
     other inputs that the reference changes.
 
     Raises:
-        UncomparableOutputError: it returned something other than tensors, numbers and text.
+        UncomparableOutputError: it returned a leaf that is no tensor, array, number, str or None.
         Exception: whatever the reference raises.
     """
     leaves = flatten(program, inputs)

@@ -1,4 +1,4 @@
-"""The console of `-q`: failures, warnings and verdicts short of passed; silent on success."""
+"""The console of `-q`: failures, warnings and verdicts other than passed; silent on success."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds what bounded a run: the longest chain of actions, and the time in which workers were idle.
+"""Finds what made a run take as long as it did: its longest chain of actions, and idle workers.
 
 Events don't name their inputs, but kinds and names imply them: a package is linked from its
 methods, and a method is compiled from the export of its model. A result that packages share through
@@ -26,7 +26,7 @@ _INPUTS = {
 def describe_schedule(
     events: Sequence[Event], lanes: int
 ) -> tuple[dict[str, Any], list[Event]]:
-    """Return what bounded a run, as JSON, and the events of its longest chain.
+    """Return what made a run take as long as it did, as JSON, and the events of its longest chain.
 
     The record has the run's wall time in seconds (`seconds`), the number of `workers`, their idle
     time in worker-seconds (`idle`), the part of it in which an action was ready
@@ -85,7 +85,7 @@ def _find_inputs(events: Sequence[Event]) -> Iterator[list[int]]:
 
 
 def _shares_method(event: Event, source: Event) -> bool:
-    """Return whether a method was quantized for an action.
+    """Return whether `source` concerns one of the methods of `event`.
 
     The names of methods that are compiled together are joined by plus signs.
     """
@@ -95,8 +95,8 @@ def _shares_method(event: Event, source: Event) -> bool:
 def _ready_without_inputs(event: Event, begin: float) -> float:
     """Return when an action could have begun if no worker made its inputs in this run.
 
-    That is the beginning of the run. But a package may be made from results that bear another
-    package's name, so it is taken not to have waited.
+    This is the beginning of the run, except for a link or validation: its inputs may bear another
+    package's name, so it is assumed not to have waited.
     """
     if event.kind in ("link", "validate"):
         return event.start

@@ -1,9 +1,9 @@
 """A second example of a method, with other values of the integers that track a decoder's position.
 
-These are the counters of a static cache, and the token with which the decoder begins. The example
-of the export has one value of each, from which random inputs draw theirs. So results that depend on
-them alone, such as the counter that a method returns, were the same in each call, and a package
-that holds them as constants could not be distinguished from a correct one.
+These are the counters of a static cache, and the token with which the decoder begins. The export's
+example has one value of each, and random inputs take theirs from it. Results that depend on these
+values alone, such as a counter that a method returns, would therefore be the same in every call,
+and a package that holds them as constants could not be told from a correct one.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _TOKENS = (_START, "input_ids", "inputs_embeds")
 def move_example(program: ExportedProgram) -> list[tuple[Any, ...]]:
     """Return a program's example with the counters of its static caches advanced by one.
 
-    The token with which the decoder begins is changed, too. Returns a list of the example's
-    arguments and keywords; it is empty if the program has no counters and no such token, or if
-    transformers did not export it.
+    The token with which the decoder begins is changed, too. The list holds one pair of arguments
+    and keyword arguments. It is empty if the program has no such token and no counters with room
+    to advance, or if transformers did not export it.
     """
     if not program.example_inputs or not read_record("", program.graph_module.meta):
         return []
@@ -42,7 +42,7 @@ def move_example(program: ExportedProgram) -> list[tuple[Any, ...]]:
 
 
 def _find_layers_with_room(keywords: Mapping[str, Any]) -> list[Any]:
-    """Return the layers of static caches, if all have room for the tokens and one more."""
+    """Return the layers of static caches, or [] unless all have room for one extra token."""
     layers = [layer for value in keywords.values() for layer in _find_layers(value)]
     lengths = [keywords[name].shape[1] for name in _TOKENS if name in keywords]
     added = max(lengths, default=1) + 1

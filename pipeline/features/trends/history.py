@@ -3,7 +3,7 @@
 Results in a store name no commit, and `build/` holds only the last build. So each run from a clean
 checkout records the figures of the packages that it validated in `history.json` of its store, where
 CI and fresh checkouts find them. The file is not part of any key, and may be deleted. It holds rows
-of all workspaces that share the store; the oldest rows are dropped.
+of all workspaces that share the store; beyond a limit, the oldest are dropped.
 """
 
 from __future__ import annotations
@@ -49,9 +49,10 @@ def find_histories(
 ) -> dict[str, list[Row]]:
     """Return the rows of packages, the oldest first, by package.
 
-    A row has `commit`, `time` in seconds since the epoch, `size` in bytes, `delegated`, the share
-    of nodes, `sqnr_db`, the worst of all outputs, `latency`, the median of the slowest method in
-    milliseconds, and `processor`, on which the latency was measured. Unknown values are None.
+    A row has the `commit`; its `time` in seconds since the epoch; the `size` in bytes; the share of
+    nodes that are `delegated`; the worst `sqnr_db` over all outputs; the median `latency` of the
+    slowest method in milliseconds; and the `processor` on which that was measured. Unknown values
+    are None.
     """
     rows = _read_rows(workspace.store)
     if not rows:
@@ -70,7 +71,7 @@ def find_histories(
 def record_figures(
     workspace: Workspace, events: Sequence[Event], caches: Mapping[str, Any]
 ) -> None:
-    """Record the figures of the packages that a run validated, if its checkout is a clean commit.
+    """Record the figures of the packages that a run validated, if its checkout is clean.
 
     If the store can't be written, nothing is recorded.
     """
@@ -104,8 +105,8 @@ def record_figures(
 def _identify(workspace: Workspace) -> str:
     """Return a text that distinguishes a workspace from others that share its store.
 
-    It is the hash of the repository's origin and the path in it, or of the workspace's path; an
-    origin may hold a secret.
+    It is the hash of the repository's origin and the path in it, or of the workspace's path. It is
+    hashed because an origin may hold a secret.
     """
     origin = str(workspace.root).encode()
     with suppress(PipelineError):

@@ -1,4 +1,4 @@
-"""Trials: variants of a package, built as packages of a workspace next to the user's.
+"""Trials: variants of a package, built in a folder of their own in the user's `build/`.
 
 Each variant has its own config in `build/.tune/<package>`, named by a digest of its meaning. A doit
 run builds a batch of variants there with the ordinary actions, from the same sources and with the
@@ -69,7 +69,7 @@ class Trial(NamedTuple):
 
 
 class TrialFolder:
-    """The workspace in which the trials of a package are built, next to the user's.
+    """The folder in the user's `build/` in which the trials of a package are built.
 
     Attributes:
         compiled: the number of compiles in the doit runs of this folder.
@@ -144,7 +144,7 @@ class TrialFolder:
         build = self._folder / TRIAL_BUILD
         build.mkdir(parents=True, exist_ok=True)
         record = build / RUN
-        with suppress(OSError):  # an earlier run, whose actions this one may skip
+        with suppress(OSError):  # of an earlier run, in case this one writes none
             record.unlink()
         # A separate database, since two doit runs must not write to the same one.
         database = ["--db-file", str(build / _DATABASE)]
@@ -155,8 +155,8 @@ class TrialFolder:
         environment[CONFIGS_VARIABLE] = str(self._folder / TRIAL_CONFIGS)
         log = self._folder / _LOG
         status = _run_logged(command, environment, self._workspace.root, log)
-        # 1 means that tasks failed, which the record explains; a higher status, that none could
-        # run.
+        # 1 means that tasks failed, which the record explains; any other nonzero status, that the
+        # run itself failed.
         if status not in (0, 1):
             shown_log = os.path.relpath(log, self._workspace.root)
             raise PipelineError(f"nothing could be built; see {shown_log}")

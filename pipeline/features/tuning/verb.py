@@ -32,14 +32,14 @@ def run(
     target: str = "",
     all: bool = False,
 ) -> Iterator[str]:
-    """Try the variants of packages, by default all that have a space; yield lines to print.
+    """Try variants of the named packages, or of all that can be tuned; yield lines to print.
 
     Args:
         trials: the number of variants to try, in place of the configs' numbers.
         all: try all variants.
-        write: the number of a trial, or `best`.
+        write: the trial to write to the config: its number, or `best`.
         max_size, max_memory: the greatest sums over all named packages.
-        target: selects its packages, including those without a space.
+        target: selects the packages of this target, including those without a section `tune`.
 
     Raises:
         PipelineError: an argument is invalid, no trial is within the limits, or `write` is given
@@ -90,7 +90,7 @@ def run(
 def _find_packages(
     plan: Plan, words: Sequence[str], target: str
 ) -> tuple[list[str], list[str]]:
-    """Return the selected packages with a space and, for a target, the packages without one."""
+    """Return the selected packages with a section `tune` and, for a target, those without one."""
     tuned, fixed = [], []
     for package in known_packages(plan, words):
         if words:
