@@ -37,7 +37,7 @@ class ModuleSelection:
         return all(belongs_to(node, names) for names in self._lists)
 
     def find_mistakes(self, program: ExportedProgram) -> list[str]:
-        """Return the mistakes that the names are for a program, each once and with a hint.
+        """Return the mistakes in the names as applied to a program, each once and with a hint.
 
         A mistake is, for example, the name of no module, or the bare name of a module that is
         called several times.

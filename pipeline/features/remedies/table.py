@@ -4,7 +4,7 @@ The fix is a config key if there is one, or else a change to the model.
 
 A cause is recognized by the text of the error and, if errors with other causes read alike, by its
 type. Anything that the machine lacks, such as disk space, comes before causes in the
-model, with one exception: such a failure says nothing about the model.
+model, with one exception, since such a failure says nothing about it.
 tests/features/remedies/test_remedies.py follows the advice of each remedy.
 """
 

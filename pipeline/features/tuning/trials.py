@@ -144,7 +144,7 @@ class TrialFolder:
         build = self._folder / TRIAL_BUILD
         build.mkdir(parents=True, exist_ok=True)
         record = build / RUN
-        with suppress(OSError):  # of an earlier run, in case this one writes none
+        with suppress(OSError):  # an earlier run, whose actions this one may skip
             record.unlink()
         # A separate database, since two doit runs must not write to the same one.
         database = ["--db-file", str(build / _DATABASE)]
