@@ -30,7 +30,7 @@ from pipeline.compile.preprocess.spill import spilled_data
 from pipeline.compile.ranges import copy_ranges
 from pipeline.moments import call_all
 from pipeline.program.kept_state import kept_state
-from pipeline.store import digest
+from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError
 from pipeline.store.store import Store
 
@@ -76,7 +76,7 @@ class ResultsPlace(Protocol):
     """
 
     store: Store
-    key: Mapping[str, Any]
+    digest: Digest  # of the results' key
 
     def find(self, counts: PreprocessCounts) -> list[PreprocessResult] | None: ...
 
@@ -231,9 +231,7 @@ class CachedBackend:
         results = self.find(place, inputs)
         if results is None:
             # Without a lock, two workers could preprocess the same partition at the same time.
-            with place.store.lock(
-                digest.hash_json(place.key)
-            ):  # another worker may be making it
+            with place.store.lock(place.digest):  # another worker may be making it
                 results = self.find(place, inputs)
                 if results is None:
                     results = self.make(inputs, make, place)

@@ -30,6 +30,7 @@ from pipeline.features.preprocess_cache.key import (
 )
 from pipeline.features.preprocess_cache.records import from_json, to_json
 from pipeline.features.preprocess_cache.shared_passes import current_passes
+from pipeline.store.digest import hash_json
 from pipeline.store.store import MissingBlobError, Store
 from pipeline.store.toolchain import code, toolchain
 
@@ -99,13 +100,14 @@ class StoredResults:
     ) -> None:
         self.store = store
         self.key = key
+        self.digest = hash_json(key)
         self.partitions = partitions
         self.scope = scope
         self.names_data = names_data
 
     def find(self, counts: PreprocessCounts) -> list[PreprocessResult] | None:
         """Return the results and count them, or return None if any is missing."""
-        entry = self.store.get_by_key(self.key)
+        entry = self.store.get(self.digest)
         if entry is None:
             return None
         try:

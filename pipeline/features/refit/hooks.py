@@ -36,7 +36,7 @@ from pipeline.features.refit.watch import (
     find_tensors,
 )
 from pipeline.program.patching import replaced, wrapped
-from pipeline.store.digest import hash_json
+from pipeline.store.digest import Digest
 
 # Operators that change where a tensor looks, but not its values.
 _MOVING = frozenset(
@@ -80,7 +80,7 @@ _HARMLESS = frozenset({
 })  # fmt: skip
 
 # The digests of the keys of results that this process made while it watched.
-_made_here: set[str] = set()
+_made_here: set[Digest] = set()
 
 
 @contextmanager
@@ -114,11 +114,9 @@ def _note_hits(
     Returns None for results that this process made: making them again shows how their bytes derive
     from the constants of these partitions, which are equal to earlier ones.
     """
-    holds_tensors = any(_holds_tensors(program) for program, _ in inputs)
-    if holds_tensors and hash_json(place.key) in _made_here:
-        return None
-    results = original(backend, place, inputs)
-    if results is not None and holds_tensors:
+    was_made_here = place.digest in _made_here
+    results = None if was_made_here else original(backend, place, inputs)
+    if results is not None and any(_holds_tensors(program) for program, _ in inputs):
         watch.note_gap(f"a result of {backend.__name__} was found in the store")
     return results
 
@@ -130,10 +128,10 @@ def _remember(
     make: Callable[[], Any],
     place: ResultsPlace | None = None,
 ) -> Any:
-    """Make results, and remember that this process made them."""
+    """Make results, and remember that this process made them if they cover constants."""
     results = original(backend, inputs, make, place)
-    if place is not None:
-        _made_here.add(hash_json(place.key))
+    if place is not None and any(_holds_tensors(program) for program, _ in inputs):
+        _made_here.add(place.digest)
     return results
 
 
