@@ -109,7 +109,7 @@ def _moment(keys: str, default: Any = "") -> Any:
 
 @dataclass(frozen=True, eq=False, repr=False)  # the rest costs a no-op run 4 ms
 class Feature:
-    """What a feature adds to a build.
+    """The additions of one feature to a build.
 
     Attributes:
         name: the name of its folder.

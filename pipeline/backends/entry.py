@@ -46,7 +46,7 @@ def lazy(target: str) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class Lowering:
-    """How a backend lowers programs: with a partitioner or with passes.
+    """A backend's way to lower programs: with a partitioner or with passes.
 
     Attributes:
         make_partitioner: makes a partitioner from the options; imports the backend. None if it
@@ -134,7 +134,7 @@ class CacheScope:
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How a backend turns partitions into payloads.
+    """A backend's way to turn partitions into payloads.
 
     Attributes:
         function: its preprocess function as `module:function`, imported when something is lowered.
@@ -181,7 +181,7 @@ class Preprocessing:
 
 @dataclass(frozen=True)
 class Execution:
-    """How a backend's delegates are run.
+    """A backend's way to run its delegates.
 
     Attributes:
         make_runtime: makes a Python runtime of its delegates, for the interpreter to run what
@@ -253,12 +253,12 @@ class Backend:
 
     @property
     def lowers(self) -> bool:
-        """Whether there is code that lowers to it."""
+        """Whether this project or a plugin has code that lowers to the backend."""
         return bool(self.lowering.make_partitioner or self.lowering.make_passes)
 
     @property
     def asks_machine(self) -> bool:
-        """Whether `machine` can contain anything."""
+        """Whether `machine` can hold facts, requirements, or a reason not to run here."""
         return bool(
             self.host.facts or self.host.requirements or self.execution.cannot_run
         )

@@ -136,24 +136,24 @@ class QuantizeConfig(Options):
 
     @property
     def calibrates(self) -> bool:
-        """Whether it observes calibration inputs."""
+        """Whether the quantizer observes calibration inputs."""
         return any(self.observes(scheme) for scheme in self.schemes())
 
     @property
     def generates_calibration(self) -> bool:
-        """Whether it observes generated inputs."""
+        """Whether the quantizer observes generated inputs."""
         return self.calibration == (GENERATED,)
 
     @property
     def quantizes_as_it_comes(self) -> bool:
-        """Whether any of its schemes is dynamic."""
+        """Whether any of the quantizer's schemes is dynamic."""
         return any(
             getattr(scheme, "dynamic", self.dynamic) for scheme in self.schemes()
         )
 
     @property
     def depends_on_host(self) -> bool:
-        """Whether its result can depend on this machine's instruction sets.
+        """Whether the quantizer's result can depend on this machine's instruction sets.
 
         Everything that is observed in eager mode does.
         """

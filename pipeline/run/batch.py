@@ -29,7 +29,7 @@ Show = Callable[[Event], None]
 
 
 class Outlook(Protocol):
-    """What the progress display can ask a pool about the running actions and the whole run.
+    """A pool, as the progress display sees it: the running actions and the whole run.
 
     `selected` are the tasks of the run, `events` the events of actions that ended, whether or not
     they needed a worker.

@@ -23,7 +23,7 @@ from pipeline.store.workspace import Workspace
 
 
 class Report(NamedTuple):
-    """How an action ended.
+    """The outcome of an action.
 
     Attributes:
         event: the outcome, with an empty `error` unless it failed. A worker adds times and memory.

@@ -23,7 +23,7 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class OutputError:
-    """How far an output is from the expected one, in several figures.
+    """The distance of an output from the expected one, in several figures.
 
     Figures cover the places where both values are finite. If every expected value is zero, the
     figures that compare with the signal are undefined, and None.

@@ -39,7 +39,7 @@ class CannotRefitError(Exception):
 
 @dataclass(frozen=True)
 class Recipe:
-    """How the parts of a result derive from constants.
+    """The derivation of the parts of a result from constants.
 
     Attributes:
         steps: in the form that `Evaluation` expects.
