@@ -21,6 +21,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 from torch.fx.passes.infra.pass_base import PassResult
 
+from pipeline.features.speedups.pass_values import kept_values
 from pipeline.program.patching import replaced
 from pipeline.program.traced import Traced, find_attribute
 
@@ -56,7 +57,7 @@ def make_edge_program(original: Callable[..., Any]) -> Callable[..., Any]:
 
             return call_submodule
 
-        with replaced(ExportPass, "call_submodule", skip):
+        with kept_values(), replaced(ExportPass, "call_submodule", skip):
             return original(*args, **kwargs)
 
     return generate

@@ -33,6 +33,7 @@ from pipeline.features.speedups import (
     graph_modules,
     idle_passes,
     partition_merging,
+    pass_values,
     signature_maps,
     sizes,
 )
@@ -335,6 +336,16 @@ PATCHES = (
         "53b16a03781551bed26a02830364cb11f2d235ee5ae302e42f84fb69089bac39",
         idle_passes.make_edge_program,
         texts=idle_passes.SOURCES,
+    ),
+    Patch(
+        "executorch.exir.pass_base:_ExportPassBase._fx",
+        "11196d6f42f4f2e70fd4b67f45d1440be86e22b68afab90aeadb8ae7fcb259e1",
+        pass_values.make_call,
+    ),
+    Patch(
+        "executorch.exir.program._program:EdgeProgramManager.to_executorch",
+        "c93540deefb443b19b0fd5b2095bf300727e1f639c0a2b65cbf356f80a03432b",
+        pass_values.make_keeping,
     ),
     Patch(
         "executorch.exir.verification.verifier:_check_tensor_args_matching_op_allowed_dtype",
