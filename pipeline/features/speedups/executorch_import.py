@@ -31,13 +31,21 @@ def import_executorch() -> None:
         return
     import ruamel.yaml  # not needed for a no-op run or new weights
 
+    # Imported here: it imports torch.
+    from pipeline.features.speedups.late_modules import import_late, load_all
+
+    import_late()
     stand_in: Any = ModuleType(_COMPILER)
     stand_in.decompose_auto_functionalized = _decompose_auto_functionalized
     stand_in.__getattr__ = _find_elsewhere
     sys.modules[_COMPILER] = stand_in
     try:
         with replaced(ruamel.yaml, "YAML", _parsing_late):
-            import executorch.exir.program  # noqa: F401
+            try:
+                import executorch.exir.program
+            except Exception:  # another release needs what is imported late
+                load_all()
+                import executorch.exir.program  # noqa: F401
     finally:
         if sys.modules.get(_COMPILER) is stand_in:
             del sys.modules[_COMPILER]

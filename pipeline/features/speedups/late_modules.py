@@ -1,0 +1,133 @@
+"""Imports torch's tracer of bytecode, and torchao's quantizers, when they are first used.
+
+ExecuTorch imports both for a few names. Together they take more than half of the CPU time of its
+import, and 40 MiB in each worker.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+from torch import _weights_only_unpickler
+
+from pipeline.features.speedups.late_tracer import TRACER_MODULES, execute, place
+
+_Function = Callable[..., Any]
+DECOMPOSITIONS = "torch._inductor.decomposition"
+# Packages whose modules work without what the package itself imports.
+_PACKAGES = ("torchao", "torchao.quantization", "torchao.quantization.pt2e")
+
+
+class _LatePackage(ModuleType):
+    """A package whose own code runs once a name is used that isn't an imported module of it."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        execute(self)
+        return getattr(self, name)
+
+
+class _Decompositions:
+    """The decompositions that torchao registers with torch's compiler, until that is imported."""
+
+    def __init__(self) -> None:
+        self._registered: list[tuple[Any, _Function]] = []
+        self._loader: Any = None
+
+    @contextmanager
+    def recorded(self) -> Iterator[None]:
+        """Within the context, record what is registered instead of importing the compiler."""
+        if DECOMPOSITIONS in sys.modules:
+            yield
+            return
+        stand_in: Any = ModuleType(DECOMPOSITIONS)
+        stand_in.register_decomposition = self._record
+        sys.modules[DECOMPOSITIONS] = stand_in
+        try:
+            yield
+        finally:
+            del sys.modules[DECOMPOSITIONS]
+            sys.meta_path.insert(0, self)  # type: ignore[arg-type]
+
+    def _record(self, packets: Any) -> Callable[[_Function], _Function]:
+        def record(function: _Function) -> _Function:
+            self._registered.append((packets, function))
+            return function
+
+        return record
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: object = None
+    ) -> ModuleSpec | None:
+        if name != DECOMPOSITIONS:
+            return None
+        sys.meta_path.remove(self)  # type: ignore[arg-type]
+        spec = PathFinder.find_spec(name, path)
+        if spec is not None:
+            self._loader, spec.loader = spec.loader, self  # type: ignore[assignment]
+        return spec
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        module: ModuleType | None = self._loader.create_module(spec)
+        return module
+
+    def exec_module(self, module: Any) -> None:
+        self._loader.exec_module(module)
+        # Its registration refuses operators that exist by now, and so are in its table.
+        for packets, function in self._registered:
+            for packet in packets:
+                for overload in packet.overloads():
+                    module.decompositions[getattr(packet, overload)] = function
+
+
+_decompositions = _Decompositions()
+
+
+@cache
+def import_late() -> None:
+    """Let the tracer and torchao be imported when they are first used, if they aren't yet."""
+    TRACER_MODULES.install()
+    if "torchao" not in sys.modules and importlib.util.find_spec("torchao") is not None:
+        for name in _PACKAGES:
+            spec = importlib.util.find_spec(name)
+            if spec is not None:
+                place(_LatePackage(name), spec)
+        # It defines the operators that ExecuTorch looks up on import.
+        with _decompositions.recorded():
+            importlib.import_module("torchao.quantization.quant_primitives")
+        unpickler: Any = _weights_only_unpickler
+        allowed = unpickler._get_user_allowed_globals
+
+        def allow_all() -> Any:
+            """Return the classes to unpickle, including those that torchao allows."""
+            _load_packages()
+            return allowed()
+
+        unpickler._get_user_allowed_globals = allow_all
+    # What the parent imports, forks need not import themselves. They run user code.
+    os.register_at_fork(before=load_all)
+
+
+def load_all() -> None:
+    """Import everything that is still to be imported."""
+    TRACER_MODULES.load()
+    _load_packages()
+    importlib.import_module(DECOMPOSITIONS)
+
+
+def _load_packages() -> None:
+    """Run the code of the late packages, which also allows to unpickle their classes."""
+    for name in _PACKAGES:
+        package = sys.modules.get(name)
+        if isinstance(package, _LatePackage):  # executing one may execute others
+            execute(package)

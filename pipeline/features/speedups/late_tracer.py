@@ -1,0 +1,207 @@
+"""Imports torch's tracer of Python bytecode (`torch._dynamo`) when something first uses it.
+
+Modules that lower import a few names of it, most of them for annotations, but it takes a quarter of
+the CPU time of all imports. Until something uses it, stand-ins take the place of most of its
+modules: a name that is imported from one is found when it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from functools import wraps
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import torch
+
+TRACER = "torch._dynamo"
+# Modules of the tracer that others use, and that import none of the rest.
+_USED = frozenset(
+    f"{TRACER}.{name}"
+    for name in (
+        "_trace_wrapped_higher_order_op",
+        "aot_compile_types",
+        "callback",
+        "compiled_autograd",
+        "config",
+        "device_interface",
+        "dynamo_profiler",
+        "exc",
+        "external_utils",
+        "graph_break_hints",
+        "graph_utils",
+        "logging",
+        "metrics_context",
+        "precompile_context",
+        "source",
+        "types",
+        "utils",
+    )
+)
+_LOOKS_UP_OPERATORS = "torch._functorch._aot_autograd.streams"
+
+
+class LateName:
+    """A name of a module that is imported when the name is first used."""
+
+    def __init__(self, module: str, name: str) -> None:
+        vars(self).update(_module=module, _name=name)
+
+    def _find(self) -> Any:
+        TRACER_MODULES.load()
+        return getattr(importlib.import_module(self._module), self._name)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self._find(), name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._find()(*args, **kwargs)
+
+    def __contains__(self, value: object) -> bool:
+        return value in self._find()
+
+    def __instancecheck__(self, value: object) -> bool:
+        return isinstance(value, self._find())
+
+    def __mro_entries__(self, bases: tuple[object, ...]) -> tuple[type, ...]:
+        return (self._find(),)
+
+
+class _LateModule(ModuleType):
+    """A stand-in for a module of the tracer, or for its package."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        is_loaded = TRACER_MODULES.modules.get(self.__name__) is not self
+        if is_loaded:
+            return getattr(importlib.import_module(self.__name__), name)
+        if self.__name__ != TRACER:
+            return LateName(self.__name__, name)
+        if importlib.util.find_spec(f"{TRACER}.{name}") is not None:
+            return importlib.import_module(f"{TRACER}.{name}")
+        TRACER_MODULES.load()
+        return getattr(self, name)
+
+
+class _Tracer:
+    """The stand-ins for the tracer's modules, and the finder that makes them."""
+
+    def __init__(self) -> None:
+        self.modules: dict[str, _LateModule] = {}
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: object = None
+    ) -> ModuleSpec | None:
+        if not name.startswith(f"{TRACER}.") or name in _USED:
+            return None
+        spec = PathFinder.find_spec(name, path)
+        if spec is None:
+            return None
+        late = ModuleSpec(name, self, origin=spec.origin)  # type: ignore[arg-type]
+        late.submodule_search_locations = spec.submodule_search_locations
+        late.has_location = True
+        return late
+
+    def create_module(self, spec: ModuleSpec) -> _LateModule:
+        module = self.modules[spec.name] = _LateModule(spec.name)
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        if module.__name__ == f"{TRACER}.guards":
+            # The tracer's files, which are looked up in stacks: the tracer is in none of them.
+            vars(module)["uninteresting_files"] = set
+
+    def install(self) -> None:
+        spec = importlib.util.find_spec(TRACER)
+        if spec is None or spec.loader is None or TRACER in sys.modules:
+            return
+        package = place(_LateModule(TRACER), spec)
+        self.modules[TRACER] = package
+        vars(package)["disable"] = _disable
+        vars(torch.ops)["streams"] = _NoOperators()
+        sys.meta_path.insert(0, self)
+        # The reader of archives relies on the tracer's import of it.
+        importlib.import_module("torch._higher_order_ops.triton_kernel_wrap")
+
+    def load(self) -> None:
+        """Replace all stand-ins by the tracer itself."""
+        if not self.modules:
+            return
+        sys.meta_path.remove(self)
+        package = self.modules.pop(TRACER)
+        for name, module in self.modules.items():
+            parent, _, child = name.rpartition(".")
+            if sys.modules.get(name) is module:
+                del sys.modules[name]
+            vars(sys.modules.get(parent, package)).pop(child, None)
+        self.modules.clear()
+        del vars(torch.ops)["streams"]
+        del vars(package)["disable"]
+        execute(package)
+
+
+TRACER_MODULES = _Tracer()
+
+
+class _NoOperators:
+    """A stand-in for operators that the tracer registers, of which no lowered graph has any.
+
+    The module that is imported for lowering looks them up to find them in graphs. Any other use
+    imports the tracer.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if sys._getframe(1).f_globals.get("__name__") == _LOOKS_UP_OPERATORS:
+            return SimpleNamespace(default=object())
+        TRACER_MODULES.load()
+        return getattr(torch.ops.streams, name)
+
+
+def _disable(
+    function: Callable[..., Any] | None = None, *args: Any, **kwargs: Any
+) -> Callable[..., Any]:
+    """Return a function that the tracer, once it is loaded, doesn't trace."""
+    if function is None:
+        return lambda later: _disable(later, *args, **kwargs)
+    untraced: list[Callable[..., Any]] = []
+
+    @wraps(function)
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        if TRACER in TRACER_MODULES.modules:
+            return function(*arguments, **keywords)
+        if not untraced:
+            untraced.append(torch._dynamo.disable(function, *args, **kwargs))
+        return untraced[0](*arguments, **keywords)
+
+    return call
+
+
+def place(module: Any, spec: ModuleSpec) -> Any:
+    """Put a package in the place of the one that a spec describes."""
+    module.__spec__, module.__loader__ = spec, spec.loader
+    module.__file__, module.__path__ = spec.origin, spec.submodule_search_locations
+    module.__package__ = spec.name
+    sys.modules[spec.name] = module
+    parent, _, child = spec.name.rpartition(".")
+    if parent:
+        setattr(sys.modules[parent], child, module)
+    return module
+
+
+def execute(package: ModuleType) -> None:
+    """Run the code of a package in the module that stood in for it."""
+    package.__class__ = ModuleType
+    try:
+        package.__spec__.loader.exec_module(package)  # type: ignore[union-attr]
+    except BaseException:
+        sys.modules.pop(package.__name__, None)
+        raise

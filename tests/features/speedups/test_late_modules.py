@@ -1,0 +1,138 @@
+"""torch's tracer and torchao are imported when something uses them, and then work as ever."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch.export import Dim, export
+
+from pipeline.program.archive import save_programs
+
+IMPORT = """
+import os
+import sys
+
+from pipeline.features.speedups.executorch_import import import_executorch
+
+import_executorch()
+
+import torch
+
+QUANTIZERS = "torchao.quantization.quant_api"
+TRACER = "torch._dynamo.symbolic_convert"
+
+
+def is_loaded(name):
+    return type(sys.modules.get(name)) is type(sys)
+"""
+LOWERS = """
+from pathlib import Path
+
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+
+from pipeline.compile.emit import emit
+from pipeline.compile.lower import lower
+from pipeline.features.speedups.patches import fast_lowering
+from pipeline.program.archive import load_program
+
+program = load_program(Path(sys.argv[1]), "forward")
+with fast_lowering():
+    assert emit(lower({"forward": program}, {"forward": [XnnpackPartitioner()]}, store=None)).buffer
+assert not is_loaded(TRACER) and not is_loaded(QUANTIZERS)
+"""
+TRACES = """
+traced = []
+
+
+def show(module, inputs):
+    traced.extend(node.target for node in module.graph.nodes if node.op == "call_function")
+    return module.forward
+
+
+@torch._disable_dynamo
+def hidden(x):
+    return x.cos()
+
+
+assert hidden(torch.zeros(1)) == 1  # before the tracer is loaded
+assert torch.compile(lambda x: hidden(x) + x.sin(), backend=show)(torch.zeros(1)) == 1
+assert is_loaded(TRACER) and not {"cos", torch.cos} & set(traced) and traced
+from torch._dynamo.guards import Guard, uninteresting_files
+from torch._dynamo.variables.builder import TrackedFake
+
+assert isinstance(Guard, type) and uninteresting_files() and isinstance(TrackedFake, type)
+assert torch.ops.streams.record_event.default is not None
+"""
+QUANTIZES = """
+from torchao.quantization import Int8WeightOnlyConfig, quantize_
+
+model = torch.nn.Sequential(torch.nn.Linear(64, 64))
+quantize_(model, Int8WeightOnlyConfig())
+assert is_loaded(QUANTIZERS) and model(torch.ones(1, 64)).shape == (1, 64)
+from torch._inductor.decomposition import decompositions
+
+assert torch.ops.torchao.quantize_affine.default in decompositions
+"""
+FORKS = """
+child = os.fork()
+if child == 0:
+    os._exit(0 if is_loaded(TRACER) and is_loaded(QUANTIZERS) else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+"""
+UNPICKLES = """
+from pathlib import Path
+
+from pipeline.program.tensor_file import load_tensor_file
+
+with Path(sys.argv[1]).open("rb") as file:
+    weight = load_tensor_file(file)
+assert type(weight).__module__.startswith("torchao."), type(weight)
+"""
+SAVES = """
+import sys
+
+import torch
+from torchao.quantization import Int8WeightOnlyConfig, quantize_
+
+model = torch.nn.Sequential(torch.nn.Linear(64, 64))
+quantize_(model, Int8WeightOnlyConfig())
+torch.save(model[0].weight, sys.argv[1])
+"""
+NAMES = "\nprint(*sorted(name for name in sys.modules if name.startswith(('torch', 'executorch'))))"
+EAGER = "import torch._dynamo\nimport torchao\n"
+LOADED = "from pipeline.features.speedups.late_modules import load_all\n\nload_all()" + NAMES
+
+
+def run(*texts, arguments=()):
+    command = [sys.executable, "-c", "\n".join(texts), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_a_program_is_lowered_without_tracer_and_quantizers(tmp_path):
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()).eval()
+    shapes = ({0: Dim("n", min=2, max=8)},)
+    program = export(model, (torch.ones(2, 4),), dynamic_shapes=shapes)
+    archive = tmp_path / "model.pt2"
+    save_programs({"forward": program}, archive)
+    run(IMPORT, LOWERS, arguments=[str(archive)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", [TRACES, QUANTIZES, FORKS], ids=["traces", "quantizes", "forks"])
+def test_what_is_imported_late_works(text):
+    run(IMPORT, text)
+
+
+@pytest.mark.slow
+def test_quantized_tensors_are_unpickled(tmp_path):
+    file = str(tmp_path / "weight.pt")
+    run(SAVES, arguments=[file])
+    run(IMPORT, UNPICKLES, arguments=[file])
+
+
+@pytest.mark.slow
+def test_all_modules_are_there_once_they_are_loaded():
+    assert {*run(EAGER, IMPORT, NAMES)} <= {*run(IMPORT, LOADED)}
