@@ -76,6 +76,9 @@ def run(
         yield from list_lines(search)
         work = f"{plural(search.folder.compiled, 'method')} compiled in {seconds:.0f} s"
         yield f"{work}; {write_results(search)}"
+        front = find_front(search.trials, search.objectives)
+        if front and front[0].name != search.present and not write and not limits:
+            yield f"`doit tune {package} --write best` writes trial {front[0].number} to its config"
     chosen = None
     if limits:
         families = read_families(plan, searches, fixed)

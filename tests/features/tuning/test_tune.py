@@ -11,8 +11,10 @@ from types import SimpleNamespace
 import pytest
 
 from pipeline import moments
+from pipeline.features.native.setups import find_setup
 from pipeline.features.tuning.verb import _find_trial, run
 from pipeline.store.errors import PipelineError
+from tests.features.native.boards import SshServer
 from tests.support.bench import Bench, bench_of
 
 DODO = "from pte_pipeline.tasks import *\n"
@@ -265,6 +267,41 @@ def test_a_killed_search_goes_on_to_the_same_table(tmp_path, objective, number, 
     assert killed.doit(*words, timeout=600, PTE_PIPELINE_EXECUTOR=executor) == 0, killed.output
     assert table_of(killed) == table_of(whole)
     assert record_of(killed) == record_of(whole)
+
+
+@pytest.fixture
+def server(tmp_path):
+    if problem := find_setup("native", tmp_path).problem:
+        pytest.skip(problem)
+    server = SshServer(tmp_path)
+    server.make_client(tmp_path / "bin")
+    yield server
+    server.stop()
+
+
+ON_BOARD = """\
+    methods.large.partitioners: [[xnnpack], []]
+  objectives: {latency_p95.pi5: min, size: min}"""
+
+
+@pytest.mark.release
+def test_the_fastest_on_a_board_of_the_target_is_found(server, tmp_path):
+    """A real sshd on loopback with this machine's shell."""
+    bench = make_bench(tmp_path / "workspace", ON_BOARD, "1MB")
+    bench.edit("partition_configs/tiny.yaml", "model: tiny", "model: tiny\ntarget: pi")
+    settings = f'[tool.pte-pipeline.native_boards]\npi5 = "{server.address}"\n'
+    (bench.root / "pyproject.toml").write_text(settings)
+    (bench.root / "targets").mkdir()
+    path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+    assert bench.doit("tune", PATH=path) != 0
+    assert "no validation runs on a device 'pi5'" in bench.output
+    (bench.root / "targets" / "pi.yaml").write_text("devices: [pi5]\n")
+    assert bench.doit("tune", PATH=path) == 0, bench.output
+    times = [trial["figures"]["latency_p95.pi5"] for trial in record_of(bench)["trials"]]
+    assert len(times) == 2 and _find_best(bench)["figures"]["latency_p95.pi5"] == min(times)
+    server.stop()
+    assert bench.doit("tune", PATH=path) == 0, bench.output  # the store has what the board said
+    assert [trial["figures"]["latency_p95.pi5"] for trial in record_of(bench)["trials"]] == times
 
 
 def _count_compiled(bench):
