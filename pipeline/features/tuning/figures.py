@@ -113,6 +113,15 @@ def find_faults(folder: Path) -> list[str]:
     return list(report["failures"][:1]) or ["its validation failed"]
 
 
+def list_unjudged(folder: Path) -> Iterator[str]:
+    """Yield why the report of a package leaves methods unjudged, a sentence for each verdict."""
+    for method in _read_report(folder).get("methods", ()):
+        for part in (method, method.get("quantization"), method.get("reference")):
+            if part and part.get("verdict") == "not judged":
+                reason = part.get("reason") or part.get("verdict_reason")
+                yield f"{method['method']} is not judged: {reason}"
+
+
 def _read_report(folder: Path) -> dict[str, Any]:
     """Return the report of a package; {} if there is none, or if it describes other files."""
     report = read_fitting(folder / REPORT)

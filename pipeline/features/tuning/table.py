@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from pipeline.cli.columns import columns
-from pipeline.features.tuning.figures import format_figure
+from pipeline.features.tuning.figures import format_figure, list_unjudged
 from pipeline.features.tuning.ranking import find_front
 from pipeline.features.tuning.search import Search
 from pipeline.features.tuning.trials import Trial
@@ -30,7 +30,11 @@ def list_lines(search: Search) -> Iterator[str]:
     if not front:
         yield "no trial meets all limits"
     else:
-        yield _describe_best(search, front[0])
+        best = front[0]
+        yield _describe_best(search, best)
+        # `limits` judge trials only, so `doit` would leave the written config unjudged.
+        for sentence in list_unjudged(search.folder.find(best.name)):
+            yield f"trial {best.number}: {sentence}"
     yield from describe_screening(search)
 
 

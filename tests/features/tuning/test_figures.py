@@ -4,7 +4,12 @@ import json
 
 import pytest
 
-from pipeline.features.tuning.figures import find_faults, read_figures, read_held_out
+from pipeline.features.tuning.figures import (
+    find_faults,
+    list_unjudged,
+    read_figures,
+    read_held_out,
+)
 from tests.support.builds import contents, manifest
 
 
@@ -97,6 +102,18 @@ def test_half_of_the_examples_is_held_out(folder):
 def test_half_of_the_samples_of_a_metric_is_held_out(folder):
     names = ["metrics.top1", "metrics.top1.drop", "metrics.top1.source", "metrics.vision.map"]
     assert read_held_out(folder, names) == {"metrics.top1": 0.7, "metrics.top1.drop": 0.0}
+
+
+def test_unjudged_methods_have_reasons(folder):
+    assert list(list_unjudged(folder)) == []
+    encode = {"method": "encode", "verdict": "passed"}
+    encode["quantization"] = {"verdict": "not judged", "reason": "no limit; set `min_sqnr`"}
+    decode = {"method": "decode", "verdict": "not judged", "verdict_reason": "no inputs"}
+    (folder / "report.json").write_text(json.dumps(report_of(methods=[encode, decode])))
+    assert list(list_unjudged(folder)) == [
+        "encode is not judged: no limit; set `min_sqnr`",
+        "decode is not judged: no inputs",
+    ]
 
 
 def test_a_failed_validation_is_a_fault(folder):

@@ -7,8 +7,8 @@ import pytest
 
 from pipeline.features.tuning.page import make_record, render_page
 from pipeline.features.tuning.table import list_lines
-from pipeline.features.tuning.trials import Trial
-from tests.features.tuning.spaces import space_of, write_config
+from pipeline.features.tuning.trials import Trial, TrialFolder
+from tests.features.tuning.spaces import space_of, workspace_at, write_config
 
 
 def trial(number, choice, figures, held_out=None, *faults):
@@ -32,6 +32,7 @@ def search(tmp_path):
         present="pair-0",
         seed=0,
         screening=None,
+        folder=TrialFolder(workspace_at(tmp_path), "pair"),
     )
 
 
