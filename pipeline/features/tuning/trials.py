@@ -101,8 +101,8 @@ class TrialFolder:
         """Return the folder of a trial's package."""
         return self._folder / TRIAL_BUILD / name
 
-    def find_log(self, name: str) -> Path:
-        """Return the path of a log of the search."""
+    def find_log(self, name: str = _LOG) -> Path:
+        """Return the path of a log of the search; by default, of the doit run that builds it."""
         return self._folder / name
 
     def make_plan(self) -> Plan:
@@ -161,7 +161,7 @@ class TrialFolder:
         environment[CONFIGS_VARIABLE] = str(self._folder / TRIAL_CONFIGS)
         if one_by_one:
             environment[_JOBS_VARIABLE] = "1"
-        log = self._folder / _LOG
+        log = self.find_log()
         status = _run_logged(command, environment, self._workspace.root, log)
         # 1 means that tasks failed, which the record explains; any other nonzero status, that the
         # run itself failed.

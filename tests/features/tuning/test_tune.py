@@ -257,7 +257,7 @@ def test_a_killed_search_goes_on_to_the_same_table(tmp_path, objective, number, 
         start_new_session=True,
     )
     line = ""
-    while not re.search(r"[24] of \d trials", line):  # the first batch is done
+    while not re.search(r"[24] of at most \d trials", line):  # the first batch is done
         line = process.stdout.readline()
         assert line, "it ended too early"
     time.sleep(1)
