@@ -188,7 +188,7 @@ def test_memory_of_all_packages_of_a_target_holds_a_limit(tmp_path):
         figures = [t["figures"]["planned_memory"] for t in record_of(bench, package)["trials"]]
         sums[package] = (min(figures), max(figures))
     assert sum(high for _, high in sums.values()) + 64 > 150  # otherwise the limit does nothing
-    chosen = re.findall(r"trial \d+, .*planned_memory (\d+) B", bench.output)
+    chosen = re.findall(r"  \w+: trial .*planned_memory (\d+) B", bench.output)
     total = 64 + sum(map(int, chosen))  # the fixed package has two tensors of six floats
     assert len(chosen) == 2 and total <= 150
     assert together == f"together: planned_memory {total} B of at most 150 B"
