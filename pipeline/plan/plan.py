@@ -85,17 +85,17 @@ class Plan(Units):
         export."""
         if not self.is_exported(package):
             return None
-        inputs = [self._add_to_link(package)]
 
         def compute() -> Digest | None:
-            action = None
             if self.is_sound(package):
                 action = self.link(package)
-            if action:
-                return action.digest
+                if action:
+                    return action.digest
             return None
 
-        digest: Digest | None = self.derive_checked(package, "link", inputs, compute)
+        digest: Digest | None = self.derive_checked(
+            package, "link", [self._add_to_link(package)], compute
+        )
         return digest
 
     def validate(

@@ -68,6 +68,10 @@ class Planning:
         """Yield reasons why a package is linked again although nothing in it changed."""
         yield from ()
 
+    def find_devices(self, package: str) -> Iterable[str]:
+        """Return the devices other than this machine that the package is validated on."""
+        return ()
+
     def validate_facts(self, package: str, files: Files) -> Any:
         """Return, as JSON, everything but the config that the additions to a validation depend
         on."""

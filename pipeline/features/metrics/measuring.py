@@ -266,8 +266,9 @@ class MetricMeasuring(Measuring):
 def compare(source: Json, package: Json, name: str) -> dict[str, Any]:
     """Return the facts of one value: the package's value, the source's, and the drop between them.
 
-    The package's value and the drop each have an interval or None. The facts also include the
-    number of samples. Raises SourceError if the source's metric didn't return the value.
+    The package's value and the drop each have an interval or None. `halves` has both again, on each
+    half of the samples. The facts also include the number of samples. Raises SourceError if the
+    source's metric didn't return the value.
     """
     before = source["values"].get(name)
     after = package["values"][name]
@@ -284,11 +285,24 @@ def compare(source: Json, package: Json, name: str) -> dict[str, Any]:
             before["resampled"],
             after["resampled"],
         ),
+        "halves": _compare_halves(before["halves"], after["halves"]),
         "samples": package["samples"],
         "more": package["more"],
         "least_samples": LEAST_SAMPLES,
         "methods": package["methods"],
     }
+
+
+def _compare_halves(
+    before: Sequence[float | None], after: Sequence[float | None]
+) -> list[dict[str, float]]:
+    """Return the package's value and the drop on each half, or an empty list if one has none."""
+    halves = []
+    for source, package in zip(before, after, strict=True):
+        if source is None or package is None:
+            return []
+        halves.append({"value": package, "drop": source - package})
+    return halves
 
 
 def _with_place(error: PipelineError, where: str) -> PipelineError:

@@ -47,6 +47,9 @@ class MetricPlanning(Planning):
         self, package: str, config: PackageConfig, document: Document
     ) -> Iterator[Problem]:
         root = self.plan.workspace.root
+        devices: list[str] = []
+        for planning in self.plan.find_planning(package):
+            devices += planning.find_devices(package)
         for entry, settings in find_entries(config).items():
             where = join("validate.metrics", entry)
             file, _ = split_name(entry)
@@ -63,7 +66,6 @@ class MetricPlanning(Planning):
                 remedy = did_you_mean(settings.method, [*config.methods])
                 fault = f"no method '{settings.method}'"
                 yield document.problem(f"{where}.method", fault, remedy)
-            devices = getattr(config.validation, "devices", ())
             if settings.device is not None and settings.device not in devices:
                 fault = f"validate.devices does not name '{settings.device}'"
                 remedy = did_you_mean(settings.device, devices)

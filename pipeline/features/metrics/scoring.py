@@ -56,9 +56,9 @@ def score(
     Returns:
         `samples`, the number of samples run; `more`, whether there are others; `data`, a digest of
         the inputs that were run; `methods`, the names of the methods called; `opened`, the files
-        read; and `values`. By name, these have the `value`; the `scores` of single samples, or None
-        if their mean isn't the value; and the values of `resampled` data, which is drawn alike for
-        all packages.
+        read; and `values`. By name, these have the `value`; its values on the two `halves` of the
+        samples, each None if it has none; the `scores` of single samples, or None if their mean
+        isn't the value; and the values of `resampled` data, which is drawn alike for all packages.
 
     Raises:
         SourceError: the file isn't a valid metric; the message says what is missing or wrong.
@@ -210,9 +210,11 @@ def _score_values(metric: Metric, outputs: list[Any], labels: list[Any]) -> Json
         if len(of_samples) == len(outputs) and _is_mean(value, of_samples):
             means[name] = of_samples
     resampled = _resample(metric, outputs, labels, values.keys(), means)
+    halves = [_measure_half(metric, outputs, labels, half) for half in range(2)]
     return {
         name: {
             "value": value,
+            "halves": [half.get(name) for half in halves],
             "scores": means.get(name),
             "resampled": resampled[name],
         }
@@ -231,6 +233,21 @@ def _score_samples(
         except Exception:  # such as a correlation, which needs several samples
             return []
     return scores
+
+
+def _measure_half(
+    metric: Metric, outputs: list[Any], labels: list[Any], half: int
+) -> Mapping[str, float]:
+    """Return the metric of every other sample, or an empty dict if it has none.
+
+    Whoever chooses a package by one half can check the choice on the other.
+    """
+    if len(outputs) <= half:
+        return {}
+    try:
+        return metric(outputs[half::2], labels[half::2])
+    except Exception:  # such as a correlation, which needs several samples
+        return {}
 
 
 def _is_mean(value: float, scores: Sequence[float]) -> bool:

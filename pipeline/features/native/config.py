@@ -60,7 +60,7 @@ def add_fields() -> dict[str, tuple[Any, Any]]:
     calls = Field(
         default=None,
         description=(
-            "The number of timed calls of each method on a device; by default up to 20 within "
+            "The number of timed calls of each method on a device; by default up to 100 within "
             "0.2 seconds, but at least two."
         ),
         examples=[100],

@@ -16,7 +16,6 @@ from pipeline.features.native.calls import KeptCall
 from pipeline.features.native.device import NativeDevice
 from pipeline.features.native.setups import EMULATED
 from pipeline.features.native.timing import (
-    MOST_CALLS,
     DeviceTiming,
     bound_median,
     round_time,
@@ -26,6 +25,7 @@ from pipeline.store.digest import Digest
 from pipeline.store.store import Store
 
 Json = dict[str, Any]
+_MOST_PAIRS = 20
 _LEAST_PAIRS = 6  # fewer can't give a 95 % interval
 _SECONDS = 1.0  # time limit for the pairs of a method, which the first six may exceed
 _MOST_SECONDS = 10.0  # time limit for all pairs, the first six included
@@ -72,7 +72,7 @@ def measure_growth(
         for name, files in packages.items():
             loaded[name] = _load(device, files, sequence)
             _run(loaded[name], sequence, timing.warm_up, 0.0)
-        while len(times["now"]) < (timing.calls or MOST_CALLS):
+        while len(times["now"]) < (timing.calls or _MOST_PAIRS):
             order = ("then", "now") if len(times["now"]) % 2 else ("now", "then")
             for name in order:
                 if sequence[0].judged.step:

@@ -137,6 +137,9 @@ class NativePlanning(Planning):
         boards = sorted(find_boards(self.plan.workspace.root))
         return [sorted(self._plugins()), boards, find_emulator(), devices]
 
+    def find_devices(self, package: str) -> tuple[str, ...]:
+        return find_planned_devices(self.plan, package)
+
     def validate_facts(self, package: str, files: Files) -> Any:
         devices = self._describe_devices(find_planned_devices(self.plan, package))
         if devices and self._compares(package):

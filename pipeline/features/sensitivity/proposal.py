@@ -157,6 +157,9 @@ def _measure(
         result["floor_db"] = floors[name]
         spec = actions[name].inputs.spec
         units = [row["module"] for row in result["modules"]]
+        if {*result["kept"]} == {*units}:
+            # Linking refuses a quantizer that quantizes nothing.
+            result["kept"] = []
         result["overrides"] = keep_in_float(result["kept"], units, spec)
     return results
 

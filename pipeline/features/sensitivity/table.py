@@ -161,6 +161,8 @@ def _conclude(method: Mapping[str, Any]) -> str:
             f"can't reach {floor:g} dB by `modules`: the noise comes from operators outside of "
             "modules; see `operators` of `quantize`"
         )
+    if not method["kept"]:
+        return f"only float reaches {floor:g} dB: set a lower floor, or leave `quantize` out"
     names = listed(method["kept"])
     return f"keep in float for {floor:g} dB: {names}; expected {method['expected_db']:.1f} dB"
 

@@ -105,6 +105,8 @@ def run(
             yield f"{package}: already measured; nothing was run"
         if write and not _has_proposal(record) and not json:
             yield f"{package}: nothing to write"
+        elif not write and not json and _has_proposal(record) and not _misses(record):
+            yield f"{package}: add --write to put this into the config"
         for name in _write(plan, record) if write else ():
             written.append(name)
             if not json:
@@ -150,14 +152,19 @@ def _describe(record: Mapping[str, Any]) -> Iterator[str]:
     yield from describe_verification(record)
 
 
+def _misses(record: Mapping[str, Any]) -> dict[str, float]:
+    """Return by how many dB the proposal misses the floors of methods."""
+    floors = {name: method["floor_db"] for name, method in record["methods"].items()}
+    return find_lacking(record["verified"], record["methods"], floors)
+
+
 def _write(plan: Plan, record: Mapping[str, Any]) -> Iterator[str]:
     """Write the configs of a verified proposal, and yield their names.
 
     Raises PipelineError if the proposal misses its floor.
     """
     package = record["package"]
-    floors = {name: method["floor_db"] for name, method in record["methods"].items()}
-    lacking = find_lacking(record["verified"], record["methods"], floors)
+    lacking = _misses(record)
     if lacking:
         names = ", ".join(sorted(lacking))
         raise PipelineError(

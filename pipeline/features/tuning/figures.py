@@ -32,6 +32,7 @@ DIRECTIONS: Mapping[str, str] = MappingProxyType(
 )
 # The figures that a package has before it is validated.
 CHEAP = ("size", "delegated_nodes", "delegated_ops", "planned_memory")
+_ACCURACY = ("sqnr", "max_abs")
 # The figures of devices, with their paths in a method's record of a device.
 ON_DEVICE: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -41,7 +42,9 @@ ON_DEVICE: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "peak_memory": ("memory", "peak"),
     }
 )
-CHOSEN, HELD_OUT = 0, 1  # the halves of the input sets
+_TIMES = ("latency", "latency_p95", "load_time")
+CHOSEN, HELD_OUT = 0, 1  # the halves of the input sets, and of a metric's samples
+_METRICS = "metrics"
 
 
 def split_limit(name: str) -> tuple[str, str]:
@@ -52,11 +55,16 @@ def split_limit(name: str) -> tuple[str, str]:
     return "", name
 
 
+def is_time(name: str) -> bool:
+    """Return whether a figure is measured by a clock, which other work on the machine disturbs."""
+    return name.partition(".")[0] in _TIMES
+
+
 def read_figures(folder: Path, names: Sequence[str]) -> dict[str, float]:
     """Return the named figures that the records of a package have.
 
-    Accuracy is measured on the first half of the input sets, if there are several. Raises
-    PipelineError without the feature that reads figures.
+    Accuracy is measured on the first half of the input sets, if there are several, and metrics on
+    the first half of their samples. Raises PipelineError without the feature that reads figures.
     """
     build = _read_build(folder / MANIFEST)
     if build is None:
@@ -80,12 +88,18 @@ def _read_build(manifest: Path) -> Json | None:
 def read_held_out(folder: Path, names: Sequence[str]) -> dict[str, float]:
     """Return the accuracy of a package on the second half of its input sets, by figure.
 
-    The mapping is empty if the package was validated on only one set.
+    The figures are errors of outputs, and values and drops of metrics. The mapping is empty if the
+    package was validated on only one set.
     """
     report = _read_report(folder)
     values = {}
     for name in names:
-        value = _find_accuracy(name, report, HELD_OUT)
+        kind, _, metric = name.partition(".")
+        value = None
+        if name in _ACCURACY:
+            value = _find_accuracy(name, report, HELD_OUT)
+        elif kind == _METRICS:
+            value = _find_metric(metric, report, HELD_OUT)
         if value is not None:
             values[name] = value
     return values
@@ -97,6 +111,15 @@ def find_faults(folder: Path) -> list[str]:
     if report.get("verdict") != "failed":
         return []
     return list(report["failures"][:1]) or ["its validation failed"]
+
+
+def list_unjudged(folder: Path) -> Iterator[str]:
+    """Yield why the report of a package leaves methods unjudged, a sentence for each verdict."""
+    for method in _read_report(folder).get("methods", ()):
+        for part in (method, method.get("quantization"), method.get("reference")):
+            if part and part.get("verdict") == "not judged":
+                reason = part.get("reason") or part.get("verdict_reason")
+                yield f"{method['method']} is not judged: {reason}"
 
 
 def _read_report(folder: Path) -> dict[str, Any]:
@@ -126,13 +149,13 @@ def _find_figure(name: str, figures: Json, report: Json) -> float | None:
     if name == "latency":
         times = [method["latency"]["median"] for method in methods if method["latency"]]
         return sum(times) if times else None
-    if name in ("sqnr", "max_abs"):
+    if name in _ACCURACY:
         return _find_accuracy(name, report, CHOSEN)
     kind, _, device = name.partition(".")
     if kind in ON_DEVICE:
         return _find_on_device(kind, device, report)
-    if kind == "metrics":
-        return _find_metric(device, report)
+    if kind == _METRICS:
+        return _find_metric(device, report, CHOSEN)
     return _find_in_record(report, name.split("."))
 
 
@@ -185,18 +208,24 @@ def _find_on_device(kind: str, device: str, report: Json) -> float | None:
     return sum(values)
 
 
-def _find_metric(name: str, report: Json) -> float | None:
-    """Return a metric's value from the first method that has it.
+def _find_metric(name: str, report: Json, half: int) -> float | None:
+    """Return a metric's value from the first method that has it, on one half of its samples.
 
     A name that ends in another fact of the metric, such as its `drop` against the source, gives
-    that fact. Names of metrics may contain dots.
+    that fact. Names of metrics may contain dots. A fact that isn't measured on halves counts on the
+    first one.
     """
     entry, _, fact = name.rpartition(".")
     for method in report.get("methods", ()):
         metrics = method.get("metrics") or {}
         if name in metrics:
-            return _find_in_record(metrics[name], ["value"])
+            entry, fact = name, "value"
         if entry in metrics:
+            halves = metrics[entry].get("halves")
+            if halves and fact in halves[half]:
+                return float(halves[half][fact])
+            if half == HELD_OUT:
+                return None
             return _find_in_record(metrics[entry], [fact])
     return None
 
@@ -237,6 +266,6 @@ def format_figure(name: str, value: float | None) -> str:
         return percent(value)
     if kind == "sqnr":
         return decibel(value)
-    if kind in ("latency", "latency_p95", "load_time"):
+    if kind in _TIMES:
         return milliseconds(value)
     return error(value)

@@ -24,8 +24,11 @@ class TunePlanning(Planning):
             find_space_problems,
         )
 
-        devices = getattr(config.validation, "devices", ())
-        yield from find_figure_problems(document, devices)
+        devices: list[str] = []
+        for planning in self.plan.find_planning(package):
+            devices += planning.find_devices(package)
+        metrics = list(getattr(config.validation, "metrics", ()))
+        yield from find_figure_problems(document, devices, metrics)
         workspace = self.plan.workspace
         methods = list(config.methods)
         yield from find_space_problems(workspace, package, document, methods)

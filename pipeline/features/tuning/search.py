@@ -10,6 +10,7 @@ from pipeline.features.tuning.estimates import find_hopeless
 from pipeline.features.tuning.figures import (
     CHEAP,
     find_faults,
+    is_time,
     read_figures,
     read_held_out,
     split_limit,
@@ -34,8 +35,6 @@ from pipeline.features.tuning.space import (
 )
 from pipeline.features.tuning.trials import Trial, TrialFolder
 from pipeline.plan.plan import Plan
-
-_ACCURACY = ("sqnr", "max_abs")
 
 
 class Search:
@@ -130,10 +129,11 @@ class Search:
                 number += 1
             trials.append(self._begin(0 if choice is None else number, choice))
         names = [trial.name for trial in trials if trial.name]
-        if any(split_limit(name)[1] in CHEAP for name in self.limits):
+        is_timed = any(map(is_time, self.names))
+        if is_timed or any(split_limit(name)[1] in CHEAP for name in self.limits):
             errors |= self.folder.build("lower", names)
             names = [name for name in names if name not in errors and self._holds(name)]
-        errors |= self.folder.build("validate", names)
+        errors |= self.folder.build("validate", names, one_by_one=is_timed)
         return [self._judge(trial, errors.get(trial.name, "")) for trial in trials]
 
     def _begin(self, number: int, choice: Choice | None) -> Trial:
@@ -160,8 +160,7 @@ class Search:
             return trial._replace(faults=(error,))
         folder = self.folder.find(trial.name)
         figures = read_figures(folder, self.names)
-        accuracy = [name for name in self.names if name in _ACCURACY]
-        held_out = read_held_out(folder, accuracy)
+        held_out = read_held_out(folder, self.names)
         cheap_faults = list(describe_violations(figures, self.limits, CHEAP))
         # A variant that was not validated has no known accuracy, which breaks no limit.
         names = CHEAP if cheap_faults else self.names
@@ -179,7 +178,7 @@ class Search:
         )
 
     def _find_held_out_faults(self, held_out: Mapping[str, float]) -> list[str]:
-        """Return which limits a trial breaks on the input sets that played no part in the choice.
+        """Return which limits a trial breaks on the inputs that played no part in the choice.
 
         A limit that holds only by chance is not met.
         """

@@ -199,10 +199,10 @@ def find_space_problems(
     """Yield the mistakes in paths and alternatives, each with its line in the section `tune`."""
     nodes = document.root.value["tune"].value["space"].value
     problems = []
-    for name, node in nodes.items():
-        fault = _find_path_fault(name, nodes, methods)
-        if fault is not None:
-            problems.append(node.problem(*fault))
+    for name in nodes:
+        problem = _find_path_problem(name, nodes, methods)
+        if problem is not None:
+            problems.append(problem)
     yield from problems
     if problems:
         return
@@ -218,42 +218,63 @@ def find_space_problems(
 
 
 def find_figure_problems(
-    document: Document, devices: Sequence[str]
+    document: Document, devices: Sequence[str], metrics: Sequence[str]
 ) -> Iterator[Problem]:
-    """Yield a problem for each objective and limit that no device of a validation measures."""
+    """Yield a problem for each objective and limit that no validation measures.
+
+    Args:
+        devices: the devices that the package is validated on.
+        metrics: the entries of `validate.metrics`.
+    """
     section = document.root.value["tune"].value
     for key in ("objectives", "limits"):
         node = section.get(key)
         for name, member in node.value.items() if node is not None else ():
             figure = split_limit(name)[1] if key == "limits" else name
-            kind, _, device = figure.partition(".")
-            if kind == "energy":
-                hint = "use latency_p95.<device> or peak_memory.<device>"
-                yield member.problem("no device measures energy", hint)
-            elif kind in ON_DEVICE and device and device not in devices:
-                hint = f"write `validate: {{devices: [{device}]}}`"
-                fault = f"no validation runs on a device '{device}'"
-                yield member.problem(fault, hint)
+            problem = _find_figure_problem(member, figure, devices, metrics)
+            if problem is not None:
+                yield problem
 
 
-def _find_path_fault(
-    name: str, names: Mapping[str, Node], methods: Sequence[str]
-) -> tuple[str, str] | None:
-    """Return the mistake in the path of an axis and its correction, or None."""
+def _find_figure_problem(
+    node: Node, figure: str, devices: Sequence[str], metrics: Sequence[str]
+) -> Problem | None:
+    """Return the problem of a figure that the validation doesn't measure, or None."""
+    kind, _, name = figure.partition(".")
+    if kind == "energy":
+        hint = "use latency_p95.<device> or peak_memory.<device>"
+        return node.problem("no device measures energy", hint)
+    if kind in ON_DEVICE and name and name not in devices:
+        hint = f"write `validate: {{devices: [{name}]}}`"
+        return node.problem(f"no validation runs on a device '{name}'", hint)
+    measured = any(f"{name}.".startswith(f"{entry}.") for entry in metrics)
+    if kind == "metrics" and not measured:
+        hint = f"write `validate: {{metrics: {{{name}: {{}}}}}}`"
+        if metrics:
+            hint = did_you_mean(name, metrics)
+        return node.problem(f"no validation measures a metric '{name}'", hint)
+    return None
+
+
+def _find_path_problem(
+    name: str, nodes: Mapping[str, Node], methods: Sequence[str]
+) -> Problem | None:
+    """Return the problem of the path of an axis, or None."""
+    node = nodes[name]
     root, *keys = name.split(".")
     if root not in _ROOTS or not all(keys) or not keys:
         hint = "write methods.<method>.<key>, defaults.<key> or emit.<key>"
-        return "is not the path of a tunable setting", hint
+        return node.problem("is not the path of a tunable setting", hint)
     if root == "methods" and keys[0] not in methods:
-        return f"there is no method '{keys[0]}'", did_you_mean(keys[0], methods)
+        hint = did_you_mean(keys[0], methods)
+        return node.problem(f"there is no method '{keys[0]}'", hint)
     if root == "methods" and len(keys) == 1:
-        return "is a whole method", f"write {name}.quantize or another key of it"
-    for other in names:
+        hint = f"write {name}.quantize or another key of it"
+        return node.problem("is a whole method", hint)
+    for other in nodes:
         if other.startswith(f"{name}."):
-            return (
-                f"contains '{other}', which also has alternatives",
-                "keep one of them",
-            )
+            fault = f"contains '{other}', which also has alternatives"
+            return node.problem(fault, "keep one of them")
     return None
 
 

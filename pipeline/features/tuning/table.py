@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from pipeline.cli.columns import columns
-from pipeline.features.tuning.figures import format_figure
+from pipeline.features.tuning.figures import format_figure, list_unjudged
 from pipeline.features.tuning.ranking import find_front
 from pipeline.features.tuning.search import Search
 from pipeline.features.tuning.trials import Trial
@@ -30,7 +30,11 @@ def list_lines(search: Search) -> Iterator[str]:
     if not front:
         yield "no trial meets all limits"
     else:
-        yield from _describe_gap(search, front[0])
+        best = front[0]
+        yield _describe_best(search, best)
+        # `limits` judge trials only, so `doit` would leave the written config unjudged.
+        for sentence in list_unjudged(search.folder.find(best.name)):
+            yield f"trial {best.number}: {sentence}"
     yield from describe_screening(search)
 
 
@@ -48,16 +52,29 @@ def _list_reasons(trials: Iterable[Trial]) -> Iterator[str]:
         yield f"{word} {listed(trial_numbers)}: {reason}"
 
 
-def _describe_gap(search: Search, best: Trial) -> Iterator[str]:
-    """Yield how the best trial does on the inputs that played no part in choosing it."""
-    words = [f"best: trial {best.number}"]
+def _describe_best(search: Search, best: Trial) -> str:
+    """Return what the best trial gains, and how it does on inputs that played no part in it."""
+    words = [f"best: trial {best.number}{_describe_gain(search, best)}"]
     for name, value in best.held_out.items():
         chosen = format_figure(name, best.figures.get(name))
         held_out = format_figure(name, value)
         words.append(
             f"{name} {chosen} on the inputs used for the choice, {held_out} on the others"
         )
-    yield "; ".join(words)
+    return "; ".join(words)
+
+
+def _describe_gain(search: Search, best: Trial) -> str:
+    """Return how the best trial compares with the present config in the first objective.
+
+    Returns "" if it is the present config, or if the figure of that is unknown.
+    """
+    name = next(iter(search.objectives))
+    present = [trial for trial in search.trials if trial.name == search.present]
+    if best in present or not present or name not in present[0].figures:
+        return ""
+    before = format_figure(name, present[0].figures[name])
+    return f", {name} {format_figure(name, best.figures[name])} instead of {before}"
 
 
 def describe_screening(search: Search) -> Iterator[str]:

@@ -42,6 +42,7 @@ _LOCK = "lock"
 _LOG = "doit.log"
 _DATABASE = ".doit.sqlite3"
 _COMMENT = "# A trial of `doit tune {package}`, which writes it anew.\n"
+_JOBS_VARIABLE = "PTE_PIPELINE_JOBS"
 _DIGITS = 10  # of the digest in a trial's name
 
 
@@ -100,8 +101,8 @@ class TrialFolder:
         """Return the folder of a trial's package."""
         return self._folder / TRIAL_BUILD / name
 
-    def find_log(self, name: str) -> Path:
-        """Return the path of a log of the search."""
+    def find_log(self, name: str = _LOG) -> Path:
+        """Return the path of a log of the search; by default, of the doit run that builds it."""
         return self._folder / name
 
     def make_plan(self) -> Plan:
@@ -129,10 +130,15 @@ class TrialFolder:
             self._names[name] = None
         return name
 
-    def build(self, group: str, names: Iterable[str]) -> dict[str, str]:
+    def build(
+        self, group: str, names: Iterable[str], one_by_one: bool = False
+    ) -> dict[str, str]:
         """Run a group of tasks, and return the errors of the failed ones, by name.
 
-        The group is `lower` or `validate` for trials, or `quantize` for their methods.
+        Args:
+            group: `lower` or `validate` for trials, or `quantize` for their methods.
+            one_by_one: whether one task runs at a time, so that tasks don't disturb each other's
+                clocks. A cluster's workers still run several.
 
         Raises:
             PipelineError: the run could not begin.
@@ -153,7 +159,9 @@ class TrialFolder:
         environment = dict(os.environ)
         environment[BUILD_VARIABLE] = str(build)
         environment[CONFIGS_VARIABLE] = str(self._folder / TRIAL_CONFIGS)
-        log = self._folder / _LOG
+        if one_by_one:
+            environment[_JOBS_VARIABLE] = "1"
+        log = self.find_log()
         status = _run_logged(command, environment, self._workspace.root, log)
         # 1 means that tasks failed, which the record explains; any other nonzero status, that the
         # run itself failed.

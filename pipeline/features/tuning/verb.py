@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -63,9 +64,11 @@ def run(
     for search in searches:
         started = time.monotonic()
         package = search.space.package
+        log = os.path.relpath(search.folder.find_log(), plan.workspace.root)
+        yield f"{package}: {plural(search.space.size, 'combination')}; builds are logged in {log}"
         try:
             for built, whole in search.run():
-                yield f"{package}: {built} of {plural(whole, 'trial')}"
+                yield f"{package}: {built} of at most {plural(whole, 'trial')} done"
         except KeyboardInterrupt:
             yield (
                 "interrupted; finished builds are in the store; run the same command again to "
@@ -76,6 +79,9 @@ def run(
         yield from list_lines(search)
         work = f"{plural(search.folder.compiled, 'method')} compiled in {seconds:.0f} s"
         yield f"{work}; {write_results(search)}"
+        front = find_front(search.trials, search.objectives)
+        if front and front[0].name != search.present and not write and not limits:
+            yield f"`doit tune {package} --write best` writes trial {front[0].number} to its config"
     chosen = None
     if limits:
         families = read_families(plan, searches, fixed)

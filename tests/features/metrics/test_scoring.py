@@ -41,6 +41,14 @@ def test_a_mean_of_samples_has_the_score_of_each(tmp_path):
     assert value["resampled"] == [1.0] * 400
 
 
+def test_halves_are_every_other_sample(tmp_path):
+    first = "def metric(outputs, labels):\n    return 100 * len(outputs) + outputs[0]\n"
+    (value,) = run(tmp_path, DATA.format(5) + first)["values"].values()
+    assert (value["value"], value["halves"]) == (500, [300, 202])
+    (value,) = run(tmp_path, DATA.format(1) + METRIC)["values"].values()
+    assert value["halves"] == [1, None]
+
+
 def test_pipelines_have_state_per_sample_and_values_by_name(tmp_path):
     resets = []
     text = (

@@ -127,6 +127,7 @@ def test_a_package_is_validated_on_the_devices_of_its_target(plan_for_target):
     held_to = planning.held_to("one", {}, config)["devices"]
     assert tuple(held_to) == devices
     assert planning.validate_facts("one", {}) == held_to
+    assert planning.find_devices("one") == devices
     again = plan_for_target("devices: [native]\n")
     assert find_planned_devices(again, "one") == ("native",)
     assert NativePlanning(again).validate_facts("one", {}) != held_to  # so it runs again

@@ -52,6 +52,13 @@ def test_a_machine_that_cannot_run_them_has_no_times():
     assert ["layers.3", "+128", "-"] in [line.split() for line in text.splitlines()]
 
 
+def test_a_proposal_that_quantizes_nothing_is_none():
+    everything = {**METHOD, "kept": [], "overrides": {}}
+    *_, conclusion = describe_method("m", everything)
+    wanted = "only float reaches 20 dB: set a lower floor, or leave `quantize` out"
+    assert conclusion.strip() == wanted
+
+
 def test_the_report_has_a_row_for_each_module():
     (_, table) = section({"sensitivity": {"methods": {"forward": METHOD}}}).parts
     kept, quiet, untried = table.rows

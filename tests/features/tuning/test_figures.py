@@ -4,13 +4,26 @@ import json
 
 import pytest
 
-from pipeline.features.tuning.figures import find_faults, read_figures, read_held_out
+from pipeline.features.tuning.figures import (
+    find_faults,
+    list_unjudged,
+    read_figures,
+    read_held_out,
+)
 from tests.support.builds import contents, manifest
 
 
 def call(origin, *sqnrs, **facts):
     outputs = [{"sqnr_db": sqnr, "max_abs": 1 / 2**number} for number, sqnr in enumerate(sqnrs)]
     return {"origin": origin, "outputs": outputs, **facts}
+
+
+TOP1 = {
+    "value": 0.75,
+    "drop": 0.01,
+    "source": 0.76,
+    "halves": [{"value": 0.8, "drop": 0.02}, {"value": 0.7, "drop": 0.0}],
+}
 
 
 def report_of(**changes):
@@ -25,7 +38,7 @@ def report_of(**changes):
             call("generated 0", 1.0, generated=True),
         ],
         "devices": {"phone": device},
-        "metrics": {"top1": {"value": 0.75, "drop": 0.01}, "vision.map": {"value": 0.5}},
+        "metrics": {"top1": TOP1, "vision.map": {"value": 0.5}},
     }
     decode = {
         "method": "decode",
@@ -72,8 +85,9 @@ def test_figures_have_names(folder):
         "latency_p95.phone": 6.0,
         "load_time.phone": 2.0,
         "peak_memory.phone": 100,
-        "metrics.top1": 0.75,
-        "metrics.top1.drop": 0.01,
+        "metrics.top1": 0.8,  # on the samples used for the choice
+        "metrics.top1.drop": 0.02,
+        "metrics.top1.source": 0.76,
         "metrics.vision.map": 0.5,
         "methods.encode.devices.phone.p95_ms": 3.0,
     }
@@ -82,7 +96,24 @@ def test_figures_have_names(folder):
 
 
 def test_half_of_the_examples_is_held_out(folder):
-    assert read_held_out(folder, ["sqnr", "max_abs"]) == {"sqnr": 30.0, "max_abs": 1.0}
+    assert read_held_out(folder, ["size", "sqnr", "max_abs"]) == {"sqnr": 30.0, "max_abs": 1.0}
+
+
+def test_half_of_the_samples_of_a_metric_is_held_out(folder):
+    names = ["metrics.top1", "metrics.top1.drop", "metrics.top1.source", "metrics.vision.map"]
+    assert read_held_out(folder, names) == {"metrics.top1": 0.7, "metrics.top1.drop": 0.0}
+
+
+def test_unjudged_methods_have_reasons(folder):
+    assert list(list_unjudged(folder)) == []
+    encode = {"method": "encode", "verdict": "passed"}
+    encode["quantization"] = {"verdict": "not judged", "reason": "no limit; set `min_sqnr`"}
+    decode = {"method": "decode", "verdict": "not judged", "verdict_reason": "no inputs"}
+    (folder / "report.json").write_text(json.dumps(report_of(methods=[encode, decode])))
+    assert list(list_unjudged(folder)) == [
+        "encode is not judged: no limit; set `min_sqnr`",
+        "decode is not judged: no inputs",
+    ]
 
 
 def test_a_failed_validation_is_a_fault(folder):

@@ -7,8 +7,8 @@ import pytest
 
 from pipeline.features.tuning.page import make_record, render_page
 from pipeline.features.tuning.table import list_lines
-from pipeline.features.tuning.trials import Trial
-from tests.features.tuning.spaces import space_of, write_config
+from pipeline.features.tuning.trials import Trial, TrialFolder
+from tests.features.tuning.spaces import space_of, workspace_at, write_config
 
 
 def trial(number, choice, figures, held_out=None, *faults):
@@ -32,6 +32,7 @@ def search(tmp_path):
         present="pair-0",
         seed=0,
         screening=None,
+        folder=TrialFolder(workspace_at(tmp_path), "pair"),
     )
 
 
@@ -43,7 +44,8 @@ def test_the_front_comes_first_and_the_gap_is_shown(search):
     assert "present, front" in rows[1] and "as it is" in rows[1]
     assert reason == "trial 3: size 20.0 kB breaks max_size 10.0 kB"
     assert best == (
-        "best: trial 2; sqnr 30.0 dB on the inputs used for the choice, 24.0 dB on the others"
+        "best: trial 2, size 4.0 kB instead of 9.0 kB; "
+        "sqnr 30.0 dB on the inputs used for the choice, 24.0 dB on the others"
     )
 
 

@@ -42,13 +42,25 @@ KNOWN = "known: partitioners, modules, edge, quantize, emit, allow_none, recipe"
             "tune.objectives.'energy.qemu:max': no device measures energy; "
             "use latency_p95.<device> or peak_memory.<device>",
         ),
+        (
+            "  limits: {min_metrics.top: 0.7, min_metrics.top1: 0.7, max_metrics.quality.wer: 1}",
+            "tune.limits.'min_metrics.top': no validation measures a metric 'top'; "
+            "did you mean 'top1'? known: top1, quality",
+        ),
     ],
 )
-def test_figures_are_those_of_the_devices_of_the_validation(tmp_path, written, line):
+def test_figures_are_those_of_the_validation(tmp_path, written, line):
     path = write_config(tmp_path, f"{SPACE}\n{written}")
     document = read_configs(path.parent).documents["pair"]
-    problems = find_figure_problems(document, ["qemu:max"])
+    problems = find_figure_problems(document, ["qemu:max"], ["top1", "quality"])
     assert [str(problem) for problem in problems] == [f"{PATH}:15: {line}"]
+
+
+def test_without_metrics_the_setting_is_named(tmp_path):
+    path = write_config(tmp_path, f"{SPACE}\n  objectives: {{metrics.top1.drop: min}}")
+    document = read_configs(path.parent).documents["pair"]
+    (problem,) = find_figure_problems(document, [], [])
+    assert str(problem).endswith("; write `validate: {metrics: {top1.drop: {}}}`")
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,10 @@ from types import SimpleNamespace
 import pytest
 
 from pipeline import moments
+from pipeline.features.native.setups import find_setup
 from pipeline.features.tuning.verb import _find_trial, run
 from pipeline.store.errors import PipelineError
+from tests.features.native.boards import SshServer
 from tests.support.bench import Bench, bench_of
 
 DODO = "from pte_pipeline.tasks import *\n"
@@ -186,7 +188,7 @@ def test_memory_of_all_packages_of_a_target_holds_a_limit(tmp_path):
         figures = [t["figures"]["planned_memory"] for t in record_of(bench, package)["trials"]]
         sums[package] = (min(figures), max(figures))
     assert sum(high for _, high in sums.values()) + 64 > 150  # otherwise the limit does nothing
-    chosen = re.findall(r"trial \d+, .*planned_memory (\d+) B", bench.output)
+    chosen = re.findall(r"  \w+: trial .*planned_memory (\d+) B", bench.output)
     total = 64 + sum(map(int, chosen))  # the fixed package has two tensors of six floats
     assert len(chosen) == 2 and total <= 150
     assert together == f"together: planned_memory {total} B of at most 150 B"
@@ -255,7 +257,7 @@ def test_a_killed_search_goes_on_to_the_same_table(tmp_path, objective, number, 
         start_new_session=True,
     )
     line = ""
-    while not re.search(r"[24] of \d trials", line):  # the first batch is done
+    while not re.search(r"[24] of at most \d trials", line):  # the first batch is done
         line = process.stdout.readline()
         assert line, "it ended too early"
     time.sleep(1)
@@ -265,6 +267,41 @@ def test_a_killed_search_goes_on_to_the_same_table(tmp_path, objective, number, 
     assert killed.doit(*words, timeout=600, PTE_PIPELINE_EXECUTOR=executor) == 0, killed.output
     assert table_of(killed) == table_of(whole)
     assert record_of(killed) == record_of(whole)
+
+
+@pytest.fixture
+def server(tmp_path):
+    if problem := find_setup("native", tmp_path).problem:
+        pytest.skip(problem)
+    server = SshServer(tmp_path)
+    server.make_client(tmp_path / "bin")
+    yield server
+    server.stop()
+
+
+ON_BOARD = """\
+    methods.large.partitioners: [[xnnpack], []]
+  objectives: {latency_p95.pi5: min, size: min}"""
+
+
+@pytest.mark.release
+def test_the_fastest_on_a_board_of_the_target_is_found(server, tmp_path):
+    """A real sshd on loopback with this machine's shell."""
+    bench = make_bench(tmp_path / "workspace", ON_BOARD, "1MB")
+    bench.edit("partition_configs/tiny.yaml", "model: tiny", "model: tiny\ntarget: pi")
+    settings = f'[tool.pte-pipeline.native_boards]\npi5 = "{server.address}"\n'
+    (bench.root / "pyproject.toml").write_text(settings)
+    (bench.root / "targets").mkdir()
+    path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+    assert bench.doit("tune", PATH=path) != 0
+    assert "no validation runs on a device 'pi5'" in bench.output
+    (bench.root / "targets" / "pi.yaml").write_text("devices: [pi5]\n")
+    assert bench.doit("tune", PATH=path) == 0, bench.output
+    times = [trial["figures"]["latency_p95.pi5"] for trial in record_of(bench)["trials"]]
+    assert len(times) == 2 and _find_best(bench)["figures"]["latency_p95.pi5"] == min(times)
+    server.stop()
+    assert bench.doit("tune", PATH=path) == 0, bench.output  # the store has what the board said
+    assert [trial["figures"]["latency_p95.pi5"] for trial in record_of(bench)["trials"]] == times
 
 
 def _count_compiled(bench):
