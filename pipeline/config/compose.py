@@ -60,9 +60,7 @@ class Document:
         if at:
             place = place.removesuffix(at.removeprefix(path)).removesuffix(".")
         if not hint and not unwritten and node.source and not node.plain:
-            hint = (
-                "a quoted value is text; write it on a line of its own, without quotes"
-            )
+            hint = "a quoted value is a string; write it on a line of its own, without quotes"
         return Problem(node.file, place, fault, hint, node.line)
 
     def written(self, path: str) -> Node | None:

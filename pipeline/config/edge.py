@@ -77,7 +77,7 @@ class EdgeConfig(Options):
     Example: [aten.foo.default]
     """
     keep_ranges: bool = False
-    """Lower without oneDNN and NNPACK, with which torch narrows the ranges of dynamic sizes that
+    """Lower without oneDNN and NNPACK, which make torch narrow the ranges of dynamic sizes that
     pass through convolutions. The result equals that of the joint call under
     torch.backends.mkldnn.flags(enabled=False) and torch.backends.nnpack.flags(enabled=False).
 

@@ -57,7 +57,7 @@ RULES = {
     IDENTIFIER_PATTERN: "must be the identifier of .pte files, such as ET12",
     RELEASE_PATTERN: 'must be a release in quotes, such as "1.4" or 1.4.1',
     DIGEST_PATTERN: "must be a BLAKE3 digest: 64 hexadecimal digits",
-    LABEL_PATTERN: "must be text, not empty, without control characters",
+    LABEL_PATTERN: "must be a string, not empty, without control characters",
     MODULE_PATTERN: "must be a module's qualified name, such as decoder.layers.0",
 }
 

@@ -35,8 +35,8 @@ _MUST_BE = {
     "greater_than_equal": "must be at least {ge:.15g}",
     "int_type": "must be a whole number",
     "less_than_equal": "must be at most {le:.15g}",
-    "string_type": "must be text",
-    "string_unicode": "must be text",
+    "string_type": "must be a string",
+    "string_unicode": "must be a string",
     "too_short": "must name at least one",
     "tuple_type": "must be a list",
 }

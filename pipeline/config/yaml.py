@@ -362,7 +362,7 @@ def _ambiguous(text: str) -> tuple[str, str]:
     if text.isalpha():
         better = "true or false"
     fault = f"`{text}` has different meanings in YAML 1.1 and 1.2"
-    return fault, f"write {better}, or quote it if it is text"
+    return fault, f"write {better}, or quote it if it is a string"
 
 
 def _line(node: Any) -> int:

@@ -40,7 +40,7 @@ def wrong_value(value: Any) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return "must be a finite number"
     if isinstance(value, str) and re.search(r"[\0\ud800-\udfff]", value):
-        return "must be text without NUL and lone surrogates"
+        return "must be a string without NUL and lone surrogates"
     return ""
 
 

@@ -144,14 +144,14 @@ SETTINGS: Mapping[str, Setting] = {
     "fast_lowering": Setting(
         _parse_bool,
         "true or false",
-        "Make ExecuTorch's calls faster; the bytes of packages stay the same.",
+        "Make ExecuTorch's calls faster; packages keep the same bytes.",
         "true",
     ),
     "refit": Setting(
         _parse_bool,
         "true or false",
         "If only the weights of a method have changed, put the new weights into the lowered "
-        "program instead of lowering again. The bytes of packages stay the same.",
+        "program instead of lowering again; packages keep the same bytes.",
         "true",
     ),
     "allow": Setting(

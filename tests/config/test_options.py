@@ -121,7 +121,7 @@ def test_every_wrong_member_is_reported_with_the_nearest(tmp_path, entry):
 
 
 BESIDE = "must not contain `batches`, since it observes no inputs"
-DYNAMIC = ({"dynamic": True}, "must be false: this quantizer has no dynamic quantization")
+DYNAMIC = ({"dynamic": True}, "must be false: this quantizer doesn't support dynamic quantization")
 IMPOSSIBLE = {
     "coreml partitioner": (
         {"take_over_constant_data": False, "lower_full_graph": True},

@@ -231,11 +231,11 @@ MISTAKES = [
      "file, methods, operators, constant_methods, emit, validate, "),
     ("model", ..., "model: is missing; name one of models/"),
     ("model", None, "model: is empty; name one of models/"),
-    ("model", 5, "model: is 5, must be text; quote it"),
+    ("model", 5, "model: is 5, must be a string; quote it"),
     *(("model", name, f"model: is {name!r}, must be {NAME_RULE}")
       for name in ("", "..", "a..b", "../x", "a/b", "a\\b", ".hidden", "-x", "a\nb", "a\0", "é")),
-    ("target", True, "target: is true, must be text; quote it"),
-    ("target", "a\x1b", "target: is 'a\\x1b', must be text, not empty, without control characters"),
+    ("target", True, "target: is true, must be a string; quote it"),
+    ("target", "a\x1b", "target: is 'a\\x1b', must be a string, not empty, without control"),
     ("publish", {"license": "MIT"}, "publish: unknown key 'license'; did you mean 'licence'?"),
     ("family", ["chat"], "family: is a list, must be a mapping; write its name, or {name: <name>}"),
     ("family", "a/b", f"family.name: is 'a/b', must be {NAME_RULE}"),
@@ -304,12 +304,12 @@ MISTAKES = [
     ("constant_methods.x", {"a": 1}, "constant_methods.x: is a mapping, must be a number, text"),
     ("constant_methods.x", 2**63, f"constant_methods.x: is {2**63}, must be a number of at most"),
     ("constant_methods.x", float("inf"), "constant_methods.x: is inf, must be a finite number"),
-    ("constant_methods.x", "a\0b", "constant_methods.x: is 'a\\x00b', must be text without NUL"),
+    ("constant_methods.x", "a\0b", "constant_methods.x: is 'a\\x00b', must be a string without"),
     ("emit", None, "emit: is empty; give it a value or leave it out"),
     ("emit.external_weights", "decoder", "emit.external_weights: is 'decoder', must be true,"),
-    ("emit.external_weights", [""], "emit.external_weights.weights[0]: is '', must be text, not"),
+    ("emit.external_weights", [""], "emit.external_weights.weights[0]: is '', must be a string"),
     ("emit.external_constants", 1, "emit.external_constants: is 1, must be true or false"),
-    ("emit.initialized_buffers", [""], "emit.initialized_buffers[0]: is '', must be text, not"),
+    ("emit.initialized_buffers", [""], "emit.initialized_buffers[0]: is '', must be a string, not"),
     ("validate.atol", -1e-3, "validate.atol: is -0.001, must be at least 0"),
     ("validate.rtol", float("nan"), "validate.rtol: is nan, must be a finite number"),
     ("validate.rtol", True, "validate.rtol: is true, must be a number"),
@@ -378,7 +378,7 @@ def test_keys_that_are_no_names_are_reported(key):
     method, top = sorted(problems(document))
     assert top.startswith("f.yaml: unknown key ")
     assert method.startswith("f.yaml: methods")
-    assert ", must be text" in method or ", must be letters, digits, " in method
+    assert ", must be a string" in method or ", must be letters, digits, " in method
 
 
 def test_all_mistakes_are_reported_at_once():

@@ -185,7 +185,7 @@ class Matrix:
         if filled.value is None and node.value is not None:
             return None
         if not _is_value(filled.value):
-            self._variables.must(filled, "be text, a number, true or false")
+            self._variables.must(filled, "be a string, a number, true or false")
             return None
         return filled.value
 

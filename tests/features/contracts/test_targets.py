@@ -139,7 +139,7 @@ def test_a_size_is_of_all_arenas_and_a_number_of_all_data(tmp_path):
         ("dtypes: [{}]", "must be one of those known"),
         ("memory: {1: {2: 3}}", "must be a size such as 40MB"),
         ("dtypes: [float]", "dtypes[0]: is 'float', must be one of those known"),
-        ("executorch: 1.4", "must be text; quote it"),
+        ("executorch: 1.4", "must be a string; quote it"),
         ("executorch: newest", "must be a release in quotes"),
         ("identifier: EX12", "must be the identifier of .pte files"),
         ("schema_version: -1", "must be at least 0"),

@@ -47,7 +47,7 @@ GATE = Gate(
     holds_for=("method",),
     values=Annotated[float, Field(ge=0, allow_inf_nan=False)],
     unit="dB",
-    text="The maximum drop of any output's SQNR since the baseline, in dB.",
+    text="The maximum drop in any output's SQNR since the baseline, in dB.",
     example="3",
     measure=measure,
     needs_baseline=True,
