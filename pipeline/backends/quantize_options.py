@@ -222,7 +222,7 @@ class MixedQuantize(QuantizeConfig):
         """Return a quantizer that annotates each node according to its scheme.
 
         A filter is exact. Upstream's `set_module_name` is not: it doesn't accept "none", sees
-        parameters as outside of any module, and lets an outer module or the method take what a
+        parameters as outside any module, and lets an outer module or the method take what a
         module's options don't cover.
 
         Args:

@@ -19,7 +19,7 @@ _ATEN_DUNDERS = frozenset(
     for place in ("", "i")
     for name in ("and", "or", "xor", "lshift", "rshift")
 )
-# Their operators reach files, other processes or memory outside of tensors, or belong to compilers.
+# Their operators reach files, other processes or memory outside tensors, or belong to compilers.
 _CLOSED_NAMESPACES = words(
     "_c10d_functional _c10d_functional_autograd _dtensor _inductor_test _native _test c10d "
     "c10d_functional cplib debug_mode_ops debugprims fsdp inductor inductor_prims onnx "

@@ -209,7 +209,7 @@ class NativeDevice(Device):
 
 
 def list_called_operators(files: PackageFiles, methods: Sequence[str]) -> set[str]:
-    """Return the operators that methods of a package call outside of delegates; without `methods`,
+    """Return the operators that methods of a package call outside delegates; without `methods`,
     those of all methods. Raises DeviceError if the package can't be read."""
     operators: set[str] = set()
     for method in methods or files.plans:

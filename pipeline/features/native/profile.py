@@ -35,7 +35,7 @@ from pipeline.store.source_line import SourceLine
 from pipeline.store.workspace import Workspace
 from pipeline.validate.sequences import rounds, usual_sequences
 
-# The backend of instructions outside of delegates: the runtime's kernels, portable or optimized.
+# The backend of instructions outside delegates: the runtime's kernels, portable or optimized.
 _KERNELS = "kernel"
 
 
@@ -182,7 +182,7 @@ class _InstructionLines:
         self._root = subject.workspace.root
 
     def find_line(self, index: int) -> str:
-        """Return the source line of an instruction outside of delegates, or "" if it is unknown."""
+        """Return the source line of an instruction outside delegates, or "" if it is unknown."""
         lines = self._find_lines([self._instructions.node_places.get(index)])
         return next((line.where for line in lines), "")
 

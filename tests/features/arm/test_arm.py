@@ -226,7 +226,7 @@ def export_methods():
 
 FLOWS = {flow.__name__: flow for flow in (Cond, Any, Map, Scan)}
 # What each leaves to portable kernels in float. Arm's partitioners look only into branches of
-# `cond`; there, integer constants are cast outside of the delegate.
+# `cond`; there, integer constants are cast outside the delegate.
 LEFT = {"Cond": {"dim_order_ops._to_dim_order_copy": 2}, "Any": {"aten.any": 1}}
 
 
