@@ -203,7 +203,7 @@ def check_data(value: Any) -> Any:
     else:
         members = value
     if isinstance(value, dict) and not all(isinstance(key, str) for key in value):
-        raise rule("must have text keys only, at every level")
+        raise rule("must have only string keys, at every level")
     if isinstance(value, float) and not math.isfinite(value):
         raise rule("must contain finite numbers only")
     for member in members if isinstance(value, dict | list) else ():

@@ -297,7 +297,7 @@ class _Constructor:
         lines: dict[tuple[str, str], int] = {}
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                self._wrong(key, path, "has a key that is not text")
+                self._wrong(key, path, "has a key that is not a string")
                 continue
             name = self._scalar(key, path)
             written = (key.tag, key.value)
@@ -371,7 +371,7 @@ def _line(node: Any) -> int:
 
 
 def _too_deep(file: str, line: int) -> ConfigErrors:
-    return _error(file, line, f"is nested more than {_MAX_DEPTH} deep")
+    return _error(file, line, f"is nested more than {_MAX_DEPTH} levels deep")
 
 
 def _error(file: str, line: int, fault: str, hint: str = "") -> ConfigErrors:

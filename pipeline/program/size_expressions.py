@@ -1,4 +1,4 @@
-"""Check that a text is nothing but a size expression, before torch evaluates it.
+"""Checks that a string is nothing but a size expression, before torch evaluates it.
 
 torch writes the sizes of an archive as sympy prints them, `Mul(Integer(2), Symbol('s77'))`, and
 reads them with `sympy.sympify`, which evaluates Python. Here Python's own parser turns the text
@@ -96,7 +96,7 @@ def check_size_expression(text: str) -> None:
         RecursionError,
         ValueError,
     ):  # raised by a parser that bounds its stack
-        raise ValueError(f"is nested more than {_DEEPEST} deep") from None
+        raise ValueError(f"is nested more than {_DEEPEST} levels deep") from None
     if isinstance(expression, ast.Tuple):
         raise ValueError("is several expressions")
     _Measurer(text).measure(expression, 0)
@@ -130,7 +130,7 @@ class _Measurer:
     def measure(self, node: ast.AST, depth: int) -> _Measure:
         """Return the bounds of a subexpression."""
         if depth > _DEEPEST:
-            raise ValueError(f"is nested more than {_DEEPEST} deep")
+            raise ValueError(f"is nested more than {_DEEPEST} levels deep")
         match node:
             case ast.Constant(value=bool()):
                 return _Measure(1)

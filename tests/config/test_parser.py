@@ -299,9 +299,9 @@ MISTAKES = [
     ("constant_methods.encode", 1, "constant_methods.encode: is also a method of the model; "
     "rename"),
     ("constant_methods.a b", 1, f"constant_methods.'a b': is 'a b', must be {NAME_RULE}"),
-    ("constant_methods.x", None, "constant_methods.x: is empty, must be a number, text, true,"),
-    ("constant_methods.x", [[None]], "constant_methods.x: is a list, must be a number, text, true"),
-    ("constant_methods.x", {"a": 1}, "constant_methods.x: is a mapping, must be a number, text"),
+    ("constant_methods.x", None, "constant_methods.x: is empty, must be a number, string, true,"),
+    ("constant_methods.x", [[None]], "constant_methods.x: is a list, must be a number, string"),
+    ("constant_methods.x", {"a": 1}, "constant_methods.x: is a mapping, must be a number, string"),
     ("constant_methods.x", 2**63, f"constant_methods.x: is {2**63}, must be a number of at most"),
     ("constant_methods.x", float("inf"), "constant_methods.x: is inf, must be a finite number"),
     ("constant_methods.x", "a\0b", "constant_methods.x: is 'a\\x00b', must be a string without"),
@@ -462,17 +462,17 @@ def test_what_is_shown_of_a_value_is_short(value, shown):
         (b"f: !!int x\n", "1: f: has the tag '!!int'; leave the tag out"),
         (b"f: !!python/name:os.x\n", "1: f: has the tag '!!python/name:os.x'; leave"),
         (b"f: !!set {a}\n", "1: f: has the tag '!!set'; leave the tag out"),
-        (b"[a]: 1\n", "1: has a key that is not text"),
+        (b"[a]: 1\n", "1: has a key that is not a string"),
         (b"f: 1\n<<: [a]\n", "2: `<<` must be a mapping or a list of mappings"),
         (b"model: m\nf: &f [*f]\n", "2: f[0]: holds itself"),
         (b"f: &f\n  <<: *f\n", "1: f: holds itself"),
         (b"f:\n  g: " + b"9" * 5000, "2: is not valid YAML: a number of more than 100"),
-        (b"[" * 100_000, "1: is nested more than 64 deep"),
+        (b"[" * 100_000, "1: is nested more than 64 levels deep"),
         (
             b"\n".join(
                 b"a%d: &a%d [*a%d]" % (n, n, n - 1) if n else b"a0: &a0 []" for n in range(99)
             ),
-            "65: is nested more than 64 deep",
+            "65: is nested more than 64 levels deep",
         ),
     ],
 )

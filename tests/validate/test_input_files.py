@@ -62,7 +62,7 @@ def test_all_that_is_wrong_with_files_is_told_at_once(tmp_path):
             f"g: c.safetensors: argument '{n}' is missing"
             for n in ("x", "state['a']", "state['b']")
         ),
-        "g: d.npz: holds no input sets",
+        "g: d.npz: contains no input sets",
     ]
 
 

@@ -170,7 +170,7 @@ def _cannot_run() -> str:
     wheels include the Core ML delegate (tools/cmake/preset/pybind.cmake)."""
     if sys.platform == "darwin":
         return ""
-    return "Core ML is run by Apple's systems only"
+    return "only Apple's systems run Core ML"
 
 
 ENTRIES = (

@@ -60,7 +60,7 @@ def _parse(value: Any) -> str | dict[str, tuple[Shape, ...]]:
 
 def _parse_list(name: Any, listed: Any) -> tuple[Shape, ...]:
     if not isinstance(name, str):
-        raise rule("must be a mapping whose keys are texts, the names of inputs")
+        raise rule("must be a mapping whose keys are strings, the names of inputs")
     if not isinstance(listed, list | tuple) or not 2 <= len(listed) <= MOST_SHAPES:
         example = "[[1, 3, 8, 8], [1, 3, 16, 16]]"
         raise rule(

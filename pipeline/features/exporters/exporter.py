@@ -64,7 +64,7 @@ def check_names(module: ModuleType, names: Iterable[Any]) -> None:
         mistake = f"method names {', '.join(wrong)}; {METHOD_RULE}"
     elif not are_distinct(names):
         mistake = f"method names {', '.join(sorted(names))}: two of them differ only in case; "
-        mistake += "rename one, since archives and some file systems take both for one"
+        mistake += "rename one, since archives and some file systems treat both as one"
     else:
         return
     raise SourceError(f"{name_file(module)}: {mistake}")

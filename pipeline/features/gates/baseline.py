@@ -38,7 +38,7 @@ def parse_baseline(content: bytes, file: str) -> Json:
     and its line."""
     root = load_nodes(content, file)
     if root is None:
-        raise ConfigErrors([Problem(file, "", "is empty", "`doit baseline` makes it")])
+        raise ConfigErrors([Problem(file, "", "is empty", "`doit baseline` writes it")])
     return parse(FIGURES, Document(file, root)).resolved()
 
 

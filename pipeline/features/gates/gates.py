@@ -236,7 +236,7 @@ def _describe_missing(
     command = f"`doit baseline {subject.package}`"
     if not has_baseline:  # the same sentence for all methods, to be reported once
         if required:
-            return f"no baseline; {command} accepts the present figures"
+            return f"no baseline; {command} accepts the current figures"
         return f"{NO_BASELINE}; {command} records one"
     if subject.before is None:
         lack, figures = "not in the baseline", "its figures"

@@ -143,7 +143,7 @@ def _open_path(path: Path, word: str) -> Reference:
         )
         if not packages:
             raise PipelineError(
-                f"{word}: holds no {MANIFEST}, nor a folder of a package"
+                f"{word}: contains neither {MANIFEST} nor a package's folder"
             )
         return Reference(
             word, packages, lambda package: _read(path / package / MANIFEST, word)

@@ -102,7 +102,7 @@ def _judge_moments(expected: Tensor, actual: Tensor, rounding: float) -> str:
     if errors > allowed:
         return (
             f"means over repeated calls are {errors:.1f} standard errors from the source's; two "
-            f"halves of its own calls are {allowed / _TIMES_SPLIT:.1f} apart at most"
+            f"halves of its own calls are at most {allowed / _TIMES_SPLIT:.1f} apart"
         )
     floor = rounding**2 * expected.shape[1]
     variance = float(actual.var(0).sum()) + floor

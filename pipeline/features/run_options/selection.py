@@ -27,7 +27,7 @@ def parse_expression(text: str) -> Fits:
         alternatives.append([_parse_term(term) for term in alternative.split(" and ")])
     if any(not term for terms in alternatives for _, term in terms):
         raise PipelineError(
-            f"-k: '{text}' lacks a text; write it as 'enc and not int8'"
+            f"-k: '{text}' lacks a word; write it as 'enc and not int8'"
         )
 
     def fits(package: str, method: str) -> bool:
@@ -49,7 +49,7 @@ def _parse_term(term: str) -> tuple[bool, str]:
 
 
 def _contains(package: str, method: str, term: str) -> bool:
-    """Return whether `package/method` contains a text, or matches a pattern.
+    """Return whether `package/method` contains a word, or matches a pattern.
 
     A pattern may also match the package or the method alone.
     """

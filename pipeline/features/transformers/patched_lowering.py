@@ -67,9 +67,7 @@ def _check_version(method: str, exported: str) -> None:
     if installed != exported:
         raise SourceError(
             f"{method}: lowering it needs the patches of transformers {exported}, which exported "
-            f"it; but {installed} is installed: `pip install transformers=={exported}`, or "
-            "export it "
-            "again"
+            f"it (found: {installed}); `pip install transformers=={exported}`, or export it again"
         )
 
 

@@ -151,7 +151,7 @@ def test_latencies_are_of_a_processor_and_stay_with_the_package():
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("", ["baselines/asr.yaml: is empty; `doit baseline` makes it"]),
+        ("", ["baselines/asr.yaml: is empty; `doit baseline` writes it"]),
         ("- 1\n", ["baselines/asr.yaml: is a list, must be a mapping"]),
         (
             text_of(("size: 1000", "size: big"), ("nodes: 10", "nodes: -1")),
