@@ -1,4 +1,4 @@
-"""Print the size of `pipeline/` by folder, and fail if it exceeds a ceiling or misses a floor.
+"""Prints the size of `pipeline/` by folder, and fails if it exceeds a ceiling or misses a floor.
 
 It prints lines and modules, then what a reader has to keep in mind (`tools/measures.py`): syntax
 nodes, nodes per code line, record types, the share of vague names, the share of lines with a

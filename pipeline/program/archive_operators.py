@@ -1,4 +1,4 @@
-"""Decide which operators the programs of an archive may call: only those that compute tensors.
+"""Decides which operators the programs of an archive may call: only those that compute tensors.
 
 torch looks operators up by name, as attributes of the module `torch`, and `torch.os` is one of
 these, so names are checked here first. This module doesn't import torch.

@@ -1,4 +1,4 @@
-"""Represent containers of a method's arguments and results, such as named tuples and dataclasses.
+"""Represents containers of a method's arguments and results, such as named tuples and dataclasses.
 
 torch keeps the name of such a class, a text that describes its fields (the context), and its
 elements; ExecuTorch writes the name and the context into the package. Nothing else about the class

@@ -1,4 +1,4 @@
-"""Read the layout of a `.pte` or `.ptd` file from its headers and flatbuffer alone.
+"""Reads the layout of a `.pte` or `.ptd` file from its headers and flatbuffer alone.
 
 Fields are numbered as in ExecuTorch's schema/program.fbs and extension/flat_tensor/serialize/
 flat_tensor.fbs. Headers are read as exir/_serialize/_program.py (`_ExtendedHeader`) and extension/

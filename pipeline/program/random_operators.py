@@ -1,4 +1,4 @@
-"""Find operators that make a program random: they draw numbers, or read uninitialized memory.
+"""Finds operators that make a program random: they draw numbers, or read uninitialized memory.
 
 torch tags operators that draw from its generator (`torch.Tag.nondeterministic_seeded`). Some of
 these draw nothing for certain arguments: dropout in evaluation mode, for example.

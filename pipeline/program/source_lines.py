@@ -1,4 +1,4 @@
-"""Find the line of a model's source that a node comes from.
+"""Finds the line of a model's source that a node comes from.
 
 torch.export records in each node the calls that led to it, with file paths of the exporting
 machine. Here files are named by their path in this workspace instead. None of this may enter a

@@ -1,4 +1,4 @@
-"""Import the modules in a folder of a workspace, such as `passes/`, under distinct names.
+"""Imports the modules in a folder of a workspace, such as `passes/`, under distinct names.
 
 A module is called `<folder>.<name>`, so its file may have the name of a library. Modules of the
 folder import each other with `from . import common`, or by the plain name `common`, which gives the

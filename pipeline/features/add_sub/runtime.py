@@ -1,4 +1,4 @@
-"""Run delegates in Python. Each instruction calls the torch operator of the same name, so
+"""Runs delegates in Python. Each instruction calls the torch operator of the same name, so
 broadcasting, alpha and rounding match eager mode."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Work around problems of Arm's partitioners.
+"""Works around problems of Arm's partitioners.
 
 They number partitions in the order of the graph rather than of a set, leave out nodes that their
 backend would fail on, and warn if they take nothing from a method because Arm's quantizer didn't

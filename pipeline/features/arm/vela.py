@@ -1,4 +1,4 @@
-"""Read vela's summary of each partition that it compiles, and attach it to the result as an
+"""Reads vela's summary of each partition that it compiles, and attaches it to the result as an
 estimate.
 
 Options and flags belong to `ethos_u`. `write_summary_metrics_csv_common`

@@ -1,4 +1,4 @@
-"""Count what a store contains, and verify its files."""
+"""Counts what a store contains, and verifies its files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read what a `.pte` requires of a runtime.
+"""Reads what a `.pte` requires of a runtime.
 
 It requires support for its schema, and the kernels that it calls, with the dtypes and dim orders of
 their tensors. Fields are identified by their positions in ExecuTorch's schema/program.fbs.

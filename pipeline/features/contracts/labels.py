@@ -1,4 +1,4 @@
-"""Find target labels that are probably misspelled, because they are close to another name."""
+"""Finds target labels that are probably misspelled, because they are close to another name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check Core ML's payloads without Core ML: is the model complete, and does its interface match the
+"""Checks Core ML's payloads without Core ML: is the model complete, and does its interface match the
 package's call? coremltools reads models on every system.
 """
 

@@ -1,4 +1,4 @@
-"""Run Core ML's quantizer without the patterns that can't match a model.
+"""Runs Core ML's quantizer without the patterns that can't match a model.
 
 Upstream (executorch/backends/apple/coreml/quantizer) exports some 400 patterns for every model, one
 for every activation after every kind of layer, and each takes as long as exporting a small model. A

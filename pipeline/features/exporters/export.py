@@ -1,4 +1,4 @@
-"""Export: run a model's exporter and keep its programs and inputs in the store.
+"""Runs a model's exporter, and keeps its programs and inputs in the store.
 
 The exporter runs in a separate process. Its inputs are the files and modules that it declares and
 imports there (`declared_reads`) or, with the feature `tracing`, everything that it looked at; the

@@ -1,4 +1,4 @@
-"""Fill in files that Git LFS keeps, without its filter, which would run and fetch.
+"""Fills in files that Git LFS keeps, without its filter, which would run and fetch.
 
 A pointer is a small text with the SHA-256 and the size of a file
 (https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md). The repository stores fetched files
