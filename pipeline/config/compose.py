@@ -349,7 +349,7 @@ def _with_defaults(root: Node, variables: Variables) -> Node:
 
 
 def _filled(root: Node, fill: Callable[[Node], Node]) -> Node:
-    """Drop removed values, and fill in the variables of all texts."""
+    """Drop removed values, and fill in the variables of all strings."""
     # Keyed by identity: a node that YAML aliases repeat is copied once.
     copies: dict[int, Any] = {}
 

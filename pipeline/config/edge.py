@@ -39,7 +39,7 @@ class PassSpec(Options):
         return options
 
     def hide(self, text: str) -> str:
-        """Replace the values of secrets in a text by their names."""
+        """Replace the values of secrets in a string by their names."""
         secrets: list[Secret] = []
         replace_secrets(self.options, secrets.append)
         for secret in secrets:

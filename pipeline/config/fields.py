@@ -1,4 +1,4 @@
-"""The types of a config's fields: accepted texts and numbers, and messages about all others."""
+"""The types of a config's fields: accepted strings and numbers, and messages about all others."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ OPERATOR_PATTERN = (
 # ExecuTorch's `_passes`.
 _WORD = r"[A-Za-z][A-Za-z0-9_]*"
 REFERENCE_PATTERN = rf"^(executorch(\.(_passes|{_WORD}))+|{_WORD}(\.{_WORD})*):{_WORD}$"
-# Messages for texts that don't match a pattern.
+# Messages for strings that don't match a pattern.
 RULES = {
     NAME_PATTERN: NAME_RULE,
     PARAMETER_PATTERN: "must be letters, digits and '_', and begin with a letter",
@@ -174,7 +174,7 @@ def _algorithms(value: Any) -> Any:
 
 
 def is_reference(name: str) -> bool:
-    """Return whether a text has the form module:name."""
+    """Return whether a string has the form module:name."""
     return (
         len(name) <= _LONGEST_PATH and re.fullmatch(REFERENCE_PATTERN, name) is not None
     )

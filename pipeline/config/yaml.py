@@ -153,7 +153,7 @@ def map_members(
 
 
 def read_scalar(text: str) -> Any:
-    """Read a text as an unquoted scalar.
+    """Read a string as an unquoted scalar.
 
     Raises ValueError, with the fault and a remedy, if YAML 1.1 and 1.2 read it differently.
     """

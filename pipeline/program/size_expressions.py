@@ -23,7 +23,7 @@ _LARGEST_EXPONENT = 64
 
 
 def words(text: str) -> frozenset[str]:
-    """Return the words of a text as a set."""
+    """Return the words of a string as a set."""
     return frozenset(text.split())
 
 
@@ -80,7 +80,7 @@ class _Measure:
 
 
 def check_size_expression(text: str) -> None:
-    """Raise ValueError if a text isn't a size expression, or would take forever to evaluate."""
+    """Raise ValueError if a string isn't a size expression, or would take forever to evaluate."""
     if len(text) > _LONGEST:
         raise ValueError(f"is {len(text)} characters long, at most {_LONGEST} are read")
     text = text.strip()

@@ -74,8 +74,10 @@ CATALOGUE = {
 
 
 def run(plan: Plan, words: Sequence[str], json: bool = False) -> Iterator[Any]:
-    """List the catalogue, or describe the named backends. With `json`, yield the record that
-    `CATALOGUE` describes. Raises PipelineError."""
+    """List the catalogue, or describe the named backends.
+
+    With `json`, yield the record that `CATALOGUE` describes. Raises PipelineError.
+    """
     if json:
         yield _make_record(words)
         return

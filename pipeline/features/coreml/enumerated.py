@@ -39,8 +39,11 @@ def takes_several(target: str | None) -> bool:
 
 
 def _parse(value: Any) -> str | dict[str, tuple[Shape, ...]]:
-    """Parse the shapes in a config. Raises a single PydanticCustomError that names the input, while
-    a union of types would raise one error per type."""
+    """Parse the shapes in a config.
+
+    Raises a single PydanticCustomError that names the input, while a union of types would raise one
+    error per type.
+    """
     if value == ALL:
         return ALL
     if not isinstance(value, Mapping) or not value:

@@ -52,8 +52,10 @@ class EnumeratedPartitioner(CoreMLPartitioner):  # type: ignore[misc]
         self._several = several
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
-        """Partition with the shapes' compile spec. Raises PipelineError if the program doesn't take
-        the shapes."""
+        """Partition with the shapes' compile spec.
+
+        Raises PipelineError if the program doesn't take the shapes.
+        """
         with with_derived_ranges([exported_program]):
             shapes = make_spec(exported_program, self._shapes, self._several)
         usual = self.delegation_spec

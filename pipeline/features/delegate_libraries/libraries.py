@@ -66,7 +66,7 @@ def _runtime_files() -> Iterable[Path]:
 
 
 def holds(path: Path, backend_id: str) -> bool:
-    """Return whether a file contains a delegate: its name, as a text that ends there."""
+    """Return whether a file contains a delegate: its name, as a string that ends there."""
     try:
         # Cached until the file changes: it may be large, and keys ask again and again.
         return _holds(path, backend_id, path.stat().st_mtime_ns)

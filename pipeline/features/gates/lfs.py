@@ -22,8 +22,10 @@ _PIECE = 1 << 20
 
 
 def fill_pointers(tree: Path, objects: Path) -> None:
-    """Replace each pointer below a folder with its content, if the object exists and is intact. Any
-    other pointer stays, and its reader reports it.
+    """Replace each pointer below a folder with its content, if the object exists and is intact.
+
+    Any other pointer stays, and its reader reports it.
+
 
     Args:
         objects: the folder of objects, `lfs/objects` of the repository.

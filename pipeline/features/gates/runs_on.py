@@ -63,8 +63,10 @@ class Runtime:
         return f"{operator.partition('::')[0]}::*"
 
     def describe_near(self, operator: str) -> str:
-        """Return a hint at a similarly named operator that the runtime has, or "". Namespaces of
-        ExecuTorch and ATen need none, since a target file with a wrong name of theirs is refused.
+        """Return a hint at a similarly named operator that the runtime has, or "".
+
+        Namespaces of ExecuTorch and ATen need none, since a target file with a wrong name of theirs
+        is refused.
         """
         namespace = operator.partition("::")[0]
         if any(namespace in names for names in call_all("kernel_namespaces")):
@@ -141,8 +143,10 @@ def measure_misfits(
     runtimes: Iterable[Runtime],
     find: Callable[[Runtime], Iterable[str]],
 ) -> tuple[float | None, str]:
-    """Return the number of needs that runtimes do not meet, and a sentence on them, by target. The
-    number is None if the contract is unknown."""
+    """Return the number of needs that runtimes do not meet, and a sentence on them, by target.
+
+    The number is None if the contract is unknown.
+    """
     if contract is None:
         return None, (
             "its requirements for a runtime are unknown, since there is no contract.json; "

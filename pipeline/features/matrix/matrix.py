@@ -203,7 +203,7 @@ class Matrix:
 
 
 def _iter_texts(nodes: Iterable[Node]) -> Iterator[str]:
-    """Yield all texts in nodes, at any depth."""
+    """Yield all strings in nodes, at any depth."""
     for node in nodes:
         if isinstance(node.value, str):
             yield node.value

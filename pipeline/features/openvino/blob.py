@@ -36,8 +36,10 @@ class UnknownBlobError(Exception):
 
 
 def without_counters(blob: bytes) -> bytes:
-    """Return the blob with its counted names renumbered. Raises UnknownBlobError if it is
-    invalid."""
+    """Return the blob with its counted names renumbered.
+
+    Raises UnknownBlobError if it is invalid.
+    """
     if len(blob) < _HEADER.size:
         raise UnknownBlobError("it is too short")
     *offsets, start, size = _HEADER.unpack_from(blob)

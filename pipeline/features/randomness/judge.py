@@ -54,7 +54,7 @@ def _judge_output(expected: Sequence[Any], actual: Sequence[Any]) -> str:
     first = expected[0]
     for value in actual:
         if isinstance(value, str) and isinstance(first, str):
-            continue  # a random output may be another text: texts have no distance
+            continue  # a random output may be a different string: strings have no distance
         mismatch = compare(value, first).mismatch
         if mismatch:
             return mismatch

@@ -19,8 +19,8 @@ Fits = Callable[[str, str], bool]  # takes a package and a method, which may be 
 def parse_expression(text: str) -> Fits:
     """Return the predicate for an expression of `-k`.
 
-    An expression is made of texts or patterns, joined by `or`, `and` and `not`; `not` binds
-    tightest. Case is ignored. Raises PipelineError if a text is missing.
+    An expression is made of words or patterns, joined by `or`, `and` and `not`; `not` binds
+    tightest. Case is ignored. Raises PipelineError if a word is missing.
     """
     alternatives = []
     for alternative in f" {text.lower()} ".split(" or "):

@@ -73,7 +73,7 @@ def _check_version(method: str, exported: str) -> None:
 
 @contextmanager
 def _fresh_patterns() -> Iterator[None]:
-    """Make XNNPACK export its pattern graphs anew, both within the context and after it.
+    """Make XNNPACK export its pattern graphs again, both within the context and after it.
 
     It keeps these graphs for the life of a process, so earlier work would show in the bytes. This
     can go when `executorch.backends.xnnpack.partition.graphs` keeps none.
