@@ -103,7 +103,7 @@ def _describe(error: ErrorDetails) -> tuple[str, str]:
         )
         names = context.get("known") or [text or word for text, word in listed]
         hint = did_you_mean(word(value), names, 60)
-        return f"is {shown(value)}, must be one of those known", hint
+        return f"is {shown(value)}, must be one of the known values", hint
     if kind == "rule" and not key:  # about several members
         return error["msg"], ""
     hint = ""

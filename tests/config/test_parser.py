@@ -281,8 +281,8 @@ MISTAKES = [
     ("methods.decode.partitioners.0.xnnpack.config_precisions", "fp32",
      "methods.decode.partitioners[0].xnnpack.config_precisions: is 'fp32', must be a list"),
     ("methods.decode.partitioners.0.xnnpack.config_precisions.0", "fp23",
-     "methods.decode.partitioners[0].xnnpack.config_precisions[0]: is 'fp23', must be one of those "
-     "known; did you mean 'fp32'? known: fp32, static_quant, dynamic_quant"),
+     "methods.decode.partitioners[0].xnnpack.config_precisions[0]: is 'fp23', must be one of "
+     "the known values; did you mean 'fp32'? known: fp32, static_quant, dynamic_quant"),
     ("methods.decode.partitioners.1.xnnpack.configs", [],
      "methods.decode.partitioners[1].xnnpack.configs: is an empty list, must name at least one"),
     ("methods.decode.partitioners.1.xnnpack.configs.1", "AddConfig",
@@ -403,7 +403,7 @@ def test_mistakes_inside_hide_none_of_the_whole_nor_of_a_key():
     assert "quantize.modules.a: unknown key 'dynamc'" in inside
     own = {"quantizer": "xnnpack", "operators": {"on e": 5}}
     key, value = problems(changed("methods.encode.quantize", own))
-    assert ": is 'on e', must be one of those known" in key
+    assert ": is 'on e', must be one of the known values" in key
     assert ": is 5, must be a mapping of options" in value
 
 

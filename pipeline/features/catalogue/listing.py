@@ -46,7 +46,7 @@ CATALOGUE = {
             "same_bytes": (
                 bool,
                 None,
-                "whether every lowering gives the same bytes; null if unknown",
+                "whether every lowering produces the same bytes; null if unknown",
             ),
             "distributions": (
                 {str: str},
