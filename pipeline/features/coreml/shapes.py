@@ -1,4 +1,4 @@
-"""Enumerate the shapes that a method's inputs may have on a device, for Core ML.
+"""Enumerates the shapes that a method's inputs may have on a device, for Core ML.
 
 The shapes in a config are checked against the method's program, or are derived from the program's
 dynamic sizes. Upstream's partitioner then gets the compile spec that upstream makes from them.

@@ -1,4 +1,4 @@
-"""`doit profile`: show where a method spends its time on a device, by operator and source line."""
+"""`doit profile`: shows where a method spends its time on a device, by operator and source line."""
 
 from __future__ import annotations
 
