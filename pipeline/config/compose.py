@@ -212,7 +212,7 @@ class Composition:
         return [*chain, root.with_value(members)]
 
     def _report_circle(self, way: tuple[tuple[Path, Node], ...], base: Path) -> None:
-        """Report the same problem for a circle, whichever of its files was read first."""
+        """Report the same problem for a cycle, whichever of its files was read first."""
         circle = list(way[[path for path, _ in way].index(base) :])
         first = circle.index(min(circle, key=lambda step: step[0].name))
         circle = circle[first:] + circle[:first]
