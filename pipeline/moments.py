@@ -358,7 +358,7 @@ class Feature:
         keep_state: takes references; returns a function that restores the state of everything they
             reach, and raises SourceError if it can't.
         round_sources: takes programs by method; returns by method a `program.eager.Source` that
-            rounds every value anew, from whose runs limits are derived. They share state.
+            rounds every value again, from whose runs limits are derived. They share state.
         call_together: takes a sequence of methods that share state, their
             `validate.method.MethodValidator`s by name, and the package's
             `devices.interface.PackageFiles`; calls them one after another, and returns True.
@@ -416,7 +416,7 @@ class Feature:
         highlights: takes a package's report; returns a `report.elements.DataTable` that is shown
             expanded at the top of a pull request's comment.
         draw_chart: takes a chart's kind and data; returns a `report.elements.Drawing`, or None.
-        package_pages: renders pages of a package by file name; takes its report, texts of the files
+        package_pages: renders pages of a package by file name; takes its report, contents of files
             that the report quotes, and what is delegated less than before, like
             `report.render.render`.
         page_files: the names of a package's pages.
@@ -431,7 +431,7 @@ class Feature:
             earlier commits, the oldest first, by package, in the form of
             `report.packages.Entry.history`.
         find_build_facts: takes the workspace and packages; returns where and when they were built,
-            as texts by the name of the fact.
+            as strings by the name of the fact.
         read_build: takes the path of a manifest; returns the figures of the build, as JSON of
             `features.gates.baseline_fields`, under `figures`, and its manifest, under `manifest`;
             None if it can't be read.
@@ -671,7 +671,7 @@ def earlier_keys(*arguments: object) -> Iterator[tuple[Any, Mapping[str, Any]]]:
 
 
 def show_error(text: str, kind: str = "") -> str:
-    """Return the text of an error for display. Texts are compared and stored without this change.
+    """Return the text of an error for display. Messages are compared and stored without it.
 
     Args:
         kind: the kind of the action that failed, such as `compile`; "" for a command line;

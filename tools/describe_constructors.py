@@ -1,4 +1,4 @@
-"""Describe the callables that take options: `python -m tools.describe_constructors`.
+"""Describes the callables that take options: `python -m tools.describe_constructors`.
 
 Writes constructors.json into the folder of each family of backends, so that the plan needn't import
 torch. With an ExecuTorch release other than the first, it writes only the differences from the

@@ -1,4 +1,4 @@
-"""Print the size of `pipeline/` by folder, and fail if it exceeds a ceiling or misses a floor.
+"""Prints the size of `pipeline/` by folder, and fails if it exceeds a ceiling or misses a floor.
 
 It prints lines and modules, then what a reader has to keep in mind (`tools/measures.py`): syntax
 nodes, nodes per code line, record types, the share of vague names, the share of lines with a
@@ -196,7 +196,7 @@ def main() -> int:
     for module, number in closures.items():
         print(f"{module} imports {number} modules, of at most {closure_ceilings[module]}")
     core = measure_core(measures, imports)
-    print("{:,} nodes outside of features/".format(core["core-nodes"]))
+    print("{:,} nodes outside features/".format(core["core-nodes"]))
     print("{} modules of them import a feature".format(core["core-importing-features"]))
     shared_names = find_shared_names(texts)
     core["shared-class-names"] = len(shared_names)

@@ -1,4 +1,4 @@
-"""Measure how much a reader of a package has to keep in mind, from its source text alone.
+"""Measures how much a reader of a package has to keep in mind, from its source text alone.
 
 Four figures: syntax nodes per code line (density), record types, names that don't say what they are
 bound to (pronouns and participles), and lines with a comment, including trailing ones. The module

@@ -105,7 +105,7 @@ def add_descriptions(model: type[BaseModel], properties: Mapping[str, Any]) -> N
 
 @cache
 def read_descriptions(model: type[BaseModel]) -> Mapping[str, str]:
-    """Return the texts below the fields of a model and its bases.
+    """Return the docstrings below the fields of a model and its bases.
 
     pydantic would read them from the source at each import of models, which costs every process a
     tenth of a second.
@@ -147,7 +147,7 @@ NAMES: Mapping[str, Sequence[str]] = MappingProxyType(read_tables("names.toml"))
 
 
 class OneOf:
-    """Annotates a text that must be one of the names under these keys."""
+    """Annotates a string that must be one of the names under these keys."""
 
     def __init__(self, *keys: str) -> None:
         self.names: list[str] = []

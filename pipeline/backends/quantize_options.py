@@ -22,7 +22,7 @@ NOT = "none"  # in place of options: leave a module or an operator unquantized
 
 def _static(value: Any) -> Any:
     if value is not False:
-        raise rule("must be false: this quantizer has no dynamic quantization")
+        raise rule("must be false: this quantizer doesn't support dynamic quantization")
     return value
 
 
@@ -30,7 +30,9 @@ def _static(value: Any) -> Any:
 Static = Annotated[
     Literal[False],
     BeforeValidator(_static),
-    Field(description="This quantizer has no dynamic quantization: must be false."),
+    Field(
+        description="Must be false: this quantizer doesn't support dynamic quantization."
+    ),
 ]
 _Name = TypeVar("_Name")
 _Scheme = TypeVar("_Scheme")
@@ -71,13 +73,13 @@ ByModule = Annotated[
     dict[ModuleName, Override[_Scheme]],
     Field(
         description=(
-            "Other options for the operators of a module, by its qualified name, or `none` to "
-            "leave it unquantized. The innermost module takes precedence."
+            "Different options for the operators of a module, by its qualified name, or `none` to "
+            "leave them unquantized. The innermost module takes precedence."
         )
     ),
 ]
 OF_OPERATORS = (
-    "Other options for operators of a type, or `none` to leave them unquantized. Modules take "
+    "Different options for a kind of operator, or `none` to leave it unquantized. `modules` takes "
     "precedence."
 )
 ByOperator = Annotated[dict[_Name, Override[_Scheme]], Field(description=OF_OPERATORS)]
@@ -95,16 +97,15 @@ class QuantizeConfig(Options):
     quantizer: str
     """The quantizer that annotates the method."""
     dynamic: bool = False
-    """Quantize activations dynamically. If false, their ranges are observed on calibration
-    inputs."""
+    """Quantize activations dynamically. If false, calibration inputs determine their ranges."""
     # Keys hold what is observed anyway: the content of these files, or the model's inputs.
     calibration: CalibrationFiles | None = Field(None, exclude=True)
-    """Files of calibration inputs, by their path in the workspace, instead of the model's own: .npz
-    or .safetensors with tensors named after the method's arguments and batches stacked along a
-    first dimension, or .pt with a list of tuples or of dicts. `generated` observes random inputs,
-    whose ranges differ from real ones."""
+    """Files of calibration inputs, as paths in the workspace, instead of the model's own inputs:
+    .npz or .safetensors files with tensors named after the method's arguments and batches stacked
+    along the first dimension, or .pt files with a list of tuples or dicts. `generated` calibrates
+    on random inputs, whose ranges differ from those of real data."""
     batches: int | None = Field(None, ge=1)
-    """The maximum number of observed calibration inputs; by default all, or 8 generated ones."""
+    """The maximum number of calibration inputs to observe; by default all, or 8 if generated."""
 
     @model_validator(mode="after")
     def _reads_what_it_is_given(self) -> Self:
@@ -221,7 +222,7 @@ class MixedQuantize(QuantizeConfig):
         """Return a quantizer that annotates each node according to its scheme.
 
         A filter is exact. Upstream's `set_module_name` is not: it doesn't accept "none", sees
-        parameters as outside of any module, and lets an outer module or the method take what a
+        parameters as outside any module, and lets an outer module or the method take what a
         module's options don't cover.
 
         Args:

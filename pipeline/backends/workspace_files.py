@@ -139,7 +139,7 @@ def find_misfits(
     """Yield the faults of the files below `root` that options name.
 
     Each has the option, the fault, and the known values or a remedy. Links may lead to the folders
-    in `data` outside of the workspace.
+    in `data` outside the workspace.
     """
     for name, mark in _marked(options):
         for path in mark.named_by(getattr(options, name)):

@@ -1,4 +1,4 @@
-"""Batches of actions with workers of their own, for verbs that build outside of doit's run."""
+"""Batches of actions with workers of their own, for verbs that build outside doit's run."""
 
 from __future__ import annotations
 

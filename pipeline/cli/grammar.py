@@ -44,7 +44,7 @@ def describe_no_packages(workspace: Workspace) -> str:
     lack = "there is no folder"
     if workspace.configs.is_dir():
         lack = "no config in"
-    return f"no packages: {lack} {folder}/; `doit init` makes an example"
+    return f"no packages: {lack} {folder}/; `doit init` creates an example"
 
 
 def find_named(word: str, names: Collection[str], noun: str) -> list[str]:

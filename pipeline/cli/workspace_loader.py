@@ -32,7 +32,7 @@ from pte_pipeline.import_path import is_untrusted, leave_workspace_out
 
 _NO_DODO = (
     "no workspace here: no dodo.py with `from pte_pipeline.tasks import *` in this folder or "
-    "above; `doit init` makes a workspace of ExecuTorch packages here, see `doit help`"
+    "above; `doit init` creates a workspace for ExecuTorch packages here, see `doit help`"
 )
 
 

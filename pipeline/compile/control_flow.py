@@ -14,7 +14,7 @@ from pipeline.program.operators import operator_name
 def count_float_operators(program: ExportedProgram) -> int:
     """Count the float operators in control flow, which no quantizer looks into."""
     count = 0
-    # The first graph is the method's own, outside of control flow.
+    # The first graph is the method's own, outside control flow.
     for body in list(graph_modules(program.graph_module))[1:]:
         for node in body.graph.nodes:
             if operator_name(node) and _gives_floats(node):

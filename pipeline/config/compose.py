@@ -60,9 +60,7 @@ class Document:
         if at:
             place = place.removesuffix(at.removeprefix(path)).removesuffix(".")
         if not hint and not unwritten and node.source and not node.plain:
-            hint = (
-                "a quoted value is text; write it on a line of its own, without quotes"
-            )
+            hint = "a quoted value is a string; write it on a line of its own, without quotes"
         return Problem(node.file, place, fault, hint, node.line)
 
     def written(self, path: str) -> Node | None:
@@ -214,7 +212,7 @@ class Composition:
         return [*chain, root.with_value(members)]
 
     def _report_circle(self, way: tuple[tuple[Path, Node], ...], base: Path) -> None:
-        """Report the same problem for a circle, whichever of its files was read first."""
+        """Report the same problem for a cycle, whichever of its files was read first."""
         circle = list(way[[path for path, _ in way].index(base) :])
         first = circle.index(min(circle, key=lambda step: step[0].name))
         circle = circle[first:] + circle[:first]
@@ -351,7 +349,7 @@ def _with_defaults(root: Node, variables: Variables) -> Node:
 
 
 def _filled(root: Node, fill: Callable[[Node], Node]) -> Node:
-    """Drop removed values, and fill in the variables of all texts."""
+    """Drop removed values, and fill in the variables of all strings."""
     # Keyed by identity: a node that YAML aliases repeat is copied once.
     copies: dict[int, Any] = {}
 

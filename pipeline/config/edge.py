@@ -39,7 +39,7 @@ class PassSpec(Options):
         return options
 
     def hide(self, text: str) -> str:
-        """Replace the values of secrets in a text by their names."""
+        """Replace the values of secrets in a string by their names."""
         secrets: list[Secret] = []
         replace_secrets(self.options, secrets.append)
         for secret in secrets:
@@ -77,7 +77,7 @@ class EdgeConfig(Options):
     Example: [aten.foo.default]
     """
     keep_ranges: bool = False
-    """Lower without oneDNN and NNPACK, with which torch narrows the ranges of dynamic sizes that
+    """Lower without oneDNN and NNPACK, which make torch narrow the ranges of dynamic sizes that
     pass through convolutions. The result equals that of the joint call under
     torch.backends.mkldnn.flags(enabled=False) and torch.backends.nnpack.flags(enabled=False).
 

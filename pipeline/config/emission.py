@@ -112,7 +112,7 @@ class MethodEmit(Options):
 
 
 class LayoutConfig(Options):
-    """Settings for the layout of the .pte file. Changing them compiles no method again."""
+    """Settings for the layout of the .pte file. Changing them doesn't compile anything again."""
 
     extract_delegate_segments: bool = True
     """Store payloads of delegates in separate segments, so that a runtime can free them.
@@ -143,7 +143,7 @@ class EmitConfig(Options):
     external_weights: Weights = Field(default={})
     """Store weights in .ptd files, including weights of delegates if the backend supports tags
     (XNNPACK). `true` selects all, in weights.ptd; a list of modules or patterns of qualified names,
-    such as decoder or decoder.*, selects some; or write such lists by file name.
+    such as decoder or decoder.*, selects some; a mapping gives such a list for each file.
 
     Example: {foundation: [encoder]}
     """
@@ -159,7 +159,7 @@ class EmitConfig(Options):
     Example: {embeddings: [embed.weight]}
     """
     initialized_buffers: tuple[Label, ...] = Field(default=(), strict=False)
-    """Store the initial values of mutable buffers whose names contain one of these texts; other
+    """Store the initial values of mutable buffers whose names contain one of these strings; other
     buffers start undefined.
 
     Example: [count]
@@ -232,13 +232,14 @@ class EmitConfig(Options):
     """
     metadata: bool = False
     """Add the constant method get_metadata, which returns JSON: signatures of the methods, values
-    of constant methods, and the versions and sources of the build. Compiles no method again.
+    of constant methods, and the versions and sources of the build. Doesn't compile any method
+    again.
 
     Example: true
     """
     metadata_revision: bool = False
-    """Add the workspace's git commit to the metadata. Each commit then links the package again, but
-    compiles no method again.
+    """Add the workspace's git commit to the metadata. Each new commit then links the package again,
+    without compiling any method again.
 
     Example: true
     """

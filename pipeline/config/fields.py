@@ -1,4 +1,4 @@
-"""The types of a config's fields: accepted texts and numbers, and messages about all others."""
+"""The types of a config's fields: accepted strings and numbers, and messages about all others."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ OPERATOR_PATTERN = (
 # ExecuTorch's `_passes`.
 _WORD = r"[A-Za-z][A-Za-z0-9_]*"
 REFERENCE_PATTERN = rf"^(executorch(\.(_passes|{_WORD}))+|{_WORD}(\.{_WORD})*):{_WORD}$"
-# Messages for texts that don't match a pattern.
+# Messages for strings that don't match a pattern.
 RULES = {
     NAME_PATTERN: NAME_RULE,
     PARAMETER_PATTERN: "must be letters, digits and '_', and begin with a letter",
@@ -57,7 +57,7 @@ RULES = {
     IDENTIFIER_PATTERN: "must be the identifier of .pte files, such as ET12",
     RELEASE_PATTERN: 'must be a release in quotes, such as "1.4" or 1.4.1',
     DIGEST_PATTERN: "must be a BLAKE3 digest: 64 hexadecimal digits",
-    LABEL_PATTERN: "must be text, not empty, without control characters",
+    LABEL_PATTERN: "must be a string, not empty, without control characters",
     MODULE_PATTERN: "must be a module's qualified name, such as decoder.layers.0",
 }
 
@@ -174,7 +174,7 @@ def _algorithms(value: Any) -> Any:
 
 
 def is_reference(name: str) -> bool:
-    """Return whether a text has the form module:name."""
+    """Return whether a string has the form module:name."""
     return (
         len(name) <= _LONGEST_PATH and re.fullmatch(REFERENCE_PATTERN, name) is not None
     )
@@ -203,7 +203,7 @@ def check_data(value: Any) -> Any:
     else:
         members = value
     if isinstance(value, dict) and not all(isinstance(key, str) for key in value):
-        raise rule("must have text keys only, at every level")
+        raise rule("must have only string keys, at every level")
     if isinstance(value, float) and not math.isfinite(value):
         raise rule("must contain finite numbers only")
     for member in members if isinstance(value, dict | list) else ():

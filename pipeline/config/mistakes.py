@@ -35,8 +35,8 @@ _MUST_BE = {
     "greater_than_equal": "must be at least {ge:.15g}",
     "int_type": "must be a whole number",
     "less_than_equal": "must be at most {le:.15g}",
-    "string_type": "must be text",
-    "string_unicode": "must be text",
+    "string_type": "must be a string",
+    "string_unicode": "must be a string",
     "too_short": "must name at least one",
     "tuple_type": "must be a list",
 }
@@ -103,7 +103,7 @@ def _describe(error: ErrorDetails) -> tuple[str, str]:
         )
         names = context.get("known") or [text or word for text, word in listed]
         hint = did_you_mean(word(value), names, 60)
-        return f"is {shown(value)}, must be one of those known", hint
+        return f"is {shown(value)}, must be one of the known values", hint
     if kind == "rule" and not key:  # about several members
         return error["msg"], ""
     hint = ""

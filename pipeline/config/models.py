@@ -66,8 +66,8 @@ class MethodConfig(Options):
     """
     emit: MethodEmit = MethodEmit()
     allow_none: bool = False
-    """Accept a partitioner that delegates nothing of the method, and a quantizer that quantizes
-    nothing of it. By default, such a package is not linked, since the config asked for more.
+    """Accept a partitioner that delegates no part of the method, and a quantizer that quantizes no
+    part of it. By default, such a package is not linked, since the config asks for more.
 
     Example: true
     """
@@ -198,8 +198,8 @@ class PackageConfig(Options):
     Example: {max_seq_len: 512}
     """
     target: Label | None = None
-    """The device: either the name of a file in targets/, on whose runtime the package must run, or
-    a label for people and reports.
+    """The device: the name of a file in targets/ that describes its runtime, on which the package
+    must run, or just a label for people and reports.
 
     Example: android-arm64
     """

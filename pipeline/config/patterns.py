@@ -16,7 +16,7 @@ def fits_weight(name: str, pattern: str) -> bool:
 
 
 def fits_buffer(name: str, part: str) -> bool:
-    """Return whether a text is part of a buffer's name as ExecuTorch writes it in a graph.
+    """Return whether a string is part of a buffer's name as ExecuTorch writes it in a graph.
 
     See exir/passes/init_mutable_pass.py.
     """

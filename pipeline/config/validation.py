@@ -84,7 +84,7 @@ class Limits(Options):
     Example: 0.01
     """
     max_relative: Tolerance | None = None
-    """The maximum sum of an output's absolute errors, divided by the sum of its absolute values.
+    """The maximum ratio of the sum of an output's absolute errors to that of its absolute values.
 
     Example: 0.01
     """
@@ -94,7 +94,7 @@ class Limits(Options):
     Example: 20.0
     """
     min_cosine: Annotated[float, Field(ge=-1, le=1)] | None = None
-    """The minimum cosine between an output and the source program's.
+    """The minimum cosine similarity between an output and the source program's.
 
     Example: 0.999
     """
@@ -116,7 +116,7 @@ class MethodLimits(Limits):
     """Limits on the difference between this method's export and its reference, instead of the
     package's."""
     random: bool | None = None
-    """Whether this method samples on purpose, instead of the package's setting.
+    """Whether this method samples on purpose; replaces the package's setting.
 
     Example: true
     """
@@ -160,7 +160,7 @@ class ValidateConfig(Limits):
     Example: 7
     """
     steps: int = Field(default=4, ge=1, le=2**31 - 1)
-    """The number of consecutive calls of a method with state.
+    """The number of consecutive calls to a method with state.
 
     Example: 8
     """
@@ -196,8 +196,8 @@ class ValidateConfig(Limits):
         tuple[Annotated[tuple[MethodName, ...], Field(strict=False, min_length=1)], ...]
         | None
     ) = Field(default=None, strict=False, exclude=True)
-    """Sequences of calls of methods that share state, each run on one opened package. By default,
-    the first method is called once, then each other method `steps` times.
+    """Sequences of calls to methods that share state; each sequence runs on one opened package. By
+    default, the first method is called once, then each other method `steps` times.
 
     Example: [[encode, decode, decode]]
     """
@@ -207,7 +207,7 @@ class ValidateConfig(Limits):
     PyTorch runs both; for recorded outputs, a limit from the program's dtypes. These limits don't
     apply to the package, which is compared with the exported program."""
     methods: dict[MethodName, MethodLimits] = Field(default={})
-    """Examples and limits for single methods, which replace the package's."""
+    """Examples and limits for individual methods, which replace the package's."""
     random: bool = False
     """Whether methods sample on purpose, so that each call returns different values. They are then
     judged by shapes, ranges, means and variances over repeated calls, not by values.

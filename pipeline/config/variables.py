@@ -1,4 +1,4 @@
-"""Variables in the texts of a config: `${NAME}`, `${NAME:-default}` and `${matrix.axis}`.
+"""Variables in the strings of a config: `${NAME}`, `${NAME:-default}` and `${matrix.axis}`.
 
 An unquoted value that consists of one variable is read as if its content stood there, for example
 as a number or a boolean; any other value becomes text. `$$` is a dollar sign. Only variables that
@@ -209,7 +209,7 @@ def _is_pass_option(place: tuple[object, ...]) -> bool:
 
 
 def spelled(value: Any) -> str:
-    """Format a scalar as part of a text."""
+    """Format a scalar as part of a string."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(value)

@@ -153,7 +153,7 @@ def map_members(
 
 
 def read_scalar(text: str) -> Any:
-    """Read a text as an unquoted scalar.
+    """Read a string as an unquoted scalar.
 
     Raises ValueError, with the fault and a remedy, if YAML 1.1 and 1.2 read it differently.
     """
@@ -297,7 +297,7 @@ class _Constructor:
         lines: dict[tuple[str, str], int] = {}
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                self._wrong(key, path, "has a key that is not text")
+                self._wrong(key, path, "has a key that is not a string")
                 continue
             name = self._scalar(key, path)
             written = (key.tag, key.value)
@@ -362,7 +362,7 @@ def _ambiguous(text: str) -> tuple[str, str]:
     if text.isalpha():
         better = "true or false"
     fault = f"`{text}` has different meanings in YAML 1.1 and 1.2"
-    return fault, f"write {better}, or quote it if it is text"
+    return fault, f"write {better}, or quote it if it is a string"
 
 
 def _line(node: Any) -> int:
@@ -371,7 +371,7 @@ def _line(node: Any) -> int:
 
 
 def _too_deep(file: str, line: int) -> ConfigErrors:
-    return _error(file, line, f"is nested more than {_MAX_DEPTH} deep")
+    return _error(file, line, f"is nested more than {_MAX_DEPTH} levels deep")
 
 
 def _error(file: str, line: int, fault: str, hint: str = "") -> ConfigErrors:

@@ -104,7 +104,7 @@ class Device(ABC):
 
         Returns:
             The device's own record of the loaded method, for `call`. It keeps the method's state,
-            the mutable buffers, from call to call; loading again begins anew.
+            the mutable buffers, from call to call; loading again starts over.
         """
 
     @abstractmethod

@@ -158,9 +158,7 @@ def _mixed_edges(config: PackageConfig, document: Document) -> Iterator[Problem]
         first, *following = unit
         for name in following:
             if ways[name] != ways[first]:
-                mistake = (
-                    f"differs from that of '{first}', with which it is lowered together"
-                )
+                mistake = f"differs from `edge` of '{first}', which is lowered in the same call"
                 remedy = "give both the same `edge`; only passes may differ"
                 yield document.problem(f"methods.{name}.edge", mistake, remedy)
 

@@ -272,7 +272,7 @@ class Files:
         self._forget_derived()
 
     def trust_last_exports(self) -> None:
-        """Accept the last export of each model, even of a model that is exported anew in every run.
+        """Accept the last export of each model, even of a model that is exported in every run.
 
         For commands that only inspect a build.
         """

@@ -156,7 +156,7 @@ class Models:
         source = self.sources[model]
         if source.form != "exporter":
             if given:
-                mistake = f"has parameters, and nothing is exported of {sources.shown(source.path)}"
+                mistake = f"has parameters, but no exporter makes {sources.shown(source.path)}"
                 yield document.problem("export", mistake, "leave them out")
             return
         digests = self.workspace.file_digests

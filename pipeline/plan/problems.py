@@ -139,7 +139,7 @@ class CheckedFiles(Files):
         for planning in self.find_planning(package):
             problems += planning.find_problems(package, config, document)
         if config.emit.metadata_revision and not self.revision:
-            mistake = "has no commit to name: the workspace is not in a git repository"
+            mistake = "can't name a commit: the workspace is not in a git repository"
             problems.append(
                 document.problem("emit.metadata_revision", mistake, "leave it out")
             )

@@ -121,7 +121,7 @@ class ActionTask(NamedTuple):
                 be read.
         """
         if self.package is not None and not self.plan.configs.has(self.package):
-            raise PipelineError(f"no config makes {self.package} anymore")
+            raise PipelineError(f"{self.package} no longer has a config")
         with _while_files_last(self.plan):
             if self.package is not None:
                 self.plan.check(self.package)

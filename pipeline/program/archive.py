@@ -1,4 +1,4 @@
-"""Read and write ExportedPrograms as PT2 archives, one method at a time, without pickle.
+"""Reads and writes ExportedPrograms as PT2 archives, one method at a time, without pickle.
 
 torch's own `load_pt2` reads every method of an archive with all weights, and unpickles sample
 inputs; a worker needs one method. Here torch receives only the JSON that `archive_reader` checked,

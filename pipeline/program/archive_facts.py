@@ -1,4 +1,4 @@
-"""Describe the programs of a PT2 archive: their digests, and summaries that explain differences.
+"""Describes the programs of a PT2 archive: their digests, and summaries that explain differences.
 
 A digest covers the *program*, not the file: its canonical graph, signature and ranges, and the
 bytes of its tensors. Nothing here imports torch.

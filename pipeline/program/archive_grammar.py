@@ -1,4 +1,4 @@
-"""Check an archive's JSON against the table in `archive_schema.py`, each string by its grammar.
+"""Checks an archive's JSON against the table in `archive_schema.py`, each string by its grammar.
 
 torch reads these strings in surprising ways: it pastes the names of values and arguments into
 source code that it runs (`torch/fx/graph.py`), looks operators up as attributes of the module

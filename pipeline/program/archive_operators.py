@@ -1,4 +1,4 @@
-"""Decide which operators the programs of an archive may call: only those that compute tensors.
+"""Decides which operators the programs of an archive may call: only those that compute tensors.
 
 torch looks operators up by name, as attributes of the module `torch`, and `torch.os` is one of
 these, so names are checked here first. This module doesn't import torch.
@@ -19,7 +19,7 @@ _ATEN_DUNDERS = frozenset(
     for place in ("", "i")
     for name in ("and", "or", "xor", "lshift", "rshift")
 )
-# Their operators reach files, other processes or memory outside of tensors, or belong to compilers.
+# Their operators reach files, other processes or memory outside tensors, or belong to compilers.
 _CLOSED_NAMESPACES = words(
     "_c10d_functional _c10d_functional_autograd _dtensor _inductor_test _native _test c10d "
     "c10d_functional cplib debug_mode_ops debugprims fsdp inductor inductor_prims onnx "

@@ -1,4 +1,4 @@
-"""Read the members of a PT2 archive, and check all of them: an archive may come from a stranger.
+"""Reads the members of a PT2 archive, and checks all of them: an archive may come from a stranger.
 
 `<root>/models/<entry>.json` holds a method's program, `<root>/data/{weights,constants}/` its
 tensors. This module doesn't import torch, which receives checked data and never reads the file.
@@ -113,7 +113,7 @@ class ArchiveReader:
             if name.startswith("models/") and name.endswith(".json"):
                 entries.append(name.removeprefix("models/").removesuffix(".json"))
         if not entries:
-            raise ValueError("holds no exported program; write it with package_pt2")
+            raise ValueError("contains no exported program; write it with package_pt2")
         for entry in entries:
             check_method_name(entry)
         return entries
@@ -126,7 +126,7 @@ class ArchiveReader:
         """
         name = f"models/{entry}.json"
         if not self.members.has(name):
-            raise ValueError(f"holds no program '{entry}'")
+            raise ValueError(f"contains no program '{entry}'")
         program = self._json(name)
         self._check_version(entry, program)
         self._check(entry, "ExportedProgram", program)

@@ -1,4 +1,4 @@
-"""Describe the leaves of a method's arguments and outputs, and check values against them."""
+"""Describes the leaves of a method's arguments and outputs, and checks values against them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find the buffers that a serialized program reads and changes, from the JSON of its archive.
+"""Finds the buffers that a serialized program reads and changes, from the JSON of its archive.
 
 Planning asks which methods share state, but imports no torch and so has no operator schemas. It
 relies on ATen's naming to tell which operators work in place and which return a view. Custom

@@ -1,4 +1,4 @@
-"""Compute the canonical form of a serialized program, from which its digest is computed.
+"""Computes the canonical form of a serialized program, from which its digest is computed.
 
 This works on the JSON of a PT2 archive (`torch/_export/serde/schema.py`), without torch. A second
 export of the same model can give its values other names and its symbols other numbers. The

@@ -1,4 +1,4 @@
-"""Read and write constant tags: the names of the `.ptd` files to which delegates move constants.
+"""Reads and writes constant tags: the names of the `.ptd` files to which delegates move constants.
 
 ExecuTorch keeps tags in the metadata of placeholders (exir/passes/external_constants_pass.py),
 which torch leaves out of archives. So an archive has an extra file of tags for each program: JSON

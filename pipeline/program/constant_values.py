@@ -19,7 +19,9 @@ from pipeline.store.errors import PipelineError
 if TYPE_CHECKING:
     from torch import Tensor
 
-_KINDS = "numbers, texts, bools, torch.dtype, torch.layout and dense tensors on the CPU"
+_KINDS = (
+    "numbers, strings, bools, torch.dtype, torch.layout and dense tensors on the CPU"
+)
 _LAYOUTS = (
     "strided",
     "sparse_coo",
@@ -34,13 +36,13 @@ def wrong_value(value: Any) -> str:
     if isinstance(value, list):
         return next(filter(None, map(wrong_value, value)), "")
     if not isinstance(value, int | float | str):
-        return "must be a number, text, true, false or a list of these"
+        return "must be a number, string, true, false or a list of these"
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         return "must be a number of at most 64 bits"
     if isinstance(value, float) and not math.isfinite(value):
         return "must be a finite number"
     if isinstance(value, str) and re.search(r"[\0\ud800-\udfff]", value):
-        return "must be text without NUL and lone surrogates"
+        return "must be a string without NUL and lone surrogates"
     return ""
 
 

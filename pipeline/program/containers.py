@@ -1,6 +1,6 @@
-"""Represent containers of a method's arguments and results, such as named tuples and dataclasses.
+"""Represents containers of a method's arguments and results, such as named tuples and dataclasses.
 
-torch keeps the name of such a class, a text that describes its fields (the context), and its
+torch keeps the name of such a class, a string that describes its fields (the context), and its
 elements; ExecuTorch writes the name and the context into the package. Nothing else about the class
 matters, so no archive makes us import one: stand-in classes in this module replace classes unknown
 to this process, and also enumerations and default factories. Callers of a method see tuples, lists

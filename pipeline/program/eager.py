@@ -1,4 +1,4 @@
-"""Run a method's source program in eager mode, to compare its package with it."""
+"""Runs a method's source program in eager mode, to compare its package with it."""
 
 import copy
 from collections.abc import Mapping, Sequence

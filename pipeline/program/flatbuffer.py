@@ -1,4 +1,4 @@
-"""Read flatbuffers: tables, and the spans of their vectors, with every offset checked.
+"""Reads flatbuffers: tables, and the spans of their vectors, with every offset checked.
 
 ExecuTorch's own reader turns all bytes into Python objects and loses their offsets. The library
 `flatbuffers` checks nothing, so a damaged offset makes it read the wrong bytes.

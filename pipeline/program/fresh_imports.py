@@ -1,4 +1,4 @@
-"""Import modules from their source text, never from cached bytecode.
+"""Imports modules from their source text, never from cached bytecode.
 
 Python trusts a `.pyc` if its source has the same size and a modification time in the same second,
 so an edit right after a run would go unnoticed.

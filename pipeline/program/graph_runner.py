@@ -1,4 +1,4 @@
-"""Run a graph node by node, without the overhead of torch.fx's interpreter.
+"""Runs a graph node by node, without the overhead of torch.fx's interpreter.
 
 For each node, the interpreter prepares error messages and copies nested arguments, which takes most
 of the time when tensors are small.

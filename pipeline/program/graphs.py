@@ -1,4 +1,4 @@
-"""Walk the graphs of a program and its control flow, and find the places of their nodes.
+"""Walks the graphs of a program and its control flow, and finds the places of their nodes.
 
 The place of a node is its index in `iter_nodes(program)`. Like a compiled method, it is valid for
 every export of the same program; the name of a node and its source line may differ between exports.

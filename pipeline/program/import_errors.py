@@ -1,4 +1,4 @@
-"""Explain import errors in a workspace: which file an installed library hides, and which line of
+"""Explains import errors in a workspace: which file an installed library hides, and which line of
 the workspace raised the error.
 """
 

@@ -1,4 +1,4 @@
-"""Read files of input sets in the workspace, for calibration and validation.
+"""Reads files of input sets in the workspace, for calibration and validation.
 
 A file has one of three formats. `.npz` and `.safetensors` hold a tensor for each argument, under
 its name as messages show it (`x`, `states[0]['key']`). The tensor has an extra first dimension for
@@ -70,8 +70,8 @@ def read_examples(
             digest.
 
     Raises:
-        PipelineError: a file can't be read, has changed, holds no input sets, or doesn't hold the
-            method's arguments; the error has one line for each such mistake.
+        PipelineError: a file can't be read, has changed, has no input sets, or lacks the method's
+            arguments; the error has one line for each such mistake.
     """
     examples: dict[str, list[InputSet]] = {}
     mistakes: list[str] = []
@@ -84,7 +84,7 @@ def read_examples(
                 mistakes += [f"{method}: {line}" for line in str(error).splitlines()]
                 continue
             if not batches:
-                mistakes.append(f"{method}: {name}: holds no input sets")
+                mistakes.append(f"{method}: {name}: contains no input sets")
             examples[method] += batches
     if mistakes:
         raise PipelineError(*mistakes)
@@ -108,8 +108,8 @@ def read_file(path: Path, name: str, program: ExportedProgram) -> list[InputSet]
         tensors = _load_named(path)
     except pickle.UnpicklingError as error:
         raise PipelineError(
-            f"{name}: contains more than tensors, numbers, text and containers of them, so it is "
-            "not unpickled; save a list of tuples or of dicts of tensors"
+            f"{name}: contains more than tensors, numbers, strings and containers of them, so it "
+            "is not unpickled; save a list of tuples or of dicts of tensors"
         ) from error
     except PipelineError:
         raise

@@ -1,4 +1,4 @@
-"""Represent the arguments of calls as input sets, and store them without pickle."""
+"""Represents the arguments of calls as input sets, and stores them without pickle."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def as_input_sets(value: Any, origin: str) -> list[InputSet]:
     input_sets: list[InputSet] = []
     mistakes: list[str] = []
     if not calls:
-        mistakes.append(f"{origin}: an empty list, must hold at least one input set")
+        mistakes.append(f"{origin}: an empty list, must contain at least one input set")
     for number, call in enumerate(calls):
         label = f"{origin} {number}"
         is_pair = type(call) is tuple and [type(part) for part in call] == [tuple, dict]

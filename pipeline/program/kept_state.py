@@ -1,4 +1,4 @@
-"""Restore the process state that a call of user code may change.
+"""Restores the process state that a call of user code may change.
 
 Otherwise a pass that sets torch's default dtype would affect every method lowered after it. Most
 changes are undone; one that can't be, such as a new kernel for an existing operator, is an error.

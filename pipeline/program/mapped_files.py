@@ -1,4 +1,4 @@
-"""Map weight files into private memory, so that writing to it changes no file."""
+"""Maps weight files into private memory, so that writing to it changes no file."""
 
 from __future__ import annotations
 

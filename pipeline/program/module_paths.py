@@ -1,4 +1,4 @@
-"""Find a program's sub-modules by qualified name, and the sub-module that each node comes from.
+"""Finds a program's sub-modules by qualified name, and the sub-module that each node comes from.
 
 If a module is called more than once, the program holds its nodes once per call. torch is imported
 lazily: planning works on an archive's outline without it.

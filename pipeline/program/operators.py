@@ -1,4 +1,4 @@
-"""Name the operators that nodes call.
+"""Names the operators that nodes call.
 
 This module doesn't import torch at load time, since backends' options are read without torch.
 """

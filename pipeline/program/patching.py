@@ -1,4 +1,4 @@
-"""Replace library functions within a context, and identify them by digests of their source."""
+"""Replaces library functions within a context, and identifies them by digests of their source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find the values that the instructions of an emitted plan read and write.
+"""Finds the values that the instructions of an emitted plan read and write.
 
 A plan is ExecuTorch's `schema.ExecutionPlan`, which has a single chain of instructions.
 """

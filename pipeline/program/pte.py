@@ -1,4 +1,4 @@
-"""Read the layout of a `.pte` or `.ptd` file from its headers and flatbuffer alone.
+"""Reads the layout of a `.pte` or `.ptd` file from its headers and flatbuffer alone.
 
 Fields are numbered as in ExecuTorch's schema/program.fbs and extension/flat_tensor/serialize/
 flat_tensor.fbs. Headers are read as exir/_serialize/_program.py (`_ExtendedHeader`) and extension/
@@ -50,12 +50,12 @@ class PlanFacts:
     """Facts about a method's plan.
 
     Attributes:
-        operators: the operators called outside of delegates, such as `aten::add.out`.
+        operators: the operators called outside delegates, such as `aten::add.out`.
         delegates: the backend and payload of each delegate; the payload is None if it is empty.
         input_orders: the order in which the method reads the dimensions of each input, from the
             outermost to the innermost; None for an input that isn't a tensor.
         constants, mutable: the tensors whose initial data is in the file.
-        external: the keys of tensors stored outside of the file.
+        external: the keys of tensors stored outside the file.
         arenas: the bytes of planned memory in each arena, starting with arena 1; the runtime
             reserves arena 0 for constants.
         arenas_used: the numbers of the arenas that hold tensors.
@@ -106,7 +106,7 @@ def read_program(data: memoryview) -> FileLayout:
         base = number(data, 24, "Q")
         if not 32 <= program.end <= base <= len(data):
             raise CorruptError("its header contradicts its size")
-    # Sliced, so that no offset in the flatbuffer can point outside of it.
+    # Sliced, so that no offset in the flatbuffer can point outside it.
     table = root(data[: program.end])
     segments = _segments(table, 4, base, len(data))
     constants, constant_segments = _constants(table, segments)

@@ -1,4 +1,4 @@
-"""Find out whether a program quantizes values, and in which floating-point dtypes it computes."""
+"""Finds out whether a program quantizes values, and in which floating-point dtypes it computes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Generate random input sets from a program's signature, for methods with too few examples."""
+"""Generates random input sets from a program's signature, for methods with too few examples."""
 
 from __future__ import annotations
 

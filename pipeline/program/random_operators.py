@@ -1,4 +1,4 @@
-"""Find operators that make a program random: they draw numbers, or read uninitialized memory.
+"""Finds operators that make a program random: they draw numbers, or read uninitialized memory.
 
 torch tags operators that draw from its generator (`torch.Tag.nondeterministic_seeded`). Some of
 these draw nothing for certain arguments: dropout in evaluation mode, for example.
@@ -208,7 +208,7 @@ def _argument_reader(node: Node, target: OpOverload) -> Callable[..., Any]:
 
 
 def describe_random_operators(operators: list[RandomOperator]) -> str:
-    """Return a text that lists random operators, and a remedy for each cause."""
+    """Return a string that lists random operators, and a remedy for each cause."""
     causes = dict.fromkeys(operator.cause for operator in operators)
     remedies = "; ".join(REMEDIES[cause] for cause in causes)
     return f"{', '.join(map(str, operators))}; {remedies}"

@@ -1,4 +1,4 @@
-"""Record method signatures as the author of the source wrote them, independent of the program.
+"""Records method signatures as the author of the source wrote them, independent of the program.
 
 A `.pte` has positions, dtypes and greatest sizes. This record adds the arguments' names, their
 nesting, values that the export fixed, which sizes are equal, and which inputs a method changes.

@@ -1,4 +1,4 @@
-"""Preserve the original symbols of input sizes that an export found equal to other sizes.
+"""Preserves the original symbols of input sizes that an export found equal to other sizes.
 
 If an export finds that two sizes are equal, such as those of two inputs with the same `Dim`, the
 shape environment replaces one symbol by the other, but the size itself keeps its original symbol.

@@ -1,4 +1,4 @@
-"""Import ExecuTorch's runtime, whose extension module has a different name in each release.
+"""Imports ExecuTorch's runtime, whose extension module has a different name in each release.
 
 Only the extension module is imported, with torch: `executorch.runtime` and `portable_lib` import
 exir, which takes seconds.

@@ -1,4 +1,4 @@
-"""Read a program's signature, and check whether an input set fits it.
+"""Reads a program's signature, and checks whether an input set fits it.
 
 An input set is checked before any run, since ExecuTorch's runtime silently misreads a tensor with
 another layout, or with a wrong size that fits into the planned memory.

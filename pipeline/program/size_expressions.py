@@ -1,4 +1,4 @@
-"""Check that a text is nothing but a size expression, before torch evaluates it.
+"""Checks that a string is nothing but a size expression, before torch evaluates it.
 
 torch writes the sizes of an archive as sympy prints them, `Mul(Integer(2), Symbol('s77'))`, and
 reads them with `sympy.sympify`, which evaluates Python. Here Python's own parser turns the text
@@ -23,7 +23,7 @@ _LARGEST_EXPONENT = 64
 
 
 def words(text: str) -> frozenset[str]:
-    """Return the words of a text as a set."""
+    """Return the words of a string as a set."""
     return frozenset(text.split())
 
 
@@ -80,7 +80,7 @@ class _Measure:
 
 
 def check_size_expression(text: str) -> None:
-    """Raise ValueError if a text isn't a size expression, or would take forever to evaluate."""
+    """Raise ValueError if a string isn't a size expression, or would take forever to evaluate."""
     if len(text) > _LONGEST:
         raise ValueError(f"is {len(text)} characters long, at most {_LONGEST} are read")
     text = text.strip()
@@ -96,7 +96,7 @@ def check_size_expression(text: str) -> None:
         RecursionError,
         ValueError,
     ):  # raised by a parser that bounds its stack
-        raise ValueError(f"is nested more than {_DEEPEST} deep") from None
+        raise ValueError(f"is nested more than {_DEEPEST} levels deep") from None
     if isinstance(expression, ast.Tuple):
         raise ValueError("is several expressions")
     _Measurer(text).measure(expression, 0)
@@ -130,7 +130,7 @@ class _Measurer:
     def measure(self, node: ast.AST, depth: int) -> _Measure:
         """Return the bounds of a subexpression."""
         if depth > _DEEPEST:
-            raise ValueError(f"is nested more than {_DEEPEST} deep")
+            raise ValueError(f"is nested more than {_DEEPEST} levels deep")
         match node:
             case ast.Constant(value=bool()):
                 return _Measure(1)

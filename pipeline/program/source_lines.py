@@ -1,4 +1,4 @@
-"""Find the line of a model's source that a node comes from.
+"""Finds the line of a model's source that a node comes from.
 
 torch.export records in each node the calls that led to it, with file paths of the exporting
 machine. Here files are named by their path in this workspace instead. None of this may enter a
@@ -33,7 +33,7 @@ def source_line(node: Node, root: Path | None = None) -> SourceLine | None:
     """Return the line that a node comes from, or None if it is unknown.
 
     Of the calls that led to the node, this is the innermost one in a file of the workspace, or else
-    the innermost one outside of installed packages, or else the innermost one outside of torch.
+    the innermost one outside installed packages, or else the innermost one outside torch.
 
     Args:
         root: the workspace; by default the working directory.
@@ -105,7 +105,7 @@ def parse_trace(trace: str, tracers: bool = False) -> list[SourceLine]:
 
 
 def choose_frame(frames: Sequence[SourceLine], root: Path) -> SourceLine | None:
-    """Return the innermost call in a file of the workspace, or else the innermost one outside of
+    """Return the innermost call in a file of the workspace, or else the innermost one outside
     installed packages, or else the innermost of all."""
     in_workspace = [frame for frame in frames if _in_workspace(frame.file, root)]
     not_installed = [
@@ -161,7 +161,7 @@ def _path_in_package(file: str) -> tuple[str, ...] | None:
 
 
 def _short_name(file: str) -> str:
-    """Return the short path of a file outside of the workspace.
+    """Return the short path of a file outside the workspace.
 
     It starts with the package if the file is installed, else with the file's folder.
     """

@@ -1,4 +1,4 @@
-"""Find model sources in `models/`: the form of each, and its methods.
+"""Finds model sources in `models/`: the form of each, and its methods.
 
 Nothing here imports torch. A PT2 archive is a zip file whose directory lists the methods, and whose
 members hold a method's graph as JSON and its weights as raw bytes (see torch's

@@ -1,4 +1,4 @@
-"""Read zip files as torch writes them, with uncompressed members.
+"""Reads zip files as torch writes them, with uncompressed members.
 
 The directory is checked: each member occupies as many bytes of the file as it claims, and no two
 members overlap, so nothing that is read is larger than the file. This module doesn't import torch.

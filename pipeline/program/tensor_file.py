@@ -1,4 +1,4 @@
-"""Read files of `torch.save`, even from strangers: tensors and containers of them.
+"""Reads files of `torch.save`, even from strangers: tensors and containers of them.
 
 `torch.load(weights_only=True)` runs no code, but it trusts sizes: a storage of 4 bytes that claims
 37 GiB is read beyond its end. Here a storage must have as many bytes as its member.
@@ -34,7 +34,7 @@ def load_storage(members: StoredZip, name: str) -> torch.UntypedStorage:
 
 
 def load_tensor_file(file: IO[bytes]) -> Any:
-    """Return the value in a file of `torch.save`: tensors, numbers, text and containers of them.
+    """Return the value in a file of `torch.save`: tensors, numbers, strings and containers of them.
 
     Raises:
         ValueError: the file is damaged, or claims more bytes than it has.
@@ -56,7 +56,7 @@ def load_tensor_file(file: IO[bytes]) -> Any:
             f"{error}; save it again with torch.save and its defaults"
         ) from error
     except RecursionError as error:
-        raise ValueError("is nested too deep") from error
+        raise ValueError("is nested too deeply") from error
     except Exception as error:  # the unpickler raises whatever damaged bytes lead it to
         first_line = str(error).strip().split("\n")[0]
         raise ValueError(f"{type(error).__name__}: {first_line}") from error

@@ -1,4 +1,4 @@
-"""Patch torch's writer and reader of programs, which fail on some programs that torch exports.
+"""Patches torch's writer and reader of programs, which fail on some programs that torch exports.
 
 Each function here can be removed once torch behaves as its docstring says;
 `tests/program/test_torch_serde.py` has a program for each. Source:

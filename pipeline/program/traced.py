@@ -1,4 +1,4 @@
-"""Remember the graph that an ExecuTorch pass traced last, to detect whether it has changed."""
+"""Remembers the graph that an ExecuTorch pass traced last, to detect whether it has changed."""
 
 from __future__ import annotations
 

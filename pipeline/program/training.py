@@ -1,4 +1,4 @@
-"""Find the outputs of methods that train: gradients of their parameters follow the user's outputs.
+"""Finds the outputs of methods that train: gradients of their parameters follow the user's outputs.
 
 ExecuTorch appends the parameters themselves (exir/passes/weights_to_outputs_pass.py), so that an
 optimizer can change them in place. Constant methods give its training extension the positions of

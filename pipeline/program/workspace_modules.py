@@ -1,4 +1,4 @@
-"""Import the modules in a folder of a workspace, such as `passes/`, under distinct names.
+"""Imports the modules in a folder of a workspace, such as `passes/`, under distinct names.
 
 A module is called `<folder>.<name>`, so its file may have the name of a library. Modules of the
 folder import each other with `from . import common`, or by the plain name `common`, which gives the
@@ -84,7 +84,7 @@ class SiblingFinder:
 def _is_tried_by_library(root: str) -> bool:
     """Return whether the current import is a library's attempt to import or find a module.
 
-    That is, code outside of the workspace has an `import` statement for the module, or asks whether
+    That is, code outside the workspace has an `import` statement for the module, or asks whether
     the module exists, as for an optional dependency such as `onnx`. An import by a name in data,
     such as the module of a pickled class, doesn't count.
     """
@@ -137,7 +137,7 @@ def _is_same(name: str, alias: str) -> bool:
 
 
 def find_elsewhere(name: str, folders: Collection[str]) -> ModuleSpec | None:
-    """Return the spec of a top-level module outside of these folders, or None.
+    """Return the spec of a top-level module outside these folders, or None.
 
     Such a module is installed or belongs to the standard library.
     """

@@ -22,7 +22,7 @@ class Cell:
     """One cell of a table.
 
     Attributes:
-        sort: the number by which a column of figures is sorted; texts are sorted as they are.
+        sort: the number by which a column of figures is sorted; strings are sorted as they are.
         href: a link within the page, or to a file next to it.
         kind: a class of the style (name, code, line-of, whole, wide, soft, good, bad).
         note: a smaller line below.

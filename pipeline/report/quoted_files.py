@@ -24,7 +24,7 @@ def named_lines(report: Json) -> list[SourceLine]:
 
 
 def _list_lines(report: Json) -> Iterator[str]:
-    """Yield the lines that a record names, as texts."""
+    """Yield the lines that a record names, as strings."""
     yield from _settings(report)
     for method in report["methods"]:
         for culprit in method.get("culprits") or ():
@@ -55,7 +55,7 @@ def named_files(report: Json) -> dict[str, str]:
 
 
 def _settings(report: Json) -> list[str]:
-    """Return the places of the config's settings, as texts."""
+    """Return the places of the config's settings, as strings."""
     gates = (gate.get("place", "") for gate in report.get("gates") or ())
     return [*gates, *report.get("places", {}).values()]
 

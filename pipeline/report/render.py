@@ -24,7 +24,7 @@ def render(
     """Render the reports of a package, by file name.
 
     Args:
-        sources: texts of the workspace files from `quoted_files.named_files`; None for a file that
+        sources: contents of workspace files from `quoted_files.named_files`; None for a file that
             changed. Only the lines that the record quotes are shown.
         drops: methods that are delegated less than in the previous build, from `read_drops`.
     """

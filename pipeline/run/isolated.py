@@ -2,7 +2,7 @@
 
 If forks are not safe, a process that a feature starts takes the fork's place. Anything that user
 code does to its process, torch's defaults or modules ends with the fork. Results come back as JSON,
-errors as a class and a text; the log is shared with this process.
+errors as a class and a message; the log is shared with this process.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ def _take_answer(
 
 
 def _make_error(classes: Sequence[str], text: str) -> PipelineError:
-    """Make an error of the first class that is known here and takes only a text."""
+    """Make an error of the first class that is known here and takes only a message."""
     kinds = {_name(kind): kind for kind in _subclasses(PipelineError)}
     for name in classes:
         if (

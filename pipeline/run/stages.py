@@ -65,7 +65,7 @@ class Stages:
     def seconds(self) -> dict[str, float]:
         """Return the seconds of each stage and step by name, except waiting and imports.
 
-        A stage with steps counts only the time spent outside of them.
+        A stage with steps counts only the time spent outside them.
         """
         totals: defaultdict[str, float] = defaultdict(float)
         for name, begin, end in self.spans:

@@ -207,7 +207,7 @@ class Instructions:
 
     @property
     def node_places(self) -> dict[int, int]:
-        """The place of each node outside of delegates, by the index of its instruction."""
+        """The place of each node outside delegates, by the index of its instruction."""
         return {index: place for _, index, place in self.nodes}
 
     @property
@@ -217,7 +217,7 @@ class Instructions:
         return {**self.node_places, **inside}
 
 
-# A library of operators other than ATen's that methods call outside of delegates.
+# A library of operators other than ATen's that methods call outside delegates.
 OPERATOR_LIBRARY: Mapping[str, Any] = {
     "name": str,
     "digest?": (Digest, "The digest of a library in the workspace."),

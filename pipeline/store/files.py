@@ -86,7 +86,7 @@ def stat_file(path: Path) -> os.stat_result:
 def inside(path: Path, folders: Iterable[Path]) -> Path:
     """Return a path that others named, if it leads to a regular file in one of these folders.
 
-    Raises OSError if it isn't a regular file, or is outside of all the folders once links are
+    Raises OSError if it isn't a regular file, or is outside all the folders once links are
     resolved.
     """
     try:

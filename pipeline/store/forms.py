@@ -3,7 +3,7 @@
 Values that others wrote are checked against types before they are used. In November 2026, importing
 a library for this added 5 to 8 ms (msgspec), 14 ms (pydantic_core) or 139 ms (pydantic) to the 235
 ms of CPU time of a run with nothing to do; this module takes 1 ms. msgspec also accepts unknown
-fields of typed dicts, NUL and lone surrogates in texts and NaN in `Any`, and refuses unions of
+fields of typed dicts, NUL and lone surrogates in strings and NaN in `Any`, and refuses unions of
 tuples.
 """
 
@@ -70,7 +70,7 @@ def check_of(outline: Any, open_fields: bool = False) -> Check:
 
     An outline is written like the JSON: `{"name": str, "size?": Count}` is a record whose `size`
     may be missing; `{FileName: Digest}` is a mapping; `[Digest]` is a list of any length, and
-    `[str, Count]` a list of these two items; `(Digest, None)` is either of the two. A text in a
+    `[str, Count]` a list of these two items; `(Digest, None)` is either of the two. A string in a
     tuple documents the value. Anything else is a form, as for `fits`.
     """
     if isinstance(outline, list) and len(outline) == 1:
@@ -186,7 +186,7 @@ def _is_scalars(value: Any) -> bool:
 
 
 def _is_text(value: Any) -> bool:
-    """Return whether a value is a text without NUL or lone surrogates, and so can be written, or
+    """Return whether a value is a string without NUL or lone surrogates, and so can be written, or
     name a file."""
     if not isinstance(value, str) or "\0" in value:
         return False
@@ -206,7 +206,7 @@ def _is_system_name(value: Any) -> bool:
 
 def _is_shallow(value: Any) -> bool:
     """Return whether a value is safe to read and write as JSON: not nested too deep, and made of
-    writable texts and finite numbers."""
+    writable strings and finite numbers."""
     level = [value]
     for _ in range(_DEEPEST):
         if not level:

@@ -42,7 +42,7 @@ def _parse_size(value: Any, _: Path) -> int:
 
 
 def parse_text(value: Any) -> str:
-    """Return a text that fits on a line. Raises ValueError for any other value."""
+    """Return a string that fits on a line. Raises ValueError for any other value."""
     ok = isinstance(value, str) and 0 < len(value) < 4096 and not _CONTROL.search(value)
     return str(checked(value, ok))
 
@@ -68,7 +68,7 @@ def _parse_paths(value: Any, root: Path) -> tuple[Path, ...]:
 
 
 def _parse_verdicts(value: Any, root: Path) -> tuple[str, ...]:
-    """Parse verdicts from a list, or from a text with commas between them."""
+    """Parse verdicts from a list, or from a string with commas between them."""
     words = value
     if isinstance(value, str):
         words = value.split(",")
@@ -144,14 +144,14 @@ SETTINGS: Mapping[str, Setting] = {
     "fast_lowering": Setting(
         _parse_bool,
         "true or false",
-        "Make ExecuTorch's calls faster; the bytes of packages stay the same.",
+        "Make ExecuTorch's calls faster; packages keep the same bytes.",
         "true",
     ),
     "refit": Setting(
         _parse_bool,
         "true or false",
         "If only the weights of a method have changed, put the new weights into the lowered "
-        "program instead of lowering again. The bytes of packages stay the same.",
+        "program instead of lowering again; packages keep the same bytes.",
         "true",
     ),
     "allow": Setting(

@@ -111,7 +111,7 @@ def _read_table(path: Path) -> Mapping[str, Any]:
     except OSError as error:
         raise PipelineError(f"{path.name}: cannot be read: {error.strerror}") from error
     except RecursionError as error:
-        raise PipelineError(f"{path.name}: is nested too deep") from error
+        raise PipelineError(f"{path.name}: is nested too deeply") from error
     except ValueError as error:  # not TOML, or not UTF-8
         raise PipelineError(f"{path.name}: {error}") from error
     settings: Any = file

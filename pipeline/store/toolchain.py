@@ -206,8 +206,8 @@ def forget_toolchain() -> None:
 def hash_seed() -> str:
     """Return the seed of `hash` in workers: the user's, or 0.
 
-    It determines the order of sets of texts. It is part of the keys of exports; compiled code does
-    not depend on it.
+    It determines the order of sets of strings. It is part of the keys of exports; compiled code
+    does not depend on it.
     """
     seed = os.environ.get(HASH_SEED, "")
     return seed if seed.isdigit() else "0"

@@ -20,7 +20,7 @@ _HIDDEN_OR_SPACE = f"[\t\n{_HIDDEN[1:]}"
 
 
 def visible(text: str) -> str:
-    """Return a text of ours, which keeps its lines and tabs, with invisible characters escaped."""
+    """Escape the invisible characters in one of our own strings, except line ends and tabs."""
     return re.sub(_HIDDEN, _escape, text)
 
 

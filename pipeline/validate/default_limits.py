@@ -21,7 +21,7 @@ from pipeline.validate.limits import OutputLimits
 from pipeline.validate.metrics import compare
 from pipeline.validate.worst_place import find_worst_place
 
-RUNS = 2  # of the program with every value rounded anew
+RUNS = 2  # of the program with every value rounded again
 # Factors on the effect of rounding, on the worst value and on all values as noise. They leave a
 # margin, since kernels round in different ways.
 TIMES, TIMES_NOISE = 2.0, 1.5
@@ -56,7 +56,7 @@ def limits_of_rounding(
     """Return the limits on an output.
 
     Args:
-        rounded: the same output with every value of the program rounded anew, once for each run.
+        rounded: the same output with every value of the program rounded again, once for each run.
         usual: the greatest magnitude of this output on any inputs so far.
         least_units: the least tolerance in units in the last place, if both sides run the same
             kernels; by default the tolerance for different kernels.

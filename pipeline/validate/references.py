@@ -65,8 +65,8 @@ class References:
         """Combine lanes, of which each has the method's program.
 
         Args:
-            rounded: the lowered program with every value rounded anew; empty if the config sets the
-                limits and nothing was quantized.
+            rounded: the lowered program with every value rounded again; empty if the config sets
+                the limits and nothing was quantized.
         """
         self._method = method
         self._source = source

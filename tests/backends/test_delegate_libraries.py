@@ -47,7 +47,7 @@ def test_a_listed_library_runs_what_it_holds_and_its_content_counts(library, mon
 
 def test_a_library_that_is_not_there_is_named(library, monkeypatch):
     monkeypatch.setenv(VARIABLE, f"{library}.old:{library}")
-    why = f"{VARIABLE} lists libdelegates.so.old, which is not there"
+    why = f"{VARIABLE} lists libdelegates.so.old, which does not exist"
     assert BACKENDS["vulkan"].machine["cannot_run"] == why
 
 

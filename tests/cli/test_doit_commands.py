@@ -57,7 +57,7 @@ def doit(installed, tmp_path):
 
 def test_an_empty_folder_becomes_a_workspace(doit, tmp_path):
     code, said = doit(tmp_path)
-    assert code == 3 and "`doit init` makes a workspace of ExecuTorch packages here" in said
+    assert code == 3 and "`doit init` creates a workspace for ExecuTorch packages here" in said
     code, said = doit(tmp_path, "init", "shop")
     shop = tmp_path / "shop"
     assert code == 0 and said.splitlines()[-1] == (

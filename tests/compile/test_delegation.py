@@ -295,7 +295,7 @@ def test_what_is_outside_of_the_modules(of_method):
     counts = counted(
         program_of(Several()), spec("xnnpack", **own), modules=["first"] if of_method else None
     )
-    assert {reason for _, reason in left_of(counts)} == {"outside of `modules: [first]`"}
+    assert {reason for _, reason in left_of(counts)} == {"outside `modules: [first]`"}
     assert {each["module"] for each in counts["left"]} == {"", "second"}
 
 

@@ -123,7 +123,7 @@ def test_each_call_that_is_left_has_its_reason(bench):
         ("aten.asinh", IN_BRANCH),
         ("aten.mul.Tensor", IN_BRANCH),
     ]
-    outside = "outside of `modules: [first]`"
+    outside = "outside `modules: [first]`"
     assert {reason for _, reason in left(bench, "confined")} == {outside}
     assert {reason for _, reason in left(bench, "confined", "classify")} == {PORTABLE}
 

@@ -350,7 +350,7 @@ def test_a_value_in_quotes_is_text(write):
     found = write({"N": "5"}, p=text + '"${N}"\n')
     assert problems(found, "p") == [
         "p.yaml:5: validate.inputs: is '5', must be a whole number; "
-        "a quoted value is text; write it on a line of its own, without quotes"
+        "a quoted value is a string; write it on a line of its own, without quotes"
     ]
 
 
@@ -452,8 +452,8 @@ MATRICES = [
     ("{a: }", "matrix.a: is empty, must be a list of values; or a mapping of names to parts of a"),
     ("{a: []}", "matrix.a: is an empty list, must be a list of values"),
     ("{a: x}", "matrix.a: is 'x', must be a list of values"),
-    ("{a: [[x]]}", "matrix.a[0]: is a list, must be text, a number, true or false"),
-    ("{a: [x, ~]}", "matrix.a[1]: is empty, must be text, a number, true or false"),
+    ("{a: [[x]]}", "matrix.a[0]: is a list, must be a string, a number, true or false"),
+    ("{a: [x, ~]}", "matrix.a[1]: is empty, must be a string, a number, true or false"),
     ("{a: [x, y, x]}", "matrix.a[2]: names 'x' twice; keep one"),
     ("{a: ['${X}']}", "matrix.a[0]: the variable X is not set, and has no default"),
     ("{a b: [x]}", "matrix.'a b': cannot name an axis: 'a b' must be letters, digits"),
@@ -526,7 +526,7 @@ def test_a_mistake_of_one_combination_spoils_no_other(write):
     assert problems(found, "p-y") == [
         "p.yaml:7: matrix.a.y.target: the variable UNSET is not set, and has no default; "
         "set it, or write ${UNSET:-default}",
-        "p.yaml:8: matrix.a.y.model: is 3, must be text; quote it",
+        "p.yaml:8: matrix.a.y.model: is 3, must be a string; quote it",
     ]
 
 

@@ -116,12 +116,12 @@ def test_every_wrong_member_is_reported_with_the_nearest(tmp_path, entry):
         if own == [False]:
             continue  # a nearby message reports it: no dynamic quantization
         hint = "" if isinstance(own[0], int) else f"did you mean '{own[0]}'? "
-        assert f", must be one of those known; {hint}known: " in str(problem)
+        assert f", must be one of the known values; {hint}known: " in str(problem)
         assert str(own[0]) in problem.known
 
 
 BESIDE = "must not contain `batches`, since it observes no inputs"
-DYNAMIC = ({"dynamic": True}, "must be false: this quantizer has no dynamic quantization")
+DYNAMIC = ({"dynamic": True}, "must be false: this quantizer doesn't support dynamic quantization")
 IMPOSSIBLE = {
     "coreml partitioner": (
         {"take_over_constant_data": False, "lower_full_graph": True},
@@ -151,7 +151,7 @@ IMPOSSIBLE = {
         {"tosa_spec": "TOSA-1.0+INT", "activations": "int16"},
         "must be int8 unless tosa_spec has the extension int16",
     ),
-    "vgf partitioner": ({"compiler_flags": ["--output=x"]}, "must be one of those known"),
+    "vgf partitioner": ({"compiler_flags": ["--output=x"]}, "must be one of the known values"),
     "vgf quantizer": (
         {"tosa_spec": "TOSA-1.0+INT", "activations": "int16"},
         "must be int8 unless tosa_spec has the extension int16",

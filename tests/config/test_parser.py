@@ -231,11 +231,11 @@ MISTAKES = [
      "file, methods, operators, constant_methods, emit, validate, "),
     ("model", ..., "model: is missing; name one of models/"),
     ("model", None, "model: is empty; name one of models/"),
-    ("model", 5, "model: is 5, must be text; quote it"),
+    ("model", 5, "model: is 5, must be a string; quote it"),
     *(("model", name, f"model: is {name!r}, must be {NAME_RULE}")
       for name in ("", "..", "a..b", "../x", "a/b", "a\\b", ".hidden", "-x", "a\nb", "a\0", "é")),
-    ("target", True, "target: is true, must be text; quote it"),
-    ("target", "a\x1b", "target: is 'a\\x1b', must be text, not empty, without control characters"),
+    ("target", True, "target: is true, must be a string; quote it"),
+    ("target", "a\x1b", "target: is 'a\\x1b', must be a string, not empty, without control"),
     ("publish", {"license": "MIT"}, "publish: unknown key 'license'; did you mean 'licence'?"),
     ("family", ["chat"], "family: is a list, must be a mapping; write its name, or {name: <name>}"),
     ("family", "a/b", f"family.name: is 'a/b', must be {NAME_RULE}"),
@@ -281,8 +281,8 @@ MISTAKES = [
     ("methods.decode.partitioners.0.xnnpack.config_precisions", "fp32",
      "methods.decode.partitioners[0].xnnpack.config_precisions: is 'fp32', must be a list"),
     ("methods.decode.partitioners.0.xnnpack.config_precisions.0", "fp23",
-     "methods.decode.partitioners[0].xnnpack.config_precisions[0]: is 'fp23', must be one of those "
-     "known; did you mean 'fp32'? known: fp32, static_quant, dynamic_quant"),
+     "methods.decode.partitioners[0].xnnpack.config_precisions[0]: is 'fp23', must be one of "
+     "the known values; did you mean 'fp32'? known: fp32, static_quant, dynamic_quant"),
     ("methods.decode.partitioners.1.xnnpack.configs", [],
      "methods.decode.partitioners[1].xnnpack.configs: is an empty list, must name at least one"),
     ("methods.decode.partitioners.1.xnnpack.configs.1", "AddConfig",
@@ -299,17 +299,17 @@ MISTAKES = [
     ("constant_methods.encode", 1, "constant_methods.encode: is also a method of the model; "
     "rename"),
     ("constant_methods.a b", 1, f"constant_methods.'a b': is 'a b', must be {NAME_RULE}"),
-    ("constant_methods.x", None, "constant_methods.x: is empty, must be a number, text, true,"),
-    ("constant_methods.x", [[None]], "constant_methods.x: is a list, must be a number, text, true"),
-    ("constant_methods.x", {"a": 1}, "constant_methods.x: is a mapping, must be a number, text"),
+    ("constant_methods.x", None, "constant_methods.x: is empty, must be a number, string, true,"),
+    ("constant_methods.x", [[None]], "constant_methods.x: is a list, must be a number, string"),
+    ("constant_methods.x", {"a": 1}, "constant_methods.x: is a mapping, must be a number, string"),
     ("constant_methods.x", 2**63, f"constant_methods.x: is {2**63}, must be a number of at most"),
     ("constant_methods.x", float("inf"), "constant_methods.x: is inf, must be a finite number"),
-    ("constant_methods.x", "a\0b", "constant_methods.x: is 'a\\x00b', must be text without NUL"),
+    ("constant_methods.x", "a\0b", "constant_methods.x: is 'a\\x00b', must be a string without"),
     ("emit", None, "emit: is empty; give it a value or leave it out"),
     ("emit.external_weights", "decoder", "emit.external_weights: is 'decoder', must be true,"),
-    ("emit.external_weights", [""], "emit.external_weights.weights[0]: is '', must be text, not"),
+    ("emit.external_weights", [""], "emit.external_weights.weights[0]: is '', must be a string"),
     ("emit.external_constants", 1, "emit.external_constants: is 1, must be true or false"),
-    ("emit.initialized_buffers", [""], "emit.initialized_buffers[0]: is '', must be text, not"),
+    ("emit.initialized_buffers", [""], "emit.initialized_buffers[0]: is '', must be a string, not"),
     ("validate.atol", -1e-3, "validate.atol: is -0.001, must be at least 0"),
     ("validate.rtol", float("nan"), "validate.rtol: is nan, must be a finite number"),
     ("validate.rtol", True, "validate.rtol: is true, must be a number"),
@@ -378,7 +378,7 @@ def test_keys_that_are_no_names_are_reported(key):
     method, top = sorted(problems(document))
     assert top.startswith("f.yaml: unknown key ")
     assert method.startswith("f.yaml: methods")
-    assert ", must be text" in method or ", must be letters, digits, " in method
+    assert ", must be a string" in method or ", must be letters, digits, " in method
 
 
 def test_all_mistakes_are_reported_at_once():
@@ -403,7 +403,7 @@ def test_mistakes_inside_hide_none_of_the_whole_nor_of_a_key():
     assert "quantize.modules.a: unknown key 'dynamc'" in inside
     own = {"quantizer": "xnnpack", "operators": {"on e": 5}}
     key, value = problems(changed("methods.encode.quantize", own))
-    assert ": is 'on e', must be one of those known" in key
+    assert ": is 'on e', must be one of the known values" in key
     assert ": is 5, must be a mapping of options" in value
 
 
@@ -462,17 +462,17 @@ def test_what_is_shown_of_a_value_is_short(value, shown):
         (b"f: !!int x\n", "1: f: has the tag '!!int'; leave the tag out"),
         (b"f: !!python/name:os.x\n", "1: f: has the tag '!!python/name:os.x'; leave"),
         (b"f: !!set {a}\n", "1: f: has the tag '!!set'; leave the tag out"),
-        (b"[a]: 1\n", "1: has a key that is not text"),
+        (b"[a]: 1\n", "1: has a key that is not a string"),
         (b"f: 1\n<<: [a]\n", "2: `<<` must be a mapping or a list of mappings"),
         (b"model: m\nf: &f [*f]\n", "2: f[0]: holds itself"),
         (b"f: &f\n  <<: *f\n", "1: f: holds itself"),
         (b"f:\n  g: " + b"9" * 5000, "2: is not valid YAML: a number of more than 100"),
-        (b"[" * 100_000, "1: is nested more than 64 deep"),
+        (b"[" * 100_000, "1: is nested more than 64 levels deep"),
         (
             b"\n".join(
                 b"a%d: &a%d [*a%d]" % (n, n, n - 1) if n else b"a0: &a0 []" for n in range(99)
             ),
-            "65: is nested more than 64 deep",
+            "65: is nested more than 64 levels deep",
         ),
     ],
 )

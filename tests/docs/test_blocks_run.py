@@ -275,7 +275,7 @@ def test_the_guide_on_attesting_signs_and_verifies(shop):
     setting, _, words = attest.partition(" doit ")
     name, value = setting.split("=")
     assert shop.doit("validate", "vision", CI="") == 0, shop.output
-    # Run outside of CI, like the line before: in CI a comparing gate would ask for a baseline.
+    # Run outside CI, like the line before: in CI a comparing gate would ask for a baseline.
     assert shop.doit(*words.split(), **{name: value, "CI": ""}) == 0, shop.output
     shutil.copytree(shop.root / "build" / "vision", shop.root / "release")
     assert shop.doit("verify", "release", "key.pub") == 0, shop.output

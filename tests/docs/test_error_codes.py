@@ -126,7 +126,7 @@ def test_the_code_is_at_the_end_of_each_line(monkeypatch):
     assert find_code("partition_configs/a.yaml: is not as it was") == "PTE100"
     assert find_code("who knows", "warning") == ""  # a warning without an entry
     assert find_code("who knows") == "PTE700" and find_codes("") == []
-    line = "no packages: no config in partition_configs/; `doit init` makes an example"
+    line = "no packages: no config in partition_configs/; `doit init` creates an example"
     assert show_error(line) == f"{line} [PTE703]"
     monkeypatch.setattr(sys, "argv", ["/usr/bin/pte", "lower"])
     assert show_error(line) == f"{line.replace('doit', 'pte')} [PTE703]"

@@ -139,7 +139,7 @@ def test_example_inputs_that_are_objects_are_refused(archive):
 
 
 def test_missing_method_is_a_clear_error(archive):
-    with pytest.raises(SourceError, match=r"m\.pt2: holds no program 'c'"):
+    with pytest.raises(SourceError, match=r"m\.pt2: contains no program 'c'"):
         load_program(archive, "c")
 
 

@@ -325,7 +325,7 @@ BAD = {
     "truncated": (_truncated, "cut short"),
     "bit flipped": (_bit_flipped, "not a readable PT2 archive"),
     "another zip": (_another_zip, "is not a PT2 archive"),
-    "no programs": (_without_programs, "holds no exported program"),
+    "no programs": (_without_programs, "contains no exported program"),
     "path in method": (_renamed_method("../x"), ".."),
     "separator in method": (_renamed_method("x/y"), "method name 'x/y'"),
     "outside": (_outside, "without '..'"),

@@ -53,7 +53,7 @@ def test_files_are_those_of_the_manifest(tmp_path, content, sentence):
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"package": "other"}, "the manifest is that of package 'other'"),
+        ({"package": "other"}, "the manifest belongs to package 'other'"),
         ({"files": {}}, "the manifest names no .pte file"),
         (
             {"programs": {"encode": "1" * 64}},

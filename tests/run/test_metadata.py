@@ -77,7 +77,7 @@ def test_a_commit_is_named_where_it_is_asked_for(tmp_path):
     write(bench, 1)
     assert bench.doit("lower") == 1
     line = (
-        "small.yaml:1: emit.metadata_revision: has no commit to name: the workspace is not in a git"
+        "small.yaml:1: emit.metadata_revision: can't name a commit: the workspace is not in a git"
     )
     assert line in bench.output
     git(bench, "init", "-q")

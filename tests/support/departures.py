@@ -642,7 +642,7 @@ def numpy_preprocessing():
         x = torch.from_numpy(x.numpy() * 2)  # planted: numpy_preprocessing
         return net(x)
 
-    return Planted(export(net, (X,)), run, "", ("outside of PyTorch",))
+    return Planted(export(net, (X,)), run, "", ("outside PyTorch",))
 
 
 class Masked(nn.Module):

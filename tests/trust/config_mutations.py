@@ -189,7 +189,7 @@ class Watch:
 
 
 def make_workspace(root: Path) -> None:
-    """Make a workspace with targets for hostile names, inside and outside of it."""
+    """Make a workspace with targets for hostile names, inside and outside it."""
     shutil.copytree(REPOSITORY / "models", root / "models", ignore=shutil.ignore_patterns("__*"))
     for folder in ("partition_configs", "passes", "inputs/folder.npz", "baselines", "build"):
         (root / folder).mkdir(parents=True)

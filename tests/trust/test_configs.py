@@ -27,7 +27,7 @@ OUTSIDE = "root:x:0:0:AKIA-outside-of-the-workspace\n"
 
 @pytest.fixture
 def root(tmp_path, monkeypatch):
-    """A workspace with one valid config, and a file outside of it."""
+    """A workspace with one valid config, and a file outside it."""
     for variable in (*find_variables().values(), "PTE_PIPELINE_UNTRUSTED"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("PTE_PIPELINE_STORE", str(tmp_path / "store"))

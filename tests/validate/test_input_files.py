@@ -62,7 +62,7 @@ def test_all_that_is_wrong_with_files_is_told_at_once(tmp_path):
             f"g: c.safetensors: argument '{n}' is missing"
             for n in ("x", "state['a']", "state['b']")
         ),
-        "g: d.npz: holds no input sets",
+        "g: d.npz: contains no input sets",
     ]
 
 
@@ -177,7 +177,7 @@ def test_a_file_of_inputs_that_do_not_fit_fails_its_method(built):
         ("methods: {decode: {examples: /a.npz}}", "must be files by their path in the workspace"),
         (
             "cases: [zero]",
-            "validate.cases[0]: is 'zero', must be one of those known; did you mean 'zeros'?",
+            "validate.cases[0]: is 'zero', must be one of the known values; did you mean 'zeros'?",
         ),
         (
             "cases: [zeros, zeros]",

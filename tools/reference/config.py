@@ -169,7 +169,7 @@ def _link(part: Json) -> str:
 
 def _default(part: Json, required: bool) -> str:
     if required:
-        return "must be given"
+        return "required"
     default = part.get("default")
     return "not set" if default in (None, {}, []) else f"default `{format_yaml(default)}`"
 

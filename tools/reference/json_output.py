@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pipeline.cli.commands import VERBS
-from pipeline.features.catalogue.value_kinds import describe_values
+from pipeline.features.catalogue.value_kinds import describe_list, describe_values
 from pipeline.features.schemas.record_schemas import find_schemas, verb_schema
 from tools.reference.markdown import row
 
@@ -65,7 +65,7 @@ def _kind(part: Mapping[str, Any]) -> str:
     if part.get("type") == "null":
         return "null"
     if part.get("type") == "array":
-        return f"list of {_kind(part['items'])}"
+        return describe_list(_kind(part["items"]))
     if part.get("type") == "object":
         return "record" if "properties" in part else "mapping"
     return describe_values(part, {})

@@ -1,4 +1,4 @@
-"""Turns texts of the code into Markdown."""
+"""Turns strings from the code into Markdown."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 
 def plain(text: str) -> str:
-    """Escape a text so that Markdown interprets only its backquotes."""
+    """Escape a string so that Markdown interprets only its backquotes."""
     parts = re.split(r"(`[^`]*`)", text)
     shown = (re.sub(r"[*<]", lambda mark: "\\" + mark[0], each) for each in parts[::2])
     return "".join(a + b for a, b in zip(shown, [*parts[1::2], ""], strict=True))

@@ -1,7 +1,7 @@
 """Describes the delegation of a lowered method: which operators its delegates run, and which not.
 
 ExecuTorch's `get_delegation_info` reads only the top-level graph and counts `getitem`, which moves
-no data. Here a node is a call of an operator, inside or outside of a delegate.
+no data. Here a node is a call of an operator, inside or outside a delegate.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def describe_delegation(
 
 
 def _count_subgraphs(program: ExportedProgram, calls: Iterable[_GraphCall]) -> int:
-    """Count the bodies of control flow, inside and outside of delegates."""
+    """Count the bodies of control flow, inside and outside delegates."""
     modules = [program.graph_module]
     for call in calls:
         if call.delegate:

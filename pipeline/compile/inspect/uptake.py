@@ -19,7 +19,7 @@ from pipeline.program.operators import NOTES, TAG, node_label, only_moves, opera
 from pipeline.store.compiled import NOT_QUANTIZED
 
 MOST_REFUSALS = 3
-OUTSIDE = "outside of `modules"  # how a reason that comes from the config begins
+OUTSIDE = "outside `modules"  # how a reason that comes from the config begins
 
 
 def measure_uptake(spec: PartitionerSpec, program: ExportedProgram) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Compile a partition to text: the preprocess function, without a `BackendDetails` class."""
+"""Compiles a partition to text: the preprocess function, without a `BackendDetails` class."""
 
 from __future__ import annotations
 

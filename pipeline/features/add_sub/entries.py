@@ -13,7 +13,7 @@ ENTRIES = (
     Backend(
         name="add_sub",
         backend_id="AddSubBackend",
-        summary="additions and subtractions, run in Python, as an example",
+        summary="An example: additions and subtractions that run in Python",
         options=NoOptions,
         lowering=Lowering(lambda _: lazy(f"{_HERE}partitioner:AddSubPartitioner")()),
         preprocessing=Preprocessing(

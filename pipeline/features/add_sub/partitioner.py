@@ -1,4 +1,4 @@
-"""Partition a method: find the nodes that the add/sub backend can compile."""
+"""Partitions a method: finds the nodes that the add/sub backend can compile."""
 
 from __future__ import annotations
 

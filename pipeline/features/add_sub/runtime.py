@@ -1,4 +1,4 @@
-"""Run delegates in Python. Each instruction calls the torch operator of the same name, so
+"""Runs delegates in Python. Each instruction calls the torch operator of the same name, so
 broadcasting, alpha and rounding match eager mode."""
 
 from __future__ import annotations
@@ -45,8 +45,11 @@ class AddSubRuntime(DelegateRuntime):
         return Loaded(instructions, constants)
 
     def execute(self, handle: Loaded, inputs: Sequence[Any]) -> list[Tensor]:
-        """Run a payload. Raises DelegateError if an input doesn't match the payload's declaration,
-        or if an instruction fails; the latter error carries the instruction's debug handle."""
+        """Run a payload.
+
+        Raises DelegateError if an input doesn't match the payload's declaration, or if an
+        instruction fails; the latter error carries the instruction's debug handle.
+        """
         *lines, output = handle.instructions
         values = {**handle.constants}
         remaining_inputs = iter(inputs)

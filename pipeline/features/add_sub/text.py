@@ -1,4 +1,4 @@
-"""Define the text format shared by the compiler and the runtime. Doesn't import torch.
+"""Defines the text format shared by the compiler and the runtime. Doesn't import torch.
 
 Each line is an instruction. Later lines refer to its value by line number:
 
@@ -44,7 +44,7 @@ def read(payload: bytes) -> list[Instruction]:
         try:
             instruction = Instruction.model_validate_json(line)
             if not all(0 < operand < number for operand in instruction.operands):
-                raise ValueError("an operand isn't computed before")
+                raise ValueError("an operand is used before it is computed")
             is_last = number == len(lines)
             if (instruction.operation == "output") != is_last:
                 raise ValueError("exactly one line, the last, must be the output")

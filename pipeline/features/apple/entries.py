@@ -100,8 +100,11 @@ def _generate(path: Path, flatc: Path) -> None:
 
 @contextmanager
 def mlx_reproducible() -> Iterator[None]:
-    """Keep the location of a model's source out of constant names, within the context. Upstream
-    prefixes them with a hash of the program's listing, whose comments name files and lines."""
+    """Keep the location of a model's source out of constant names, within the context.
+
+    Upstream prefixes them with a hash of the program's listing, whose comments name files and
+    lines.
+    """
     from executorch.backends.mlx import preprocess
 
     def sha256(listing: bytes) -> Any:
@@ -167,8 +170,10 @@ def _mlx_reasons(partitioner: Partitioner, program: ExportedProgram) -> Iterator
 
 
 def _mlx_cannot_run() -> str:
-    """Return why this machine can't run MLX payloads, or "" if it can. ExecuTorch's macOS wheels
-    include the MLX delegate (tools/cmake/preset/pybind.cmake)."""
+    """Return why this machine can't run MLX payloads, or "" if it can.
+
+    ExecuTorch's macOS wheels include the MLX delegate (tools/cmake/preset/pybind.cmake).
+    """
     return (
         ""
         if sys.platform == "darwin"

@@ -38,8 +38,10 @@ def arm_backend(
     around: Callable[[], AbstractContextManager[Any]] = nullcontext,
     **fields: Any,
 ) -> Backend:
-    """Return an entry with Arm's partitioner and quantizer. Each makes a compile spec from its
-    options, including those of its passes.
+    """Return an entry with Arm's partitioner and quantizer.
+
+    Each makes a compile spec from its options, including those of its passes.
+
 
     Args:
         stem: the prefix of the backend's class names; in lower case, its folder in
@@ -84,8 +86,10 @@ def arm_backend(
 
 
 def _keep_file(path: str) -> str:
-    """Store a file's content in `FILES` and return a name derived from it. The package contains
-    this name, since it must not contain any path of this machine."""
+    """Store a file's content in `FILES` and return a name derived from it.
+
+    The package contains this name, since it must not contain any path of this machine.
+    """
     content = Path(path).read_bytes()
     name = f"{hash_bytes(content)}{Path(path).suffix}"
     FILES[name] = content
@@ -93,8 +97,10 @@ def _keep_file(path: str) -> str:
 
 
 def compile_spec(options: Any) -> ArmCompileSpec:
-    """Return the compile spec for the options of a partitioner or a quantizer. If no pass option is
-    set, the spec keeps its default pass pipeline, as in a plain script."""
+    """Return the compile spec for the options of a partitioner or a quantizer.
+
+    If no pass option is set, the spec keeps its default pass pipeline, as in a plain script.
+    """
     from executorch.backends.arm.common import pipeline_config as passes
 
     kind = resolve_name(_ARM + options.spec)

@@ -1,4 +1,4 @@
-"""Set up Arm's emulation layers, with which any Vulkan driver runs VGF, or report what is missing.
+"""Sets up Arm's emulation layers, on which any Vulkan driver can run VGF, or says what is missing.
 
 `eval "$(python -m pte_pipeline.emulation FOLDER)"` sets them up for a shell.
 """

@@ -62,7 +62,7 @@ class EthosUTarget(Options):
     spec: ClassVar[str] = "ethosu.compile_spec:EthosUCompileSpec"
 
     target: Annotated[str, OneOf("ethos_u_targets")]
-    """The NPU and its multiply-accumulates per cycle, such as ethos-u55-128."""
+    """The NPU and its number of multiply-accumulates per cycle, such as ethos-u55-128."""
     softmax: Softmax = None
     leaky_relu: LeakyReLU = "decompose"
     quantize_neg_inf: NegativeInfinity = -256.0
@@ -176,7 +176,7 @@ ENTRIES = (
     arm_backend(
         "ethos-u",
         "EthosU",
-        summary="Ethos-U55, U65, U85: NPUs of microcontrollers, quantized operators only",
+        summary="Ethos-U55, U65, U85: NPUs for microcontrollers; quantized operators only",
         options=EthosUOptions,
         quantize=EthosUQuantize,
         around=_with_vela,

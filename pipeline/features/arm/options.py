@@ -122,8 +122,8 @@ Softmax = Annotated[
     Literal["masked", "stable"] | None,
     AfterValidator(_check_softmax),
     Field(
-        description="The decomposition of softmax. By default masked, but stable for Ethos-U55 and "
-        "U65 (the TOSA extension u55), which support only that."
+        description="The decomposition of softmax. By default masked, except for Ethos-U55 and "
+        "U65 (the TOSA extension u55), which support only stable."
     ),
 ]
 LeakyReLU = Annotated[
@@ -155,7 +155,7 @@ class ArmScheme(Options):
     """
 
     activations: Literal["int8", "int16"] = "int8"
-    """The type of activations. int16 requires the TOSA extension of that name."""
+    """The type of activations. int16 requires the TOSA extension int16."""
     per_channel: bool = True
     """Give each output channel of a weight its own scale."""
     act_qmin: Least = -128
@@ -167,7 +167,7 @@ class ArmScheme(Options):
     weight_qmax: Greatest = 127
     """The maximum quantized weight; 7 for int4."""
     eps: float | None = Field(None, gt=0, allow_inf_nan=False)
-    """The minimum scale that observers choose: by default 2**-16, or 2**-12 with int16
+    """The minimum scale that observers may choose: by default 2**-16, or 2**-12 with int16
     activations."""
 
     @field_validator(*RANGES)
@@ -205,8 +205,9 @@ class ArmQuantize(ArmScheme, MixedQuantize):
     operators: ByOperator[ArmOperator, ArmScheme] = Field(
         {},
         description=(
-            f"{OF_OPERATORS} Operators that only move values, and relu that follows no "
-            "convolution or linear layer, are quantized like their neighbours, or not: `none`."
+            f"{OF_OPERATORS} Operators that only move values, and any relu that doesn't follow a "
+            "convolution or linear layer, are quantized like their neighbours and accept only "
+            "`none`."
         ),
     )
 

@@ -1,4 +1,4 @@
-"""Work around problems of Arm's partitioners.
+"""Works around problems of Arm's partitioners.
 
 They number partitions in the order of the graph rather than of a set, leave out nodes that their
 backend would fail on, and warn if they take nothing from a method because Arm's quantizer didn't
@@ -123,7 +123,9 @@ def _forget_constants_of_branches(program: ExportedProgram) -> None:
 
 def _is_float(program: ExportedProgram) -> bool:
     """Return whether a method computes in floating point and has no mark of Arm's quantizer.
-    TOSAPartitioner takes no operator without that mark, whichever quantizer quantized it."""
+
+    TOSAPartitioner takes no operator without that mark, whichever quantizer quantized it.
+    """
     nodes = [
         node for node in iter_nodes(program) if isinstance(node.target, EdgeOpOverload)
     ]
@@ -141,8 +143,11 @@ def _is_float(program: ExportedProgram) -> bool:
 def _find_in_order(
     original: Callable[[set[Node]], list[set[Node]]], nodes: set[Node]
 ) -> list[set[Node]]:
-    """Return the components of a disconnected partition in the order of the graph. TOSAPartitioner
-    numbers them in the order of a set of nodes, which hash by address (executorch #19045)."""
+    """Return the components of a disconnected partition in the order of the graph.
+
+    TOSAPartitioner numbers them in the order of a set of nodes, which hash by address (executorch
+    #19045).
+    """
     places: dict[Node, int] = {}
     for graph in {node.graph for node in nodes}:
         places.update({node: place for place, node in enumerate(graph.nodes)})

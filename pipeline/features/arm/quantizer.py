@@ -1,4 +1,4 @@
-"""Make Arm's quantizers from a config's options."""
+"""Makes Arm's quantizers from a config's options."""
 
 from __future__ import annotations
 

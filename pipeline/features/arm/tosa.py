@@ -44,7 +44,7 @@ ENTRIES = (
     arm_backend(
         "tosa",
         "TOSA",
-        summary="TOSA itself, an input for compilers of other devices",
+        summary="TOSA itself, as input for other devices' compilers",
         options=TosaOptions,
         quantize=TosaQuantize,
         host=Host(requirements=(extra("tosa", "tosa_serializer"),), distributions=TOSA),

@@ -1,4 +1,4 @@
-"""Read vela's summary of each partition that it compiles, and attach it to the result as an
+"""Reads vela's summary of each partition that it compiles, and attaches it to the result as an
 estimate.
 
 Options and flags belong to `ethos_u`. `write_summary_metrics_csv_common`
@@ -79,8 +79,10 @@ def _find_summary(folder: Path) -> Estimate | None:
 
 
 def read_summary(text: str) -> Estimate | None:
-    """Parse a CSV summary, one line of names and one of values. Returns None if a figure is missing
-    or isn't a valid number."""
+    """Parse a CSV summary, one line of names and one of values.
+
+    Returns None if a figure is missing or isn't a valid number.
+    """
     rows = list(csv.DictReader(text.splitlines()))
     if len(rows) != 1:
         return None

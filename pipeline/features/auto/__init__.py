@@ -1,4 +1,4 @@
-"""Auto: watch the workspace, and at each save build what the saved file affects."""
+"""Auto: watches the workspace, and at each save builds what the saved file affects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find backends of other distributions, by entry point.
+"""Finds backends of other distributions, by entry point.
 
 A distribution declares catalogue entries in the group `pte_pipeline.backends`; each entry point is
 a `Backend`, or several of them. It is imported with the catalogue, so it should import torch no
@@ -84,8 +84,8 @@ def _check_function(backend: Backend, registered: Iterable[Backend]) -> None:
         entry_function = entry.preprocessing.function
         if entry.backend_id == backend.backend_id and entry_function != function:
             raise ValueError(
-                f"brings another preprocess function for {backend.backend_id} than '{entry.name}' "
-                f"has: {function or 'none'}, and there {entry_function or 'none'}"
+                f"provides a different preprocess function for {backend.backend_id} than "
+                f"'{entry.name}': {function or 'none'}, not {entry_function or 'none'}"
             )
 
 

@@ -120,9 +120,11 @@ def bundle(pte: Path, collected: BundleCases) -> bytes:
 
 
 def find_tolerances(method: MethodValidation) -> tuple[float, float]:
-    """Return the absolute and the relative tolerance for a runtime on a device. Without an absolute
-    limit, the absolute tolerance is twice the greatest error over all inputs, since all are
-    bundled: generated inputs of a quantized method can be far beyond its ranges."""
+    """Return the absolute and the relative tolerance for a runtime on a device.
+
+    Without an absolute limit, the absolute tolerance is twice the greatest error over all inputs,
+    since all are bundled: generated inputs of a quantized method can be far beyond its ranges.
+    """
     limits = method.wide_limits
     if method.device_limits:
         limits = widest(method.device_limits)
@@ -189,9 +191,11 @@ def _lay_out(
     serialized: Sequence[Any],
     values: Sequence[Any],
 ) -> None:
-    """Store tensors in the dim order in which the plan reads and writes them. ExecuTorch makes them
-    all contiguous; it refuses contiguous inputs if the plan has another order, and compares outputs
-    regardless of it."""
+    """Store tensors in the dim order in which the plan reads and writes them.
+
+    ExecuTorch makes them all contiguous; it refuses contiguous inputs if the plan has another
+    order, and compares outputs regardless of it.
+    """
     for index, serialized_value, value in zip(indices, serialized, values, strict=True):
         declared = plan.values[index].val
         if isinstance(declared, Tensor):

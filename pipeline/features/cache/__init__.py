@@ -10,7 +10,7 @@ FEATURE = Feature(
     verbs=(
         Command(
             "cache",
-            "show the store's contents and savings; verify it; shrink it",
+            "show the store's contents and savings, verify it, or shrink it",
             "stats | verify | gc",
             {
                 "json": "with stats, print one line of JSON instead (docs/reference/json.md)"

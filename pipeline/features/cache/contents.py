@@ -1,4 +1,4 @@
-"""Count what a store contains, and verify its files."""
+"""Counts what a store contains, and verifies its files."""
 
 from __future__ import annotations
 
@@ -67,15 +67,19 @@ def find_unreadable(store: Store) -> list[str]:
 
 
 def count_files(store: Store) -> tuple[int, int]:
-    """Return the number of files in a store, blobs and results together, and their bytes. Lists the
-    files instead of asking the index."""
+    """Return the number of files in a store, blobs and results together, and their bytes.
+
+    Lists the files instead of asking the index.
+    """
     sizes = _sizes(store, "blobs") | _sizes(store, "actions")
     return len(sizes), sum(sizes.values())
 
 
 def verify(store: Store) -> dict[str, bool]:
-    """Hash every file again, and remove those whose content doesn't match their name. Returns
-    whether each of them could be removed, by its path in the store."""
+    """Hash every file again, and remove those whose content doesn't match their name.
+
+    Returns whether each of them could be removed, by its path in the store.
+    """
     from concurrent.futures import ThreadPoolExecutor  # not needed by a no-op run
 
     blobs, results = _sizes(store, "blobs"), _sizes(store, "actions")

@@ -1,4 +1,4 @@
-"""Evict the least recently used files from a store."""
+"""Evicts the least recently used files from a store."""
 
 from __future__ import annotations
 

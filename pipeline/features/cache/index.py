@@ -28,8 +28,10 @@ _SETTLING = 1.5 * RACY_NS / 1e9  # seconds
 
 
 def subject(key: Mapping[str, Any]) -> Digest:
-    """Return the digest of the model and the method names of a key. Two keys of a kind are
-    comparable if their subjects are equal."""
+    """Return the digest of the model and the method names of a key.
+
+    Two keys of a kind are comparable if their subjects are equal.
+    """
     named = (key.get(name) for name in ("methods", "programs"))
     return hash_json(
         [key.get("model"), *(sorted(n) if isinstance(n, dict) else [] for n in named)]
@@ -85,8 +87,10 @@ class Index:
         )
 
     def _replace(self, folder: str, entries: Iterable[os.DirEntry[str]]) -> None:
-        """Replace a folder's files in the index by its directory entries. Known files are not
-        checked again, since the store replaces a file but never writes to it."""
+        """Replace a folder's files in the index by its directory entries.
+
+        Known files are not checked again, since the store replaces a file but never writes to it.
+        """
         top, _, prefix = folder.partition("/")
         table = top.replace("actions", "results")
         query = f"select digest, inode from {table} where folder = ?"
@@ -271,8 +275,11 @@ class Index:
         return 0
 
     def forget(self, table: str, digest: Digest, is_removed: bool) -> None:
-        """Drop a file from the index within `removing`. If the file couldn't be removed from the
-        store, its folder is listed again at the next update."""
+        """Drop a file from the index within `removing`.
+
+        If the file couldn't be removed from the store, its folder is listed again at the next
+        update.
+        """
         folder = f"{table.replace('results', 'actions')}/{digest[:2]}"
         self._drop(table, bytes.fromhex(digest))
         self._touched[folder] = is_removed and self._touched.get(folder, True)

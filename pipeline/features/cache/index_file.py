@@ -40,9 +40,11 @@ create index names_by_result on names (result);
 
 @contextmanager
 def open_index(store: Store) -> Iterator[Index]:
-    """Open a store's index, brought up to date. An index that is damaged or has another version is
-    recreated; if it can't be written, or another process has locked it, the index is built in
-    memory.
+    """Open a store's index, brought up to date.
+
+    An index that is damaged or has another version is recreated; if it can't be written, or another
+    process has locked it, the index is built in memory.
+
 
     Raises PipelineError if the index turns out to be damaged, locked or unwritable while in use.
     """

@@ -53,8 +53,10 @@ _LEVELS = {
 
 
 def run(plan: Plan, words: Sequence[str], json: bool = False) -> Iterator[Any]:
-    """Run `stats` (the default), `verify` or `gc`. With `json`, `stats` yields the record that
-    `STATISTICS` describes. Raises PipelineError."""
+    """Run `stats` (the default), `verify` or `gc`.
+
+    With `json`, `stats` yields the record that `STATISTICS` describes. Raises PipelineError.
+    """
     verbs = {"stats": _show_statistics, "gc": _collect_garbage}
     word = "stats"
     if words:

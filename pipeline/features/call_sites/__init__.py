@@ -19,8 +19,8 @@ CALL_SITES = Command(
         "out FILE": "the file to write; without it, the text is printed",
         "namespace NAME": "the C++ namespace or Kotlin package; by default the package's name",
     },
-    "Each method becomes a function with named inputs, whose dtypes and sizes it checks, and with "
-    "named outputs. The package must be lowered as its config says now.",
+    "Each method becomes a function with named inputs and outputs that checks the dtypes and sizes "
+    "of its inputs. The package must be lowered as currently configured.",
     (
         ("doit call-sites vision --language cpp --out vision.h", "a header for C++"),
         ("doit call-sites vision --language kotlin", "printed, for Android"),

@@ -141,7 +141,7 @@ def find_obstacles(
             if not argument["kind"]:
                 yield f"{where} is {argument['text']}, which no call site makes"
             elif argument.get("dtype", "") not in ("", *dtypes):
-                yield f"{where} is {argument['dtype']}; known are {', '.join(dtypes)}"
+                yield f"{where} is {argument['dtype']}; known: {', '.join(dtypes)}"
             elif not _can_be_passed(argument.get("value")):
                 yield f"{where} is {argument['text']}, which no call site passes"
 

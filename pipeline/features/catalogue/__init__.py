@@ -14,7 +14,7 @@ FEATURE = Feature(
             "[name ...]",
             {"json": "print one line of JSON instead (docs/reference/json.md)"},
             examples=(
-                ("doit backends vulkan", "the needs and options of one backend"),
+                ("doit backends vulkan", "the requirements and options of one backend"),
             ),
             run="pipeline.features.catalogue.listing:run",
             record="pipeline.features.catalogue.listing:CATALOGUE",

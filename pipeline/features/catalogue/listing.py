@@ -46,7 +46,7 @@ CATALOGUE = {
             "same_bytes": (
                 bool,
                 None,
-                "whether every lowering gives the same bytes; null if unknown",
+                "whether every lowering produces the same bytes; null if unknown",
             ),
             "distributions": (
                 {str: str},
@@ -74,8 +74,10 @@ CATALOGUE = {
 
 
 def run(plan: Plan, words: Sequence[str], json: bool = False) -> Iterator[Any]:
-    """List the catalogue, or describe the named backends. With `json`, yield the record that
-    `CATALOGUE` describes. Raises PipelineError."""
+    """List the catalogue, or describe the named backends.
+
+    With `json`, yield the record that `CATALOGUE` describes. Raises PipelineError.
+    """
     if json:
         yield _make_record(words)
         return

@@ -8,6 +8,8 @@ from typing import Any
 
 from pipeline.backends.quantize_options import NOT
 
+_COUNTABLE = ("string", "number", "whole number", "mapping", "record")
+
 
 def definition_of(
     part: Mapping[str, Any], definitions: Mapping[str, Any]
@@ -36,10 +38,10 @@ def describe_values(part: Mapping[str, Any], definitions: Mapping[str, Any]) -> 
         items = [describe_values(branch, definitions) for branch in part["prefixItems"]]
         return f"list of {len(items)}: {', '.join(dict.fromkeys(items))}"
     if kind == "array":
-        return f"list of {describe_values(part.get('items', {}), definitions)}"
+        return describe_list(describe_values(part.get("items", {}), definitions))
     if kind == "object":
         return _describe_mapping(part, definitions)
-    names = {"boolean": "true | false", "integer": "whole number", "string": "text"}
+    names = {"boolean": "true | false", "integer": "whole number", "string": "string"}
     name = names.get(str(kind), str(kind or "any value"))
     if "exclusiveMinimum" in part:
         return f"{name} above {part['exclusiveMinimum']}"
@@ -50,6 +52,11 @@ def describe_values(part: Mapping[str, Any], definitions: Mapping[str, Any]) -> 
     if greatest is None:
         return f"{name} from {least}"
     return f"{name} {least}..{greatest}"
+
+
+def describe_list(member: str) -> str:
+    """Describe a list of such members."""
+    return f"list of {member}{'s' if member in _COUNTABLE else ''}"
 
 
 def _describe_mapping(part: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:

@@ -80,8 +80,10 @@ def bars(
 
 
 def _piece_widths(amounts: Sequence[int], total: int) -> list[float]:
-    """Return the widths of pieces in pixels. Small pieces are widened so that they are visible, at
-    the cost of the largest."""
+    """Return the widths of pieces in pixels.
+
+    Small pieces are widened so that they are visible, at the cost of the largest.
+    """
     widths = [WIDTH * amount / total for amount in amounts]
     for place, amount in enumerate(amounts):
         lacking = _NARROWEST - widths[place]

@@ -1,7 +1,7 @@
 """SVG elements as the charts use them: their attributes and their descriptions.
 
 Horizontal positions are percentages of the width, so a chart fills any page. Everything else is in
-pixels, so texts, dots and lines keep their size on every page. Charts are computed in pixels of the
+pixels, so text, dots and lines keep their size on every page. Charts are computed in pixels of the
 narrowest page, `WIDTH`.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import replace
 from pipeline.features.charts.treemap import Box
 from pipeline.report.elements import WIDTH, Shape
 
-# Pixels: the least chart width at which the style shows texts of class `wide`.
+# Pixels: the least chart width at which the style shows text of class `wide`.
 WIDE = 900
 _LETTER = 7  # the width of a letter of 12 pixels, on average and in a wide font
 
@@ -107,7 +107,7 @@ def tile_labels(texts: Sequence[str], x: float, y: float, colour: str) -> list[S
 
 
 def _fitting_labels(place: Shape, narrow: str, wide: str) -> list[Shape]:
-    """Return the texts for narrow and wide pages, or a single text if they are equal."""
+    """Return the labels for narrow and wide pages, or a single label if they are equal."""
     if narrow == wide:
         return [replace(place, text=narrow)] if narrow else []
     shapes: list[Shape] = []
@@ -119,7 +119,7 @@ def _fitting_labels(place: Shape, narrow: str, wide: str) -> list[Shape]:
 
 
 def cut_text(text: str, width: float) -> str:
-    """Return a text cut, with an ellipsis, to fit into a width in any font."""
+    """Cut a string, with an ellipsis, to fit into a width in any font."""
     most = int(width / _LETTER)
     if len(text) <= most:
         return text

@@ -1,7 +1,7 @@
 """The part that runs in dask's worker: it passes a parcel to a separate process, and watches it.
 
 An action that crashes its process therefore leaves dask's worker alive, and an action that is no
-longer wanted ends at once. dask's worker itself imports no torch and performs no part of the
+longer needed ends at once. dask's worker itself imports no torch and performs no part of the
 action.
 """
 

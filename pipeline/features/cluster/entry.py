@@ -7,8 +7,10 @@ from pipeline.store.workspace import Workspace
 
 
 def open_cluster(workspace: Workspace, jobs: int, always: bool, where: str) -> Executor:
-    """Open the executor for a scheduler, or for a cluster that it starts on this machine. Raises
-    ExecutorLostError."""
+    """Open the executor for a scheduler, or for a cluster that it starts on this machine.
+
+    Raises ExecutorLostError.
+    """
     try:
         import distributed  # noqa: F401
     except ImportError as error:

@@ -127,8 +127,10 @@ def _find_text(text: str, entry: Any) -> tuple[int, int]:
 
 
 def _find_end(text: str, node: Any) -> int:
-    """Return the end of a node in the text. PyYAML's end mark of a block is the start of the next
-    token, behind any comments."""
+    """Return the end of a node in the text.
+
+    PyYAML's end mark of a block is the start of the next token, behind any comments.
+    """
     if isinstance(node, yaml.ScalarNode) or node.flow_style or not node.value:
         end: int = node.end_mark.index
         return len(text[:end].rstrip())

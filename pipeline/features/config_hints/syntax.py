@@ -13,7 +13,7 @@ _COLON = re.compile(r":(?:\s|$)")
 
 def explain_syntax(text: str, error: yaml.MarkedYAMLError) -> tuple[int, str, str]:
     """Return the number of the line, from 1, with a tab or without the colon after its key, the
-    fault, and the remedy. For any other mistake, the number is 0 and the texts are empty."""
+    fault, and the remedy. For any other mistake, the number is 0 and the strings are empty."""
     mark = error.problem_mark or error.context_mark
     if mark and text[mark.index : mark.index + 1] == "\t":
         return mark.line + 1, "holds a tab", "YAML is indented by spaces"

@@ -1,4 +1,4 @@
-"""Check options of configs against the installed executorch, without importing it.
+"""Checks options of configs against the installed executorch, without importing it.
 
 In the folder of each family, `constructors.toml` lists the callables to which options are passed,
 and `constructors.json` describes their parameters in the first release of `store.releases`, which

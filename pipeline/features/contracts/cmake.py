@@ -61,8 +61,10 @@ def cmake_lines(contract: Json, name: str, selection: str) -> Iterator[str]:
 def _selected_kernels(
     libraries: list[KernelLibrary], name: str, selection: str
 ) -> Iterator[str]:
-    """Yield the lines of a library with only the selected operators. If its kernels are portable,
-    ExecuTorch also selects their dtypes."""
+    """Yield the lines of a library with only the selected operators.
+
+    If its kernels are portable, ExecuTorch also selects their dtypes.
+    """
     used = {library.name: library for library in libraries}
     lists = ""
     kernels = [library.kernels for library in libraries if library.name != "portable"]

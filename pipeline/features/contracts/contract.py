@@ -251,8 +251,10 @@ def _describe_operator(
 
 
 def _describe_backend(backend_id: str) -> dict[str, str]:
-    """Describe the library to link for the delegates of an id, which several backends may share. A
-    plugin's backend brings its library."""
+    """Describe the library to link for the delegates of an id, which several backends may share.
+
+    A plugin's backend brings its library.
+    """
     names = [name for name, entry in BACKENDS.items() if entry.backend_id == backend_id]
     links = backend_links()
     first = next(iter(names), "")

@@ -1,4 +1,4 @@
-"""Read what a `.pte` requires of a runtime.
+"""Reads what a `.pte` requires of a runtime.
 
 It requires support for its schema, and the kernels that it calls, with the dtypes and dim orders of
 their tensors. Fields are identified by their positions in ExecuTorch's schema/program.fbs.
@@ -66,14 +66,18 @@ class KernelCall:
 
 
 def read_schema(data: memoryview) -> tuple[str, int]:
-    """Return the identifier and the version of a `.pte`'s schema, such as `ET12` and 0. Raises
-    CorruptError."""
+    """Return the identifier and the version of a `.pte`'s schema, such as `ET12` and 0.
+
+    Raises CorruptError.
+    """
     return bytes(data[4:8]).decode("ascii", "replace"), root(data).number(0, "I")
 
 
 def read_kernel_calls(data: memoryview) -> dict[str, tuple[KernelCall, ...]]:
-    """Return the kernel calls of each method in a `.pte` that `read_program` accepts. Raises
-    CorruptError.
+    """Return the kernel calls of each method in a `.pte` that `read_program` accepts.
+
+    Raises CorruptError.
+
 
     They match `get_kernel_tensor_metadatas_from_execution_plan`
     (codegen/tools/selective_build.cpp).

@@ -1,4 +1,4 @@
-"""Find target labels that are probably misspelled, because they are close to another name."""
+"""Finds target labels that are probably misspelled, because they are close to another name."""
 
 from __future__ import annotations
 
@@ -58,8 +58,10 @@ def near_labels(label: str, labels: Iterable[str]) -> list[str]:
 
 
 def _is_misspelled(label: str, meant: str) -> bool:
-    """Return whether each part of a label equals or nearly equals the same part of another. Labels
-    that differ only in digits, or in short parts, name two devices."""
+    """Return whether each part of a label equals or nearly equals the same part of another.
+
+    Labels that differ only in digits, or in short parts, name two devices.
+    """
     parts = _SEPARATORS.split(label.casefold())
     meant_parts = _SEPARATORS.split(meant.casefold())
     if "".join(parts) == "".join(meant_parts):

@@ -125,8 +125,10 @@ def _describe_joined(plan: Plan, joined: Json) -> Iterator[str]:
 
 
 def _ask_device(plan: Plan, words: Sequence[str], device: str) -> Iterator[str]:
-    """Yield a line for each package whose needs the runtime of a device meets. Raises PipelineError
-    with a line for each unmet need."""
+    """Yield a line for each package whose needs the runtime of a device meets.
+
+    Raises PipelineError with a line for each unmet need.
+    """
     lacks = []
     make_folder(plan.workspace.logs, plan.workspace.build)
     for package in known_packages(plan, words):

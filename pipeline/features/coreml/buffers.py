@@ -1,4 +1,4 @@
-"""Find mutable buffers that Core ML takes over despite `take_over_mutable_buffer: false`.
+"""Finds mutable buffers that Core ML takes over despite `take_over_mutable_buffer: false`.
 
 Upstream's `tag_constant_data` (executorch/exir/backend/utils.py) treats a buffer as mutable only if
 an operator that reads it computes its new value, as `add` does for `total.add_(x)`. A window that

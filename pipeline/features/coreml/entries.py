@@ -166,11 +166,13 @@ _COREML = "executorch.backends.apple.coreml."
 
 
 def _cannot_run() -> str:
-    """Return why this machine can't run Core ML payloads, or "" if it can. ExecuTorch's macOS
-    wheels include the Core ML delegate (tools/cmake/preset/pybind.cmake)."""
+    """Return why this machine can't run Core ML payloads, or "" if it can.
+
+    ExecuTorch's macOS wheels include the Core ML delegate (tools/cmake/preset/pybind.cmake).
+    """
     if sys.platform == "darwin":
         return ""
-    return "Core ML is run by Apple's systems only"
+    return "only Apple's systems run Core ML"
 
 
 ENTRIES = (

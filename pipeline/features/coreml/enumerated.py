@@ -39,8 +39,11 @@ def takes_several(target: str | None) -> bool:
 
 
 def _parse(value: Any) -> str | dict[str, tuple[Shape, ...]]:
-    """Parse the shapes in a config. Raises a single PydanticCustomError that names the input, while
-    a union of types would raise one error per type."""
+    """Parse the shapes in a config.
+
+    Raises a single PydanticCustomError that names the input, while a union of types would raise one
+    error per type.
+    """
     if value == ALL:
         return ALL
     if not isinstance(value, Mapping) or not value:
@@ -60,7 +63,7 @@ def _parse(value: Any) -> str | dict[str, tuple[Shape, ...]]:
 
 def _parse_list(name: Any, listed: Any) -> tuple[Shape, ...]:
     if not isinstance(name, str):
-        raise rule("must be a mapping whose keys are texts, the names of inputs")
+        raise rule("must be a mapping whose keys are strings, the names of inputs")
     if not isinstance(listed, list | tuple) or not 2 <= len(listed) <= MOST_SHAPES:
         example = "[[1, 3, 8, 8], [1, 3, 16, 16]]"
         raise rule(

@@ -39,7 +39,7 @@ class CoreMLWeightQuantizer(Options):
     granularity: Literal["per_tensor", "per_channel", "per_block"] = "per_channel"
     """The part of a weight that has its own scale; per_block needs ios18."""
     block_size: int = Field(32, ge=1)
-    """The number of weights of a channel in a block, for per_block."""
+    """The number of weights per block of a channel, for per_block."""
     weight_threshold: int = Field(2048, ge=0)
     """Don't quantize weights with at most this many elements."""
 
@@ -52,33 +52,35 @@ class CoreMLOptions(Options):
     take_over_mutable_buffer: bool = True
     """Keep mutable buffers in the model as states; requires ios18."""
     take_over_constant_data: bool = True
-    """Keep weights in the model; otherwise they are inputs."""
+    """Keep weights in the model; otherwise they are passed as inputs."""
     lower_full_graph: bool = False
     """Fail if an operator is not delegated, instead of leaving it to portable kernels."""
     compute_unit: CoreMLComputeUnit = "all"
-    """The device's processors that may run the model."""
+    """The processors of the device that may run the model."""
     minimum_deployment_target: Annotated[str, OneOf("coreml_targets")] | None = None
-    """The oldest system that must run the model, such as ios18; by default the oldest that supports
-    the model."""
+    """The oldest OS version that must run the model, such as ios18; by default the oldest version
+    that supports it."""
     compute_precision: Literal["float16", "float32"] = "float16"
     """The precision of the model's computation."""
     enumerated_shapes: EnumeratedShapes | None = None
     """The shapes that inputs with dynamic sizes may have, instead of any shape in a range: a list
-    of shapes for each such input, by its name. The first shapes of all lists go together, then the
-    second, and so on. `all` means every size that the method accepts. Needs lower_full_graph, and
-    ios18 for more than one such input."""
+    of shapes for each such input, by name. The first shapes of all lists belong together, as do the
+    second, and so on. `all` means every size that the method accepts. Requires lower_full_graph
+    and, for more than one such input, ios18."""
     model_type: Literal["model", "compiled_model"] = "model"
-    """Whether the device compiles the model, or this machine, which must then run macOS."""
+    """Where the model is compiled: `model` on the device, `compiled_model` on this machine, which
+    must then run macOS."""
     op_linear_quantizer_config: CoreMLWeightQuantizer | None = None
-    """Quantize the weights of the converted model, except weights of gathers; experimental."""
+    """Quantize the weights of the converted model, except those of gathers; experimental."""
     pass_names: Distinct[str] | None = None
-    """The coremltools passes to run, in this order, instead of its default passes, such as
+    """The coremltools passes to run instead of the default ones, in this order; for example
     common::const_elimination."""
     multimethod_weight_sharing_strategy: Literal["positional", "disabled"] = (
         "positional"
     )
-    """Whether to merge the partitions at the same position of every method into one model, so that
-    weights are stored once; requires ios18 and the same number of partitions in every method."""
+    """`positional` merges the partitions at the same position of every method into one model, so
+    that weights are stored once; it requires ios18 and the same number of partitions in every
+    method."""
 
     @field_validator("lower_full_graph")
     @classmethod
@@ -123,19 +125,19 @@ class CoreMLScheme(Options):
     """Options of coremltools' `ModuleLinearQuantizerConfig`, for a `CoreMLQuantizer`."""
 
     quantization_scheme: Literal["symmetric", "affine"] = "symmetric"
-    """symmetric quantizes zero to the middle of the range; affine chooses a zero point."""
+    """symmetric maps zero to the middle of the range; affine chooses a zero point."""
     activation_dtype: Literal["quint8", "float32"] = "quint8"
     """The quantized type of activations; float32 leaves them unquantized."""
     activation_observer: Literal["moving_average_min_max", "min_max"] = (
         "moving_average_min_max"
     )
-    """The observer for ranges of activations."""
+    """The observer that determines the ranges of activations."""
     weight_dtype: Literal["qint8", "quint8"] = "qint8"
     """The quantized type of weights."""
     weight_observer: Literal["moving_average_min_max", "min_max"] = (
         "moving_average_min_max"
     )
-    """The observer for ranges of weights."""
+    """The observer that determines the ranges of weights."""
     weight_per_channel: bool = True
     """Give each output channel of a weight its own scale."""
 
@@ -153,8 +155,8 @@ class CoreMLQuantize(CoreMLScheme, MixedQuantize):
     operators: ByOperator[CoreMLOperator, CoreMLScheme] = Field(
         {},
         description=(
-            f"{OF_OPERATORS} Pools and similar operators are quantized like their input, or not: "
-            "`none`."
+            f"{OF_OPERATORS} Pools and similar operators are quantized like their input and accept "
+            "only `none`."
         ),
     )
 

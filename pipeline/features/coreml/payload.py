@@ -1,5 +1,5 @@
-"""Check Core ML's payloads without Core ML: is the model complete, and does its interface match the
-package's call? coremltools reads models on every system.
+"""Checks Core ML's payloads without Core ML: is the model complete, and does its interface match
+the package's call? coremltools reads models on every system.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Run Core ML's quantizer without the patterns that can't match a model.
+"""Runs Core ML's quantizer without the patterns that can't match a model.
 
 Upstream (executorch/backends/apple/coreml/quantizer) exports some 400 patterns for every model, one
 for every activation after every kind of layer, and each takes as long as exporting a small model. A
@@ -76,8 +76,11 @@ class Quantizer(CoreMLQuantizer):
 
 
 def _quantize_input(node: Node, config: AnnotationConfig) -> None:
-    """Quantize the input of a layer. Upstream assumes that it is quantized if its producer is
-    annotated, even if only the producer's weights are."""
+    """Quantize the input of a layer.
+
+    Upstream assumes that it is quantized if its producer is annotated, even if only the producer's
+    weights are.
+    """
     annotation = node.meta.get(Q_ANNOTATION_KEY)
     if annotation is None or not node.args:
         return
@@ -123,8 +126,11 @@ def _possible_patterns(model: GraphModule) -> Iterator[None]:
 def _find_operators(
     pattern: torch.nn.Module, inputs: tuple[Any, ...]
 ) -> frozenset[Any]:
-    """Return the operators that a pattern calls. Upstream's patterns differ only in the functions
-    and settings that their `forward` closes over, and in the shapes of their inputs."""
+    """Return the operators that a pattern calls.
+
+    Upstream's patterns differ only in the functions and settings that their `forward` closes over,
+    and in the shapes of their inputs.
+    """
     function = pattern.forward.__func__  # type: ignore[attr-defined]
     closed = tuple(cell.cell_contents for cell in function.__closure__ or ())
     key = (function.__code__, closed, tuple(tensor.shape for tensor in inputs))

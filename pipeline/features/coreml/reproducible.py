@@ -1,4 +1,4 @@
-"""Make Core ML's preprocess function return the same bytes for the same programs.
+"""Makes Core ML's preprocess function return the same bytes for the same programs.
 
 Upstream (executorch/backends/apple/coreml/compiler/coreml_preprocess.py, coremltools) gives every
 model a random identifier and a package's manifest random ids, writes the date of the conversion,

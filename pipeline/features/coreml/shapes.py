@@ -1,4 +1,4 @@
-"""Enumerate the shapes that a method's inputs may have on a device, for Core ML.
+"""Enumerates the shapes that a method's inputs may have on a device, for Core ML.
 
 The shapes in a config are checked against the method's program, or are derived from the program's
 dynamic sizes. Upstream's partitioner then gets the compile spec that upstream makes from them.
@@ -52,8 +52,10 @@ class EnumeratedPartitioner(CoreMLPartitioner):  # type: ignore[misc]
         self._several = several
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
-        """Partition with the shapes' compile spec. Raises PipelineError if the program doesn't take
-        the shapes."""
+        """Partition with the shapes' compile spec.
+
+        Raises PipelineError if the program doesn't take the shapes.
+        """
         with with_derived_ranges([exported_program]):
             shapes = make_spec(exported_program, self._shapes, self._several)
         usual = self.delegation_spec

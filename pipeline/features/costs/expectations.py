@@ -110,8 +110,10 @@ def remember_run(
 
 
 def weigh(sources: Iterable[MethodSource]) -> int:
-    """Return the bytes of the stored weights and constants of methods. Data that methods share
-    counts once, and data that can't be read doesn't count."""
+    """Return the bytes of the stored weights and constants of methods.
+
+    Data that methods share counts once, and data that can't be read doesn't count.
+    """
     sizes = {}
     for source in sources:
         with suppress(SourceError), open_archive(source.archive) as reader:

@@ -1,4 +1,4 @@
-"""Find the shared libraries that add delegates to ExecuTorch's runtime on this machine.
+"""Finds the shared libraries that add delegates to ExecuTorch's runtime on this machine.
 
 The runtime in ExecuTorch's wheel accepts delegates that register themselves when a library is
 loaded, so a machine can run delegates that the wheel lacks, once somebody has built them (see
@@ -44,7 +44,7 @@ def explain_missing(backend_id: str, label: str) -> str:
     """
     for path in delegate_libraries():
         if not path.is_file():
-            return f"{VARIABLE} lists {path.name}, which is not there"
+            return f"{VARIABLE} lists {path.name}, which does not exist"
     if find_library(backend_id) or _find(backend_id, _runtime_files()):
         return ""
     return f"ExecuTorch's wheel has no {label} delegate; {GUIDE} says how to add it ({VARIABLE})"
@@ -66,7 +66,7 @@ def _runtime_files() -> Iterable[Path]:
 
 
 def holds(path: Path, backend_id: str) -> bool:
-    """Return whether a file contains a delegate: its name, as a text that ends there."""
+    """Return whether a file contains a delegate: its name, as a string that ends there."""
     try:
         # Cached until the file changes: it may be large, and keys ask again and again.
         return _holds(path, backend_id, path.stat().st_mtime_ns)

@@ -1,4 +1,4 @@
-"""Load the shared libraries that add delegates to ExecuTorch's runtime in this process.
+"""Loads the shared libraries that add delegates to ExecuTorch's runtime in this process.
 
 The environment lists them (`libraries.py`). Each library of the wheel has a registry of backends,
 and the runtime reads the registry of whichever was loaded first, so a delegate is registered in all

@@ -165,8 +165,10 @@ def _head(node: Conditional) -> str:
 
 
 def _arm(node: ast.AST, line: int) -> int | None:
-    """Return the number of the arm that contains a line. Returns None outside, in a test, and in
-    the body of a `try`, which always runs."""
+    """Return the number of the arm that contains a line.
+
+    Returns None outside, in a test, and in the body of a `try`, which always runs.
+    """
     for number, part in enumerate(_arms(node)):
         if part and part[0].lineno <= line <= (part[-1].end_lineno or 0):
             return number

@@ -1,4 +1,4 @@
-"""Explains why an exported program departs from its reference, if the cause can be recognised.
+"""Explains why an exported program departs from its reference, if the cause can be recognized.
 
 A rule takes the difference and returns a cause, or None; the first rule that applies is reported.
 """

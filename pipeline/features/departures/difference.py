@@ -71,9 +71,11 @@ class RunDifference:
         return statement_key(self.program) == statement_key(self.reference)
 
     def find_twin(self, event: TraceEvent[Any]) -> TraceEvent[Any] | None:
-        """Return the same call of the same operator in the other run, if its inputs agree. Returns
-        None if they don't, or if the runs execute the operator's statement a different number of
-        times."""
+        """Return the same call of the same operator in the other run, if its inputs agree.
+
+        Returns None if they don't, or if the runs execute the operator's statement a different
+        number of times.
+        """
         is_program = event is self.program
         traces = self.comparison.program, self.comparison.reference
         trace, other_trace = traces if is_program else reversed(traces)
@@ -142,8 +144,10 @@ def innermost_forward(place: Place) -> FrameCall | None:
 
 
 def make_difference(comparison: TraceComparison, root: Path) -> RunDifference | None:
-    """Pair the first operators that depart, one of which may exist in only one run. Returns None if
-    both runs have equal outputs."""
+    """Pair the first operators that depart, one of which may exist in only one run.
+
+    Returns None if both runs have equal outputs.
+    """
     tolerance = find_tolerance(comparison)
     if tolerance is None:
         return None

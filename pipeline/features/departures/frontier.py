@@ -65,8 +65,11 @@ def _projection(entry: tuple[float, int, Sketch]) -> float:
 
 
 def _group(trace: Trace[Any], value: int, content: Sketch) -> tuple[Any, ...]:
-    """Return the key that values must share to be compared. Many tensors are uniform, such as all
-    zeros, and can only be the same value if the same operator made them."""
+    """Return the key that values must share to be compared.
+
+    Many tensors are uniform, such as all zeros, and can only be the same value if the same operator
+    made them.
+    """
     return (*content.group, trace.origins[value])
 
 
@@ -203,7 +206,9 @@ class TraceComparison:
 
 def pair_leaves(program: Trace[Any], reference: Trace[Any]) -> list[tuple[int, int]]:
     """Return the pairs of values of the same name with which both runs begin, such as a parameter.
-    A wrapper may have added a prefix to one run's names."""
+
+    A wrapper may have added a prefix to one run's names.
+    """
     values_by_name = {}
     # In reverse, so that the first of several leaves with the same name wins.
     for value, leaf in reversed(reference.leaves.items()):

@@ -98,7 +98,7 @@ def find_value_hint(text: str, was_read: bool = False) -> str:
 
 
 def _find_hint(text: str) -> tuple[str, str, str] | None:
-    """Return the first hint whose pattern matches a text."""
+    """Return the first hint whose pattern matches a string."""
     return next(
         (hint for pattern, hint in _HINTS.items() if pattern.search(text)), None
     )

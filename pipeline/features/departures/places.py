@@ -65,8 +65,10 @@ class Place:
 
 
 def place_of_node(node: Node) -> Place:
-    """Return the place at which a node of a program was traced. The lines of helpers may be
-    missing, since torch keeps only those in functions called `forward`."""
+    """Return the place at which a node of a program was traced.
+
+    The lines of helpers may be missing, since torch keeps only those in functions called `forward`.
+    """
     modules = module_frames(node)
     calls = []
     depth = 0

@@ -154,7 +154,7 @@ def _join(
 
 
 def _describe_operators(difference: RunDifference) -> Cause:
-    """Describe the operators of both runs, if no cause was recognised."""
+    """Describe the operators of both runs, if no cause was recognized."""
     program = difference.program
     reference = difference.reference
     if program is None:

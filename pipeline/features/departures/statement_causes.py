@@ -85,7 +85,7 @@ def find_option(difference: RunDifference) -> Cause | None:
 def _differing_scalars(
     program: Mapping[str, Any], reference: Mapping[str, Any]
 ) -> list[str]:
-    # As texts, since NaN is not equal to itself, and 1 is equal to True.
+    # As strings, since NaN is not equal to itself, and 1 is equal to True.
     return [
         name
         for name in program
@@ -187,7 +187,7 @@ def _reads_value(branch: Branch, difference: RunDifference) -> bool:
 
 
 def _mentioned(text: str, difference: RunDifference) -> list[str]:
-    """Return the attributes in a text that a call changes in Python."""
+    """Return the attributes in source code that a call changes in Python."""
     names = difference.changed_attributes()
     return [
         n for n in names if re.search(rf"\b{re.escape(n.rpartition('.')[2])}\b", text)

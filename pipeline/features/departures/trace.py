@@ -296,8 +296,11 @@ class TraceRecorder(TorchDispatchMode, Generic[Site]):
         return value
 
     def _sketch_result(self, tensor: Tensor, reads: Sequence[int]) -> Sketch | None:
-        """Return the sketch of a result. The sketch of a view of a large weight is derived from the
-        weight's, since each layer transposes its own weight."""
+        """Return the sketch of a result.
+
+        The sketch of a view of a large weight is derived from the weight's, since each layer
+        transposes its own weight.
+        """
         memory = memory_key(tensor)
         if (
             tensor.numel() >= _LARGE

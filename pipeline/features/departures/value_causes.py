@@ -279,9 +279,11 @@ def _describe_foreign(leaf: Leaf[Any], difference: RunDifference) -> Cause:
     """Describe a tensor of the reference that no operator made and the program lacks."""
     place = place_of(leaf.site)
     if leaf.site is None:
-        text = "the reference computes it outside of PyTorch, where nothing can be recorded"
+        text = (
+            "the reference computes it outside PyTorch, where nothing can be recorded"
+        )
         return Cause(text, None, difference.labels[0], place)
-    text = "the reference computes it outside of PyTorch, and the program doesn't; compute it with "
+    text = "the reference computes it outside PyTorch, and the program doesn't; compute it with "
     return Cause(
         f"{text}torch in the model, or pass it as an input", None, "a tensor", place
     )

@@ -69,8 +69,10 @@ def run(plan: Plan, words: Sequence[str], json: bool = False) -> Iterator[Any]:
 
 
 def _read_last_run(plan: Plan) -> tuple[dict[str, Any], list[str]]:
-    """Return the bounds of the last run that did something, also in sentences. Raises
-    PipelineError."""
+    """Return the bounds of the last run that did something, also in sentences.
+
+    Raises PipelineError.
+    """
     timeline = read_record(plan.workspace.build / TIMELINE)
     bounds = next(call_all("find_schedule", timeline), None)
     if bounds is None:
@@ -131,8 +133,10 @@ def _make_title(record: Mapping[str, Any]) -> str:
 
 
 def _find_timed(task: ActionTask, action: Action | None) -> ActionEntry | None:
-    """Return the entry of a completed action if it records the time of its stages. Returns None for
-    a link, whose times include those of the objects that it joins."""
+    """Return the entry of a completed action if it records the time of its stages.
+
+    Returns None for a link, whose times include those of the objects that it joins.
+    """
     if task.kind == "link" or action is None:
         return None
     entry = task.plan.workspace.store.get(action.digest)
@@ -242,8 +246,10 @@ def _nearest_key(
 def _find_last(
     task: ActionTask,
 ) -> tuple[Digest | None, Mapping[str, Any] | None]:
-    """Return the digest of the action last completed in this workspace. For a failed validation,
-    which the store doesn't keep, also return its key."""
+    """Return the digest of the action last completed in this workspace.
+
+    For a failed validation, which the store doesn't keep, also return its key.
+    """
     state = task.plan.workspace.state(task.name)
     record = state.get(task.kind, {})
     if KINDS[task.kind].installed:

@@ -132,8 +132,11 @@ def _written(spec: PartitionerSpec) -> Options:
 
 
 def _under(head: str, empty: str | None, lines: list[_Line]) -> Iterator[_Line]:
-    """Yield a key with lines below it. If all lines are comments, the key's value is `empty`, or,
-    if that is None, the key is a comment, too."""
+    """Yield a key with lines below it.
+
+    If all lines are comments, the key's value is `empty`, or, if that is None, the key is a
+    comment, too.
+    """
     if not _are_comments(lines):
         yield head, ""
     elif empty is None:

@@ -31,7 +31,9 @@ def check_syntax(
     path: Path, text: bytes, describe: Callable[[BaseException], str]
 ) -> None:
     """Raise SourceError if Python can't compile an exporter, before torch is warmed up for it.
+
     Nothing in the exporter runs.
+
 
     Args:
         describe: makes the text of the error.
@@ -60,8 +62,10 @@ def check_arities(module: ModuleType) -> None:
 
 
 def _check_arity(function: Callable[..., object], arguments: tuple[str, ...]) -> str:
-    """Return why a function doesn't take its positional arguments, or "" if it does. Further
-    parameters aren't checked, since those of `export` are passed by name."""
+    """Return why a function doesn't take its positional arguments, or "" if it does.
+
+    Further parameters aren't checked, since those of `export` are passed by name.
+    """
     try:
         inspect.signature(function, follow_wrapped=False).bind_partial(*arguments)
     except TypeError:

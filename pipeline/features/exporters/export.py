@@ -1,4 +1,4 @@
-"""Export: run a model's exporter and keep its programs and inputs in the store.
+"""Runs a model's exporter, and keeps its programs and inputs in the store.
 
 The exporter runs in a separate process. Its inputs are the files and modules that it declares and
 imports there (`declared_reads`) or, with the feature `tracing`, everything that it looked at; the
@@ -127,8 +127,10 @@ def run_exporter(
     stages: Stages,
     watch: ForkWatch | None = None,
 ) -> dict[str, Any]:
-    """Run an exporter with this text in a separate process, observed by a watch. Returns the facts
-    that it handed over: the arguments of `store_exported` and, as `asked`, of `DeclaredReads.find`.
+    """Run an exporter with this text in a separate process, observed by a watch.
+
+    Returns the facts that it handed over: the arguments of `store_exported` and, as `asked`, of
+    `DeclaredReads.find`.
     """
     path = root / action.inputs.path
     describe = partial(_explain, root, action.model)
@@ -170,7 +172,9 @@ def _explain(root: Path, model: str, error: BaseException) -> str:
 
 def run_drafts(action: Action[ExportInputs], root: Path, text: bytes) -> dict[str, Any]:
     """Run an exporter with this text in a separate process, drafting whatever can't be exported.
-    Returns a model's record in the form of `diagnose.DIAGNOSIS`, without the model's name."""
+
+    Returns a model's record in the form of `diagnose.DIAGNOSIS`, without the model's name.
+    """
     path = root / action.inputs.path
     with keeping_all():
         _warm_up()

@@ -31,7 +31,9 @@ def call_export_methods(
     module: ModuleType, parameters: Mapping[str, Any]
 ) -> tuple[dict[str, ExportedProgram], dict[str, Reference]] | Iterator[Any]:
     """Call `export_methods`, and return programs by method and the references that came with them.
-    If it is a generator, return its iterator. Raises SourceError if it returns anything else."""
+
+    If it is a generator, return its iterator. Raises SourceError if it returns anything else.
+    """
     function = getattr(module, FUNCTION, None)
     if callable(function):
         _check_parameters(module, function, parameters)
@@ -64,7 +66,7 @@ def check_names(module: ModuleType, names: Iterable[Any]) -> None:
         mistake = f"method names {', '.join(wrong)}; {METHOD_RULE}"
     elif not are_distinct(names):
         mistake = f"method names {', '.join(sorted(names))}: two of them differ only in case; "
-        mistake += "rename one, since archives and some file systems take both for one"
+        mistake += "rename one, since archives and some file systems treat both as one"
     else:
         return
     raise SourceError(f"{name_file(module)}: {mistake}")
@@ -73,8 +75,10 @@ def check_names(module: ModuleType, names: Iterable[Any]) -> None:
 def parse_yielded(
     module: ModuleType, value: Any
 ) -> tuple[str, ExportedProgram, Reference | None]:
-    """Return the name, the program and the reference that `export_methods` yielded. Raises
-    SourceError for anything else."""
+    """Return the name, the program and the reference that `export_methods` yielded.
+
+    Raises SourceError for anything else.
+    """
     if type(value) is tuple and len(value) in (2, 3):
         name, program, *more = value
         reference = more[0] if more else None
@@ -330,8 +334,10 @@ def parse_examples(
     programs: Mapping[str, ExportedProgram],
     returned: Mapping[str, Any],
 ) -> dict[str, list[InputSet]]:
-    """Return the examples of each method from the results of the exporter's function. Raises
-    SourceError with the mistakes of all methods."""
+    """Return the examples of each method from the results of the exporter's function.
+
+    Raises SourceError with the mistakes of all methods.
+    """
     examples: dict[str, list[InputSet]] = {}
     mistakes: list[str] = []
     for name, program in programs.items():

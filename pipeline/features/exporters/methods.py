@@ -212,8 +212,11 @@ def _put_calibration(
     parameters: Mapping[str, Any],
     handover: Handover,
 ) -> list[Digest]:
-    """Hand over the calibration inputs of a method. Each set is a separate record, so that an
-    exporter that yields sets has one of them in memory at a time."""
+    """Hand over the calibration inputs of a method.
+
+    Each set is a separate record, so that an exporter that yields sets has one of them in memory at
+    a time.
+    """
     value = call_inputs(module, "calibration", name, parameters)
     sets = parse_inputs(module, "calibration", name, program, value)
     return [handover.put(save_inputs([input_set])) for input_set in sets]

@@ -61,8 +61,10 @@ def _set_variables(variables: dict[str, str | None]) -> None:
 
 
 def _set_locale(name: str) -> None:
-    """Set C's locale, with which Python decodes files opened without an encoding. Also loads the
-    error texts now, which the first error would otherwise look up in files."""
+    """Set C's locale, with which Python decodes files opened without an encoding.
+
+    Also loads the error texts now, which the first error would otherwise look up in files.
+    """
     with suppress(locale.Error):
         locale.setlocale(locale.LC_ALL, name)
     os.strerror(errno.ENOENT)

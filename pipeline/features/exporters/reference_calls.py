@@ -68,8 +68,10 @@ class ReferenceCalls:
         self._line.send_bytes(_RESET)
 
     def call(self, method: str, leaves: Sequence[Any]) -> Any:
-        """Return a reference's outputs for flat arguments, in plain containers. Raises
-        PipelineError if the reference raises."""
+        """Return a reference's outputs for flat arguments, in plain containers.
+
+        Raises PipelineError if the reference raises.
+        """
         self._line.send_bytes(save_inputs([InputSet(tuple(leaves), {}, method)]))
         answer = self._receive(self._seconds)
         if answer[:1] == _FAILED:

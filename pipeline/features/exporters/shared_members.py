@@ -1,4 +1,4 @@
-"""Write weights that several programs of an archive contain only once.
+"""Writes weights that several programs of an archive contain only once.
 
 torch's writer shares storages within a program, but writes those of the next program again: an
 archive of `prefill` and `decode` had each weight twice. Each program keeps its own table from names

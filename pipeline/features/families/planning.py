@@ -110,7 +110,7 @@ class FamilyPlanning(Planning):
             mistake = f"the package '{base}', whose weights are shared, has mistakes"
             yield document.problem("family.base", mistake, "fix those first")
         elif base not in self.members(package):
-            mistake = f"the package '{base}' is not of this family"
+            mistake = f"the package '{base}' is not in this family"
             remedy = f"give it `family: {settings['name']}` too"
             yield document.problem("family.base", mistake, remedy)
 

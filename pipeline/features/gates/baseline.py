@@ -34,11 +34,13 @@ _COMMENT = """\
 
 
 def parse_baseline(content: bytes, file: str) -> Json:
-    """Return the figures of a baseline, with all fields. Raises ConfigErrors, with every mistake
-    and its line."""
+    """Return the figures of a baseline, with all fields.
+
+    Raises ConfigErrors, with every mistake and its line.
+    """
     root = load_nodes(content, file)
     if root is None:
-        raise ConfigErrors([Problem(file, "", "is empty", "`doit baseline` makes it")])
+        raise ConfigErrors([Problem(file, "", "is empty", "`doit baseline` writes it")])
     return parse(FIGURES, Document(file, root)).resolved()
 
 

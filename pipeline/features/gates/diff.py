@@ -180,8 +180,10 @@ def _parse_changes(text: str) -> list[Change]:
 def _choose_reference(
     plan: Plan, words: Sequence[str], stack: ExitStack
 ) -> tuple[Reference, list[str]]:
-    """Return the reference, and the words that name packages. Raises PipelineError for other
-    words."""
+    """Return the reference, and the words that name packages.
+
+    Raises PipelineError for other words.
+    """
     unknown = [word for word in words if not fit_names(plan.packages, word)]
     reference = None
     for word in unknown:
@@ -273,8 +275,10 @@ def _compare(
 def _compare_renamed(
     plan: Plan, package: str, build: Json | None, reference: Reference, previous: str
 ) -> Comparison:
-    """Compare a package with its build under its previous name. The inputs of both are the same,
-    even if nothing else about the old build is known."""
+    """Compare a package with its build under its previous name.
+
+    The inputs of both are the same, even if nothing else about the old build is known.
+    """
     notes = _describe_staleness(plan, package, build)
     comparison = Comparison(package, reference.name, (), notes)
     if build is not None:

@@ -73,8 +73,11 @@ def make_figures(
 
 
 def _segments(manifest: Json, contents: Json | None) -> dict[str, int]:
-    """Return the bytes of segments by kind. Without contents.json, count the blobs of the objects,
-    each once, since they are linked once, and call the rest of the files "program"."""
+    """Return the bytes of segments by kind.
+
+    Without contents.json, count the blobs of the objects, each once, since they are linked once,
+    and call the rest of the files "program".
+    """
     sizes: Counter[str] = Counter()
     if contents:
         for segment in contents["segments"]:

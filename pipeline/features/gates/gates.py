@@ -153,8 +153,10 @@ def _check(
 def _check_on_devices(
     gate: Gate, subject: GateSubject, setting: _Setting, has_baseline: bool
 ) -> Iterable[GateRecord]:
-    """Check a gate on each device to which its limit applies. Only programs are called, so other
-    methods have no device figures."""
+    """Check a gate on each device to which its limit applies.
+
+    Only programs are called, so other methods have no device figures.
+    """
     if subject.run and subject.run.get("kind") != "program":
         return
     for device, limit in iter_limits(setting.limit, subject.run):
@@ -166,8 +168,10 @@ def _check_on_devices(
 
 
 def _why_not_on_device(gate: Gate, subject: GateSubject) -> tuple[str, bool] | None:
-    """Return why a device has no figure of a method, and whether that exempts the gate. Returns
-    None if it may have a figure."""
+    """Return why a device has no figure of a method, and whether that exempts the gate.
+
+    Returns None if it may have a figure.
+    """
     method, device = subject.method, subject.device
     if not device:
         return (
@@ -192,7 +196,9 @@ def _why_unmeasured(
     gate: Gate, subject: GateSubject, setting: _Setting, has_baseline: bool
 ) -> tuple[str, GateExemption | None] | None:
     """Return why there is nothing to check, in a sentence, and the exemption if the gate is exempt.
-    Returns None if there is a figure."""
+
+    Returns None if there is a figure.
+    """
     method = subject.method
     # Unrequested methods are exempt from every gate.
     unasked = UNASKED in subject.run.get("left_out", ())
@@ -236,7 +242,7 @@ def _describe_missing(
     command = f"`doit baseline {subject.package}`"
     if not has_baseline:  # the same sentence for all methods, to be reported once
         if required:
-            return f"no baseline; {command} accepts the present figures"
+            return f"no baseline; {command} accepts the current figures"
         return f"{NO_BASELINE}; {command} records one"
     if subject.before is None:
         lack, figures = "not in the baseline", "its figures"

@@ -81,8 +81,10 @@ def _find_refusals(workspace: Workspace, toolchain: str, package: str) -> Json:
 
 
 def _read_baseline(action: Action, workspace: Workspace) -> Json | None:
-    """Return the accepted figures. Raises PipelineError if the baseline no longer matches the key
-    or is invalid."""
+    """Return the accepted figures.
+
+    Raises PipelineError if the baseline no longer matches the key or is invalid.
+    """
     path = workspace.baseline(str(action.package))
     if workspace.find_data(path) != action.key["baseline"]:
         raise PipelineError(

@@ -1,4 +1,4 @@
-"""Fill in files that Git LFS keeps, without its filter, which would run and fetch.
+"""Fills in files that Git LFS keeps, without its filter, which would run and fetch.
 
 A pointer is a small text with the SHA-256 and the size of a file
 (https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md). The repository stores fetched files
@@ -22,8 +22,10 @@ _PIECE = 1 << 20
 
 
 def fill_pointers(tree: Path, objects: Path) -> None:
-    """Replace each pointer below a folder with its content, if the object exists and is intact. Any
-    other pointer stays, and its reader reports it.
+    """Replace each pointer below a folder with its content, if the object exists and is intact.
+
+    Any other pointer stays, and its reader reports it.
+
 
     Args:
         objects: the folder of objects, `lfs/objects` of the repository.

@@ -60,8 +60,11 @@ class Reference:
 
 
 def open_reference(plan: Plan, word: str, stack: ExitStack) -> Reference | None:
-    """Return the reference that a word names: a file, a folder or a revision. Returns None if it
-    names none. A revision's files exist until the stack is closed. Raises PipelineError."""
+    """Return the reference that a word names: a file, a folder or a revision.
+
+    Returns None if it names none. A revision's files exist until the stack is closed. Raises
+    PipelineError.
+    """
     path = find_path(plan, word)
     if path.exists():
         return _open_path(path, word)
@@ -143,7 +146,7 @@ def _open_path(path: Path, word: str) -> Reference:
         )
         if not packages:
             raise PipelineError(
-                f"{word}: holds no {MANIFEST}, nor a folder of a package"
+                f"{word}: contains neither {MANIFEST} nor a package's folder"
             )
         return Reference(
             word, packages, lambda package: _read(path / package / MANIFEST, word)

@@ -63,8 +63,10 @@ class Runtime:
         return f"{operator.partition('::')[0]}::*"
 
     def describe_near(self, operator: str) -> str:
-        """Return a hint at a similarly named operator that the runtime has, or "". Namespaces of
-        ExecuTorch and ATen need none, since a target file with a wrong name of theirs is refused.
+        """Return a hint at a similarly named operator that the runtime has, or "".
+
+        Namespaces of ExecuTorch and ATen need none, since a target file with a wrong name of theirs
+        is refused.
         """
         namespace = operator.partition("::")[0]
         if any(namespace in names for names in call_all("kernel_namespaces")):
@@ -141,11 +143,13 @@ def measure_misfits(
     runtimes: Iterable[Runtime],
     find: Callable[[Runtime], Iterable[str]],
 ) -> tuple[float | None, str]:
-    """Return the number of needs that runtimes do not meet, and a sentence on them, by target. The
-    number is None if the contract is unknown."""
+    """Return the number of needs that runtimes do not meet, and a sentence on them, by target.
+
+    The number is None if the contract is unknown.
+    """
     if contract is None:
         return None, (
-            "what it needs of a runtime is not known, since there is no contract.json; "
+            "its requirements for a runtime are unknown, since there is no contract.json; "
             f"`doit -a lower:{package}` makes it"
         )
     count = 0
@@ -168,21 +172,21 @@ def find_package_misfits(contract: Json, runtime: Runtime) -> Iterator[str]:
     for schema in contract["schemas"]:
         identifier = schema["identifier"]
         if limits["identifier"] not in (None, identifier):
-            yield f"reads {limits['identifier']}, and the package is {identifier}; {_OLDER}"
+            yield f"reads {limits['identifier']}, but the package is {identifier}; {_OLDER}"
         if (
             limits["schema_version"] is not None
             and schema["version"] > limits["schema_version"]
         ):
             yield (
-                f"reads schema version {limits['schema_version']}, and the package has "
+                f"reads schema version {limits['schema_version']}, but the package has "
                 f"{schema['version']}; {_OLDER}"
             )
     for release in contract["executorch"]:
         # Patch releases are assumed to read each other's files.
         if limits["executorch"] and _minor(release) > _minor(limits["executorch"]):
             yield (
-                f"is of executorch {limits['executorch']}, and {release} made the package, which "
-                f"may contain features that it does not know; {_OLDER}"
+                f"has executorch {limits['executorch']}, but the package was made by {release} "
+                f"and may contain features that it does not know; {_OLDER}"
             )
     for part, needed in limits["alignment"].items():
         alignment = contract["alignment"][part]
@@ -232,7 +236,7 @@ def _missing_kernels(method: Method, runtime: Runtime) -> Iterator[str]:
         )
         if dtype:
             has = listed(runtime.dtypes(operator) or ())
-            yield f"lacks {operator} of {dtype}, {where}, and has it of {has}; {advice}"
+            yield f"lacks {operator} for {dtype}, {where}, but has it for {has}; {advice}"
             continue
         near = runtime.describe_near(operator)
         hint = f" ({near}?)" if near else ""
@@ -249,7 +253,7 @@ def _lacking_memory(method: Method, runtime: Runtime) -> Iterator[str]:
         planned = sum(arena["size"] for arena in arenas)
         available = memory[_ALL_ARENAS]
         if planned > available:
-            yield f"has {available:,} bytes of memory, and it plans {planned:,}; try {advice}"
+            yield f"has {available:,} bytes of memory, but it plans {planned:,}; try {advice}"
     elif memory:
         for arena in arenas:
             name, size = arena["arena"], arena["size"]
@@ -258,7 +262,7 @@ def _lacking_memory(method: Method, runtime: Runtime) -> Iterator[str]:
                 yield f"has no arena {name}, in which it plans {size:,} bytes"
             elif available is not None and size > available:
                 yield (
-                    f"has {available:,} bytes in arena {name}, and it plans {size:,}; try {advice}"
+                    f"has {available:,} bytes in arena {name}, but it plans {size:,}; try {advice}"
                 )
 
 

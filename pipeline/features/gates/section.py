@@ -92,8 +92,10 @@ def _gate(gate: Json) -> Row:
 
 
 def _describe_limit(gate: Json, style: Callable[[Any], str], limit: float) -> str:
-    """Return the limit of a gate in words. If the limit is a list of what is allowed, the gate
-    counts the rest, of which none is allowed."""
+    """Return the limit of a gate in words.
+
+    If the limit is a list of what is allowed, the gate counts the rest, of which none is allowed.
+    """
     if gate.get("unit") in ("calls", "needs"):
         return "none"
     bound = "at least" if gate["gate"].startswith("min") else "at most"

@@ -6,6 +6,6 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "headlines",
-    "name the figure and limit that decides each method's verdict, in tables of methods",
+    "name the figure and limit that decide each method's verdict, in tables of methods",
     find_headline="pipeline.features.headlines.figures:find_headline",
 )

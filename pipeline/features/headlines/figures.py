@@ -29,7 +29,7 @@ def find_headline(methods: Iterable[Json]) -> Headline:
     """Return the headline of the method with the worst verdict.
 
     Among several such methods, the one closest to its limit, or farthest beyond it, wins. Without
-    methods, the headline is a pass with empty texts.
+    methods, the headline is a pass with empty strings.
     """
     headlines: list[Headline] = []
     for method in methods:

@@ -1,4 +1,4 @@
-"""Find the words that complete a command line, for the Tab key of a shell.
+"""Finds the words that complete a command line, for the Tab key of a shell.
 
 The shell blocks on it at each Tab, so it imports neither doit nor pydantic unless a config has
 changed since the last run.

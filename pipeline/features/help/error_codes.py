@@ -16,7 +16,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-LEAST_LETTERS = 10  # in a template's part: fewer match unrelated texts
+LEAST_LETTERS = 10  # in a template's part: fewer match unrelated messages
 _DATA = Path(__file__).with_name("error_codes.json")
 _VALUE = "…"  # the placeholder of a value in a template
 _CODE = re.compile(r"PTE\d*", re.IGNORECASE)
@@ -68,7 +68,7 @@ def show_error(text: str, kind: str = "") -> str:
 
 
 def count_letters(text: str) -> int:
-    """Return the number of letters in a text."""
+    """Return the number of letters in a string."""
     return sum(character.isalpha() for character in text)
 
 

@@ -17,7 +17,7 @@ _LONGEST_HEADER = 100_000_000  # bytes, the limit of safetensors
 
 
 def describe_damage(path: Path) -> str:
-    """Return why a file holds no arrays or lacks some of them, or "" if its headers are valid."""
+    """Return why a file has no arrays or lacks some of them, or "" if its headers are valid."""
     try:
         return _check_zip(path) if path.suffix == ".npz" else _check_header(path)
     except OSError as error:
@@ -41,7 +41,7 @@ def _check_zip(path: Path) -> str:
             with archive.open(member) as file:
                 if file.read(len(_ARRAY)) != _ARRAY:
                     return f"'{member.filename}' is not an array"
-    return "" if members else "holds no arrays"
+    return "" if members else "contains no arrays"
 
 
 def _check_header(path: Path) -> str:
@@ -59,4 +59,4 @@ def _check_header(path: Path) -> str:
         return "its header has an unknown form"
     if missing > 0:
         return f"it lacks {missing} bytes"
-    return "" if ends else "holds no tensors"
+    return "" if ends else "contains no tensors"

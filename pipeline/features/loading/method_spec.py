@@ -165,7 +165,7 @@ class MethodSpec:
             ) from error
         except RecursionError as error:
             raise PipelineError(
-                "a signature that cannot be read (nested too deep)"
+                "a signature that cannot be read (nested too deeply)"
             ) from error
         return method_spec
 

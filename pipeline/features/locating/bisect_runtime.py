@@ -67,8 +67,8 @@ def locate_in_runtime(case: FailureCase) -> Iterator[Culprit]:
     spot = case.find(index)
     sentence = (
         f"first departs: {case.describe(spot)}, in ExecuTorch's runtime alone: "
-        f"{describe_error(error)} from what the interpreter computes of the same bytes; found in "
-        f"{runs} runs of beginnings of the method"
+        f"{describe_error(error)} from the interpreter's result for the same bytes; found in "
+        f"{runs} runs of prefixes of the method"
     )
     yield case.culprit(spot, spot.kind, sentence, error)
 

@@ -55,7 +55,7 @@ def locate_divergence(case: FailureCase) -> Iterator[Culprit]:
     for name in case.methods:
         view = case.view(name)
         if buffers := _differing_state(view, loaded[name], sources[name]):
-            sentence = f"the package's method '{name}' starts with other values of {buffers} than"
+            sentence = f"the package's method '{name}' starts with values of {buffers} other than"
             yield view.culprit(Spot(), "state", f"{sentence} its source")
             return
     for number, (name, inputs) in enumerate(case.sequence):
@@ -99,7 +99,7 @@ def _check_call(
         return [_describe_divergence(case, compared, tolerance, number, agrees)]
     if buffers:
         sentence = (
-            f"the package's method '{case.method}' leaves {buffers} with other values than its "
+            f"the package's method '{case.method}' leaves {buffers} with different values than its "
             f"source does, after call {number + 1}"
         )
         return [case.culprit(Spot(), "state", sentence)]
@@ -154,7 +154,7 @@ def _describe_divergence(
             case, compared, tolerance, call, spot.delegate
         )
         if inside is None:
-            prefix = "what comes out at "
+            prefix = "the output of "
         else:
             place = inside
     spot = replace(spot, place=place)

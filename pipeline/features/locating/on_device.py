@@ -209,7 +209,7 @@ def _describe(
         inside, part_error, note = _look_into_delegate(view, failure, own_error, spot)
         facts.append(note)
         if inside is None:
-            prefix = "what comes out at "
+            prefix = "the output of "
             inside = _find_result_place(view, own_error)
         error = part_error or error
         spot = replace(spot, place=inside)

@@ -18,7 +18,7 @@ class CulpritRecord(TypedDict):
     """The cause of a failure: an operator (with its delegate, if any), a delegate, or state.
 
     `line` is the `file:line` in the model's source at export time; `kernel` is the kernel of an
-    operator outside of delegates, such as `aten::add.out`; `what` is a sentence.
+    operator outside delegates, such as `aten::add.out`; `what` is a sentence.
     """
 
     operator: str

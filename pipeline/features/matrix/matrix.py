@@ -185,7 +185,7 @@ class Matrix:
         if filled.value is None and node.value is not None:
             return None
         if not _is_value(filled.value):
-            self._variables.must(filled, "be text, a number, true or false")
+            self._variables.must(filled, "be a string, a number, true or false")
             return None
         return filled.value
 
@@ -203,7 +203,7 @@ class Matrix:
 
 
 def _iter_texts(nodes: Iterable[Node]) -> Iterator[str]:
-    """Yield all texts in nodes, at any depth."""
+    """Yield all strings in nodes, at any depth."""
     for node in nodes:
         if isinstance(node.value, str):
             yield node.value

@@ -48,13 +48,13 @@ class MetricLimits(Options):
     Example: 0.08
     """
     max_drop: Portion | None = None
-    """The maximum drop of the package's value below the source's, on the same samples and in the
+    """How far the package's value may drop below the source's, on the same samples and in the
     metric's own unit: `0.5%` is 0.005, which is half a percentage point of an accuracy.
 
     Example: 0.5%
     """
     max_rise: Portion | None = None
-    """The maximum rise of the package's value above the source's, for a metric where lower is
+    """How far the package's value may rise above the source's, for a metric where lower is
     better.
 
     Example: 0.02

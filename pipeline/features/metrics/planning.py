@@ -155,7 +155,7 @@ def describe_key(difference: Difference) -> str | None:
         case ("metrics", entry) | ("held_to", "metrics", entry):
             return f"metric {entry} {difference.change()}"
         case ("metrics",) | ("held_to", "metrics"):
-            return "other metrics in validate.metrics"
+            return "the metrics in validate.metrics changed"
         case ("held_to", "metric_limits", entry, name):
             return describe_setting(find_place(entry, name), difference)
         case ("held_to", "metric_limits", *_):

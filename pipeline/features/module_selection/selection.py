@@ -1,6 +1,6 @@
 """The nodes of a program in the modules that a config names, and partitions cut down to them.
 
-ExecuTorch's partitioners look at a whole method. Nodes that a partitioner chose outside of the
+ExecuTorch's partitioners look at a whole method. Nodes that a partitioner chose outside the
 modules lose their tags here. The rest of their partition may then depend on itself through the
 removed nodes, so it is split if necessary; a partition entirely inside the modules is unchanged.
 """
@@ -49,7 +49,7 @@ class ModuleSelection:
         return [f"{mistake}; {hint}" for mistake, hint in mistakes]
 
     def describe_outside(self, program: ExportedProgram) -> Iterator[tuple[Node, str]]:
-        """Yield each call outside of the modules, and why: the config's list that excludes it.
+        """Yield each call outside the modules, and why: the config's list that excludes it.
 
         A call that several lists exclude is yielded once for each; callers keep the last reason.
         """
@@ -68,7 +68,7 @@ class ModuleSelection:
         return split_partition(module, allowed) if allowed else []
 
     def cut(self, program: ExportedProgram, tags: Mapping[str, Any]) -> dict[str, Any]:
-        """Remove the tags of nodes outside of the modules, in place, and return the remaining tags.
+        """Remove the tags of nodes outside the modules, in place, and return the remaining tags.
 
         The parts of a partition that is partly outside get new tags.
         """

@@ -91,7 +91,7 @@ def render_modules(
 
 
 def _describe(tree: Tree, colours: Mapping[str, str], place: Place) -> dict[str, Any]:
-    """Return the texts and pieces with which the page shows a module and the modules below it."""
+    """Return the labels and pieces with which the page shows a module and the modules below it."""
     runners: Counter[str] = tree["runners"]
     words: list[str] = [plural(runners.total(), "call")]
     share = delegated_share(runners)

@@ -1,6 +1,6 @@
 """Moved lines: measurements stay valid if an edit moves lines of a model but changes no program.
 
-The record then quotes the lines anew.
+The record then quotes the lines again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The lines of a model's source that the record of a measured package quotes.
 
 An edit can move lines and leave every program unchanged. The measurements then stay valid, and only
-the lines are quoted anew: from the traces in the archives, without torch. Nodes are identified by
+the lines are quoted again: from the traces in the archives, without torch. Nodes are identified by
 their numbers in `list_lines`, which are the same in every archive of one program.
 """
 
@@ -24,7 +24,7 @@ _PLACE = re.compile(r"\.py:\d")
 
 
 def find_quotes(record: Json, inputs: ValidateInputs, workspace: Workspace) -> Json:
-    """Return the data from which the lines of a record can be quoted anew.
+    """Return the data from which the lines of a record can be quoted again.
 
     `lines` maps the text of each quoted line to the numbers, by method, of the nodes that come from
     it. `complete` says whether these are all the lines that the record quotes.

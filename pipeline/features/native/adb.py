@@ -1,4 +1,4 @@
-"""Reach Android devices through the system's `adb`.
+"""Reaches Android devices through the system's `adb`.
 
 Files go through `adb shell`, just like commands: its protocol returns exit statuses and leaves the
 bytes of input and output unchanged. This needs Android 7 or later.

@@ -1,4 +1,4 @@
-"""Parse the addresses of boards: `ssh://user@host:port/folder` and `adb://serial/folder`.
+"""Parses the addresses of boards: `ssh://user@host:port/folder` and `adb://serial/folder`.
 
 Configs name boards, but only the settings of a workspace have their addresses, so that a stranger's
 config can't connect to anything. This module is imported with the feature's declaration.

@@ -385,7 +385,7 @@ def _describe_start(lines: Sequence[str], program: Path, machine: str) -> str:
         r"Exec format|[Ss]yntax error|cannot execute|not found|not executable", last
     ):
         return (
-            f"its programs are for another processor than {program.name} ({last.strip()}); "
+            f"its programs are for a different processor than {program.name} ({last.strip()}); "
             f"its kernel says {machine}"
         )
     return f"the runner does not start: {last.strip()}"

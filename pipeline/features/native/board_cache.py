@@ -1,4 +1,4 @@
-"""Choose which entries leave the cache folder of a board."""
+"""Chooses which entries leave the cache folder of a board."""
 
 from __future__ import annotations
 

@@ -73,17 +73,17 @@ def add_fields() -> dict[str, tuple[Any, Any]]:
     pause = Field(
         default=0.0,
         description=(
-            "Milliseconds of rest before each timed call on a device, so that a hot device can "
-            "cool."
+            "The pause before each timed call on a device, in milliseconds, so that a hot device "
+            "can cool down."
         ),
         examples=[50],
     )
     repeats = Field(
         default=None,
         description=(
-            "The number of extra calls of each method without state on the same inputs, on each "
-            "device or on the named devices. The report shows how many returned other bytes than "
-            "the first call; a call that exceeds the limits fails."
+            "The number of extra calls to each stateless method with the same inputs, on all "
+            "devices or by device. The report shows how many returned bytes that differ from the "
+            "first call's; a call that exceeds the limits fails."
         ),
         examples=[100],
     )

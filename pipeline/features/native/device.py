@@ -66,8 +66,10 @@ class LoadedMethods:
         )
 
     def measure_memory(self) -> dict[str, int]:
-        """Return the bytes of memory by kind (`process.MEMORY`). Raises DeviceError if that
-        fails."""
+        """Return the bytes of memory by kind (`process.MEMORY`).
+
+        Raises DeviceError if that fails.
+        """
         return dict(self._process.measure_memory(self._group))
 
     def take_trace(self) -> tuple[bytes, bytes]:
@@ -139,13 +141,17 @@ class NativeDevice(Device):
         self, files: PackageFiles, methods: Sequence[str], tracing: int
     ) -> LoadedMethods:
         """Load methods that record their calls: `tracing` is `process.TIMES` or `process.VALUES`.
-        Raises DeviceError if they don't load."""
+
+        Raises DeviceError if they don't load.
+        """
         process = self._open(files, tuple(methods))
         return LoadedMethods(process, files, methods, tracing)
 
     def list_operators(self, files: PackageFiles) -> list[str]:
-        """Return the operators that the runtime registered. Raises DeviceError if the runner
-        fails."""
+        """Return the operators that the runtime registered.
+
+        Raises DeviceError if the runner fails.
+        """
         if files not in self._operators:
             self._operators[files] = self._open(files, ()).list_operators()
         return self._operators[files]
@@ -166,8 +172,10 @@ class NativeDevice(Device):
             self._board = None
 
     def _make_command(self, files: PackageFiles, methods: Sequence[str]) -> list[str]:
-        """Return the command of the runner, with the libraries that the methods need. A board
-        builds the command itself."""
+        """Return the command of the runner, with the libraries that the methods need.
+
+        A board builds the command itself.
+        """
         if self.setup.address or not self.setup.kernels:
             return self._command
         operators = list_called_operators(files, methods)
@@ -209,7 +217,7 @@ class NativeDevice(Device):
 
 
 def list_called_operators(files: PackageFiles, methods: Sequence[str]) -> set[str]:
-    """Return the operators that methods of a package call outside of delegates; without `methods`,
+    """Return the operators that methods of a package call outside delegates; without `methods`,
     those of all methods. Raises DeviceError if the package can't be read."""
     operators: set[str] = set()
     for method in methods or files.plans:
@@ -219,8 +227,10 @@ def list_called_operators(files: PackageFiles, methods: Sequence[str]) -> set[st
 
 
 def open_board(setup: Setup) -> Board:
-    """Lock a board, install the runner for its processor, and return the board. Raises
-    PipelineError if the board can't be reached, or no runner can run on it."""
+    """Lock a board, install the runner for its processor, and return the board.
+
+    Raises PipelineError if the board can't be reached, or no runner can run on it.
+    """
     if setup.problem or setup.address is None:
         raise PipelineError(f"{setup.device}: {setup.problem}")
     board = Board(setup.device, setup.address, setup.wait_seconds, setup.cache_size)
@@ -242,20 +252,26 @@ def open_board(setup: Setup) -> Board:
 
 
 def make_native() -> NativeDevice:
-    """Return the device `native`, with the settings of the working folder. Raises PipelineError if
-    it can't run here."""
+    """Return the device `native`, with the settings of the working folder.
+
+    Raises PipelineError if it can't run here.
+    """
     return NativeDevice(NATIVE, Path.cwd())
 
 
 def make_emulated(cpu: str) -> NativeDevice:
-    """Return the device of an emulated processor, such as `cortex-a72`. Raises PipelineError if it
-    can't run here."""
+    """Return the device of an emulated processor, such as `cortex-a72`.
+
+    Raises PipelineError if it can't run here.
+    """
     return NativeDevice(EMULATED + cpu, Path.cwd())
 
 
 def make_board(name: str) -> NativeDevice:
     """Return the device of a board that `native_boards` names, holding its lock until `close`.
-    Raises PipelineError if the board has no address or can't be reached."""
+
+    Raises PipelineError if the board has no address or can't be reached.
+    """
     if name not in find_boards(Path.cwd()):
         raise PipelineError(f"native_boards names no board '{name}'")
     return NativeDevice(name, Path.cwd())

@@ -1,4 +1,4 @@
-"""Read the events of an ETDump with ExecuTorch's own deserializer."""
+"""Reads the events of an ETDump with ExecuTorch's own deserializer."""
 
 from __future__ import annotations
 

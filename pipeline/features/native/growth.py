@@ -114,8 +114,10 @@ def _load(
 def _run(
     loaded: Mapping[str, Any], sequence: Sequence[KeptCall], warm_up: int, pause: float
 ) -> float:
-    """Return the milliseconds that a sequence's calls take. Stateful methods get no warm-up, since
-    it would change their state."""
+    """Return the milliseconds that a sequence's calls take.
+
+    Stateful methods get no warm-up, since it would change their state.
+    """
     if sequence[0].judged.step:
         warm_up = 0
     milliseconds = 0.0

@@ -1,4 +1,4 @@
-"""Find libraries with kernels that packages need and ExecuTorch's C++ SDK lacks.
+"""Finds libraries with kernels that packages need and ExecuTorch's C++ SDK lacks.
 
 ExecuTorch's kernels for language models, such as `llama::custom_sdpa.out`, are in a library of its
 wheel that links against PyTorch, so a runner loads it only for packages that need it. This module

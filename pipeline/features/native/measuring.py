@@ -229,8 +229,10 @@ def _drop_emulator(name: str, memory: dict[str, int]) -> None:
 def _fail(
     result: MethodValidation, name: str, outcome: MethodOnDevice, where: str = ""
 ) -> None:
-    """Fail a method for wrong outputs on a device. The message first says whether only this device
-    is wrong and, if known, where in the method."""
+    """Fail a method for wrong outputs on a device.
+
+    The message first says whether only this device is wrong and, if known, where in the method.
+    """
     place = f"on {name}"
     if result.ok:
         place = f"on {name}, but not on this machine"

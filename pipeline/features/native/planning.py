@@ -207,7 +207,7 @@ def describe_key(difference: Difference) -> str | None:
     """Describe a difference between the devices of two keys; return None for other differences."""
     match difference.path:
         case (*_, "devices", _, "baseline") | (*_, "devices", _, "baseline", _):
-            return "the baseline for devices has other files"
+            return "the baseline's files for devices changed"
         case (*_, "devices", device, "problem"):
             return f"device {device}: what it needs to run {difference.change()}"
         case (*_, "devices", device, name):
@@ -217,5 +217,5 @@ def describe_key(difference: Difference) -> str | None:
         case (*_, "devices", device):
             return f"device {device} {difference.change()}"
         case (*_, "devices"):
-            return "other devices in validate.devices or the target"
+            return "the devices in validate.devices or the target changed"
     return None

@@ -181,8 +181,10 @@ class RunnerProcess:
             return dict(zip(MEMORY, self._reader.numbers(len(MEMORY)), strict=True))
 
     def list_operators(self) -> list[str]:
-        """Return the operators that the runtime has registered, such as `aten::add.out`. Raises
-        DeviceError if the runner fails."""
+        """Return the operators that the runtime has registered, such as `aten::add.out`.
+
+        Raises DeviceError if the runner fails.
+        """
         with self._exchange("", "fails"):
             self._send(struct.pack("<I", _OPERATORS))
             self._check("", "fails")

@@ -35,7 +35,7 @@ from pipeline.store.source_line import SourceLine
 from pipeline.store.workspace import Workspace
 from pipeline.validate.sequences import rounds, usual_sequences
 
-# The backend of instructions outside of delegates: the runtime's kernels, portable or optimized.
+# The backend of instructions outside delegates: the runtime's kernels, portable or optimized.
 _KERNELS = "kernel"
 
 
@@ -100,8 +100,10 @@ def _record(
     method: str,
     repeats: int,
 ) -> tuple[bytes, list[float]]:
-    """Return the ETDump of the calls and the milliseconds of each. Raises DeviceError if the device
-    can't run them."""
+    """Return the ETDump of the calls and the milliseconds of each.
+
+    Raises DeviceError if the device can't run them.
+    """
     sequence = find_sequence(subject, method)
     members = list(dict.fromkeys(sequence))
     sets = {name: _find_inputs(subject, name) for name in members}
@@ -153,8 +155,10 @@ def _find_inputs(subject: Subject, method: str) -> list[InputSet]:
 def describe_instructions(
     subject: Subject, files: PackageFiles, method: str
 ) -> dict[int, InstructionFacts]:
-    """Return the operator, backend and source of a method's instructions, keyed by index. Raises
-    PipelineError if the package can't be read."""
+    """Return the operator, backend and source of a method's instructions, keyed by index.
+
+    Raises PipelineError if the package can't be read.
+    """
     plan = read_package(files).plans[method]
     places = _InstructionLines(subject, method)
     facts = {}
@@ -182,7 +186,7 @@ class _InstructionLines:
         self._root = subject.workspace.root
 
     def find_line(self, index: int) -> str:
-        """Return the source line of an instruction outside of delegates, or "" if it is unknown."""
+        """Return the source line of an instruction outside delegates, or "" if it is unknown."""
         lines = self._find_lines([self._instructions.node_places.get(index)])
         return next((line.where for line in lines), "")
 

@@ -78,8 +78,10 @@ def keep_profile(
 def restore_profiles(
     workspace: Workspace, events: Sequence[Event], caches: Json
 ) -> None:
-    """Put profiles back into the reports of the packages that a run validated. Raises OSError if a
-    file can't be written."""
+    """Put profiles back into the reports of the packages that a run validated.
+
+    Raises OSError if a file can't be written.
+    """
     for package in sorted({str(e.package) for e in events if e.kind == "validate"}):
         report = read_report(workspace, package) or {}
         methods = {method["method"] for method in report.get("methods", ())}

@@ -1,4 +1,4 @@
-"""`doit profile`: show where a method spends its time on a device, by operator and source line."""
+"""`doit profile`: shows where a method spends its time on a device, by operator and source line."""
 
 from __future__ import annotations
 
@@ -79,8 +79,10 @@ def run(
 
 
 def _find_method(plan: Plan, words: Sequence[str]) -> tuple[str, str]:
-    """Return the package and the method that `words` name. Raises PipelineError unless they name
-    exactly one method."""
+    """Return the package and the method that `words` name.
+
+    Raises PipelineError unless they name exactly one method.
+    """
     if len(words) != 1:
         raise PipelineError(f"name one method, such as {_EXAMPLE}")
     targets = find_targets(plan, words)

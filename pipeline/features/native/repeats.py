@@ -28,8 +28,11 @@ def repeat_calls(
     count: int,
     budget: Budget,
 ) -> dict[str, int]:
-    """Call each stateless method `count` times on its first inputs. Add to its outcome how many
-    calls return other bytes than the first, and a fault if such outputs exceed their limits.
+    """Call each stateless method `count` times on its first inputs.
+
+    Add to its outcome how many calls return other bytes than the first, and a fault if such outputs
+    exceed their limits.
+
 
     Returns:
         By method, the number of calls that didn't fit into the budget.

@@ -95,15 +95,19 @@ class Setup:
 
 
 def find_boards(root: Path) -> Mapping[str, BoardAddress]:
-    """Return the boards that the workspace at `root` names, with their addresses. Raises
-    PipelineError if the settings can't be read."""
+    """Return the boards that the workspace at `root` names, with their addresses.
+
+    Raises PipelineError if the settings can't be read.
+    """
     boards: Mapping[str, BoardAddress] = open_settings(root).get(BOARDS, {})
     return boards
 
 
 def is_native(device: str, root: Path) -> bool:
-    """Return whether a name is a device of this feature in the workspace at `root`. Raises
-    PipelineError if the settings can't be read."""
+    """Return whether a name is a device of this feature in the workspace at `root`.
+
+    Raises PipelineError if the settings can't be read.
+    """
     cpu = device.removeprefix(EMULATED)
     if device == NATIVE or (cpu != device and _CPU.fullmatch(cpu)):
         return True
@@ -111,8 +115,10 @@ def is_native(device: str, root: Path) -> bool:
 
 
 def find_setup(device: str, root: Path) -> Setup:
-    """Return the setup of a device in the workspace at `root`. Raises PipelineError if the settings
-    can't be read."""
+    """Return the setup of a device in the workspace at `root`.
+
+    Raises PipelineError if the settings can't be read.
+    """
     settings = open_settings(root)
     if device == NATIVE:
         return _find_native(settings)

@@ -1,4 +1,4 @@
-"""Reach boards through the system's OpenSSH client.
+"""Reaches boards through the system's OpenSSH client.
 
 It uses the user's own configuration, keys and known hosts, and never prompts on a terminal. All
 commands of a batch share one connection.

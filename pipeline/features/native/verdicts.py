@@ -185,8 +185,10 @@ def _find_missing_operators(
 def find_missing_operators(
     device: NativeDevice, files: PackageFiles, method: str
 ) -> list[str]:
-    """Return the operators of a method that the device's runtime hasn't registered. Raises
-    DeviceError if the runner fails."""
+    """Return the operators of a method that the device's runtime hasn't registered.
+
+    Raises DeviceError if the runner fails.
+    """
     registered = set(device.list_operators(files))
     plan = files.plans.get(method)
     operators = dict.fromkeys(plan.operators if plan else ())

@@ -1,4 +1,4 @@
-"""Renumber names in blobs of OpenVINO's CPU plugin, so that equal partitions have equal blobs.
+"""Renumbers names in blobs of OpenVINO's CPU plugin, so that equal partitions have equal blobs.
 
 OpenVINO counts every node and every model that a process creates, and names the unnamed ones by
 their count: `Constant_17`, `Model3`. The exported model keeps these names, so a second blob of the
@@ -36,8 +36,10 @@ class UnknownBlobError(Exception):
 
 
 def without_counters(blob: bytes) -> bytes:
-    """Return the blob with its counted names renumbered. Raises UnknownBlobError if it is
-    invalid."""
+    """Return the blob with its counted names renumbered.
+
+    Raises UnknownBlobError if it is invalid.
+    """
     if len(blob) < _HEADER.size:
         raise UnknownBlobError("it is too short")
     *offsets, start, size = _HEADER.unpack_from(blob)

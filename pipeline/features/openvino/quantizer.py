@@ -62,14 +62,14 @@ class OpenvinoQuantize(MixedQuantize):
     """int8_sym: symmetric weights and activations; int8_mixed: symmetric weights, asymmetric
     activations; int8_transformer: for transformers; int8wo_ and int4wo_: weights only."""
     smooth_quant: Annotated[bool, _OBSERVING] = False
-    """Move the spread of activations into weights (SmoothQuant)."""
+    """Shift the spread of activations to the weights (SmoothQuant)."""
     fast_bias_correction: Annotated[bool, _OBSERVING] = True
     """Correct biases with a quick estimate. If false, the model is run again for every layer, which
-    is slower and more accurate."""
+    is slower but more accurate."""
     subset_size: Annotated[int, _OBSERVING] = Field(300, ge=1)
     """The maximum number of observed calibration inputs."""
     group_size: Annotated[int, _WEIGHT_ONLY_INT4] = Field(128, ge=-1)
-    """The number of weights of a channel that share a scale; -1 means all."""
+    """The number of weights in a channel that share a scale; -1 means all."""
     all_layers: Annotated[bool, _WEIGHT_ONLY_INT4] = False
     """Also quantize embeddings and the last layer to int4, instead of int8."""
     awq: Annotated[bool, _WEIGHT_ONLY_INT4] = False
@@ -78,9 +78,9 @@ class OpenvinoQuantize(MixedQuantize):
     """Choose scales that fit the outputs on calibration inputs."""
 
     modules: dict[ModuleName, LeftAlone] = Field({})
-    """`none` leaves the operators of a module, by its qualified name, unquantized."""
+    """Modules, by qualified name, whose operators stay unquantized: `none`."""
     operators: dict[Annotated[str, OneOf("openvino_operators")], LeftAlone] = Field({})
-    """`none` leaves operators of a type unquantized."""
+    """Kinds of operators that stay unquantized: `none`."""
 
     @field_validator("modules", "operators")
     @classmethod

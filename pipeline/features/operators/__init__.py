@@ -17,8 +17,10 @@ from pipeline.store.setting_table import checked, parse_text
 
 
 def parse_texts(value: Any, _: Path) -> tuple[str, ...]:
-    """Return the texts of a list, or of an environment variable that separates them as PATH does.
-    Raises ValueError for any other value."""
+    """Return the strings of a list, or of an environment variable that separates them as PATH does.
+
+    Raises ValueError for any other value.
+    """
     values = value.split(os.pathsep) if isinstance(value, str) else value
     return tuple(parse_text(text) for text in checked(values, isinstance(values, list)))
 

@@ -28,8 +28,10 @@ _DEFAULTS = {"dep_file": ".doit.db", "check_file_uptodate": "md5"}
 
 
 def find_pending(plan: Plan, loader: WorkspaceLoader) -> dict[tuple[str, str], Status]:
-    """Return the status of each action that waits for other tasks, keyed by package and kind. The
-    kind "link" stands for everything that a package is linked from."""
+    """Return the status of each action that waits for other tasks, keyed by package and kind.
+
+    The kind "link" stands for everything that a package is linked from.
+    """
     if loader.namespace is None or not find_foreign_tasks(loader.namespace):
         return {}
     tasks = load_tasks(loader.namespace, loader.cmd_names, allow_delayed=True)

@@ -31,7 +31,7 @@ def excerpts(report: Json, sources: Mapping[str, str | None]) -> list[Excerpt]:
     """Return the lines that a record names, grouped by file, with the lines around them.
 
     Args:
-        sources: texts of files by path in the workspace; None for a file that has changed. For
+        sources: contents of files by path in the workspace; None for a file that has changed. For
             these, and for files that are absent, only the lines quoted in the record are shown.
     """
     quoted: list[Excerpt] = []

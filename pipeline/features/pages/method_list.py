@@ -32,11 +32,11 @@ def list_methods(report: Json) -> list[dict[str, Any]]:
     A failed method, or one with a failed gate, comes first. Within a verdict, the method with the
     figure nearest to its limit comes first.
 
-    A row has texts (`name`, `verdict`, `figure`, `limit`, `delegated`, `size`, `latency`) and CSS
+    A row has strings (`name`, `verdict`, `figure`, `limit`, `delegated`, `size`, `latency`) and CSS
     classes (`kind`, `ratio_kind`, `delegated_kind`); `ratio`, the error divided by its limit, and
     `share`, the share of nodes delegated, each of which can be None; `backends`; the figures by
     which rows are sorted (`bytes`, `milliseconds`); and the content that unfolds: `sentences`,
-    pairs of a title and a text, and `table`, the method's comparisons.
+    pairs of a title and a string, and `table`, the method's comparisons.
     """
     rows = [_make_row(method, report) for method in report["methods"]]
     unmet = {gate["method"] for gate in report.get("gates") or () if not gate["ok"]}
@@ -50,7 +50,7 @@ def list_methods(report: Json) -> list[dict[str, Any]]:
 
 
 def find_headline(methods: Iterable[Json]) -> tuple[Verdict, str, str, float]:
-    """Return the headline of methods from the `find_headline` hook, or a pass with empty texts."""
+    """Return the headline of methods from the `find_headline` hook, or a pass without words."""
     return next(call_all("find_headline", methods), (PASSED, "", "", 0.0))
 
 
@@ -144,7 +144,7 @@ def _describe_gates(method: str, report: Json) -> Iterator[tuple[str, str]]:
 def _describe(
     method: Json, delegation: Json | None, contents: Json | None
 ) -> Iterator[tuple[str, str]]:
-    """Yield the titles and texts that a row unfolds to, the reasons first."""
+    """Yield the titles and sentences that a row unfolds to, the reasons first."""
     if method.get("verdict_reason"):
         yield method["verdict"], method["verdict_reason"]
     for part in ("quantization", "reference"):

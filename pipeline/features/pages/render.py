@@ -160,7 +160,7 @@ def _environment() -> Environment:
 
 
 def breakable(text: str) -> Markup:
-    """Return a text as HTML that breaks lines only at spaces and after punctuation within names.
+    """Return a string as HTML that breaks lines only at spaces and after punctuation within names.
 
     A no-break space keeps a figure on the same line as its unit.
     """

@@ -26,7 +26,7 @@ _MOST_CAUSES = 3
 def list_scores(report: Json) -> list[dict[str, Any]]:
     """Return the known scores.
 
-    Each has `title`, `text`, `note`, `kind` (a CSS class), `delta` (a text) and `delta_kind`.
+    Each has `title`, `text`, `note`, `kind` (a CSS class), `delta` (a string) and `delta_kind`.
     """
     changes = _list_changes(report)
     scores = [

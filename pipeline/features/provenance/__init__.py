@@ -9,9 +9,9 @@ ATTEST = Command(
     "write signed provenance of packages, with bills of materials",
     "[package ...]",
     more=(
-        "Packages must be lowered and validated as their configs say; the setting signing_key "
-        "signs. The files are written next to the package: SLSA provenance in *.intoto.jsonl, "
-        "and a CycloneDX ML-BOM in *.cdx.json."
+        "Packages must be lowered and validated as currently configured; the setting signing_key "
+        "names the key that signs. The files are written next to the package: SLSA provenance in "
+        "*.intoto.jsonl, and a CycloneDX ML-BOM in *.cdx.json."
     ),
     examples=(("doit attest vision", "write build/vision/vision.pte.intoto.jsonl"),),
     run="pipeline.features.provenance.attest:run",
@@ -25,8 +25,8 @@ VERIFY = Command(
     },
     more=(
         "Keys are Ed25519 public keys in PEM, by default those of the setting trusted_keys "
-        "(PTE_PIPELINE_TRUSTED_KEYS). The folder of an attestation must have all files that it "
-        "names, except reports, and no others. The exit status is 1 if something is wrong."
+        "(PTE_PIPELINE_TRUSTED_KEYS). An attestation's folder must contain every file that it "
+        "names, except reports, and no other files. The exit status is 1 if something is wrong."
     ),
     examples=(
         ("doit verify release key.pub", "check that a release is what was built"),

@@ -158,7 +158,7 @@ def _hash(path: Path, name: str, known: str = "") -> dict[str, str]:
 
 
 def _read_figures(folder: Path) -> dict[str, dict[str, str]]:
-    """Return the figures measured for each method, as texts by name."""
+    """Return the figures measured for each method, as strings by name."""
     build = next(call_all("read_build", folder / MANIFEST), None)
     found: dict[str, dict[str, str]] = {}
     for name, method in (build["figures"]["methods"] if build else {}).items():

@@ -117,7 +117,7 @@ def _list_files(folder: Path) -> list[str]:
             if len(found) > _MOST_FILES:
                 raise PipelineError(f"{folder}: has more than {_MOST_FILES:,} files")
     except RecursionError as error:
-        raise PipelineError(f"{folder}: is nested too deep") from error
+        raise PipelineError(f"{folder}: is nested too deeply") from error
     return sorted(name.replace(os.sep, "/") for name in found)
 
 

@@ -20,7 +20,7 @@ PUBLISH = Command(
         "hf://org/model",
         "dry-run": "print what would be uploaded, without uploading",
     },
-    "A package must be built and validated as its config says now, and must have passed; "
+    "A package must be built and validated as currently configured, and must have passed; "
     "`--allow not-judged` accepts others too. Files go to <address>/<package>/<digest>/ and "
     "never replace other content; once all are there, <address>/packages.json lists them.",
     (

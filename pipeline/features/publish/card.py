@@ -285,7 +285,7 @@ def _describe_needs(contract: Json | None) -> Iterator[str]:
     lines = [f"- Backends: {backends}", f"- Kernels: {kernels}"]
     operators = ", ".join(f"`{name}`" for name in contract["operators"])
     if operators:
-        lines.append(f"- Operators outside of delegates: {operators}")
+        lines.append(f"- Operators outside delegates: {operators}")
     if contract["data_files"]:
         files = ", ".join(f"`{name}`" for name in contract["data_files"])
         lines.append(f"- Loaded together with {files}")

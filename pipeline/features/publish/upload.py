@@ -75,7 +75,7 @@ def find_missing(files: Any, release: Json) -> list[str]:
             missing.append(file["name"])
         elif size != file["size"] or not (complete or _holds(files, name, file)):
             raise PipelineError(
-                f"{files.shown}: {name} has other content, which is never overwritten; remove "
+                f"{files.shown}: {name} has different content, which is never overwritten; remove "
                 "it, or publish to another address"
             )
     return missing

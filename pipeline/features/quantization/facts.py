@@ -305,7 +305,7 @@ class _Reasons:
         if why:
             return str(why)
         if _is_conversion(reader):
-            return "quantized anew in every call"
+            return "quantized again in every call"
         if _has_quantized_weight(reader, self._constants):
             return f"belongs to a quantized {operator}, of which only the weight is quantized"
         if operator in self._quantizes:

@@ -54,7 +54,7 @@ def _judge_output(expected: Sequence[Any], actual: Sequence[Any]) -> str:
     first = expected[0]
     for value in actual:
         if isinstance(value, str) and isinstance(first, str):
-            continue  # a random output may be another text: texts have no distance
+            continue  # a random output may be a different string: strings have no distance
         mismatch = compare(value, first).mismatch
         if mismatch:
             return mismatch
@@ -102,7 +102,7 @@ def _judge_moments(expected: Tensor, actual: Tensor, rounding: float) -> str:
     if errors > allowed:
         return (
             f"means over repeated calls are {errors:.1f} standard errors from the source's; two "
-            f"halves of its own calls are {allowed / _TIMES_SPLIT:.1f} apart at most"
+            f"halves of its own calls are at most {allowed / _TIMES_SPLIT:.1f} apart"
         )
     floor = rounding**2 * expected.shape[1]
     variance = float(actual.var(0).sum()) + floor

@@ -24,7 +24,7 @@ FEATURE = Feature(
                 ("doit rebuild vision", "show where bytes differ"),
                 (
                     "doit rebuild --exports",
-                    "find exporters that depend on something in no key",
+                    "find exporters that depend on something outside their keys",
                 ),
             ),
             run="pipeline.features.rebuild.rebuild:run",

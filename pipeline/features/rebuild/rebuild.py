@@ -173,7 +173,7 @@ def _compare_exports(plan: Plan, packages: Sequence[str]) -> Iterator[str]:
             if not is_same:
                 differing.append(model)
     if differing:
-        problem = "its exporter depends on something that is in no key"
+        problem = "its exporter depends on something that no key contains"
         raise PipelineError(*(f"{model}: {problem}" for model in differing))
 
 

@@ -56,7 +56,7 @@ def read_golden(
         inputs = _join_steps(inputs)
     count = count_batches(outputs, path, "output")
     if not count:
-        raise PipelineError(f"{path}: holds no batches")
+        raise PipelineError(f"{path}: contains no batches")
     if inputs:
         input_sets = unstack(inputs, path, program)
     else:

@@ -70,7 +70,7 @@ def _judge_method(
         try:
             judge.judge(read_golden(root, path, method, program, examples))
         except SourceError:
-            # It changed during the build, which is no verdict on the export.
+            # It changed during the build, which says nothing about the export.
             raise
         except PipelineError as error:
             judge.fail_to_read(path, error)

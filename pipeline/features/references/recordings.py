@@ -129,7 +129,7 @@ def call_reference(
     other inputs that the reference changes.
 
     Raises:
-        UncomparableOutputError: it returned a leaf that is no tensor, array, number, str or None.
+        UncomparableOutputError: it returned a leaf that isn't a tensor, array, number, str or None.
         Exception: whatever the reference raises.
     """
     leaves = flatten(program, inputs)

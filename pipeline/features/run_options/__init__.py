@@ -10,7 +10,7 @@ from __future__ import annotations
 from pipeline.moments import Feature
 
 SELECTING = {
-    "-k EXPRESSION": "only packages and methods whose `package/method` contains a text or "
+    "-k EXPRESSION": "only packages and methods whose `package/method` contains a word or "
     "matches a pattern: -k 'enc* and not int8'",
     "--last-failed": "only packages that failed in the last run; all packages if none failed",
 }

@@ -19,15 +19,15 @@ Fits = Callable[[str, str], bool]  # takes a package and a method, which may be 
 def parse_expression(text: str) -> Fits:
     """Return the predicate for an expression of `-k`.
 
-    An expression is made of texts or patterns, joined by `or`, `and` and `not`; `not` binds
-    tightest. Case is ignored. Raises PipelineError if a text is missing.
+    An expression is made of words or patterns, joined by `or`, `and` and `not`; `not` binds
+    tightest. Case is ignored. Raises PipelineError if a word is missing.
     """
     alternatives = []
     for alternative in f" {text.lower()} ".split(" or "):
         alternatives.append([_parse_term(term) for term in alternative.split(" and ")])
     if any(not term for terms in alternatives for _, term in terms):
         raise PipelineError(
-            f"-k: '{text}' lacks a text; write it as 'enc and not int8'"
+            f"-k: '{text}' lacks a word; write it as 'enc and not int8'"
         )
 
     def fits(package: str, method: str) -> bool:
@@ -49,7 +49,7 @@ def _parse_term(term: str) -> tuple[bool, str]:
 
 
 def _contains(package: str, method: str, term: str) -> bool:
-    """Return whether `package/method` contains a text, or matches a pattern.
+    """Return whether `package/method` contains a word, or matches a pattern.
 
     A pattern may also match the package or the method alone.
     """

@@ -50,9 +50,9 @@ FEATURE = Feature(
                 "metric NAME": "propose modules that meet the limits of this value of "
                 "`validate.metrics` instead of a floor, and show it with `--variants`",
                 "against BACKEND": "report the effect of leaving modules to another backend: "
-                "`portable` kernels, or an item of `partitioners` such as vulkan; in at most "
-                "`--variants` builds of a method, by default 8, and as many for kinds of operators",
-                "write": "write the proposal to the config, and keep its comments and layout",
+                "`portable` kernels, or an item of `partitioners` such as vulkan; uses at most "
+                "`--variants` builds per method, by default 8, and as many for kinds of operators",
+                "write": "write the proposal to the config, keeping its comments and layout",
                 "json": "print the sensitivity.json of all packages",
             },
             more=(

@@ -23,7 +23,7 @@ Data = dict[str, Any]  # configs without mistakes, by package
 def edit_configs(
     plan: Plan, package: str, overrides: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, str]:
-    """Return the texts of the config files that give a package these overrides, by file name.
+    """Return the contents of the config files that give a package these overrides, by file name.
 
     Args:
         overrides: by method, then by `modules` and `operators`, then by name.
@@ -53,7 +53,7 @@ def edit_methods(
     by_method: Mapping[str, Mapping[str, Any]],
     alone: bool = True,
 ) -> dict[str, str]:
-    """Return the texts of the config files that give methods of a package these settings.
+    """Return the contents of the config files that give methods of a package these settings.
 
     Settings replace existing ones of the same name.
 
@@ -89,7 +89,7 @@ def _edit_place(
     texts: Mapping[str, str],
     data: Data,
 ) -> dict[str, str] | None:
-    """Return the texts with `members` inserted at the first place that has the intended effect.
+    """Return the contents with `members` inserted at the first place that has the intended effect.
 
     Afterwards, all configs must say what they should. Returns None if there is no such place.
     """

@@ -25,7 +25,7 @@ _IN_FLOAT = {
 _MODULE = {
     "module": (
         str,
-        'the path of a module; `operator add` for a kind of operator outside of modules; "" for '
+        'the path of a module; `operator add` for a kind of operator outside modules; "" for '
         "operators that can't be kept in float",
     ),
     "sqnr_db": (float, "SQNR with only this module quantized"),

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-# Options that list operators to keep outside of the delegate.
+# Options that list operators to keep outside the delegate.
 _SKIPPING = {
     "coreml": "skip_ops_for_coreml_delegation",
     "openvino": "op_types_to_skip",

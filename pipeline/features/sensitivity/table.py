@@ -158,7 +158,7 @@ def _conclude(method: Mapping[str, Any]) -> str:
         return f"reaches {floor:g} dB already: nothing to keep in float"
     if not method["reached"]:
         return (
-            f"can't reach {floor:g} dB by `modules`: the noise comes from operators outside of "
+            f"can't reach {floor:g} dB by `modules`: the noise comes from operators outside "
             "modules; see `operators` of `quantize`"
         )
     if not method["kept"]:

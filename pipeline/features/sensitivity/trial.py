@@ -34,7 +34,7 @@ def open_trial(plan: Plan, texts: Mapping[str, str]) -> Iterator[Plan]:
     """Yield the plan of a workspace with other configs, which exists until the end of the block.
 
     Args:
-        texts: the texts of configs, by file name.
+        texts: the contents of configs, by file name.
     """
     with scratch_folder(_PREFIX, plan.workspace.build) as folder:
         configs = folder / TRIAL_CONFIGS

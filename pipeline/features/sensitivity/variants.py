@@ -79,7 +79,7 @@ def _edit(
     method: Mapping[str, Any],
     action: Action[Any],
 ) -> dict[str, str] | None:
-    """Return the texts of the configs that keep one module in float, or None if none can."""
+    """Return the contents of the configs that keep one module in float, or None if none can."""
     units = [row["module"] for row in method["modules"]]
     overrides = keep_in_float([module], units, action.inputs.spec)
     try:

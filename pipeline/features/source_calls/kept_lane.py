@@ -61,7 +61,7 @@ class CallResults:
                 return
         try:
             encoded = encode_constant(list(outputs), self._store.put)
-        except ValueError:  # None, or a text that no package returns
+        except ValueError:  # None, or a string that no package returns
             return
         self._store.put_result(key, {"outputs": encoded}, pushes=False)
 

@@ -119,7 +119,7 @@ def _replace_kernels(operator: Any, kernels: Mapping[Any, Any]) -> None:
 def _identify(decomposition: Any) -> Hashable:
     """Return a key that distinguishes a decomposition from others.
 
-    torch makes the decompositions of preserved operators anew each time: a function with the same
+    torch recreates the decompositions of preserved operators each time: a function with the same
     code, and the operator as its keyword argument.
     """
     if isinstance(decomposition, partial) and isinstance(

@@ -74,7 +74,8 @@ def _narrowed(package: str, methods: Mapping[str, Any]) -> Iterator[str]:
             by = " in ".join(filter(None, (size["operator"], size["module"])))
             yield _with_code(
                 f"{package}/{method}: {size['size']} is lowered for "
-                f"{size_range(size['lowered'])}, its source takes {size_range(size['source'])}"
+                f"{size_range(size['lowered'])}, but its source accepts "
+                f"{size_range(size['source'])}"
                 + (f"; narrowed by {by}" if by else "")
                 + f"; {range_remedy(size['operator'], size['lowered'], keeps)}"
             )

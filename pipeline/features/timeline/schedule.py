@@ -24,7 +24,7 @@ _INPUTS = {
 
 
 def describe_schedule(
-    events: Sequence[Event], lanes: int
+    events: Sequence[Event], workers: int
 ) -> tuple[dict[str, Any], list[Event]]:
     """Return what made a run take as long as it did, as JSON, and the events of its longest chain.
 
@@ -35,7 +35,7 @@ def describe_schedule(
 
     Args:
         events: the actions of workers, each with a start.
-        lanes: the greatest number of workers at a time.
+        workers: the greatest number of workers at a time.
     """
     events = sorted(events, key=lambda event: (event.start, event.title))
     inputs = list(_find_inputs(events))
@@ -59,9 +59,9 @@ def describe_schedule(
         )
     schedule = {
         "seconds": round(end - begin, 3),
-        "workers": lanes,
-        "idle": round(max(0.0, lanes * (end - begin) - busy), 3),
-        "idle_while_ready": round(_count_idle_while_ready(events, ready, lanes), 3),
+        "workers": workers,
+        "idle": round(max(0.0, workers * (end - begin) - busy), 3),
+        "idle_while_ready": round(_count_idle_while_ready(events, ready, workers), 3),
         "chain": actions,
     }
     return schedule, [events[number] for number in chain]
@@ -125,7 +125,7 @@ def _find_longest_chain(
 
 
 def _count_idle_while_ready(
-    events: Sequence[Event], ready: Sequence[float], lanes: int
+    events: Sequence[Event], ready: Sequence[float], workers: int
 ) -> float:
     """Return the worker-seconds in which an action was ready while a worker was idle."""
     waiting: Counter[float] = (
@@ -141,7 +141,7 @@ def _count_idle_while_ready(
     ready_now = busy_now = 0
     last = 0.0
     for moment in sorted({*waiting, *running}):
-        idle = max(0, lanes - busy_now)
+        idle = max(0, workers - busy_now)
         seconds += min(ready_now, idle) * (moment - last)
         ready_now += waiting[moment]
         busy_now += running[moment]

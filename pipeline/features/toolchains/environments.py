@@ -69,7 +69,7 @@ def locate(root: Path, name: str, texts: tuple[str, ...]) -> Path:
     folder = root / Path(texts[0]).expanduser()
     python = folder / "bin" / "python"
     if not python.exists():
-        remedy = f"`python -m venv {texts[0]}` makes one"
+        remedy = f"`python -m venv {texts[0]}` creates one"
         raise PipelineError(
             f"toolchain {name}: {texts[0]} has no bin/python, so it is not an environment; {remedy}"
         )

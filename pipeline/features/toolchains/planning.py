@@ -83,5 +83,5 @@ def describe_key(difference: Difference) -> str | None:
         case ("held_to", "runtimes", name, *_):
             return f"the runtime of toolchain {name} {difference.change()}"
         case ("held_to", "runtimes"):
-            return "other runtimes in the setting toolchains"
+            return "the runtimes in the setting toolchains changed"
     return None

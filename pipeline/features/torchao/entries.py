@@ -53,13 +53,13 @@ class TorchaoQuantize(QuantizeConfig):
     scheme: Scheme | None = None
     """The quantization of linears; by default none."""
     group_size: GroupSize = 32
-    """The number of weights of a channel that share a scale; 0 means all."""
+    """The number of weights in a channel that share a scale; 0 means all."""
     algorithm: Literal["affine", "hqq_scale_only"] = "affine"
     """The algorithm that chooses the scales of weights."""
     embedding: EmbeddingOptions | None = None
     """The quantization of embeddings; by default none."""
     modules: dict[ModuleName, LeftAlone] = Field({})
-    """`none` leaves the linears and embeddings of a module, by its qualified name, unquantized."""
+    """Modules, by qualified name, whose linears and embeddings stay unquantized: `none`."""
 
     @model_validator(mode="after")
     def _quantizes_something(self) -> Self:

@@ -57,7 +57,7 @@ class HuggingFaceModel:
         if not (folder / "config.json").is_file():
             raise SourceError(
                 f"{folder}: no folder with a config.json; `hf download NAME --local-dir {folder}` "
-                "makes one, and `revision: COMMIT` in models/<model>.yaml loads this name from a "
+                "creates one, and `revision: COMMIT` in models/<model>.yaml loads this name from a "
                 "hub"
             )
         auto_class = getattr(import_transformers(), self._auto_class)

@@ -3,7 +3,7 @@
 These are the counters of a static cache, and the token with which the decoder begins. The export's
 example has one value of each, and random inputs take theirs from it. Results that depend on these
 values alone, such as a counter that a method returns, would therefore be the same in every call,
-and a package that holds them as constants could not be told from a correct one.
+and a package that holds them as constants could not be distinguished from a correct one.
 """
 
 from __future__ import annotations

@@ -67,15 +67,13 @@ def _check_version(method: str, exported: str) -> None:
     if installed != exported:
         raise SourceError(
             f"{method}: lowering it needs the patches of transformers {exported}, which exported "
-            f"it; but {installed} is installed: `pip install transformers=={exported}`, or "
-            "export it "
-            "again"
+            f"it (found: {installed}); `pip install transformers=={exported}`, or export it again"
         )
 
 
 @contextmanager
 def _fresh_patterns() -> Iterator[None]:
-    """Make XNNPACK export its pattern graphs anew, both within the context and after it.
+    """Make XNNPACK export its pattern graphs again, both within the context and after it.
 
     It keeps these graphs for the life of a process, so earlier work would show in the bytes. This
     can go when `executorch.backends.xnnpack.partition.graphs` keeps none.

@@ -57,6 +57,6 @@ def _check_revision(folder: Path, revision: str) -> None:
     for name, commit in commits.items():
         if commit != revision:
             raise SourceError(
-                f"{folder}: revision {revision}: {name} is of {commit}; {download}, or name that "
-                "one"
+                f"{folder}: revision {revision}: {name} is from {commit}; {download}, or set that "
+                "revision"
             )

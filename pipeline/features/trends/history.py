@@ -103,7 +103,7 @@ def record_figures(
 
 
 def _identify(workspace: Workspace) -> str:
-    """Return a text that distinguishes a workspace from others that share its store.
+    """Return a string that distinguishes a workspace from others that share its store.
 
     It is the hash of the repository's origin and the path in it, or of the workspace's path. It is
     hashed because an origin may hold a secret.

@@ -30,7 +30,7 @@ TUNE = Command(
     "[package ...]",
     {
         "trials NUMBER": "how many variants to try, instead of `tune.trials`",
-        "all": "try all variants, not only the ones that predictions select",
+        "all": "try all variants, not only those that predictions select",
         "write TRIAL": "write a trial to the config: its number, or `best`",
         "max-size SIZE": "choose trials for all named packages with at most this total size",
         "max-memory SIZE": "the same for memory, either planned or the peak on a device",

@@ -1,7 +1,7 @@
 """Puts the alternatives of a trial into a config file.
 
 Every other line stays as it is, including comments and spaces. The edited text is composed and
-compared with the trial before it is written, so a file in which a text stands for several values
+compared with the trial before it is written, so a file in which one string supplies several values
 (an anchor, for example) is left alone.
 """
 
@@ -66,7 +66,7 @@ def _compose_text(space: Space, content: bytes) -> Any:
 
 
 def _list_edits(text: str, alternatives: Mapping[str, Node]) -> Iterator[str]:
-    """Yield the texts that result from putting the alternatives into a file.
+    """Yield the contents that result from putting the alternatives into a file.
 
     An empty alternative removes the key or, if a base or the defaults give it a value, sets `null`.
     """

@@ -168,7 +168,7 @@ def _find_accuracy(name: str, report: Json, half: int) -> float | None:
     field = "sqnr_db" if name == "sqnr" else name
     for method in report.get("methods", ()):
         for output in _list_outputs(method, half):
-            if output.get(field) is not None:  # infinities are texts
+            if output.get(field) is not None:  # infinities are strings
                 values.append(float(output[field]))
     if not values:
         return None

@@ -248,7 +248,7 @@ def _describe_least(limits: Mapping[str, float], reached: Sequence[Sums]) -> str
     words = []
     for place, (name, most) in enumerate(limits.items()):
         least = format_figure(name, min(sums[place] for sums in reached))
-        words.append(f"{name} {least} of at most {format_figure(name, most)}")
+        words.append(f"{name} {least}, at most {format_figure(name, most)} allowed")
     return ", ".join(words)
 
 

@@ -124,7 +124,7 @@ def compose_root(space: Space, root: Node) -> Document:
 
 
 def restore_variables(node: Node) -> Node:
-    """Return a node with its texts as they were written, before variables were substituted.
+    """Return a node with its strings as they were written, before variables were substituted.
 
     Composing a trial substitutes them.
     """

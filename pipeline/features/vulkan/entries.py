@@ -63,14 +63,14 @@ ModuleAllowlist = Annotated[
     Distinct[ModuleType] | None,
     Field(
         description="Delegate only operators from modules whose qualified type name contains one "
-        "of these texts, such as Linear."
+        "of these strings, such as Linear."
     ),
 ]
 ModuleBlocklist = Annotated[
     Distinct[ModuleType] | None,
     Field(
         description="Don't delegate operators from modules whose qualified type name contains one "
-        "of these texts."
+        "of these strings."
     ),
 ]
 
@@ -92,22 +92,22 @@ class VulkanOptions(Options):
     downcast_64_bit: bool = True
     """Store 64-bit numbers in 32 bits, which every GPU supports."""
     texture_limits: tuple[Extent, Extent, Extent] | None = Field(None, strict=False)
-    """The GPU's maximum 3D texture: width, height, depth. By default 16384, 16384, 2048."""
+    """The maximum size of a 3D texture: width, height, depth. By default 16384, 16384, 2048."""
     small_texture_limits: bool = False
     """Limit textures to 2048 in each dimension, which every GPU supports; can't be combined with
     texture_limits."""
     buffer_limit: int = Field(128 * 1024 * 1024, ge=1)
-    """The GPU's maximum buffer, in elements. The installed partitioner accepts this option but
+    """The maximum size of a buffer, in elements. The installed partitioner accepts this option but
     ignores it."""
     require_dynamic_shapes: bool = False
     """Delegate only operators whose kernels support dynamic sizes, and make the runtime expect such
     sizes."""
     storage_type_override: VulkanStorage | None = None
-    """The storage of tensors, unless something else determines it."""
+    """The storage type of tensors, unless something else determines it."""
     memory_layout_override: Annotated[str, OneOf("vulkan_layouts")] | None = None
-    """The layout of tensors, unless something else determines it."""
+    """The memory layout of tensors, unless something else determines it."""
     skip_tag_memory_metadata: bool = False
-    """Don't insert transitions of storage and layout; for debugging the backend."""
+    """Don't insert transitions between storage types or layouts; for debugging the backend."""
     skip_memory_planning: bool = False
     """Give each tensor its own memory; for debugging the backend."""
     warmup_execute_after_compile: bool = False
@@ -132,7 +132,7 @@ class WebGpuOptions(Options):
     nn_module_allowlist: ModuleAllowlist = None
     nn_module_blocklist: ModuleBlocklist = None
     operators: Distinct[OperatorName] = tuple(NAMES["webgpu_operators"])
-    """The operators that the runtime implements, which are delegated; by default the ones in
+    """The operators to delegate: those that the runtime implements. By default the operators in
     ExecuTorch's own tests."""
 
 
@@ -145,15 +145,15 @@ class VulkanScheme(Options):
     dynamic: bool = False
     """Quantize activations dynamically to int8. If false, only weights are quantized."""
     weight_bits: Literal[4, 8] = 8
-    """The number of bits of a weight: 4 or 8."""
+    """The number of bits per weight: 4 or 8."""
     weight_qmin: Least | None = None
-    """The minimum quantized weight; by default the minimum for these bits."""
+    """The minimum quantized weight; by default the minimum for `weight_bits`."""
     weight_qmax: Greatest | None = None
-    """The maximum quantized weight; by default the maximum for these bits."""
+    """The maximum quantized weight; by default the maximum for `weight_bits`."""
     act_qmin: Least | None = None
-    """The minimum quantized activation, if dynamic."""
+    """The minimum quantized activation, if `dynamic`."""
     act_qmax: Greatest | None = None
-    """The maximum quantized activation, if dynamic."""
+    """The maximum quantized activation, if `dynamic`."""
 
 
 class VulkanQuantize(VulkanScheme, MixedQuantize):
@@ -293,7 +293,7 @@ ENTRIES = (
     Backend(
         name="vulkan",
         backend_id="VulkanBackend",
-        summary="GPUs of Android and desktops",
+        summary="GPUs of Android devices and desktops",
         options=VulkanOptions,
         lowering=Lowering(
             _vulkan_partitioner,

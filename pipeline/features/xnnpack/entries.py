@@ -59,8 +59,7 @@ class XnnpackScheme(Options):
     """
 
     dynamic: bool = False
-    """Quantize activations dynamically. If false, their ranges are observed on calibration
-    inputs."""
+    """Quantize activations dynamically. If false, calibration inputs determine their ranges."""
     per_channel: bool = True
     """Give each output channel of a weight its own scale."""
     weight_qmin: Least = -127

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # Keys that mark values without a JSON form; nobody writes their first character.
 _SECRET = "\ue000secret"  # a secret's name and value
-_PAIRS = "\ue000pairs"  # the members of a mapping whose keys are not all texts
+_PAIRS = "\ue000pairs"  # the members of a mapping whose keys are not all strings
 
 
 def write_config(config: PackageConfig, written: Any) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def _make_problem(path: str, what: str, known: str = "", at: str = "") -> Proble
 def to_json(value: Any) -> Any:
     """Return plain data in a form that JSON preserves.
 
-    This covers secrets, and mappings whose keys are not all texts.
+    This covers secrets, and mappings whose keys are not all strings.
     """
     if isinstance(value, Mapping):
         if all(isinstance(key, str) for key in value):

@@ -19,7 +19,7 @@ _OF_THE_RUNTIME = frozenset({"aten", "dim_order_ops", "executorch_prim", "et_cop
 def describe_libraries(
     plan: Any, operator_inputs: Mapping[str, Json]
 ) -> list[dict[str, Any]]:
-    """Describe the libraries of operators that an emitted method calls outside of delegates.
+    """Describe the libraries of operators that an emitted method calls outside delegates.
 
     Args:
         plan: an `ExecutionPlan`.

@@ -143,7 +143,7 @@ def check_integrity(
         yield "manifest.json is missing, or can't be read"
         return
     if manifest["package"] != package:
-        yield f"the manifest is that of package '{manifest['package']}'"
+        yield f"the manifest belongs to package '{manifest['package']}'"
     for name, file in sorted(manifest["files"].items()):
         yield from _check_file(folder / name, file, file_digests)
     if not any(name.endswith(".pte") for name in manifest["files"]):

@@ -148,7 +148,7 @@ def counts_of(bench, package):
 
 @pytest.mark.parametrize(
     ("package", "why"),
-    [("fp16", "Core ML is run by"), ("mps", "no MPS"), ("mlx", "no MLX delegate")],
+    [("fp16", "only Apple"), ("mps", "no MPS"), ("mlx", "no MLX delegate")],
 )
 def test_it_is_not_run_here(bench, package, why):
     check_not_run(bench, package, why)

@@ -188,7 +188,7 @@ def test_velas_estimate_is_kept_shown_and_held_to_gates(tmp_path):
     assert features["sram"] >= 3 * 8 * 8 and classify["off_chip_flash"] >= 8 * 4 * 4 * 10
 
     assert bench.doit("validate", timeout=600) != 0, bench.output
-    assert f"takes {classify['cycles']:,} cycles as vela estimates, at most 100" in bench.output
+    assert f"takes {classify['cycles']:,} cycles according to vela, at most 100" in bench.output
     report = json.loads(bench.bytes_of("found", "report.json"))
     failed = {(gate["gate"], gate["method"]) for gate in report["gates"] if not gate["ok"]}
     cycles = {("max_npu_cycles", "features"), ("max_npu_cycles", "classify")}
@@ -226,7 +226,7 @@ def export_methods():
 
 FLOWS = {flow.__name__: flow for flow in (Cond, Any, Map, Scan)}
 # What each leaves to portable kernels in float. Arm's partitioners look only into branches of
-# `cond`; there, integer constants are cast outside of the delegate.
+# `cond`; there, integer constants are cast outside the delegate.
 LEFT = {"Cond": {"dim_order_ops._to_dim_order_copy": 2}, "Any": {"aten.any": 1}}
 
 

@@ -260,7 +260,7 @@ def test_each_backend_has_its_quantizer(config, kind):
         ({"ethos-u": {**U55, "config_ini": "/my.ini"}}, "by its path in the workspace"),
         ({"ethos-u": {**U55, "config_ini": "my.cfg"}}, "must end in .ini or be Arm/vela.ini"),
         ({"ethos-u": {**U55, "extra_flags": ["--a b"]}}, "without spaces"),
-        ({"ethos-u": {**U55, "extra_flags": ["--conf=my.ini"]}}, "must be one of those known"),
+        ({"ethos-u": {**U55, "extra_flags": ["--conf=my.ini"]}}, "must be one of the known values"),
         ({"ethos-u": {**U55, "extra_flags": ["--timing\n"]}}, "must be one flag"),
         ({"ethos-u": {**U55, "extra_flags": ["--optimise=/x"]}}, "must be one flag"),
         ({"ethos-u": {**U55, "system_config": "A --output-dir=x"}}, "must be a name without"),
@@ -270,7 +270,7 @@ def test_each_backend_has_its_quantizer(config, kind):
         ({"tosa": {"tosa_spec": "TOSA-1.0+INT+u55", "softmax": "masked"}}, "must be stable"),
         ({"vgf": {"tosa_spec": "INT"}}, "must be a TOSA specification"),
         ({"vgf": {"compiler_flags": ["-o"]}}, "must be one flag"),
-        ({"vgf": {"compiler_flags": ["--output=x"]}}, "must be one of those known"),
+        ({"vgf": {"compiler_flags": ["--output=x"]}}, "must be one of the known values"),
     ],
 )
 def test_partitioner_options_that_can_not_work_are_refused(partitioner, says):

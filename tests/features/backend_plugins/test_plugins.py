@@ -336,7 +336,7 @@ def test_a_function_for_somebody_elses_delegate_is_refused(site):
         print(PLUGIN_PROBLEMS["acme-delegate:acme"])
         """,
     )
-    assert "brings another preprocess function for XnnpackBackend than 'xnnpack' has" in out
+    assert "provides a different preprocess function for XnnpackBackend than 'xnnpack'" in out
 
 
 QUANTIZER = """

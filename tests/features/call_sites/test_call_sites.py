@@ -107,7 +107,7 @@ REFUSED = [
     (
         make_manifest([tensor("x", 2, dtype="complex64")]),
         LANGUAGES,
-        "in: x is complex64; known are",
+        "in: x is complex64; known:",
     ),
     (
         make_manifest([{**tensor("x", 2, 3), "order": [1, 0]}]),

@@ -53,8 +53,8 @@ def test_every_option_is_told(name):
     ("name", "lines"),
     [
         ("vulkan", ["  texture_limits: list of 3: whole number 1..2147483647"]),
-        ("coreml", ["      block_size: whole number from 1 = 32", "  pass_names: list of text"]),
-        ("webgpu", ["  operators: list of text = [aten.add.Tensor, et_vk.rms_norm.default,"]),
+        ("coreml", ["      block_size: whole number from 1 = 32", "  pass_names: list of strings"]),
+        ("webgpu", ["  operators: list of strings = [aten.add.Tensor, et_vk.rms_norm.default,"]),
         ("xnnpack", ["  modules: mapping of names to options or none"]),
         ("tosa", ["  eps: number above 0"]),
         ("torchao", ["  works here:  yes", "      bits: 4 | 8 = 8"]),

@@ -36,7 +36,7 @@ def options(shapes, **others):
         ({"x": [[1], []]}, "must be whole numbers from 1 up in each shape for x"),
         ({"x": [[1], [True]]}, "must be whole numbers from 1 up in each shape for x"),
         ({"x": [[1], "5"]}, "must be whole numbers from 1 up in each shape for x"),
-        ({3: [[1], [2]]}, "keys are texts"),
+        ({3: [[1], [2]]}, "keys are strings"),
     ],
 )
 def test_a_mistake_is_one_error_that_says_the_rule(shapes, rule):

@@ -65,7 +65,7 @@ class Pair(nn.Module):
         (lambda x: (x.sin(), x.cos(), x), "the program returns 2 values, the reference 3"),
         (lambda x: (x.sin()[None], x.cos()), "output 0: shape (2, 4) in the program, (1, 2, 4)"),
         (lambda x: (x.sin() + torch.randn(4) * 0, x.cos()), "draws random numbers"),
-        (lambda x: (torch.tensor(x.numpy() * 5), x.cos()), "outside of PyTorch"),
+        (lambda x: (torch.tensor(x.numpy() * 5), x.cos()), "outside PyTorch"),
     ],
 )
 def test_form_of_outputs(reference, words):

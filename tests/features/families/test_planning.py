@@ -94,7 +94,7 @@ def test_what_a_family_has_now_counts_for_each(archives):
         ({"a": "{name: x, base: aa}"}, "a",
          "family.base: there is no package 'aa'; did you mean 'a'?"),
         ({"a": "{name: x, base: b}", "b": "y"}, "a",
-         "family.base: the package 'b' is not of this family; give it `family: x` too"),
+         "family.base: the package 'b' is not in this family; give it `family: x` too"),
         ({"a": "{name: x, base: b}", "b": "[]"}, "a",
          "family.base: the package 'b', whose weights are shared, has mistakes; fix those first"),
     ],

@@ -151,7 +151,7 @@ def test_latencies_are_of_a_processor_and_stay_with_the_package():
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("", ["baselines/asr.yaml: is empty; `doit baseline` makes it"]),
+        ("", ["baselines/asr.yaml: is empty; `doit baseline` writes it"]),
         ("- 1\n", ["baselines/asr.yaml: is a list, must be a mapping"]),
         (
             text_of(("size: 1000", "size: big"), ("nodes: 10", "nodes: -1")),
@@ -173,7 +173,7 @@ def test_latencies_are_of_a_processor_and_stay_with_the_package():
             text_of(("sqnr_db: [42.1, 120.0]", "sqnr_db: [yes]")),
             [
                 "baselines/asr.yaml:26: methods.decode.sqnr_db[0]: `yes` has different meanings "
-                "in YAML 1.1 and 1.2; write true or false, or quote it if it is text"
+                "in YAML 1.1 and 1.2; write true or false, or quote it if it is a string"
             ],
         ),
         (

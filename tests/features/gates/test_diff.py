@@ -304,7 +304,7 @@ def test_builds_are_compared_with_the_baseline_a_revision_and_a_manifest(built):
     [
         (["build/none.json"], "'build/none.json' is not a package, a file or a git revision"),
         (["some", "thing"], "'some' and 'thing' are not packages; known: pair"),
-        (["models"], "models: holds no manifest.json, nor a folder of a package"),
+        (["models"], "models: contains neither manifest.json nor a package's folder"),
         (["dodo.py"], "dodo.py: dodo.py is not a readable manifest"),
     ],
 )

@@ -142,7 +142,7 @@ def test_where_no_package_is_left_or_none_was_there(team):
     git(team.root, "commit", "-qam", "none")
     assert diff(team, "HEAD") == (
         1,
-        ["diff: no packages: there is no folder partition_configs/; doit init makes an example"],
+        ["diff: no packages: there is no folder partition_configs/; doit init creates an example"],
     )
     git(team.root, "checkout", "-q", "HEAD~1", "--", "partition_configs")
     new = [f"{name}: new since HEAD" for name in ("mat-16", "mat-8", "pair", "two")]

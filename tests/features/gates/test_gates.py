@@ -198,7 +198,7 @@ LEFT = delegation(
         (
             {"max_sqnr_drop": 3},
             {"record": validation(decode=proved("decode", [45.0, 130.0], [36.04, 116.0]))},
-            "decode: SQNR fell since the baseline: logits from 42.1 dB to 36 dB, 6.1 dB less, "
+            "decode: SQNR dropped since the baseline: logits from 42.1 dB to 36 dB, 6.1 dB less, "
             "state from 120 dB to 116 dB, 4.0 dB less; at most 3 dB allowed",
         ),
     ],
@@ -263,7 +263,7 @@ def test_an_output_that_is_lost_in_noise_fails_and_can_be_recorded():
 @pytest.mark.parametrize("gate", ["max_size_growth", "max_delegation_drop", "max_sqnr_drop"])
 def test_a_gate_against_a_baseline_that_is_not_there_fails_once(gate):
     (failure,) = failures({gate: 0.5}, baseline=None)
-    assert failure == "no baseline; `doit baseline asr` accepts the present figures"
+    assert failure == "no baseline; `doit baseline asr` accepts the current figures"
     assert show_error(failure, "validate") == f"{failure} [PTE504]"
 
 
@@ -387,9 +387,9 @@ def test_what_is_not_known_fails():
     told = failed_gates(results)
     assert all(not result["ok"] and result["figure"] is None for result in results)
     assert "decode: its latency was not measured, and max_latency_ratio limits it" in told
-    assert "decode: its SQNR was not measured, and max_sqnr_drop limits its fall" in told
+    assert "decode: its SQNR was not measured, and max_sqnr_drop limits its drop" in told
     assert (
-        "decode: its planned memory is not known, since there is no contents.json; "
+        "decode: its planned memory is unknown, since there is no contents.json; "
         "`doit -a lower:asr` makes it" in told
     )
 
@@ -426,7 +426,7 @@ TWO = estimate(9000, sram=2000), estimate(12_000, sram=1500)
         (
             {"max_npu_cycles": 20_999},
             [
-                f"{method}: takes 21,000 cycles as vela estimates, at most 20,999 allowed; "
+                f"{method}: takes 21,000 cycles according to vela, at most 20,999 allowed; "
                 "delegate 1: 12,000, delegate 0: 9,000"
                 for method in ("decode", "encode")
             ],
@@ -434,7 +434,7 @@ TWO = estimate(9000, sram=2000), estimate(12_000, sram=1500)
         (
             {"max_npu_sram": "1.9kB"},
             [
-                f"{method}: uses 2,000 bytes of SRAM as vela estimates, at most 1,900 allowed; "
+                f"{method}: uses 2,000 bytes of SRAM according to vela, at most 1,900 allowed; "
                 "delegate 0: 2,000, delegate 1: 1,500"
                 for method in ("decode", "encode")
             ],

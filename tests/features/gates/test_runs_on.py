@@ -141,8 +141,8 @@ def test_a_missing_operator_is_told_with_its_lines_and_what_avoids_it():
 def test_a_missing_dtype_is_told_with_the_line_that_has_it():
     (sentence,) = failures({**HOLDS, "operators": [{"aten::mul.out": ["float32"]}]})
     assert sentence.startswith(
-        "encode: the runtime of phone lacks aten::mul.out of int64, for `n * 2  # "
-        "models/asr.py:20`, and has it of float32; "
+        "encode: the runtime of phone lacks aten::mul.out for int64, for `n * 2  # "
+        "models/asr.py:20`, but has it for float32; "
     )
 
 
@@ -190,20 +190,20 @@ def test_an_operator_that_is_nearly_held_is_a_spelling():
             "encode: the runtime of phone lacks XnnpackBackend, which runs 1 of its partitions; "
             "take xnnpack out of `partitioners`, or link the backend",
         ),
-        ({"memory": 999}, {}, "memory, and it plans 1,000; try another `emit.memory_planning"),
-        ({"memory": {1: 999}}, {}, "has 999 bytes in arena 1, and it plans 1,000"),
+        ({"memory": 999}, {}, "memory, but it plans 1,000; try another `emit.memory_planning"),
+        ({"memory": {1: 999}}, {}, "has 999 bytes in arena 1, but it plans 1,000"),
         ({"memory": {1: 1000}}, {"arenas": (9, 5)}, "has no arena 2, in which it plans 5 bytes"),
         (
             {"schema_version": 0},
             {"schemas": [{"identifier": "ET12", "version": 1}]},
-            "the runtime of phone reads schema version 0, and the package has 1; lower it with",
+            "the runtime of phone reads schema version 0, but the package has 1; lower it with",
         ),
         (
             {"identifier": "ET12"},
             {"schemas": [{"identifier": "ET13", "version": 0}]},
-            "reads ET12, and the package is ET13",
+            "reads ET12, but the package is ET13",
         ),
-        ({"executorch": "1.3.9"}, {}, "is of executorch 1.3.9, and 1.4.1 made the package"),
+        ({"executorch": "1.3.9"}, {}, "has executorch 1.3.9, but the package was made by 1.4.1"),
         (
             {"alignment": {"constants": 64}},
             {},
@@ -224,7 +224,7 @@ def test_without_a_contract_it_fails_and_says_what_makes_it():
     del needs["methods"]["decode"]
     sentences = failures(HOLDS, needs)
     assert sentences == [
-        "decode: what it needs of a runtime is not known, since there is no contract.json; "
+        "decode: its requirements for a runtime are unknown, since there is no contract.json; "
         "`doit -a lower:asr` makes it"
     ]
 

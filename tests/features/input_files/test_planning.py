@@ -37,7 +37,7 @@ def tensors(header, data=b""):
         (tensors(TENSOR, bytes(3)), "it lacks 5 bytes"),
         (tensors({"x": 1}), "its header has an unknown form"),
         (tensors([1]), "cannot convert dictionary update sequence"),
-        (tensors({}), "holds no tensors"),
+        (tensors({}), "contains no tensors"),
         (bytes(8), "Expecting value"),
         (b"not one of these files", "its header is cut short"),
     ],
@@ -59,7 +59,7 @@ def test_npz(tmp_path):
     assert describe_damage(path) == "'x.npy' is not an array"
     with zipfile.ZipFile(path, "w"):
         pass
-    assert describe_damage(path) == "holds no arrays"
+    assert describe_damage(path) == "contains no arrays"
 
 
 def test_files_of_a_config_are_looked_at(tmp_path):

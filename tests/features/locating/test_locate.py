@@ -223,7 +223,7 @@ def test_a_delegate_that_computes_something_else(monkeypatch):
     assert "compiles of parts of the partition" in culprit["what"]
     monkeypatch.setattr("pipeline.features.locating.bisect_delegate.MOST_COMPILES", 1)
     sentence = only(built.located("run", [X]))["what"]
-    assert "first departs: what comes out at aten.add.Tensor, " in sentence
+    assert "first departs: the output of aten.add.Tensor, " in sentence
     assert re.search(
         r"; narrowed to \d nodes, \w+ to \w*add\w*, in 1 compiles, the limit", sentence
     )
@@ -359,7 +359,7 @@ def test_state_that_is_not_carried():
     pte = written(file)
     culprit = only(stateful().located("run", [V], [V + 1], pte=pte))
     assert culprit["kind"] == "state"
-    assert "leaves 'count', 'total' with other values than its source does" in culprit["what"]
+    assert "leaves 'count', 'total' with different values than its source does" in culprit["what"]
 
 
 def test_one_buffer_that_is_not_written_back():
@@ -370,7 +370,7 @@ def test_one_buffer_that_is_not_written_back():
     chain.instructions = [i for i in chain.instructions if i is not copies[1]]
     culprit = only(stateful().located("run", [V], [V + 1], pte=written(file)))
     assert culprit["kind"] == "state"
-    assert "leaves 'count' with other values than its source does, after call 1" in culprit["what"]
+    assert "leaves 'count' with different values than its source does, after" in culprit["what"]
 
 
 def test_methods_that_were_swapped():
@@ -444,7 +444,7 @@ def test_a_kernel_of_the_runtime_that_computes_something_else(monkeypatch):
     culprit = only(portable().located("run", [X]))
     assert (culprit["operator"], culprit["kind"]) == ("aten.sigmoid.default", "operator")
     assert "in ExecuTorch's runtime alone" in culprit["what"]
-    assert "runs of beginnings of the method" in culprit["what"]
+    assert "runs of prefixes of the method" in culprit["what"]
 
 
 _OPEN = bindings.Package
@@ -485,7 +485,7 @@ def test_a_lowering_that_fails_leaves_the_delegate(monkeypatch):
     evidence = dataclasses.replace(built.evidence(), lower_again=refused)
     culprit = only(locate(evidence, "run", [("run", InputSet((X,)))]))
     assert (culprit["kind"], culprit["partition"]) == ("delegate", 0)
-    assert culprit["what"].startswith("first departs: what comes out at aten.")
+    assert culprit["what"].startswith("first departs: the output of aten.")
     assert "could not be lowered again (no such backend)" in culprit["what"]
 
 

@@ -249,7 +249,7 @@ def test_programs_of_another_processor(serve, tmp_path):
     header = b"\x7fELF\x02\x01\x01".ljust(16, b"\0") + struct.pack("<HHI", 2, 0xB7, 1)
     (tmp_path / "pte_runner").write_bytes(header.ljust(4096, b"\0"))
     board = open_board(serve())
-    with pytest.raises(PipelineError, match="pi5: its programs are for another processor than"):
+    with pytest.raises(PipelineError, match="pi5: its programs are for a different processor than"):
         board.install_runner(tmp_path / "pte_runner", [])
     board.close()
 

@@ -383,7 +383,7 @@ def test_options_of_another_mode_are_refused():
 
 
 def test_dynamic_is_refused_with_what_there_is():
-    assert "is true, must be false: this quantizer has" in problems({"dynamic": True})
+    assert "is true, must be false: this quantizer doesn" in problems({"dynamic": True})
 
 
 def test_only_what_observes_calibrates():

@@ -130,7 +130,7 @@ def test_another_content_is_neither_overwritten_nor_fetched(site, tmp_path, monk
     assert not list((tmp_path / "assets").rglob("*.pte"))
     site.write(name, b"x")
     site.remove(INDEX)
-    with pytest.raises(PipelineError, match=rf"{name} has other content, which is never"):
+    with pytest.raises(PipelineError, match=rf"{name} has different content, which is never"):
         publish(site, (release, contents))
     assert site.read(name) == b"x"
     with explaining(open_site(site)):

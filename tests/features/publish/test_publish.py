@@ -148,7 +148,7 @@ def test_another_content_is_never_overwritten(tmp_path):
     name = f"{release['path']}/vision.pte"
     other = bytes(len(contents["vision.pte"]))
     files.write(name, [other])
-    with pytest.raises(PipelineError, match=rf"{name} has other content, which is never"):
+    with pytest.raises(PipelineError, match=rf"{name} has different content, which is never"):
         _publish(files, release, contents, dry_run=False)
     assert (tmp_path / "hub" / name).read_bytes() == other
 
@@ -269,7 +269,7 @@ def test_a_damaged_file_is_not_kept(tmp_path):
         with pytest.raises(PipelineError, match=r"vision\.pte does not match packages\.json"):
             fetch_package(address, "android-arm64", "vision", tmp_path / "assets")
     assert not list((tmp_path / "assets").rglob("*.pte"))
-    with pytest.raises(PipelineError, match=r"has other content") as error:
+    with pytest.raises(PipelineError, match=r"has different content") as error:
         find_missing(files, {**release, "files": [{**release["files"][0], "size": 1}]})
     assert release["path"] in str(error.value)
 

@@ -137,8 +137,9 @@ def test_it_is_told_by_the_terminal_the_manifest_and_the_report(tmp_path: Path):
     assert bench.doit("-c", "lower") == 0, bench.output
     (line,) = [line for line in bench.output.splitlines() if "x.shape[2]" in line]
     assert line == (
-        "plain/run: x.shape[2] is lowered for 10 to 2,560, its source takes 10 to 4,000; narrowed "
-        "by aten.conv1d.default in first; `edge: {keep_ranges: true}` may keep them [PTE376]"
+        "plain/run: x.shape[2] is lowered for 10 to 2,560, but its source accepts 10 to 4,000; "
+        "narrowed by aten.conv1d.default in first; "
+        "`edge: {keep_ranges: true}` may keep them [PTE376]"
     )
     methods = {
         p: json.loads(bench.bytes_of(p, "manifest.json"))["methods"]["run"]

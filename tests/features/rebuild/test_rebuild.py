@@ -139,7 +139,7 @@ def test_exports_alone_are_run_again_and_compared(built):
     exporter.write_text(text)
     assert "pair: exported again, it differs" in built.output
     assert " (it was " in built.output
-    assert "pair: its exporter depends on something that is in no key" in built.output
+    assert "pair: its exporter depends on something that no key contains" in built.output
 
 
 OTHER_WEIGHTS = """

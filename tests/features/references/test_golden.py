@@ -85,7 +85,7 @@ def test_bfloat16_arguments_stand_as_float32_in_arrays_too(tmp_path):
 
 def test_a_file_without_batches_is_a_mistake(tmp_path):
     empty = {name: tensor[:0] for name, tensor in (outputs() | inputs()).items()}
-    with pytest.raises(PipelineError, match=r"^heads.safetensors: holds no batches$"):
+    with pytest.raises(PipelineError, match=r"^heads.safetensors: contains no batches$"):
         read(tmp_path, write(tmp_path, empty))
 
 

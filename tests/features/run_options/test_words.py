@@ -92,7 +92,7 @@ def test_what_makes_no_sense_is_one_line(root, line, message):
     with pytest.raises(PipelineError) as caught:
         rewrite("run", line.split(), root)
     assert str(caught.value) == message
-    with pytest.raises(PipelineError, match="lacks a text"):
+    with pytest.raises(PipelineError, match="lacks a word"):
         rewrite("run", ["lower", "-k", "pair and "], root)
 
 

@@ -51,7 +51,7 @@ def test_a_folder_that_is_no_environment_is_refused(tmp_path):
     settle(tmp_path, et15=".venv")
     assert refuse(tmp_path, "et15") == (
         "toolchain et15: .venv has no bin/python, so it is not an environment; "
-        "`python -m venv .venv` makes one",
+        "`python -m venv .venv` creates one",
     )
 
 

@@ -133,7 +133,7 @@ def test_a_folder_is_held_to_its_revision(tmp_path):
     note.parent.mkdir(parents=True)
     note.write_text("abc\ntag\n1.0\n")
     Exported(tmp_path, revision="abc")
-    with pytest.raises(SourceError, match=r"revision def: config\.json is of abc"):
+    with pytest.raises(SourceError, match=r"revision def: config\.json is from abc"):
         Exported(tmp_path, revision="def")
 
 

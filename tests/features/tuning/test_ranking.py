@@ -166,6 +166,6 @@ def test_memory_is_the_peak_on_a_device_that_all_searches_name():
 
 
 def test_a_joint_limit_that_nothing_holds():
-    with pytest.raises(PipelineError, match="the minimum is size 200 B of at most 150 B"):
+    with pytest.raises(PipelineError, match="the minimum is size 200 B, at most 150 B allowed"):
         searches = [search("a", [trial(1, 100, 1)]), search("b", [trial(1, 100, 1)])]
         choose_within(searches, {"size": 150}, {})

@@ -118,7 +118,10 @@ def test_several_mistakes_are_reported_together(tmp_path):
     ("section", "fault"),
     [
         ("  objectives: {sqr: max}", "tune.objectives.sqr: is 'sqr', must be a figure; did you"),
-        ("  objectives: {size: least}", "tune.objectives.size: is 'least', must be one of those"),
+        (
+            "  objectives: {size: least}",
+            "tune.objectives.size: is 'least', must be one of the known",
+        ),
         ("  limits: {sqnr: 20}", "tune.limits.sqnr: is 'sqnr', must be min_<figure> or max_"),
         ("  limits: {max_size: big}", "tune.limits.max_size: is 'big', must be a number, or a"),
         ("  trials: 0", "tune.trials: is 0, must be at least 1"),

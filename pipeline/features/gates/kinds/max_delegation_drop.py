@@ -27,7 +27,7 @@ GATE = Gate(
     values=Portion,
     unit="share",
     text=(
-        "The maximum drop of a method's share of delegated nodes since the baseline: 0.05 or 5% "
+        "The maximum drop in a method's share of delegated nodes since the baseline: 0.05 or 5% "
         "allows a drop from 90 % to 85 %."
     ),
     example="5%",

@@ -20,7 +20,7 @@ def measure(method: GateSubject, limit: int) -> Measured:
         return None, missing
     cycles = sum(estimate["cycles"] for estimate in estimates)
     sentence = (
-        f"takes {cycles:,} cycles as {name_tools(estimates)} estimates, at most "
+        f"takes {cycles:,} cycles according to {name_tools(estimates)}, at most "
         f"{limit:,} allowed"
     )
     return cycles, sentence + describe_largest(estimates, "cycles")

@@ -16,7 +16,7 @@ def measure(method: GateSubject, limit: int) -> Measured:
     if missing:
         return None, missing
     sram = max(estimate["sram"] for estimate in estimates)
-    sentence = f"uses {sram:,} bytes of SRAM as {name_tools(estimates)} estimates"
+    sentence = f"uses {sram:,} bytes of SRAM according to {name_tools(estimates)}"
     return (
         sram,
         f"{sentence}, at most {limit:,} allowed{describe_largest(estimates, 'sram')}",

@@ -10,7 +10,7 @@ def measure(method: GateSubject, limit: int) -> Measured:
     planned = method.now["planned_memory"]
     if planned is None:
         return None, (
-            "its planned memory is not known, since there is no contents.json; "
+            "its planned memory is unknown, since there is no contents.json; "
             f"`doit -a lower:{method.package}` makes it"
         )
     sentence = f"plans {planned:,} bytes of memory, at most {limit:,} allowed"

@@ -17,7 +17,7 @@ def measure(method: GateSubject, limit: float) -> Measured:
     sqnrs = method.now["sqnr_db"]
     accepted = method.before["sqnr_db"]
     if sqnrs is None:
-        return None, "its SQNR was not measured, and max_sqnr_drop limits its fall"
+        return None, "its SQNR was not measured, and max_sqnr_drop limits its drop"
     if len(sqnrs) != len(accepted):
         return None, (
             f"has {len(sqnrs)} outputs, {len(accepted)} in the baseline; "
@@ -35,7 +35,8 @@ def measure(method: GateSubject, limit: float) -> Measured:
             beyond.append(
                 f"{name} from {before:g} dB to {now:g} dB, {drop:.1f} dB less"
             )
-    sentence = f"SQNR fell since the baseline: {listed(beyond, MOST)}; at most {limit:g} dB allowed"
+    fall = listed(beyond, MOST)
+    sentence = f"SQNR dropped since the baseline: {fall}; at most {limit:g} dB allowed"
     worst = max(drops, default=0.0)
     return (
         worst if math.isfinite(worst) else None
@@ -47,7 +48,7 @@ GATE = Gate(
     holds_for=("method",),
     values=Annotated[float, Field(ge=0, allow_inf_nan=False)],
     unit="dB",
-    text="The maximum drop of any output's SQNR since the baseline, in dB.",
+    text="The maximum drop in any output's SQNR since the baseline, in dB.",
     example="3",
     measure=measure,
     needs_baseline=True,

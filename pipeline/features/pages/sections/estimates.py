@@ -21,7 +21,7 @@ def section(report: Json) -> ReportSection:
     title = f"Estimated by {' and '.join(sorted(tools))}"
     about = (
         "One call of all delegates of a method, one after another, as the compiler estimates it "
-        "for the device. Nothing was measured, and operators outside of delegates are not "
+        "for the device. Nothing was measured, and operators outside delegates are not "
         "counted. SRAM and DRAM are the maximum over delegates; flash is the sum."
     )
     table = DataTable("estimates", "By method", rows)
