@@ -37,7 +37,7 @@ _CONSTANTS = (
 )
 
 
-class _Values:
+class _CallValues:
     """The values of calls, by operator and arguments.
 
     Calls in one graph that are equal have values of their own, as if each had been computed: the
@@ -76,7 +76,7 @@ class _Values:
             return call()
         try:
             key = _operator(target), _describe(arguments)
-        except _UnknownError:
+        except _IncomparableError:
             return call()
         number = self._seen[key]
         self._seen[key] += 1
@@ -105,7 +105,7 @@ class _Values:
         )
 
 
-_values: _Values | None = None
+_values: _CallValues | None = None
 
 
 @contextmanager
@@ -113,7 +113,7 @@ def kept_values() -> Iterator[None]:
     """Within the context, passes take over the values that earlier passes in it computed."""
     global _values
     outer = _values
-    _values = _Values()
+    _values = _CallValues()
     try:
         yield
     finally:
@@ -180,14 +180,14 @@ def _is_pure(target: Any) -> bool:
     )
 
 
-class _UnknownError(Exception):
+class _IncomparableError(Exception):
     """An argument has no description by which calls can be compared."""
 
 
 def _describe(argument: Any) -> Any:
     """Return a description that tells whether arguments are equal or, if tensors, the same object.
 
-    Raises _UnknownError if an argument has none.
+    Raises _IncomparableError if an argument has none.
     """
     kind = type(argument)
     if isinstance(argument, list | tuple):
@@ -204,7 +204,7 @@ def _describe(argument: Any) -> Any:
         return kind, id(argument.node.shape_env), argument.node.expr
     if isinstance(argument, torch.nn.Module):  # a lowered partition
         return torch.nn.Module, id(argument)
-    raise _UnknownError
+    raise _IncomparableError
 
 
 def _is_plain(value: Any) -> bool:
