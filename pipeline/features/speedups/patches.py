@@ -302,8 +302,9 @@ PATCHES = (
     ),
     Patch(
         "executorch.exir.lowered_backend_module:legalize_graph",
-        "5fac0fda51131ca13f2c3c503c8c293bb1dbaa662491dc437bd5468e08cdb5f5",
+        "90ba4f40fc1e2ad3c72d46c22bf4854404350fd1c0d96fbb6af5e7c33abbef07",
         graph_building.make_legalize,
+        texts=graph_building.SORTING,
     ),
     Patch(
         "executorch.exir.backend.canonical_partitioners.group_partitioner:"
