@@ -50,14 +50,8 @@ _OF_THE_PROCESS = ("torch.utils.weak:", "weakref:")
 Work = Callable[[], object]
 
 # Functions that grow faster, but can't be fixed here.
-_UNLIFTING = (
-    "torch looks for the module of each weight among all modules beside it, when a program is "
-    "unlifted (_assign_attr); a patch leaves all but one in a thousand of the matches out"
-)
 _SORTING = "paths are sorted, with comparisons in proportion to n log n"
 KNOWN = {
-    "torch.export.unflatten:_is_call_name": _UNLIFTING,
-    "torch.export.unflatten:<genexpr>": _UNLIFTING,
     "pathlib:_cparts": _SORTING,
     "pathlib:__lt__": _SORTING,
 }

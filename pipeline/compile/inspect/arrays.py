@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeAlias
 
@@ -48,7 +48,7 @@ class View:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            **asdict(self),
+            **vars(self),
             "sizes": list(self.sizes),
             "strides": list(self.strides),
         }

@@ -221,21 +221,19 @@ class _Mode(TorchDispatchMode):
         plain_tensors: list[torch.Tensor] = []
         if _gather(args, plain_tensors) or _gather(keywords.values(), plain_tensors):
             watch.note_gap(f"{func} takes a tensor of a custom class")
+        if not plain_tensors:  # most operators are called on fake tensors
+            return self._free(func(*args, **keywords))
         if any(t.is_neg() or t.is_conj() for t in plain_tensors):
             watch.note_gap(
                 f"{func} takes a tensor whose values differ from its storage"
             )
-        known_tensors = [t for t in plain_tensors if watch.find(t) is not None]
+        known_tensors = [t for t in plain_tensors if watch.is_known(t)]
         if not known_tensors:
             if isinstance(func, torch._ops.OpOverload):
                 watch.note_readings(func, plain_tensors)
             out = func(*args, **keywords)
-            if all(map(watch.is_accounted, plain_tensors)):
-                new_tensors: list[torch.Tensor] = []
-                _gather((out,), new_tensors)
-                for new_tensor in new_tensors:
-                    watch.note_free(new_tensor)
-            return out
+            is_accounted = all(map(watch.is_accounted, plain_tensors))
+            return self._free(out) if is_accounted else out
         if not isinstance(func, torch._ops.OpOverload):
             watch.note_gap(f"{func} computes unseen")
             return func(*args, **keywords)
@@ -257,6 +255,14 @@ class _Mode(TorchDispatchMode):
                 watch.note_change(name, changed, described)
         else:
             watch.note_result(name, described, out)
+        return out
+
+    def _free(self, out: Any) -> Any:
+        """Mark the plain tensors among an operator's results as free of constants."""
+        new_tensors: list[torch.Tensor] = []
+        _gather((out,), new_tensors)
+        for new_tensor in new_tensors:
+            self._watch.note_free(new_tensor)
         return out
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -334,7 +333,7 @@ class Lesson(CompileListener):
             recipe = self._prove(result)
             record |= {
                 "proven": True,
-                "recipe": asdict(recipe),
+                "recipe": vars(recipe),
                 "why": before["why"],
             }
         except CannotRefitError as reason:

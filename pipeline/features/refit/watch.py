@@ -87,7 +87,7 @@ class Watch:
         """Record that a tensor's storage holds a constant of a method's source."""
         if type(tensor) not in PLAIN or tensor.layout is not torch.strided:
             self.note_gap(f"{name} is not a plain tensor")
-        elif self.find(tensor) is None:
+        elif not self.is_known(tensor):
             self._note(
                 tensor, {"op": SOURCE, "method": method, "kind": kind, "name": name}
             )
@@ -98,10 +98,17 @@ class Watch:
 
     def find(self, tensor: torch.Tensor) -> View | None:
         """Return the place of a tensor in a known storage, or None."""
+        step = self._find_step_of(tensor)
+        return None if step is None else view_of(tensor, step)
+
+    def is_known(self, tensor: torch.Tensor) -> bool:
+        """Return whether `find` returns a place, which takes longer to describe."""
+        return self._find_step_of(tensor) is not None
+
+    def _find_step_of(self, tensor: torch.Tensor) -> int | None:
         if type(tensor) not in PLAIN or tensor.layout is not torch.strided:
             return None
-        step = self._find_step(tensor.untyped_storage())
-        return None if step is None else view_of(tensor, step)
+        return self._find_step(tensor.untyped_storage())
 
     def _find_step(self, storage: torch.UntypedStorage) -> int | None:
         entry = self._storages.get(storage._cdata)
@@ -175,7 +182,7 @@ class Watch:
         new_tensors = [
             tensor
             for tensor in find_tensors(out)
-            if type(tensor) not in FAKES and self.find(tensor) is None
+            if type(tensor) not in FAKES and not self.is_known(tensor)
         ]
         for tensor in new_tensors:
             if type(tensor) not in PLAIN or tensor.layout is not torch.strided:

@@ -9,6 +9,21 @@ from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
+from torch.fx.graph import (
+    _FindNodesLookupTable,
+    _illegal_names,
+    _name_regex,
+    _Namespace,
+)
+from torch.fx.passes.tools_common import legalize_graph
+
+# The functions and classes whose source code this module was written for.
+SORTING = (
+    legalize_graph,
+    Graph.create_node,
+    _Namespace.create_name,
+    _FindNodesLookupTable,
+)
 
 # The operators that torch moves ahead, since assertions on sizes are built from them.
 _FIRST = frozenset(
@@ -58,20 +73,22 @@ def make_legalize(original: Callable[[GraphModule], GraphModule]) -> Any:
             or graph._co_fields
         ):
             return original(module)
-        fresh = Graph()
-        for node in order:
-            if fresh._graph_namespace.create_name(node.name, None) != node.name:
-                return original(module)
+        names = _find_names(order)
+        if names is None:
+            return original(module)
+        table = _FindNodesLookupTable()
         places = {node: place for place, node in enumerate(order)}
         for node in order:
             graph._root._prepend(node)
-            fresh._find_nodes_lookup_table.insert(node)
+            target = node.target if node.op == "call_function" else None
+            table.table[node.op, target][node] = None
             if len(node.users) > 1:
                 users = sorted(node.users, key=places.__getitem__)
                 node.users.clear()
                 node.users.update(dict.fromkeys(users))
-        for name in ("_graph_namespace", "_find_nodes_lookup_table", "_used_names"):
-            setattr(graph, name, getattr(fresh, name))
+        graph._graph_namespace = names
+        graph._find_nodes_lookup_table = table
+        graph._used_names = {}
         graph._tracer_cls = graph._tracer_extras = None
         graph._insert = graph._root.prepend
         module.recompile()
@@ -89,7 +106,7 @@ def _sort(graph: Graph) -> list[Node]:
     for node in waits_for:
         for user in node.users:
             waits_for[user] += 1
-    queue = deque(node for node, count in waits_for.items() if count == 0)
+    queue = deque([node for node, count in waits_for.items() if count == 0])
     order = []
     while queue:
         node = queue.popleft()
@@ -100,3 +117,25 @@ def _sort(graph: Graph) -> list[Node]:
                 is_first = user.op == "call_function" and user.target in _FIRST
                 (queue.appendleft if is_first else queue.append)(user)
     return order
+
+
+def _find_names(order: list[Node]) -> _Namespace | None:
+    """Return the namespace of a graph that nodes are copied to, or None if a name would change.
+
+    This creates each name as `_Namespace.create_name` does if the name is valid and not taken.
+    """
+    names = _Namespace()
+    for node in order:
+        match = _name_regex.match(node.name)
+        if match is None or node.name in names._used_names:
+            return None
+        base, number = match.groups()
+        if number is not None:
+            names._base_count[base] = int(number)
+        elif _illegal_names.get(node.name) is None:
+            names._base_count.setdefault(base, 0)
+        else:
+            return None
+        names._used_names.add(node.name)
+        names._obj_to_name[node] = node.name
+    return names

@@ -32,6 +32,7 @@ from pipeline.features.speedups import (
     graph_building,
     graph_modules,
     idle_passes,
+    module_names,
     partition_merging,
     pass_values,
     signature_maps,
@@ -106,22 +107,6 @@ def _make_node_source(original: _Function) -> _Function:
             self.from_node = list(node.meta.get("from_node", ()))
 
     return initialize
-
-
-# Modules of weights
-
-
-def _make_call_name_check(original: _Function) -> _Function:
-    """Return a check that matches only names that begin alike.
-
-    To unlift a program, torch compares the module of each weight with all of its sibling modules,
-    by a regular expression.
-    """
-
-    def is_call_name(call_name: str, base: str) -> bool:
-        return call_name.startswith(base) and original(call_name, base)
-
-    return is_call_name
 
 
 # Kernels in Python
@@ -297,14 +282,22 @@ PATCHES = (
         for name, source in sources.items()
     ),
     Patch(
-        "torch.export.unflatten:_is_call_name",
-        "bdf129dc275ac75339bf7ff9577dee574e0843d8e2288f1e53795ae88c78cfb1",
-        _make_call_name_check,
+        "torch.export._unlift:_assign_attr",
+        "438e2bc44ba6b0893c5de531543bd26db1116d15d796d202b79aefb400f93b46",
+        module_names.make_assign,
+        texts=module_names.ASSIGNING,
+    ),
+    Patch(
+        "executorch.exir.pass_base:_ExportPassBase.ExportTracer.create_arg",
+        "7d4c11b65f98c82c0086bd811875da843b618fec0d22267f597886277a10ae93",
+        module_names.make_argument,
+        texts=module_names.TRACING,
     ),
     Patch(
         "executorch.exir.lowered_backend_module:legalize_graph",
-        "5fac0fda51131ca13f2c3c503c8c293bb1dbaa662491dc437bd5468e08cdb5f5",
+        "90ba4f40fc1e2ad3c72d46c22bf4854404350fd1c0d96fbb6af5e7c33abbef07",
         graph_building.make_legalize,
+        texts=graph_building.SORTING,
     ),
     Patch(
         "executorch.exir.backend.canonical_partitioners.group_partitioner:"

@@ -3,15 +3,17 @@
 torch makes a map from all specs each time that one is asked for, and memory planning, emission and
 `is_param_node` ask for every node: a method with 2,000 constants spends most of its time there.
 
-Specs can be changed in place, and `replace_all_uses` does that. Setting an attribute of any spec,
-argument or signature therefore discards what is kept for all signatures, and so does making a new
-one.
+Specs can be changed in place, and `replace_all_uses` does that. Setting an attribute of a spec or
+of its argument therefore discards the maps that were made from it. Other changes, also the making
+of a spec, only have the specs of a kept map compared again.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from operator import is_
 from typing import Any
 from weakref import ref
 
@@ -47,18 +49,66 @@ _MUTABLE = (
 
 
 _Owner = Callable[[], ExportGraphSignature | None]
-# A reference to a signature, the specs that a map was made from, the number of changes at that
-# time, and the map.
+# The address of a signature, and the name of one of its maps.
+_Place = tuple[int, str]
+
+
+# A reference to a signature, the specs that a map was made from, the number of changes when these
+# were last seen to be the signature's, and the map.
 _KeptMap = tuple[_Owner, list[Any], int, Mapping[str, str]]
 
 
 class _Maps:
-    """The kept maps of signatures, and the number of changes to specs within a context."""
+    """The kept maps of signatures, and the changes to specs within a context.
+
+    Attributes:
+        changes: the number of changes to any spec, argument or signature.
+        sources: by the address of a spec or an argument, the places of the maps made from it. A
+            kept map keeps both alive, so no other object gets their addresses.
+    """
 
     def __init__(self) -> None:
         self.is_open = False
         self.changes = 0
-        self.kept: dict[tuple[int, str], _KeptMap] = {}
+        self.kept: dict[_Place, _KeptMap] = {}
+        self.sources: dict[int, set[_Place]] = defaultdict(set)
+
+    def discard(self, source: object) -> None:
+        """Discard the maps that are made from a spec or an argument, which changes."""
+        self.changes += 1
+        for place in self.sources.pop(id(source), ()):
+            self.kept.pop(place, None)
+
+    def find(
+        self, place: _Place, signature: ExportGraphSignature, specs: list[Any]
+    ) -> Mapping[str, str] | None:
+        """Return the kept map of a signature, if it is still the one of these specs."""
+        if place not in self.kept:
+            return None
+        owner, kept_specs, changes, names = self.kept[place]
+        if owner() is not signature:
+            return None
+        # Comparing specs is quick if they are the same objects. An equal spec does as well, but
+        # not once that one may have changed: nothing is discarded then.
+        if changes == self.changes:
+            return names if kept_specs == specs else None
+        if len(kept_specs) != len(specs) or not all(map(is_, kept_specs, specs)):
+            return None
+        self.kept[place] = owner, kept_specs, self.changes, names
+        return names
+
+    def keep(
+        self,
+        place: _Place,
+        signature: ExportGraphSignature,
+        specs: list[Any],
+        names: Mapping[str, str],
+    ) -> None:
+        """Keep the map of a signature."""
+        self.kept[place] = ref(signature), list(specs), self.changes, names
+        for spec in specs:
+            self.sources[id(spec)].add(place)
+            self.sources[id(spec.arg)].add(place)
 
 
 _maps = _Maps()
@@ -69,7 +119,7 @@ def counted_changes() -> Iterator[None]:
     """Keep maps within the context, and count all changes to specs."""
 
     def set_attribute(self: Any, name: str, value: Any) -> None:
-        _maps.changes += 1
+        _maps.discard(self)
         object.__setattr__(self, name, value)
 
     for kind in _MUTABLE:
@@ -80,6 +130,7 @@ def counted_changes() -> Iterator[None]:
     finally:
         _maps.is_open = False
         _maps.kept.clear()
+        _maps.sources.clear()
         for kind in _MUTABLE:
             del kind.__setattr__
 
@@ -97,14 +148,11 @@ def make_kept(list_name: str) -> Callable[[property], property]:
                 return get(self)  # type: ignore[no-any-return]
             specs = getattr(self, list_name)
             place = id(self), map_name
-            if place in _maps.kept:
-                owner, kept_specs, changes, names = _maps.kept[place]
-                # Comparing specs is quick if they are the same objects.
-                is_same = changes == _maps.changes and kept_specs == specs
-                if is_same and owner() is self:
-                    return names
-            _maps.kept[place] = (ref(self), list(specs), _maps.changes, get(self))
-            return _maps.kept[place][-1]
+            names = _maps.find(place, self, specs)
+            if names is None:
+                names = get(self)
+                _maps.keep(place, self, specs, names)
+            return names
 
         return property(get_kept)
 

@@ -61,7 +61,10 @@ def describe(module):
     found = [[n.name for n in graph.find_nodes(op="call_function", target=f)] for f in FUNCTIONS]
     new = [graph.call_function(function, (1, 2)).name for function in (*FUNCTIONS, torch.sin)]
     inside = [list(map(str, node.all_input_nodes)) for node in graph.nodes]
-    return nodes, found, new, inside, module.graph.owning_module is module
+    names = graph._graph_namespace
+    owners = {node.name: name for node, name in names._obj_to_name.items()}
+    taken = names._used_names, names._base_count, owners
+    return nodes, found, new, taken, inside, module.graph.owning_module is module
 
 
 @settings(max_examples=75, deadline=None)
@@ -83,3 +86,26 @@ def test_a_graph_with_a_cycle_is_refused():
     first.args = (second,)
     with pytest.raises(RuntimeError, match="cycles"):
         make_legalize(legalize_graph)(GraphModule(torch.nn.Module(), graph))
+
+
+@pytest.mark.parametrize("name", ["sin", "sin_01", "add_2", "_0", "float", "a b", "1", "", "None"])
+def test_a_name_is_kept_or_changed_as_in_a_copy(name):
+    """torch changes names that aren't identifiers or that shadow a builtin."""
+
+    def make():
+        graph = Graph()
+        first = graph.call_function(torch.sin, (graph.placeholder("x"),))
+        second = graph.call_function(torch.add, (first, first))
+        graph.output(second)
+        second.name = name
+        return GraphModule(torch.nn.Module(), graph)
+
+    found = make_legalize(legalize_graph)(make())
+    assert describe(found) == describe(legalize_graph(make()))
+
+
+def test_a_node_can_be_renamed():
+    module = make_legalize(legalize_graph)(make_module((1, [(torch.sin, [0, 0])], [1], [], [])))
+    node = next(node for node in module.graph.nodes if node.op == "call_function")
+    node._rename("other")
+    assert node.name == "other"

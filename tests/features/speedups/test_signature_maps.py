@@ -59,6 +59,30 @@ def test_no_change_of_a_spec_is_missed(changes):
             assert read(signature) == expected
 
 
+def test_a_change_elsewhere_discards_no_map():
+    """A partition gets a signature of its own each time that one is cut out."""
+    signature = make_signature()
+    with fast_lowering():
+        kept = signature.inputs_to_parameters
+        make_signature().replace_all_uses("p0", "q0")
+        assert signature.inputs_to_parameters is kept
+        signature.replace_all_uses("p0", "q0")
+        assert signature.inputs_to_parameters is not kept
+
+
+def test_an_equal_spec_is_another():
+    """A map may hold on while an equal spec takes a place, but not once that one changes."""
+    signature = make_signature()
+    first = signature.input_specs[0]
+    equal = InputSpec(first.kind, TensorArgument(first.arg.name), first.target, first.persistent)
+    with fast_lowering():
+        assert signature.inputs_to_parameters["p0"] == "t0"
+        signature.input_specs[0] = equal
+        assert signature.inputs_to_parameters["p0"] == "t0"
+        equal.target = "other"
+        assert signature.inputs_to_parameters["p0"] == "other"
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_map_is_made_once_while_nothing_changes(name):
     signature = make_signature()
