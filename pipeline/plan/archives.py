@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +54,14 @@ class Archives:
                 path,
                 "programs",
                 describe,
-                origin=code("describe") + self._workspace.store.corrections,
+                origin=self._origin,
             )
         return sources.parse_archive(*described)
+
+    @cached_property
+    def _origin(self) -> str:
+        """What descriptions depend on besides archives."""
+        return code("describe") + self._workspace.store.corrections
 
     def outline(self, source: MethodSource) -> Outline | None:
         """Return the modules and tensors of a method's program, or None if they aren't known.

@@ -222,14 +222,8 @@ class Files:
         summary = self.configs.summary(package)
         methods = self.methods(package) or {}
         assert summary is not None
-        sources = []
-        further = []
-        for name, source in methods.items():
-            examples = [source.examples, source.examples_of_export]
-            sources.append(
-                [name, source.program, source.names, source.content, *examples]
-            )
-            further.append([source.calibration, dict(source.renamed)])
+        # Everything but the paths of archives, which differ between workspaces.
+        sources = [[name, *source[1:]] for name, source in methods.items()]
         files = [self.workspace.find_data(path) for path in summary.files]
         model_methods = self.model_methods(package)
         if methods:
@@ -238,7 +232,7 @@ class Files:
             constants = {}
         machine = [summary.machine, host()]
         return hash_json(
-            [sources, further, model_methods, [*constants.items()], *machine, files]
+            [sources, model_methods, [*constants.items()], *machine, files]
         )
 
     def remember(self) -> None:

@@ -30,6 +30,15 @@ if TYPE_CHECKING:
     from pipeline.config.compose import Document
     from pipeline.program.module_paths import Outline
 
+# The fields of a `MethodSource` that the result of an export has as they are.
+_RECORDED = (
+    "program",
+    "names",
+    "reference",
+    "calibration",
+    "examples",
+    "examples_of_export",
+)
 _T = TypeVar("_T")
 
 
@@ -288,16 +297,11 @@ class Models:
             method["name"]: MethodSource(
                 archive=archive,
                 entry=method["name"],
-                program=method["program"],
-                names=method["names"],
                 content=result["archive"],
-                examples=method["examples"],
-                examples_of_export=method["examples_of_export"],
-                calibration=method["calibration"],
                 batches=tuple(method["batches"]),
                 exported=True,
-                reference=method["reference"],
                 renamed=tuple(method["renamed"].items()),
+                **{field: method[field] for field in _RECORDED},
             )
             for method in result["methods"]
         }

@@ -79,10 +79,11 @@ class CheckedFiles(Files):
         No action before its validation depends on recorded outputs.
         """
 
-        def compute() -> bool | None:
-            return not self._find_problems(package) or None
-
-        return bool(self.derive_checked(package, "sound", [], compute))
+        return bool(
+            self.derive_checked(
+                package, "sound", [], lambda: not self._find_problems(package) or None
+            )
+        )
 
     def derive_checked(
         self, package: str, what: str, inputs: list[Any], compute: Callable[[], Any]
