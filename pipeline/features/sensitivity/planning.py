@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.plan.planning import Files, Json, Planning
@@ -59,11 +60,11 @@ class SensitivityPlanning(Planning):
     def _hash_file(self, package: str, name: str) -> Digest | None:
         """Return the digest of a file of figures, or None if there is none."""
         workspace = self.plan.workspace
-        path = workspace.package(package) / name
+        path = os.path.join(workspace.build, package, name)
         if not os.path.lexists(path):  # true of most packages
             return None
         try:
-            digest: Digest = workspace.file_digests.hash(path)
+            digest: Digest = workspace.file_digests.hash(Path(path))
         except OSError:
             return None
         return digest
