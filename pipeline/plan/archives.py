@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from pipeline.program.module_paths import Outline
 from pipeline.program.sources import ArchiveFacts, MethodSource
 from pipeline.store.digest import Digest
 from pipeline.store.errors import SourceError
-from pipeline.store.toolchain import code
 from pipeline.store.usage import Usage
 from pipeline.store.workspace import Workspace
 
@@ -32,11 +30,11 @@ class Archives:
         self._workspace = workspace
         self._described: dict[Digest, tuple[ArchiveFacts, float]] = {}
 
-    def describe(self, path: Path) -> ArchiveFacts:
+    def describe(self, path: Path, origin: str) -> ArchiveFacts:
         """Describe the content of an archive.
 
-        The description is cached by the archive's stamp, or is in the store by its digest;
-        otherwise the archive is read.
+        The description is cached by the archive's stamp and `origin`, or is in the store by its
+        digest; otherwise the archive is read.
         """
         digests = self._workspace.file_digests
 
@@ -54,14 +52,9 @@ class Archives:
                 path,
                 "programs",
                 describe,
-                origin=self._origin,
+                origin,
             )
         return sources.parse_archive(*described)
-
-    @cached_property
-    def _origin(self) -> str:
-        """What descriptions depend on besides archives."""
-        return code("describe") + self._workspace.store.corrections
 
     def outline(self, source: MethodSource) -> Outline | None:
         """Return the modules and tensors of a method's program, or None if they aren't known.

@@ -90,7 +90,7 @@ class ConfigCache:
 
     def toolchain(self, summary: ConfigSummary) -> dict[str, str]:
         """Return the versions that count for a config, looked up once."""
-        distributions = summary.distributions
+        distributions = tuple(summary.distributions)
         if distributions not in self.toolchains:
             self.toolchains[distributions] = toolchain(distributions)
         return self.toolchains[distributions]
@@ -268,12 +268,14 @@ class ConfigCache:
         def compute(path: Path) -> dict[str, Any] | None:
             summary = self._summarize(package, bool(composed["variables"]))
             return summary and {
-                "for": self._environment(_parse(summary)),
+                "for": self._environment(ConfigSummary(**summary)),
                 "summary": summary,
             }
 
         def is_valid(cached: Mapping[str, Any]) -> bool:
-            return bool(cached["for"] == self._environment(_parse(cached["summary"])))
+            return bool(
+                cached["for"] == self._environment(ConfigSummary(**cached["summary"]))
+            )
 
         digests = self.workspace.file_digests
         cached = digests.cached(

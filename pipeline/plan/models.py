@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from functools import cached_property, wraps
+from functools import cached_property, partial, wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pipeline.plan.actions import Action
@@ -249,6 +249,11 @@ class Models:
         return list(find_code("operators", listed, self.workspace).items())
 
     @cached_property
+    def origin(self) -> str:
+        """What the descriptions of archives depend on besides their content."""
+        return code("describe") + self.workspace.store.corrections
+
+    @cached_property
     def finder(self) -> Finder:
         """Finds what is now at the places that exports read."""
         return Finder(self.workspace, self.surroundings)
@@ -287,7 +292,8 @@ class Models:
         """
         source = self.source(export)
         if source.form != "exporter":
-            return sources.method_sources(source, self.archives.describe)
+            describe = partial(self.archives.describe, origin=self.origin)
+            return sources.method_sources(source, describe)
         result = self._exported_result(export)
         if result is None:
             return None
@@ -329,7 +335,7 @@ class Models:
             key: value for key, value in self._known.items() if key[1] != export
         }
         self._exported.add(export)
-        for name in ("finder", "libraries"):
+        for name in ("finder", "libraries", "origin"):
             self.__dict__.pop(name, None)
 
     def clear(self) -> None:
@@ -338,6 +344,6 @@ class Models:
     def look_again(self) -> None:
         """Forget everything that was read of models, and the environment in which exporters run."""
         self.clear()
-        for name in ("_search", "finder", "libraries"):
+        for name in ("_search", "finder", "libraries", "origin"):
             self.__dict__.pop(name, None)
         self.surroundings = Surroundings.present()

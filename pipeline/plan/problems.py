@@ -104,8 +104,7 @@ class CheckedFiles(Files):
         more = [self.configs.toolchain(summary), passes, libraries]
         if summary.revision:
             more.append(self.revision)
-        for planning in self.find_planning(package):
-            more.append(planning.problem_facts(package))
+        more += [p.problem_facts(package) for p in self.find_planning(package)]
         return self.derive(package, what, [*more, *inputs], compute)
 
     def _find_golden_problems(self, package: str) -> tuple[Problem, ...]:
