@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.plan.planning import Files, Json, Planning
@@ -60,11 +59,11 @@ class SensitivityPlanning(Planning):
     def _hash_file(self, package: str, name: str) -> Digest | None:
         """Return the digest of a file of figures, or None if there is none."""
         workspace = self.plan.workspace
-        path = os.path.join(workspace.build, package, name)
+        path = workspace.package(package) / name
         if not os.path.lexists(path):  # true of most packages
             return None
         try:
-            digest: Digest = workspace.file_digests.hash(Path(path))
+            digest: Digest = workspace.file_digests.hash(path)
         except OSError:
             return None
         return digest
