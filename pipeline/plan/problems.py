@@ -104,7 +104,8 @@ class CheckedFiles(Files):
         more = [self.configs.toolchain(summary), passes, libraries]
         if summary.revision:
             more.append(self.revision)
-        more += [p.problem_facts(package) for p in self.find_planning(package)]
+        plannings = self.find_planning(package)
+        more += [planning.problem_facts(package) for planning in plannings]
         return self.derive(package, what, [*more, *inputs], compute)
 
     def _find_golden_problems(self, package: str) -> tuple[Problem, ...]:
