@@ -20,13 +20,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoints, distributions, entry_points
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, dataclass_transform
 
 GROUP = "pte_pipeline.features"
 # The kinds of keys that can contain the code of a moment.
@@ -93,21 +92,46 @@ class Setting(NamedTuple):
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
-def _moment(keys: str, default: Any = "") -> Any:
-    """Declare a moment.
-
-    Args:
-        keys: the kinds of actions whose keys contain the code that takes part in the moment
-            (`store.toolchain.code`), separated by spaces, so that results of other code are never
-            used.
-    """
-    # A dataclass refuses an unhashable default, such as a mapping.
-    if isinstance(default, Mapping):
-        return field(default_factory=lambda: default, metadata={"keys": keys})
-    return field(default=default, metadata={"keys": keys})
+# The kinds of keys that contain the code of each moment, by moment.
+_KEYS_OF_MOMENTS: dict[str, list[str]] = {}
 
 
-@dataclass(frozen=True, eq=False, repr=False)  # the rest costs a no-op run 4 ms
+class _Moment:
+    """The declaration of a moment in a class, which its default replaces."""
+
+    def __init__(self, keys: str, default: Any = "") -> None:
+        """Declare a moment.
+
+        Args:
+            keys: the kinds of actions whose keys contain the code that takes part in the moment
+                (`store.toolchain.code`), separated by spaces, so that results of other code are
+                never used.
+        """
+        self._keys = keys.split()
+        self._default = default
+
+    def __set_name__(self, feature: type[Feature], name: str) -> None:
+        _KEYS_OF_MOMENTS[name] = self._keys
+        setattr(feature, name, self._default)
+
+
+_moment: Any = _Moment  # a declaration of a field of any type
+
+
+@dataclass_transform(frozen_default=True)
+def _plain_dataclass(feature: Any) -> Any:
+    """Let a class take its fields as arguments; a dataclass would cost a no-op run 4 ms."""
+
+    def take(self: Feature, name: str, summary: str, **moments: Any) -> None:
+        if unknown := moments.keys() - vars(feature):
+            raise TypeError(f"feature {name}: no moment {unknown}")
+        vars(self).update(moments, name=name, summary=summary)
+
+    feature.__init__ = take
+    return feature
+
+
+@_plain_dataclass
 class Feature:
     """The additions of one feature to a build.
 
@@ -633,8 +657,8 @@ def find_features() -> tuple[Feature, ...]:
     features = [import_module(f"pipeline.features.{name}").FEATURE for name in folders]
     points = sorted(installed_entry_points(GROUP), key=lambda point: point.name)
     for point in points:
-        distribution = point.dist.name if point.dist else ""
-        features.append(replace(point.load(), distribution=distribution))
+        distribution = {"distribution": point.dist.name if point.dist else ""}
+        features.append(Feature(**vars(point.load()) | distribution))
     return tuple(features)
 
 
@@ -742,21 +766,11 @@ def find_modules(feature: Feature, keys: str) -> list[str]:
 def _find_modules(feature: Feature) -> dict[str, list[str]]:
     """Return the modules that a feature names for moments, by the keys that contain their code."""
     modules: dict[str, list[str]] = {}
-    keys_of_moments = _read_keys()
     for moment, value in vars(feature).items():
-        for keys in keys_of_moments.get(moment, ()) if value else ():
+        for keys in _KEYS_OF_MOMENTS.get(moment, ()):
             names = [reference.partition(":")[0] for reference in _references(value)]
             modules.setdefault(keys, []).extend(names)
     return modules
-
-
-@cache
-def _read_keys() -> dict[str, list[str]]:
-    """Return the keys that contain the code of each moment, by moment."""
-    return {
-        moment.name: moment.metadata.get("keys", "").split()
-        for moment in fields(Feature)
-    }
 
 
 def _references(value: Any) -> list[str]:

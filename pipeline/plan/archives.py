@@ -14,7 +14,6 @@ from pipeline.program.module_paths import Outline
 from pipeline.program.sources import ArchiveFacts, MethodSource
 from pipeline.store.digest import Digest
 from pipeline.store.errors import SourceError
-from pipeline.store.toolchain import code
 from pipeline.store.usage import Usage
 from pipeline.store.workspace import Workspace
 
@@ -31,11 +30,11 @@ class Archives:
         self._workspace = workspace
         self._described: dict[Digest, tuple[ArchiveFacts, float]] = {}
 
-    def describe(self, path: Path) -> ArchiveFacts:
+    def describe(self, path: Path, origin: str) -> ArchiveFacts:
         """Describe the content of an archive.
 
-        The description is cached by the archive's stamp, or is in the store by its digest;
-        otherwise the archive is read.
+        The description is cached by the archive's stamp and `origin`, or is in the store by its
+        digest; otherwise the archive is read.
         """
         digests = self._workspace.file_digests
 
@@ -53,7 +52,7 @@ class Archives:
                 path,
                 "programs",
                 describe,
-                origin=code("describe") + self._workspace.store.corrections,
+                origin,
             )
         return sources.parse_archive(*described)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -90,7 +90,7 @@ class ConfigCache:
 
     def toolchain(self, summary: ConfigSummary) -> dict[str, str]:
         """Return the versions that count for a config, looked up once."""
-        distributions = summary.distributions
+        distributions = tuple(summary.distributions)
         if distributions not in self.toolchains:
             self.toolchains[distributions] = toolchain(distributions)
         return self.toolchains[distributions]
@@ -148,15 +148,15 @@ class ConfigCache:
             with suppress(OSError):  # a file that can't be read; `mistakes` says why
                 version = code("plan")
                 self._known[path] = digests.cached(
-                    path, "composed", compute, version, self._still_so
+                    path, "composed", compute, version, partial(self._still_so, path)
                 )
         return self._known[path]
 
-    def _still_so(self, composed: Mapping[str, Any]) -> bool:
-        files = composed["files"]
+    def _still_so(self, path: Path, composed: Mapping[str, Any]) -> bool:
+        """Return whether a config's other inputs, besides the file itself, are unchanged."""
         variables = composed["variables"]
-        for name, digest in files.items():
-            if self._digest(name) != digest:
+        for name, digest in composed["files"].items():
+            if name != path.name and self._digest(name) != digest:
                 return False
         return all(self._variable(name) == digest for name, digest in variables.items())
 
@@ -268,12 +268,14 @@ class ConfigCache:
         def compute(path: Path) -> dict[str, Any] | None:
             summary = self._summarize(package, bool(composed["variables"]))
             return summary and {
-                "for": self._environment(_parse(summary)),
+                "for": self._environment(ConfigSummary(**summary)),
                 "summary": summary,
             }
 
         def is_valid(cached: Mapping[str, Any]) -> bool:
-            return bool(cached["for"] == self._environment(_parse(cached["summary"])))
+            return bool(
+                cached["for"] == self._environment(ConfigSummary(**cached["summary"]))
+            )
 
         digests = self.workspace.file_digests
         cached = digests.cached(

@@ -101,30 +101,22 @@ class Files:
 
     def model(self, package: str) -> str | None:
         summary = self.configs.summary(package)
-        if summary:
-            return summary.model
-        return None
+        return summary.model if summary else None
 
     def file(self, package: str) -> str | None:
         """Return the name of a package's .pte in its folder, or None if the config has mistakes."""
         summary = self.configs.summary(package)
-        if summary:
-            return f"{summary.file}.pte"
-        return None
+        return f"{summary.file}.pte" if summary else None
 
     def units(self, package: str) -> tuple[tuple[str, ...], ...]:
         """Return the methods that are compiled together, unit by unit."""
         summary = self.configs.summary(package)
-        if summary:
-            return summary.units
-        return ()
+        return summary.units if summary else ()
 
     def quantized(self, package: str) -> tuple[str, ...]:
         """Return the methods that are quantized."""
         summary = self.configs.summary(package)
-        if summary:
-            return summary.quantized
-        return ()
+        return summary.quantized if summary else ()
 
     @cached_property
     def revision(self) -> str:
@@ -139,9 +131,7 @@ class Files:
     def export(self, package: str) -> str | None:
         """Return the model of a package with its parameters, as named by `name_export`."""
         summary = self.configs.summary(package)
-        if summary:
-            return summary.export
-        return None
+        return summary.export if summary else None
 
     def exporter(self, package: str) -> str | None:
         """Return the export of a package, or None if its model is an archive."""
@@ -222,23 +212,20 @@ class Files:
         summary = self.configs.summary(package)
         methods = self.methods(package) or {}
         assert summary is not None
-        sources = []
-        further = []
-        for name, source in methods.items():
-            examples = [source.examples, source.examples_of_export]
-            sources.append(
-                [name, source.program, source.names, source.content, *examples]
-            )
-            further.append([source.calibration, dict(source.renamed)])
-        files = [self.workspace.find_data(path) for path in summary.files]
-        model_methods = self.model_methods(package)
-        if methods:
-            constants = self.models.constants(summary.export)
-        else:
-            constants = {}
-        machine = [summary.machine, host()]
         return hash_json(
-            [sources, further, model_methods, [*constants.items()], *machine, files]
+            [
+                self.models.origin,
+                # An archive's bytes determine its programs, and its path doesn't matter.
+                [
+                    [name, source[1:] if source.exported else source.content]
+                    for name, source in methods.items()
+                ],
+                self.model_methods(package),
+                [*self.models.constants(summary.export).items()],
+                summary.machine,
+                host(),
+                [self.workspace.find_data(path) for path in summary.files],
+            ]
         )
 
     def remember(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from functools import cached_property, wraps
+from functools import cached_property, partial, wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pipeline.plan.actions import Action
@@ -30,6 +30,15 @@ if TYPE_CHECKING:
     from pipeline.config.compose import Document
     from pipeline.program.module_paths import Outline
 
+# The fields of a `MethodSource` that the result of an export has as they are.
+_RECORDED = (
+    "program",
+    "names",
+    "reference",
+    "calibration",
+    "examples",
+    "examples_of_export",
+)
 _T = TypeVar("_T")
 
 
@@ -240,6 +249,11 @@ class Models:
         return list(find_code("operators", listed, self.workspace).items())
 
     @cached_property
+    def origin(self) -> str:
+        """What the descriptions of archives depend on besides their content."""
+        return code("describe") + self.workspace.store.corrections
+
+    @cached_property
     def finder(self) -> Finder:
         """Finds what is now at the places that exports read."""
         return Finder(self.workspace, self.surroundings)
@@ -278,7 +292,8 @@ class Models:
         """
         source = self.source(export)
         if source.form != "exporter":
-            return sources.method_sources(source, self.archives.describe)
+            describe = partial(self.archives.describe, origin=self.origin)
+            return sources.method_sources(source, describe)
         result = self._exported_result(export)
         if result is None:
             return None
@@ -288,16 +303,11 @@ class Models:
             method["name"]: MethodSource(
                 archive=archive,
                 entry=method["name"],
-                program=method["program"],
-                names=method["names"],
                 content=result["archive"],
-                examples=method["examples"],
-                examples_of_export=method["examples_of_export"],
-                calibration=method["calibration"],
                 batches=tuple(method["batches"]),
                 exported=True,
-                reference=method["reference"],
                 renamed=tuple(method["renamed"].items()),
+                **{field: method[field] for field in _RECORDED},
             )
             for method in result["methods"]
         }
@@ -325,7 +335,7 @@ class Models:
             key: value for key, value in self._known.items() if key[1] != export
         }
         self._exported.add(export)
-        for name in ("finder", "libraries"):
+        for name in ("finder", "libraries", "origin"):
             self.__dict__.pop(name, None)
 
     def clear(self) -> None:
@@ -334,6 +344,6 @@ class Models:
     def look_again(self) -> None:
         """Forget everything that was read of models, and the environment in which exporters run."""
         self.clear()
-        for name in ("_search", "finder", "libraries"):
+        for name in ("_search", "finder", "libraries", "origin"):
             self.__dict__.pop(name, None)
         self.surroundings = Surroundings.present()

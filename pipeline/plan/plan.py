@@ -169,7 +169,6 @@ class Plan(Units):
         summary = self.configs.summary(package)
         if methods is None or summary is None or not files:
             return None
-        references = [[name, method.reference] for name, method in methods.items()]
         inputs = [
             files,
             self.configs.toolchain(summary),
@@ -181,7 +180,6 @@ class Plan(Units):
                 for planning in self.find_planning(package)
             ],
             in_ci(),
-            references,
             find_golden(self.workspace, summary.export, methods),
         ]
 

@@ -79,10 +79,11 @@ class CheckedFiles(Files):
         No action before its validation depends on recorded outputs.
         """
 
-        def compute() -> bool | None:
-            return not self._find_problems(package) or None
-
-        return bool(self.derive_checked(package, "sound", [], compute))
+        return bool(
+            self.derive_checked(
+                package, "sound", [], lambda: not self._find_problems(package) or None
+            )
+        )
 
     def derive_checked(
         self, package: str, what: str, inputs: list[Any], compute: Callable[[], Any]
@@ -103,8 +104,8 @@ class CheckedFiles(Files):
         more = [self.configs.toolchain(summary), passes, libraries]
         if summary.revision:
             more.append(self.revision)
-        for planning in self.find_planning(package):
-            more.append(planning.problem_facts(package))
+        plannings = self.find_planning(package)
+        more += [planning.problem_facts(package) for planning in plannings]
         return self.derive(package, what, [*more, *inputs], compute)
 
     def _find_golden_problems(self, package: str) -> tuple[Problem, ...]:

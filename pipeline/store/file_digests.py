@@ -36,8 +36,8 @@ class FileDigests:
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
         record = {} if path is None else read_own_record(path)
-        # Entries of older versions, which have a "stamp", have another format.
-        self._entries = {p: e for p, e in record.items() if _is_entry(e)}
+        # In files of older versions, which have no "entries", their format is another one.
+        self._entries: dict[str, dict[str, Any]] = record.get("entries", {})
         self._changed = False
         self._new: set[str] = set()
 
@@ -133,18 +133,10 @@ class FileDigests:
                 os.fsync(file.fileno())
         self._new.clear()
         with suppress(OSError):
-            write_atomically(self._path, own_record_bytes(alive), self._path.parent)
+            write_atomically(
+                self._path, own_record_bytes({"entries": alive}), self._path.parent
+            )
             self._changed = False
-
-
-def _is_entry(entry: Any) -> bool:
-    """Return whether an entry has a "stat" and, for each name, an origin and a value."""
-    if not isinstance(entry, dict) or "stat" not in entry:
-        return False
-    for name, pair in entry.items():
-        if name != "stat" and not (isinstance(pair, list) and len(pair) == 2):
-            return False
-    return True
 
 
 def read_stamp(path: Path) -> list[int]:

@@ -75,7 +75,7 @@ def stat_file(path: Path) -> os.stat_result:
 
     Raises OSError, also for a folder, a pipe or a device, because opening one could block forever.
     """
-    status = path.stat()
+    status = os.stat(path)
     if not stat.S_ISREG(status.st_mode):
         code = errno.EISDIR if stat.S_ISDIR(status.st_mode) else errno.EINVAL
         text = os.strerror(code) if code == errno.EISDIR else "It is not a regular file"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import cache
 
 from pipeline.store.digest import hash_bytes
 
@@ -43,9 +44,12 @@ def shorten_name(name: str) -> str:
     return f"{name[: _LONGEST_STEM - 20]}...{hash_bytes(name.encode())[:16]}"
 
 
+_is_part = cache(is_file_name)  # packages have files of the same names
+
+
 def is_file_path(path: object) -> bool:
     """Return whether a value is a relative path of plain file names, separated by slashes."""
-    return isinstance(path, str) and all(map(is_file_name, path.split("/")))
+    return isinstance(path, str) and all(map(_is_part, path.split("/")))
 
 
 def are_distinct(names: Iterable[str]) -> bool:

@@ -25,7 +25,7 @@ def test_docstring_fields_and_page_list_the_moments_in_one_order():
     in_docstring = re.findall(r"^ {8}(?:(\w+): .*|(\S.*))$", docstring, re.M)
     in_fields = re.findall(r"^    (?:(\w+): .*|# (.+))$", fields, re.M)
     assert in_docstring == in_fields
-    assert [name for name, _ in in_fields if name] == [*Feature.__dataclass_fields__]
+    assert [name for name, _ in in_fields if name] == [*Feature.__annotations__]
     table = PAGE.partition("<!-- made by")[0]
     unlisted = {"name", "summary", "link_files", "page_files", "distribution"}
     listed = [(name, heading) for name, heading in in_fields if name not in unlisted]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields
 
 from pipeline.moments import Feature, find_features
 from tools.reference.markdown import row
@@ -21,6 +20,6 @@ def features() -> Iterator[str]:
 
 
 def _moments(feature: Feature) -> Iterator[str]:
-    for moment in fields(Feature):
-        if moment.name not in _NO_MOMENTS and getattr(feature, moment.name):
-            yield moment.name
+    for moment in Feature.__annotations__:
+        if moment not in _NO_MOMENTS and getattr(feature, moment):
+            yield moment

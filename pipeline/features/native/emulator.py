@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING
 
-from pipeline.features.native.setups import EMULATED, EMULATOR, find_emulator
-from pipeline.features.native.target_devices import find_planned_devices
+from pipeline.features.native.target_devices import EMULATED, find_planned_devices
 from pipeline.store.errors import Problem, did_you_mean
 
 if TYPE_CHECKING:
@@ -27,6 +26,8 @@ _EXAMPLES = ("cortex-a53", "cortex-a72", "neoverse-n1", "max")
 @cache
 def _ask(argument: str, more: str = "") -> str:
     """Return the emulator's output, or "" if it isn't installed or doesn't run."""
+    from pipeline.features.native.setups import find_emulator  # most runs need none
+
     emulator = find_emulator()
     if emulator is None:
         return ""
@@ -43,6 +44,8 @@ def _ask(argument: str, more: str = "") -> str:
 def explain_unknown_cpu(device: str) -> str:
     """Return the most similar processors and some examples if the emulator lacks the device's
     processor; return "" if it has it or can't be asked."""
+    from pipeline.features.native.setups import EMULATOR
+
     cpu = device.removeprefix(EMULATED).partition(",")[0]
     known = re.findall(r"^ +(\S+)$", _ask("-cpu", "help"), re.MULTILINE)
     if not known or cpu in known:

@@ -7,22 +7,13 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.features.native.emulator import explain_unknown_cpu
-from pipeline.features.native.setups import (
-    BOARD,
-    EMULATED,
-    NATIVE,
-    find_boards,
-    find_emulator,
-    find_setup,
-    is_native,
-)
 from pipeline.features.native.target_devices import (
     ANY_TARGET,
     find_devices,
     find_planned_devices,
 )
 from pipeline.moments import call_all, find_functions, installed_entry_points
+from pipeline.plan.models import once
 from pipeline.plan.planning import Files, Json, Planning
 from pipeline.store.errors import ConfigErrors, Problem, did_you_mean, join
 from pipeline.store.json_diff import Difference
@@ -49,6 +40,8 @@ _EXAMPLE = "qemu:cortex-a72"
 def list_traceable(root: Path) -> list[str]:
     """Return the names of the devices that record times in the workspace at `root`, with one
     example of an emulated processor. Raises PipelineError if the settings can't be read."""
+    from pipeline.features.native.setups import NATIVE, find_boards
+
     return sorted({*find_boards(root), NATIVE, _EXAMPLE})
 
 
@@ -93,11 +86,24 @@ def _iter_device_limits(config: PackageConfig) -> Iterator[tuple[str, str]]:
 
 
 class NativePlanning(Planning):
-    """Reports unknown devices, and adds known ones to the keys of validations."""
+    """Reports unknown devices, and adds known ones to the keys of validations.
+
+    Most no-op runs have no device, and so import nothing that finds one.
+    """
+
+    def __init__(self, plan: Any) -> None:
+        super().__init__(plan)
+        self._known: dict[tuple[str, str], Any] = {}  # by method and package
+
+    def forget(self) -> None:
+        self._known.clear()
 
     def find_problems(
         self, package: str, config: PackageConfig, document: Document
     ) -> Iterator[Problem]:
+        from pipeline.features.native.emulator import explain_unknown_cpu
+        from pipeline.features.native.setups import BOARD, EMULATED, is_native
+
         plugins = self._plugins()
         root = self.plan.workspace.root
         known = {*find_functions("devices"), *plugins, *list_traceable(root)} - {BOARD}
@@ -130,10 +136,16 @@ class NativePlanning(Planning):
                 remedy = did_you_mean(device, devices)
                 yield document.problem(where, what, remedy)
 
+    @once
+    def _find_devices(self, package: str) -> tuple[str, ...]:
+        return find_planned_devices(self.plan, package)
+
     def problem_facts(self, package: str) -> Any:
-        devices = find_planned_devices(self.plan, package)
+        devices = self._find_devices(package)
         if not devices:  # so for most packages that name a target
             return []
+        from pipeline.features.native.setups import find_boards, find_emulator
+
         boards = sorted(find_boards(self.plan.workspace.root))
         return [sorted(self._plugins()), boards, find_emulator(), devices]
 
@@ -141,7 +153,7 @@ class NativePlanning(Planning):
         return find_planned_devices(self.plan, package)
 
     def validate_facts(self, package: str, files: Files) -> Any:
-        devices = self._describe_devices(find_planned_devices(self.plan, package))
+        devices = self._describe_devices(self._find_devices(package))
         if devices and self._compares(package):
             workspace = self.plan.workspace
             devices["baseline"] = workspace.find_data(workspace.baseline(package))
@@ -171,6 +183,10 @@ class NativePlanning(Planning):
 
     def _describe_devices(self, names: tuple[str, ...]) -> dict[str, Any]:
         """Return, by device, the facts that decide its outputs."""
+        if not names:
+            return {}
+        from pipeline.features.native.setups import find_setup, is_native
+
         workspace = self.plan.workspace
         devices = {}
         for device in names:

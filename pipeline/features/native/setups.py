@@ -19,13 +19,14 @@ from pipeline.features.native.kernel_libraries import (
     find_sdk_library,
     is_for_machine,
 )
+from pipeline.features.native.target_devices import EMULATED as EMULATED
 from pipeline.store.file_digests import FileDigests
 from pipeline.store.places import TOOLCHAINS, default_root
 from pipeline.store.setting_table import find_settings
 from pipeline.store.settings_reader import TABLE, SettingsReader, open_settings
 from pipeline.store.sizes import parse_size
 
-NATIVE, EMULATED = "native", "qemu:"
+NATIVE = "native"
 BOARD = "board:<name>"  # the pattern that other features list; configs use a board's plain name
 SOURCES = Path(__file__).with_name("runner")
 _CPU = re.compile(r"[\w.,=+-]{1,80}")  # QEMU's names and switches: max,sme=off

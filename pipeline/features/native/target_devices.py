@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pipeline.config.models import PackageConfig
     from pipeline.plan.plan import Plan
 
+EMULATED = "qemu:"  # before the name of a processor: the name of an emulated device
 DEVICE_PATTERN = r"^[\w:.,=+-]{1,100}$"  # matches the name of a device
 ANY_TARGET = "*"  # in a summary: the target depends on the config's variables
 _FOLDER = "targets"

@@ -67,11 +67,10 @@ class CodeFiles:
 
         If a config has mistakes, there is none: the config may name the files.
         """
+        files = [*self._files()]
         configs = self._plan.configs
-        summaries = [
-            configs.summary(package) for package in self._plan.configs.packages
-        ]
-        if not all(summaries):
+        summaries = [configs.summary(package) for package in configs.packages]
+        if not files or not all(summaries):
             return
         used = set(self._imported)
         for summary in filter(None, summaries):
@@ -79,7 +78,7 @@ class CodeFiles:
             used |= self._locate_named("operators", summary.operators)
         listed = self._plan.workspace.operators
         used |= self._locate_named("operators", listed)
-        for path in self._files():
+        for path in files:
             if path not in used and not self._is_in_package_of(path, used):
                 kind = _NAMED_BY[self._folder(path)]
                 yield Problem(
