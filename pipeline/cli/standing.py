@@ -149,7 +149,7 @@ def count_standing(standing: Sequence[StandingVerdict]) -> str:
 
 
 def is_all_accepted(standing: Iterable[StandingVerdict]) -> bool:
-    """Return whether every package passed or its verdict is accepted."""
+    """Return whether every package passed or has an accepted verdict."""
     return all(package_verdict.accepted for package_verdict in standing)
 
 

@@ -117,7 +117,7 @@ def is_symbol(name: str) -> bool:
 
 
 def is_backed_symbol(name: str) -> bool:
-    """Return whether a name is one that torch gives to a backed symbol: of a size with a hint."""
+    """Return whether torch gives such a name to a backed symbol, which is a size with a hint."""
     return bool(_BACKED.fullmatch(name))
 
 

@@ -1,4 +1,4 @@
-"""The colours of backends, segments and actions: variables of the style, the same on every page."""
+"""The colours of backends, segments and actions, as CSS variables that every page shares."""
 
 from __future__ import annotations
 

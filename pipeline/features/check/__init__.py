@@ -1,4 +1,4 @@
-"""Check: whether configs are valid, without building anything."""
+"""Check: reports whether configs are valid, without building anything."""
 
 from __future__ import annotations
 

@@ -188,8 +188,7 @@ def _find_strange_targets(plan: Plan) -> Iterator[Problem]:
 def _describe(
     label: str, files: set[str], counts: Counter[str]
 ) -> tuple[str, str] | None:
-    """Describe what is wrong with a label without a file, and what may be meant; None if nothing
-    is."""
+    """Return what is wrong with a label that has no file and what it may mean, or None."""
     from pipeline.features.contracts.labels import KNOWN_LABELS, near_labels
 
     if files:

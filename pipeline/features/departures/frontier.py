@@ -1,8 +1,8 @@
-"""Finds where two recorded runs depart: the first operators whose inputs agree but results don't.
+"""Finds where two runs depart: the first operators whose inputs agree but whose results differ.
 
 A value agrees if the other run has it, too, wherever it was computed there, since the runs may have
-other operators in another order. The search starts at the outputs that differ and follows only
-values that don't agree.
+different operators in a different order. The search starts at the outputs that differ and follows
+only values that don't agree.
 """
 
 from __future__ import annotations

@@ -189,7 +189,7 @@ def name_file(module: ModuleType) -> str:
 def _check_parameters(
     module: ModuleType, function: Callable[..., Any], parameters: Mapping[str, Any]
 ) -> None:
-    """Raise SourceError if the exporter takes other parameters than the config gives."""
+    """Raise SourceError if the exporter can't be called with the config's parameters."""
     try:
         inspect.signature(function).bind(**parameters)
     except TypeError as error:

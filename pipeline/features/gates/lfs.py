@@ -1,6 +1,6 @@
-"""Fills in files that Git LFS keeps, without its filter, which would run and fetch.
+"""Replaces Git LFS pointers with their files, without the LFS filter, which would download them.
 
-A pointer is a small text with the SHA-256 and the size of a file
+A pointer is a small text file with the SHA-256 and the size of a file
 (https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md). The repository stores fetched files
 under their SHA-256.
 """

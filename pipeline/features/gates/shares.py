@@ -1,4 +1,4 @@
-"""Shares of work that delegates run, in the notations of configs: 0.9 or 90%."""
+"""Shares of work that delegates run, as configs write them: 0.9 or 90%."""
 
 from __future__ import annotations
 

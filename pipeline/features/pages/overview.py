@@ -1,6 +1,6 @@
-"""Sections of the page over all packages: what didn't run, what changed, and sums.
+"""Sections of the overview page: what didn't run, what changed, and totals.
 
-The sums are by backend and by target.
+The totals are listed by backend and by target.
 """
 
 from __future__ import annotations

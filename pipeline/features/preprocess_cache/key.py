@@ -195,7 +195,7 @@ class _ProgramHasher(ValueHasher):
                     )
 
     def constants(self, program: ExportedProgram) -> None:
-        """Hash constants in the order of their inputs, and the others only if names count."""
+        """Hash constants in the order of their inputs, and all others by name if names count."""
         tables = (program.state_dict, program.constants)
         names = []
         for spec in program.graph_signature.input_specs:

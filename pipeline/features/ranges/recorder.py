@@ -2,7 +2,7 @@
 
 torch narrows the range of a size if it has to decide something based on the size. Retracing a
 convolution asks whether oneDNN would run it, which depends on the number of elements, and otherwise
-whether NNPACK would, which takes batches of 16 and more. XNNPACK's passes retrace each Conv1d as a
+whether NNPACK would, which takes batches of 16 or more. XNNPACK's passes retrace each Conv1d as a
 Conv2d, and the method is emitted for the sizes that remain.
 """
 

@@ -75,7 +75,7 @@ def note_reasons(
 def _iter_left(
     module: GraphModule, looks_into: frozenset[str] | None, unseen: bool = False
 ) -> Iterator[tuple[Node, bool]]:
-    """Yield the calls that no partitioner has taken yet, and whether this one couldn't see them.
+    """Yield the calls not taken by any partitioner, and whether the current one couldn't see them.
 
     Args:
         looks_into: the control flow whose bodies the partitioner sees; None if that is unknown.

@@ -1,4 +1,4 @@
-"""Rebuilds a file with other blobs by exchanging pieces of equal sizes. No torch."""
+"""Rebuilds a file with other blobs by replacing pieces with others of equal size. No torch."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class KeptAnswers:
         return answers, unknown
 
     def keep(self, packages: Packages, answers: Answers) -> None:
-        """Store the answers on packages that ran to their end."""
+        """Store the answers about packages that ran to the end."""
         for package in packages:
             by_method = {}
             for name, method in methods_of(package):
@@ -55,7 +55,7 @@ class KeptAnswers:
                 self._store.put_result(key, {"answers": by_method})
 
     def _make_key(self, package: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return the key of the answers on a package, or None if a file can't be read."""
+        """Return the key of the answers about a package, or None if a file can't be read."""
         files: list[Digest] = []
         for path in (package["pte"], *package["ptds"]):
             try:

@@ -1,6 +1,6 @@
 """Divides a command line among the toolchains that build its packages.
 
-A command line has a part for each toolchain that the configs of its packages name. The part of the
+A command line has a part for each toolchain that the configs of its packages name. The part for the
 environment in which doit was started runs in this process; the others run one after another, each
 in its own process. A process sees only the packages of its part.
 """
@@ -106,7 +106,7 @@ def split_command(words: Sequence[str], root: Path) -> Split | None:
 def divide(
     words: Sequence[str], packages: Mapping[str, Sequence[str]]
 ) -> dict[str, list[str]]:
-    """Return the words for each toolchain that has a part in a command line.
+    """Return the words for each toolchain that takes part in a command line.
 
     A word that names packages goes to their toolchains, any other word to all that take part.
 

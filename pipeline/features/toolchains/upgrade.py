@@ -101,7 +101,7 @@ def _run_doit(
 ) -> None:
     """Run a command line of doit. Raises PipelineError if it ends without building.
 
-    Failures of packages are found in the records of the build.
+    The build's records say which packages failed.
     """
     sys.stdout.flush()
     status = subprocess.run(command, env=environment, cwd=root, check=False).returncode

@@ -1,6 +1,7 @@
 """Python's view: audit events, and wrappers of the few file functions that raise none.
 
-It is used if the kernel can't be asked. Native code and other processes are not followed.
+It is used if the kernel can't trace file accesses. Native code and other processes are not
+followed.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ def _has_dynamic_size(value: Any) -> bool:
 
 
 def _level_of(arguments: Sequence[Any], levels: dict[Node, Dependence]) -> Dependence:
-    """Return the greatest level of the nodes among arguments."""
+    """Return the greatest level of the nodes among the arguments."""
     nodes = [leaf for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, Node)]
     # A node without a level gets the greatest level: then the output is compared.
     node_levels = [levels.get(node, "values") for node in nodes]

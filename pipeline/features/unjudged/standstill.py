@@ -203,7 +203,7 @@ class StandstillJudge:
         return self._source.call(leaves, ())
 
     def _redraw(self, leaves: Sequence[Any], number: int) -> list[Any]:
-        """Return random inputs of the same sizes; later ones have integers beyond the examples."""
+        """Return random inputs of the same sizes; later ones add integers not in the examples."""
         generator = torch.Generator().manual_seed(_SEED + number)
         example_leaves = [flatten(self.program, example) for example in self.examples]
         if not example_leaves:

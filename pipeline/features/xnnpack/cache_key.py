@@ -2,9 +2,9 @@
 
 It also remaps the debug handles of payloads.
 
-Found by reading executorch/backends/xnnpack and by changing partitions one thing at a time;
-tests/features/preprocess_cache/test_key.py checks both. With a new ExecuTorch, both must be tested
-again.
+That part was determined by reading executorch/backends/xnnpack and by changing partitions one thing
+at a time; tests/features/preprocess_cache/test_key.py checks both. With a new ExecuTorch, both must
+be tested again.
 """
 
 from __future__ import annotations
