@@ -79,7 +79,7 @@ MACHINE = (
     _remedy(
         "permission",
         r"Permission denied|Read-only file system|Operation not permitted",
-        "give the building user access to it, or use another file or folder",
+        "give the user who builds access to it, or use another file or folder",
         errno.EACCES,
         errno.EROFS,
         errno.EPERM,

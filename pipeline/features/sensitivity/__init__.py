@@ -51,7 +51,7 @@ FEATURE = Feature(
                 "`validate.metrics` instead of a floor, and show it with `--variants`",
                 "against BACKEND": "report the effect of leaving modules to another backend: "
                 "`portable` kernels, or an item of `partitioners` such as vulkan; uses at most "
-                "`--variants` builds per method, by default 8, and as many for kinds of operators",
+                "`--variants` builds per method (8 by default), and as many for operator kinds",
                 "write": "write the proposal to the config, keeping its comments and layout",
                 "json": "print the sensitivity.json of all packages",
             },

@@ -16,7 +16,7 @@ GATE = Gate(
     values=Portions,
     unit="share",
     text=(
-        "The maximum slowdown of calls since the baseline, whose package alternates with this one "
+        "The maximum slowdown of calls since the baseline; the two packages take turns "
         "on the same device. The gate compares the lower end of the 95 % confidence interval over "
         "pairs of calls with this limit."
     ),
