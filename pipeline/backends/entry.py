@@ -253,12 +253,12 @@ class Backend:
 
     @property
     def lowers(self) -> bool:
-        """Whether this project or a plugin has code that lowers to the backend."""
+        """Return whether this project or a plugin has code that lowers to the backend."""
         return bool(self.lowering.make_partitioner or self.lowering.make_passes)
 
     @property
     def asks_machine(self) -> bool:
-        """Whether `machine` can hold facts, requirements, or a reason not to run here."""
+        """Return whether `machine` can hold facts, requirements, or a reason not to run here."""
         return bool(
             self.host.facts or self.host.requirements or self.execution.cannot_run
         )

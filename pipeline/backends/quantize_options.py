@@ -137,12 +137,12 @@ class QuantizeConfig(Options):
 
     @property
     def calibrates(self) -> bool:
-        """Whether the quantizer observes calibration inputs."""
+        """Return whether the quantizer observes calibration inputs."""
         return any(self.observes(scheme) for scheme in self.schemes())
 
     @property
     def generates_calibration(self) -> bool:
-        """Whether the quantizer observes generated inputs."""
+        """Return whether the quantizer observes generated inputs."""
         return self.calibration == (GENERATED,)
 
     @property

@@ -150,9 +150,7 @@ class _States:
     def get_backends(self) -> Any:
         find_plugins = super().get_backends  # type: ignore[misc]
 
-        class Backends(dict[str, Any]):
-            """The backends; others than our own are looked up if they are used."""
-
+        class Backends(dict[str, Any]):  # looks up others if they are used
             def get(self, name: str) -> Any:  # type: ignore[override]
                 return super().get(name) or find_plugins().get(name)
 

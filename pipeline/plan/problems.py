@@ -38,6 +38,11 @@ class CheckedFiles(Files):
                 concerned.append(self._planning[feature.name])
         return concerned
 
+    def find_devices(self, package: str) -> Iterator[str]:
+        """Yield the devices other than this machine that a package is validated on."""
+        for planning in self.find_planning(package):
+            yield from planning.find_devices(package)
+
     def members(self, package: str) -> list[str]:
         """Return the packages, if any, that are built whenever this one is requested."""
         members: dict[str, None] = {}

@@ -47,9 +47,7 @@ class MetricPlanning(Planning):
         self, package: str, config: PackageConfig, document: Document
     ) -> Iterator[Problem]:
         root = self.plan.workspace.root
-        devices: list[str] = []
-        for planning in self.plan.find_planning(package):
-            devices += planning.find_devices(package)
+        devices = list(self.plan.find_devices(package))
         for entry, settings in find_entries(config).items():
             where = join("validate.metrics", entry)
             file, _ = split_name(entry)

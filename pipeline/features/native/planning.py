@@ -136,12 +136,8 @@ class NativePlanning(Planning):
                 remedy = did_you_mean(device, devices)
                 yield document.problem(where, what, remedy)
 
-    @once
-    def _find_devices(self, package: str) -> tuple[str, ...]:
-        return find_planned_devices(self.plan, package)
-
     def problem_facts(self, package: str) -> Any:
-        devices = self._find_devices(package)
+        devices = self.find_devices(package)
         if not devices:  # so for most packages that name a target
             return []
         from pipeline.features.native.setups import find_boards, find_emulator
@@ -149,11 +145,12 @@ class NativePlanning(Planning):
         boards = sorted(find_boards(self.plan.workspace.root))
         return [sorted(self._plugins()), boards, find_emulator(), devices]
 
+    @once
     def find_devices(self, package: str) -> tuple[str, ...]:
         return find_planned_devices(self.plan, package)
 
     def validate_facts(self, package: str, files: Files) -> Any:
-        devices = self._describe_devices(self._find_devices(package))
+        devices = self._describe_devices(self.find_devices(package))
         if devices and self._compares(package):
             workspace = self.plan.workspace
             devices["baseline"] = workspace.find_data(workspace.baseline(package))

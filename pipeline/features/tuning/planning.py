@@ -24,9 +24,7 @@ class TunePlanning(Planning):
             find_space_problems,
         )
 
-        devices: list[str] = []
-        for planning in self.plan.find_planning(package):
-            devices += planning.find_devices(package)
+        devices = list(self.plan.find_devices(package))
         metrics = list(getattr(config.validation, "metrics", ()))
         yield from find_figure_problems(document, devices, metrics)
         workspace = self.plan.workspace

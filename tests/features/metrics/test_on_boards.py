@@ -5,23 +5,12 @@ import os
 
 import pytest
 
-from pipeline.features.native.setups import find_setup
 from tests.features.metrics.test_builds import CONFIG, MODEL, TOP1
-from tests.features.native.boards import SshServer
+from tests.features.native.boards import board_server  # noqa: F401
 from tests.support.bench import SAMPLES, Bench
 
 pytestmark = [pytest.mark.slow, pytest.mark.release]
 SETTINGS = '[tool.pte-pipeline.native_boards]\npi5 = "{}"\n'
-
-
-@pytest.fixture
-def server(tmp_path):
-    if problem := find_setup("native", tmp_path).problem:
-        pytest.skip(problem)
-    server = SshServer(tmp_path)
-    server.make_client(tmp_path / "bin")
-    yield server
-    server.stop()
 
 
 def test_a_metric_runs_on_a_board_and_lets_go_of_it(server, tmp_path):

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.features.native.setups import find_setup
+
 _SERVER = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 # Acts as an aarch64 board: its kernel claims to be one, and QEMU starts the runner.
 _EMULATED = """#!/bin/sh
@@ -250,3 +252,14 @@ def write_program(path, text):
 def _make_key(path):
     command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)]
     subprocess.run(command, check=True)
+
+
+@pytest.fixture(name="server")
+def board_server(tmp_path):
+    """Yield a board on loopback whose client comes first on PATH, if the runner can be built."""
+    if problem := find_setup("native", tmp_path).problem:
+        pytest.skip(problem)
+    server = SshServer(tmp_path)
+    server.make_client(tmp_path / "bin")
+    yield server
+    server.stop()

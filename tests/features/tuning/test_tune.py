@@ -11,10 +11,9 @@ from types import SimpleNamespace
 import pytest
 
 from pipeline import moments
-from pipeline.features.native.setups import find_setup
 from pipeline.features.tuning.verb import _find_trial, run
 from pipeline.store.errors import PipelineError
-from tests.features.native.boards import SshServer
+from tests.features.native.boards import board_server  # noqa: F401
 from tests.support.bench import Bench, bench_of
 
 DODO = "from pte_pipeline.tasks import *\n"
@@ -267,16 +266,6 @@ def test_a_killed_search_goes_on_to_the_same_table(tmp_path, objective, number, 
     assert killed.doit(*words, timeout=600, PTE_PIPELINE_EXECUTOR=executor) == 0, killed.output
     assert table_of(killed) == table_of(whole)
     assert record_of(killed) == record_of(whole)
-
-
-@pytest.fixture
-def server(tmp_path):
-    if problem := find_setup("native", tmp_path).problem:
-        pytest.skip(problem)
-    server = SshServer(tmp_path)
-    server.make_client(tmp_path / "bin")
-    yield server
-    server.stop()
 
 
 ON_BOARD = """\
