@@ -18,6 +18,7 @@ name, which import-linter, mypy and a reader's search do not follow.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import cache
@@ -653,8 +654,11 @@ class Feature:
 def find_features() -> tuple[Feature, ...]:
     """Return the features of this installation: of this package, then of other distributions, each
     group sorted by name."""
-    folders = sorted(path.parent.name for path in FOLDER.glob("*/__init__.py"))
-    features = [import_module(f"pipeline.features.{name}").FEATURE for name in folders]
+    features = [
+        import_module(f"pipeline.features.{name}").FEATURE
+        for name in sorted(os.listdir(FOLDER))
+        if os.path.isfile(f"{FOLDER}/{name}/__init__.py")
+    ]
     points = sorted(installed_entry_points(GROUP), key=lambda point: point.name)
     for point in points:
         distribution = {"distribution": point.dist.name if point.dist else ""}

@@ -36,10 +36,9 @@ class Archives:
         The description is cached by the archive's stamp and `origin`, or is in the store by its
         digest; otherwise the archive is read.
         """
-        digests = self._workspace.file_digests
 
         def describe(path: Path) -> Any:
-            content = digests.hash(path)
+            content = self._workspace.file_digests.hash(path)
             entry = self._workspace.store.get_by_key(keys.programs_key(content))
             if entry is not None:
                 usage = self.usage.setdefault("programs", Usage())
@@ -48,7 +47,7 @@ class Archives:
             return [content, self._read(path, content).to_json()]
 
         with reading(path):
-            described = digests.cached(
+            described = self._workspace.archive_digests.cached(
                 path,
                 "programs",
                 describe,
@@ -113,6 +112,7 @@ class Archives:
     def remember(self) -> None:
         """Store the descriptions of the archives that were read."""
         store = self._workspace.store
+        self._workspace.archive_digests.save()
         with suppress(
             OSError
         ):  # only a convenience: a store that can't be written to is just read

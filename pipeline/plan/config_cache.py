@@ -7,7 +7,7 @@ the digests of everything that it was derived from.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
@@ -50,14 +50,14 @@ class ConfigSummary(NamedTuple):
     model: str
     export: str
     file: str
-    omitted: tuple[str, ...]
-    units: tuple[tuple[str, ...], ...]
-    distributions: tuple[str, ...]
-    backends: tuple[str, ...]
-    passes: tuple[str, ...]
-    operators: tuple[str, ...]
-    quantized: tuple[str, ...]
-    files: tuple[str, ...]
+    omitted: Sequence[str]
+    units: Sequence[Sequence[str]]
+    distributions: Sequence[str]
+    backends: Sequence[str]
+    passes: Sequence[str]
+    operators: Sequence[str]
+    quantized: Sequence[str]
+    files: Sequence[str]
     features: Mapping[str, Any]
     revision: bool
     budget: float
@@ -251,7 +251,7 @@ class ConfigCache:
             fields = None
             with suppress(OSError):  # a file that can't be read; `mistakes` says why
                 fields = self._cached_summary(package)
-            self._summaries[package] = _parse(fields) if fields else None
+            self._summaries[package] = ConfigSummary(**fields) if fields else None
         return self._summaries[package]
 
     def _cached_summary(self, package: str) -> dict[str, Any] | None:
@@ -364,13 +364,3 @@ def _ask_features(config: PackageConfig, has_variables: bool) -> dict[str, Any]:
             if summary is not None:
                 summaries[feature.name] = summary
     return summaries
-
-
-def _parse(fields: Mapping[str, Any]) -> ConfigSummary:
-    return ConfigSummary(**{name: _frozen(value) for name, value in fields.items()})
-
-
-def _frozen(value: Any) -> Any:
-    if isinstance(value, list):
-        return tuple(map(_frozen, value))
-    return value

@@ -6,7 +6,7 @@ workspace's cache of its own files.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -111,9 +111,9 @@ class Files:
     def units(self, package: str) -> tuple[tuple[str, ...], ...]:
         """Return the methods that are compiled together, unit by unit."""
         summary = self.configs.summary(package)
-        return summary.units if summary else ()
+        return tuple(map(tuple, summary.units)) if summary else ()
 
-    def quantized(self, package: str) -> tuple[str, ...]:
+    def quantized(self, package: str) -> Sequence[str]:
         """Return the methods that are quantized."""
         summary = self.configs.summary(package)
         return summary.quantized if summary else ()
@@ -164,26 +164,11 @@ class Files:
             if name not in summary.omitted
         }
 
-    def model_methods(self, package: str) -> list[str]:
-        """Return the methods of a package's model, including omitted ones. Raises SourceError."""
-        return list(self.models.methods(str(self.export(package))) or ())
-
-    def is_exported(self, package: str) -> bool:
-        """Return whether a package's methods are known."""
-        with suppress(SourceError):
-            return (
-                self.model(package) in self.models.sources
-                and self.methods(package) is not None
-            )
-        return False
-
     def waits(self, package: str) -> bool:
         """Return whether a package's model must be exported first."""
+        exporter = self.exporter(package)
         with suppress(SourceError):
-            return (
-                self.model(package) in self.models.sources
-                and self.methods(package) is None
-            )
+            return exporter is not None and self.models.methods(exporter) is None
         return False
 
     def linked(self, package: str) -> dict[str, Digest]:
@@ -210,17 +195,11 @@ class Files:
     def _fingerprint(self, package: str) -> Digest:
         """Return the digest of everything except the config that determines a package's actions."""
         summary = self.configs.summary(package)
-        methods = self.methods(package) or {}
         assert summary is not None
         return hash_json(
             [
                 self.models.origin,
-                # An archive's bytes determine its programs, and its path doesn't matter.
-                [
-                    [name, source[1:] if source.exported else source.content]
-                    for name, source in methods.items()
-                ],
-                self.model_methods(package),
+                self.models.fingerprint(summary.export),
                 [*self.models.constants(summary.export).items()],
                 summary.machine,
                 host(),

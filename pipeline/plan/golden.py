@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from pipeline.store.digest import Digest
@@ -23,7 +24,7 @@ def find_golden(
 ) -> dict[str, tuple[str, Digest]]:
     """Return the path and digest of the recorded outputs of each method that has them."""
     files = {}
-    for path in _list_files(workspace, export):
+    for path in list_golden(workspace, export):
         name = str(path.relative_to(workspace.root))
         is_golden = path.suffix in SUFFIXES and path.stem in methods
         if is_golden and (content := workspace.find_data(name)) is not None:
@@ -40,7 +41,7 @@ def find_golden_mistakes(
     or in addition to another file for the same method.
     """
     paths: dict[str, str] = {}
-    for path in _list_files(workspace, export):
+    for path in list_golden(workspace, export):
         name = str(path.relative_to(workspace.root))
         if path.suffix not in SUFFIXES:
             remedy = f"recorded outputs are {' or '.join(SUFFIXES)} files"
@@ -58,12 +59,10 @@ def find_golden_mistakes(
         paths.setdefault(path.stem, name)
 
 
-def _list_files(workspace: Workspace, export: str) -> list[Path]:
+def list_golden(workspace: Workspace, export: str) -> list[Path]:
+    """Return the files of an export's folder of recorded outputs, which few exports have."""
     folder = os.path.join(workspace.root, FOLDER, export)
-    if not os.path.isdir(folder):  # usual, and asked by no-op runs per package
-        return []
-    try:
+    with suppress(OSError):  # usually, there is no such folder
         names = sorted(os.listdir(folder))
-    except OSError:
-        return []
-    return [Path(folder, name) for name in names if not name.startswith(".")]
+        return [Path(folder, name) for name in names if not name.startswith(".")]
+    return []

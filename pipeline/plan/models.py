@@ -312,15 +312,26 @@ class Models:
             for method in result["methods"]
         }
 
+    @once
+    def fingerprint(self, export: str) -> list[Any]:
+        """Return what determines the methods of an export. Raises SourceError.
+
+        An archive's bytes do, and its path doesn't matter; they are known without a description.
+        """
+        source = self.source(export)
+        if source.form == "exporter":
+            methods = (self.methods(export) or {}).items()
+            return [[name, method[1:]] for name, method in methods]
+        digests = self.workspace.file_digests
+        with reading(source.path):
+            return [[path.stem, digests.hash(path)] for path in source.archives]
+
     def constants(self, export: str) -> dict[str, Any]:
         """Return the constant methods that an exporter computed. Raises SourceError."""
-        exporter = self.source(export).form == "exporter"
-        result = None
-        if exporter:
-            result = self._exported_result(export)
-        if result:
-            return dict(result["constant_methods"])
-        return {}
+        if self.source(export).form != "exporter":
+            return {}
+        result = self._exported_result(export)
+        return dict(result["constant_methods"]) if result else {}
 
     @once
     def _exported_result(self, export: str) -> Mapping[str, Any] | None:

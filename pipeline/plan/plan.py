@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.plan.actions import Action
-from pipeline.plan.golden import find_golden
+from pipeline.plan.golden import find_golden, list_golden
 from pipeline.plan.kinds.link import LinkInputs, describe_package, link_action
 from pipeline.plan.kinds.parts import hash_files
 from pipeline.plan.kinds.validate import ValidateInputs, validate_action
@@ -83,7 +83,7 @@ class Plan(Units):
     def link_digest(self, package: str) -> Digest | None:
         """Return the link action's digest, or None if the package has problems or awaits an
         export."""
-        if not self.is_exported(package):
+        if self.waits(package):
             return None
 
         def compute() -> Digest | None:
@@ -165,25 +165,27 @@ class Plan(Units):
     def validate_digest(self, package: str) -> Digest | None:
         """Return the digest of the validate action, or None until the package is linked."""
         files = self.linked(package)
-        methods = self.methods(package)
         summary = self.configs.summary(package)
-        if methods is None or summary is None or not files:
+        if summary is None or not files or self.waits(package):
             return None
+        export = summary.export
         inputs = [
             files,
             self.configs.toolchain(summary),
             self._baseline(package),
-            self.models.quotable(summary.export),
+            self.models.quotable(export),
             self.inputs.libraries(package),
             [
                 planning.validate_facts(package, files)
                 for planning in self.find_planning(package)
             ],
             in_ci(),
-            find_golden(self.workspace, summary.export, methods),
+            list_golden(self.workspace, export)
+            and find_golden(self.workspace, export, self.methods(package) or ()),
         ]
 
         def compute() -> Digest:
+            methods = self.methods(package) or {}
             return self.make_validation(package, files, methods).digest
 
         digest: Digest | None = self.derive(package, "validate", inputs, compute)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pipeline.moments import find_features, load
 from pipeline.plan.files import Files
-from pipeline.plan.golden import find_golden_mistakes
+from pipeline.plan.golden import find_golden_mistakes, list_golden
 from pipeline.plan.models import once
 from pipeline.plan.planning import Planning
 from pipeline.store.errors import ConfigErrors, Problem, SourceError
@@ -101,7 +100,7 @@ class CheckedFiles(Files):
         if summary is None or summary.model not in self.models.sources:
             return None
         try:
-            self.methods(package)
+            self._fingerprint(package)
             passes = self.inputs.passes(package)
             libraries = self.inputs.libraries(package)
         except SourceError:
@@ -115,19 +114,18 @@ class CheckedFiles(Files):
 
     def _find_golden_problems(self, package: str) -> tuple[Problem, ...]:
         """Return the problems with files of recorded outputs, on which nothing else depends."""
-        with suppress(SourceError):  # reported as a problem of the model
-            if self.waits(package) or self.model(package) not in self.models.sources:
-                return ()
-            export = str(self.export(package))
-            methods = self.model_methods(package)
-            mistakes = list(find_golden_mistakes(self.workspace, export, methods))
-            if mistakes:
-                document = self.document(package)
-                return tuple(
-                    document.problem("model", mistake, hint)
-                    for mistake, hint in mistakes
-                )
-        return ()
+        export = str(self.export(package))
+        if not list_golden(self.workspace, export) or self.waits(package):
+            return ()
+        try:
+            methods = self.models.methods(export) or ()
+        except SourceError:  # reported as a problem of the model
+            return ()
+        document = self.document(package)
+        return tuple(
+            document.problem("model", mistake, hint)
+            for mistake, hint in find_golden_mistakes(self.workspace, export, methods)
+        )
 
     def _find_problems(self, package: str) -> tuple[Problem, ...]:
         # Imported lazily: a no-op run, whose packages are sound, doesn't need it.

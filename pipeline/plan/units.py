@@ -86,7 +86,7 @@ class Units(CheckedFiles):
     def compile_digests(self, package: str) -> dict[str, Digest] | None:
         """Return the digests of the compile actions by unit, or None if the package has problems or
         waits for an export."""
-        if not self.is_exported(package):
+        if self.waits(package):
             return None
 
         def compute() -> dict[str, Digest] | None:

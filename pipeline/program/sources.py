@@ -45,6 +45,13 @@ class ModelSource(NamedTuple):
     form: Form
     path: Path
 
+    @property
+    def archives(self) -> list[Path]:
+        """The archives of a source that is not an exporter, in order."""
+        if self.form == "archive":
+            return [self.path]
+        return sorted(self.path.glob("*.pt2"))
+
 
 def find_sources(models: Path) -> tuple[dict[str, ModelSource], dict[str, str]]:
     """Return the model sources of a folder by name, and the errors of invalid ones by name.
@@ -64,19 +71,13 @@ def find_sources(models: Path) -> tuple[dict[str, ModelSource], dict[str, str]]:
         try:
             form = _form(path)
         except OSError as error:
-            if path.suffix in _FORMS:
-                name = path.stem
-            else:
-                name = path.name
+            name = path.stem if path.suffix in _FORMS else path.name
             wrong[name] = f"{shown(path)}: {unreadable(error)}"
             continue
         # Next to an exporter of the same name, a `.yaml` file isn't a source. It sorts last, so the
         # exporter is already among the candidates.
         if form is not None and (path.suffix != ".yaml" or path.stem not in candidates):
-            if form == "folder":
-                model = path.name
-            else:
-                model = path.stem
+            model = path.name if form == "folder" else path.stem
             candidates.setdefault(model, []).append(ModelSource(model, form, path))
         elif path.suffix in _OTHER_FORMS:
             remedy = f"write {shown(path.with_suffix('.py'))}, which exports its module"
@@ -199,7 +200,7 @@ def method_sources(source: ModelSource, describe: Describe) -> dict[str, MethodS
     if source.form == "archive":
         return _read_methods(source.path, describe)
     methods: dict[str, MethodSource] = {}
-    for path in sorted(source.path.glob("*.pt2")):
+    for path in source.archives:
         archive_methods = _read_methods(path, describe)
         if len(archive_methods) != 1:
             names = ", ".join(archive_methods)

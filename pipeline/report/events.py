@@ -129,13 +129,13 @@ def write_run(
         OSError: the file can't be written.
     """
     lines: list[str] = []
-    line, common = "", None
+    line, common, encode = "", None, json.JSONEncoder().encode
     for event in events:
         facts = event[:2], event[3:]
         if facts != common:
             common = facts
             line = json.dumps(describe_event(event._replace(method=None)))
-        method = f'"method": {json.dumps(event.method)}'
+        method = f'"method": {encode(event.method)}'
         lines.append(line.replace('"method": null', method))  # texts escape quotes
     actions = ",\n".join(lines)
     text = f'{{"actions": [\n{actions}\n], "remote": {json.dumps(remote)}}}\n'

@@ -10,6 +10,7 @@ import stat
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
@@ -35,11 +36,15 @@ class FileDigests:
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
-        record = {} if path is None else read_own_record(path)
-        # In files of older versions, which have no "entries", their format is another one.
-        self._entries: dict[str, dict[str, Any]] = record.get("entries", {})
         self._changed = False
         self._new: set[str] = set()
+
+    @cached_property
+    def _entries(self) -> dict[str, dict[str, Any]]:
+        record = {} if self._path is None else read_own_record(self._path)
+        # In files of older versions, which have no "entries", their format is another one.
+        entries: dict[str, dict[str, Any]] = record.get("entries", {})
+        return entries
 
     def hash(self, path: Path) -> Digest:
         """Return the digest of a file's content. Raises OSError."""

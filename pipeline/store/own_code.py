@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from pipeline.store.digest import canonical_json, hash_bytes, hash_file
+from pipeline.store.digest import canonical_json, hash_bytes, hash_file, hash_json
 from pipeline.store.file_digests import is_settled, stamp_of
 from pipeline.store.files import read_record, write_atomically
 
@@ -32,20 +32,21 @@ def hash_own_files(base: Path) -> dict[str, str]:
     with suppress(
         LookupError, TypeError, AttributeError, OSError
     ):  # not a record that this function wrote
-        if record["stamps"] == _hash_stamps(_read_stamps(base, record["places"])):
+        if record["stamps"] == hash_json(_read_stamps(base, record["places"])):
             return dict(record["digests"])
     started = time.time_ns()  # before anything is read
-    files: set[str] = set()
-    folders: set[str] = set()
+    files: list[str] = []
+    folders: list[str] = []
     for folder, names in _walk(base):
-        folders.add(folder)
-        files.update(f"{folder}/{name}" for name in names)
+        folders.append(folder)
+        files += [f"{folder}/{name}" for name in names]
     places = [*sorted(files), *sorted(folders)]
     stamps = _read_stamps(base, places)
     digests = {path: str(hash_file(base / path)) for path in sorted(files)}
-    is_still = _read_stamps(base, places) == stamps
-    if is_still and all(is_settled(stamp, started) for stamp in stamps):
-        record = {"stamps": _hash_stamps(stamps), "places": places, "digests": digests}
+    if all(is_settled(stamp, started) for stamp in stamps) and (
+        _read_stamps(base, places) == stamps
+    ):
+        record = {"stamps": hash_json(stamps), "places": places, "digests": digests}
         with suppress(OSError):  # recomputed each time if the cache can't be written
             write_atomically(cached, canonical_json(record))
     return digests
@@ -73,7 +74,3 @@ def _walk(base: Path) -> Iterator[tuple[str, list[str]]]:
 def _read_stamps(base: Path, places: Iterable[str]) -> list[list[int]]:
     """Return the size, times and inode of each file and folder. Raises OSError."""
     return [stamp_of(os.stat(f"{base}/{place}")) for place in places]
-
-
-def _hash_stamps(stamps: Iterable[list[int]]) -> str:
-    return hash_bytes(" ".join(map(str, stamps)).encode())

@@ -114,6 +114,11 @@ class Workspace:
         # Cached values may derive from remote results that other runs don't trust.
         return FileDigests(self.build / f".files{self.store.trust}.json")
 
+    @cached_property
+    def archive_digests(self) -> FileDigests:
+        """The descriptions of archives, in a file of their own, which a no-op run doesn't read."""
+        return FileDigests(self.build / f".archives{self.store.trust}.json")
+
     def state(self, package: str) -> Mapping[str, Any]:
         """Return what the last build of a package recorded, or {} if the record can't be trusted.
 

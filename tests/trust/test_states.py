@@ -38,7 +38,13 @@ AT_A_TIME = min(25, max(1, STEPS // 5))
 NAMES = st.sampled_from(("ada", "ben"))
 VERSION = st.sampled_from(VERSIONS)
 PARTS = ("w", "w/build", "store")
-PLACES = ("w/build/.store", "w/build/.state", "w/build/.files.json", "w/.doit.sqlite3")
+PLACES = (
+    "w/build/.store",
+    "w/build/.state",
+    "w/build/.files.json",
+    "w/build/.archives.json",
+    "w/.doit.sqlite3",
+)
 PLACES += ("store/actions", "store/blobs", "w/models/trained.pt2", "w/build/ada", *PARTS[1:])
 PLANTED = {
     "doit.cfg": "[GLOBAL]\ndodoFile = planted.py\n",

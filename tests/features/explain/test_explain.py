@@ -140,7 +140,13 @@ def test_planning_and_explaining_change_nothing_but_what_is_remembered(built):
     before = built.snapshot()
     assert built.doit("plan") == built.doit("explain", "pair") == 0
     after = built.snapshot()
-    allowed = {".doit.sqlite3", ".files.json", "__pycache__", "dodo.cpython-311.pyc"}
+    allowed = {
+        ".doit.sqlite3",
+        ".files.json",
+        ".archives.json",
+        "__pycache__",
+        "dodo.cpython-311.pyc",
+    }
     changed = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
     assert {path.name for path in changed if not path.is_dir()} <= allowed
 
