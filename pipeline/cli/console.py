@@ -27,7 +27,7 @@ from pipeline.store.store import Store
 from pipeline.store.visible import one_line
 
 _PAGE = "report.html"
-_CONFIG = re.compile(r"partition_configs/[^:]+(:\d+)?: ")  # prefix of a config error
+_CONFIG = r"partition_configs/[^:]+(:\d+)?: "  # prefix of a config error
 _OUTCOMES = ("built", "refit", "hit", "up-to-date", "failed", "not-run")
 
 
@@ -129,7 +129,7 @@ def describe_failures(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
     failures: dict[tuple[str, str], list[Event]] = {}
     for event in events:
         if event.outcome == "failed":
-            why = _CONFIG.sub("", event.error.partition("\n")[0], count=1)
+            why = re.sub(_CONFIG, "", event.error.partition("\n")[0], count=1)
             failures.setdefault((why, _file_to_open(plan, event)), []).append(event)
     if failures:
         yield ""

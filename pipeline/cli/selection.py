@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-_TASK = re.compile(r"(?:quantize|compile|lower|validate):([^/:*?\[]+)(?:/[^*?\[]*)?")
+_TASK = r"(?:quantize|compile|lower|validate):([^/:*?\[]+)(?:/[^*?\[]*)?"
 _WHOLE = re.compile(r"lower(?::[^/:*?\[]+)?|validate(?::[^/:*?\[]+(?:/[^:*?\[]*)?)?")
-_PART = re.compile(r"validate:([^/:*?\[]+)/([^:*?\[]+)")
+_PART = r"validate:([^/:*?\[]+)/([^:*?\[]+)"
 
 
 class Selection(NamedTuple):
@@ -54,10 +54,10 @@ def find_selection(
     packages: set[str] = set()
     names_packages = True
     for word in words:
-        part = _PART.fullmatch(word)
+        part = re.fullmatch(_PART, word)
         if part:
             parts[part[1]] = tuple(part[2].split("+"))
-        task = _TASK.fullmatch(word)
+        task = re.fullmatch(_TASK, word)
         if task:
             packages.add(task[1])
         else:

@@ -30,15 +30,15 @@ _LARGEST_TEXT = 1 << 28
 # The most bytes of a tensor that stores few elements and repeats them (an expanded tensor).
 EXPANDED = 1 << 30
 _MOST_DIMENSIONS = 64  # torch's limit
-_BLOB = re.compile(r"[0-9a-f]{64}")
+_BLOB = r"[0-9a-f]{64}"
 _LFS = b"version https://git-lfs.github.com/spec/"
 # For constants, torch decides by the member's name whether to unpickle, and ignores `use_pickle`.
-_RAW = re.compile(r"(?:weight|tensor)_[0-9]+")
+_RAW = r"(?:weight|tensor)_[0-9]+"
 
 
 def shown(path: Path) -> str:
     """Return the name of an archive for messages: `models/<file>`, or a phrase if it is a blob."""
-    is_blob = _BLOB.fullmatch(path.parent.name + path.name)
+    is_blob = re.fullmatch(_BLOB, path.parent.name + path.name)
     if is_blob:
         return "the exported program"
     return f"{path.parent.name}/{path.name}"
@@ -188,7 +188,7 @@ class ArchiveReader:
         records: dict[str, Any] = config["config"]
         objects = []
         for name, record in sorted(records.items()):
-            if not _RAW.fullmatch(record["path_name"]):
+            if not re.fullmatch(_RAW, record["path_name"]):
                 objects.append(name)
         if objects:
             raise ValueError(

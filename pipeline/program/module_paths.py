@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
     from torch.fx import Node
 
-_CALL = re.compile(r"@\d+")
+_CALL = r"@\d+"
 # Strict export identifies a module by its object's id; a second export adds a prefix to the id.
-_OBJECT = re.compile(r"(?:L__self__)*(\d+)")
+_OBJECT = r"(?:L__self__)*(\d+)"
 # torch's placeholder for a node made by a pass (torch/_export/passes/_node_metadata_hook.py).
 _NO_MODULE = "_empty_nn_module_stack_from_metadata_hook"
 _KINDS = {"parameter": "parameter", "buffer": "buffer", "tensor_constant": "constant"}
@@ -37,12 +37,12 @@ class Frame(NamedTuple):
     @property
     def name(self) -> str:
         """The module's qualified name; "" for the method's root module."""
-        return _CALL.sub("", self.path).removeprefix("L['self']").removeprefix(".")
+        return re.sub(_CALL, "", self.path).removeprefix("L['self']").removeprefix(".")
 
     @property
     def call(self) -> int:
         """The number of this call among the module's calls, from 0."""
-        marks = _CALL.findall(self.key) or _CALL.findall(self.path)
+        marks = re.findall(_CALL, self.key) or re.findall(_CALL, self.path)
         if marks:
             return int(marks[-1][1:])
         return 0
@@ -122,7 +122,7 @@ def _make_outline(
             calls[frame.name].add(frame.call)
             kinds[frame.name] = frame.kind
             # Strict export: one object id, though the module may have several names.
-            number = _OBJECT.fullmatch(_CALL.sub("", frame.key))
+            number = re.fullmatch(_OBJECT, re.sub(_CALL, "", frame.key))
             if number:
                 objects[number[1]].add(frame.name)
     modules: set[str] = set()

@@ -22,7 +22,7 @@ from pipeline.store.names import are_distinct
 ANYONE = "anyone"
 Json = Mapping[str, Any]
 _STAGE = re.compile(r"[\w.+:() -]{1,200}")  # a name that can be shown
-_REFERENCE = re.compile(rb'"([0-9a-f]{64})"')
+_REFERENCE = rb'"([0-9a-f]{64})"'
 
 
 class ActionEntry(NamedTuple):
@@ -111,7 +111,7 @@ def find_references(content: bytes) -> list[Digest]:
     Some may be other digests; callers skip those that are not in the store.
     """
     return [
-        Digest(name.decode()) for name in dict.fromkeys(_REFERENCE.findall(content))
+        Digest(name.decode()) for name in dict.fromkeys(re.findall(_REFERENCE, content))
     ]
 
 

@@ -20,9 +20,9 @@ from pipeline.store.sizes import parse_size
 DEFAULT_CAP = "50GB"
 _MOST_JOBS = 4096
 _MOST_SECONDS = 1e9  # threads can't wait longer than about 1e10
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_EXECUTOR = re.compile(r"\w+(://[^/\s]+:\d{1,5})?")
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_CONTROL = r"[\x00-\x1f\x7f]"
+_EXECUTOR = r"\w+(://[^/\s]+:\d{1,5})?"
+_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 
 
 def _parse_jobs(value: Any, _: Path) -> int:
@@ -43,7 +43,11 @@ def _parse_size(value: Any, _: Path) -> int:
 
 def parse_text(value: Any) -> str:
     """Return a string that fits on a line. Raises ValueError for any other value."""
-    ok = isinstance(value, str) and 0 < len(value) < 4096 and not _CONTROL.search(value)
+    ok = (
+        isinstance(value, str)
+        and 0 < len(value) < 4096
+        and not re.search(_CONTROL, value)
+    )
     return str(checked(value, ok))
 
 
@@ -55,7 +59,7 @@ def _parse_path(value: Any, root: Path) -> Path:
 def _parse_names(value: Any, _: Path) -> frozenset[str]:
     names = re.split(r"[,\s]+", value.strip(", ")) if isinstance(value, str) else value
     ok = isinstance(names, list) and all(
-        isinstance(n, str) and _NAME.fullmatch(n) for n in names
+        isinstance(n, str) and re.fullmatch(_NAME, n) for n in names
     )
     return frozenset(checked(names, ok))
 
@@ -136,7 +140,9 @@ SETTINGS: Mapping[str, Setting] = {
         "Folders outside the workspace that links in the workspace may point to.",
     ),
     "executor": Setting(
-        lambda value, _: checked(value, bool(_EXECUTOR.fullmatch(parse_text(value)))),
+        lambda value, _: checked(
+            value, bool(re.fullmatch(_EXECUTOR, parse_text(value)))
+        ),
         "dask, for a cluster on this machine, or the address of a scheduler: dask://host:8786",
         "Where actions run.",
         "worker processes on this machine",

@@ -26,9 +26,7 @@ from pipeline.store.distributions import module_identity
 _OF_INSTALLERS = ("__editable__", "_distutils_hack", "_virtualenv")
 # Where the loader first looks for a library built for newer processors.
 _FOR_PROCESSORS = "glibc-hwcaps/*/*.so*"
-_IMPORTED = re.compile(
-    r"\b(?:import|from)\s+([A-Za-z_]\w*)|__import__\(['\"]([A-Za-z_]\w*)"
-)
+_IMPORTED = r"\b(?:import|from)\s+([A-Za-z_]\w*)|__import__\(['\"]([A-Za-z_]\w*)"
 
 
 @cache
@@ -44,7 +42,7 @@ def startup_code() -> dict[str, str]:
         digests[path.name] = hash_bytes(f"{digests.get(path.name)}{line}".encode())
         names |= _find_imports(line.encode())
         # Imports inside strings, too: a `.pth` line must be a single line, so it may call `exec`.
-        names |= {name for pair in _IMPORTED.findall(line) for name in pair if name}
+        names |= {name for pair in re.findall(_IMPORTED, line) for name in pair if name}
     for name in sorted(_follow(names)):
         digests[f"import {name}"] = module_identity(name)
     return digests

@@ -43,7 +43,7 @@ KNOWN_LABELS = (
         "zephyr",
     ),
 )
-_SEPARATORS = re.compile(r"[-_./ ]+")
+_SEPARATORS = r"[-_./ ]+"
 _SHORTEST = 4  # least characters of a misspelled part: `a55` and `a53` are two devices
 _LONG = 6  # from this length on, two letters may be wrong
 
@@ -62,8 +62,8 @@ def _is_misspelled(label: str, meant: str) -> bool:
 
     Labels that differ only in digits, or in short parts, name two devices.
     """
-    parts = _SEPARATORS.split(label.casefold())
-    meant_parts = _SEPARATORS.split(meant.casefold())
+    parts = re.split(_SEPARATORS, label.casefold())
+    meant_parts = re.split(_SEPARATORS, meant.casefold())
     if "".join(parts) == "".join(meant_parts):
         return True
     if len(parts) != len(meant_parts):

@@ -20,7 +20,7 @@ _SSH = (  # compiled only if a board is configured
     rf"ssh://((?P<user>\w[\w.-]*)@)?{_HOST}(:(?P<port>\d{{1,5}}))?{_FOLDER}"
 )
 _ADB = rf"adb://(?P<host>\w[\w.:-]*){_FOLDER}"
-_BOARD = re.compile(r"[A-Za-z][\w.-]{0,39}")
+_BOARD = r"[A-Za-z][\w.-]{0,39}"
 _RESERVED = {"native", "executorch", "interpreter"}  # devices that every workspace has
 
 
@@ -54,6 +54,6 @@ def parse_boards(value: Any, _: Path) -> dict[str, BoardAddress]:
     """Return the addresses of boards, keyed by name. Raises ValueError if one is malformed."""
     boards = {}
     for name, text in checked(value, isinstance(value, dict)).items():
-        checked(name, bool(_BOARD.fullmatch(name)) and name not in _RESERVED)
+        checked(name, bool(re.fullmatch(_BOARD, name)) and name not in _RESERVED)
         boards[name] = BoardAddress(parse_text(text))
     return boards

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pipeline.plan.plan import Plan
 
 _SECONDS = 10
-_VERSION = re.compile(r"version (\d+)[\d.]*")
+_VERSION = r"version (\d+)[\d.]*"
 _RIGHT_VERSION = (
     10  # 7.2 computes SME wrongly, 10.0 correctly; versions in between are untested
 )
@@ -71,7 +71,7 @@ def _explain_sme(device: str) -> str:
     cpu, *switches = device.removeprefix(EMULATED).split(",")
     if not device.startswith(EMULATED) or cpu != _ALL_FEATURES or _NO_SME in switches:
         return ""
-    match = _VERSION.search(_ask("--version"))
+    match = re.search(_VERSION, _ask("--version"))
     if match is None or int(match[1]) >= _RIGHT_VERSION:
         return ""
     return (

@@ -35,7 +35,7 @@ _FLAGS = {
     "--last-failed": "last_failed",
     "--lf": "last_failed",
 }
-_CLUSTER = re.compile("-[qx]{2,}")
+_CLUSTER = "-[qx]{2,}"
 _VALUES = {"-j": "jobs", "--jobs": "jobs", "-k": "expressions"}
 _PREFIX = "--"
 _SPELLED = [option for option in (*_FLAGS, *_VALUES) if option.startswith(_PREFIX)]
@@ -84,7 +84,7 @@ class CommandLine:
             self.words.append(word)
         elif word in _FLAGS:
             self.flags.add(_FLAGS[word])
-        elif _CLUSTER.fullmatch(word):  # -xq
+        elif re.fullmatch(_CLUSTER, word):  # -xq
             self.flags.update(_FLAGS[f"-{letter}"] for letter in word[1:])
         elif option in _VALUES:
             text = value if equals else next(remaining, "")

@@ -22,7 +22,7 @@ from pipeline.store.errors import Problem
 from pipeline.store.toolchain import code
 
 _SHARED = (".so", ".dylib", ".dll")
-_TEXT_OF_MODULE = re.compile(r"(passes|operators)[./][\w./-]+")
+_TEXT_OF_MODULE = r"(passes|operators)[./][\w./-]+"
 _NAMED_BY = {
     "passes": "no config names a pass from it",
     "operators": "no config or setting names it in `operators`",
@@ -206,7 +206,9 @@ def _imported_names(node: ast.AST, package: tuple[str, ...]) -> Iterator[str]:
             parent = ()
         base = ".".join((*parent, *([node.module] if node.module else [])))
         yield from (f"{base}.{alias.name}".lstrip(".") for alias in node.names)
-    elif isinstance(node, ast.Constant) and _TEXT_OF_MODULE.fullmatch(str(node.value)):
+    elif isinstance(node, ast.Constant) and re.fullmatch(
+        _TEXT_OF_MODULE, str(node.value)
+    ):
         # For example, in `torch.ops.load_library("operators/fast.so")`.
         yield re.sub(r"\.(py|so|dylib|dll)$", "", str(node.value)).replace(
             "/",

@@ -18,7 +18,7 @@ from pathlib import Path
 from pipeline.store.distributions import CHANGED, identity
 
 FOLDER = Path(__file__).parent
-_PUBLIC = re.compile(r"\d+(\.\d+)*")
+_PUBLIC = r"\d+(\.\d+)*"
 
 
 @dataclass(frozen=True, eq=False)  # compared by identity: mappings have no hash
@@ -108,7 +108,7 @@ def _public(version: str) -> str:
 
 def _is_at_least(installed: str, version: str) -> bool:
     public = _public(installed)
-    return bool(_PUBLIC.fullmatch(public)) and _numbers(public) >= _numbers(version)
+    return bool(re.fullmatch(_PUBLIC, public)) and _numbers(public) >= _numbers(version)
 
 
 def _numbers(version: str) -> tuple[int, ...]:
