@@ -97,11 +97,11 @@ def locate_departure(
         with torch.no_grad():
             culprits += _locate(case, failure)
     except OutOfTimeError as error:
-        case.note(f"{prefix}{error} before the departing operator was found")
+        case.note(f"{prefix}{error} before the diverging operator was found")
     except Exception as error:  # it must not hide the failure being examined
         _log.debug("locating %s on %s", failure.method, failure.device, exc_info=True)
         sentence = f"{type(error).__name__}: {reason(error)}"
-        case.note(f"{prefix}the departing operator could not be found: {sentence}")
+        case.note(f"{prefix}the diverging operator could not be found: {sentence}")
     return culprits, case.notes
 
 
@@ -203,7 +203,7 @@ def _describe(
     if share is not None:
         facts.append(f"{share * 100:.0f} % of the output's error comes from it")
     if more:
-        verb = "departs" if more == 1 else "depart"
+        verb = "diverges" if more == 1 else "diverge"
         facts.append(f"{plural(more, 'more value')} {verb} likewise")
     if spot.delegate is not None:
         inside, part_error, note = _look_into_delegate(view, failure, own_error, spot)
@@ -216,7 +216,7 @@ def _describe(
     where = f"{prefix}{view.describe(spot)}"
     if prefix:  # the delegate's last operator isn't the culprit
         spot = replace(spot, place=None)
-    sentence = f"on {failure.device}, first departs: {where}: {describe_error(error)} "
+    sentence = f"on {failure.device}, first diverges: {where}: {describe_error(error)} "
     sentence += f"{facts[0]}; {'; '.join(facts[1:])}".removesuffix("; ")
     return view.culprit(spot, spot.kind, sentence, error)
 

@@ -105,7 +105,7 @@ class DeviceLocator:
         method = outcome.failing[-1].method
         facts = measurement.method_facts.setdefault(method, {})
         if not isinstance(device, NativeDevice):
-            reason = "the departing operator can't be found on a plugin's device"
+            reason = "the diverging operator can't be found on a plugin's device"
             facts.setdefault("culprit_notes", []).append(f"{method}: {reason}")
             return ""
         failure = DeviceFailure(

@@ -184,7 +184,7 @@ class PreparedComparison:
                     self._program, source, prepared, leaves, same_leaves, limit
                 )
         except Exception:  # the figures show the departure, if not its place
-            _log.warning("the operator that departs can't be found", exc_info=True)
+            _log.warning("the operator that diverges can't be found", exc_info=True)
             return None
 
 

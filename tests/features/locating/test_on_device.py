@@ -104,8 +104,8 @@ def test_the_first_of_several_instructions_is_named(operator, label):
     assert (culprit["operator"], culprit["kind"]) == (label, "operator")
     assert culprit["module"].startswith("first.")
     assert culprit["kernel"].startswith(operator)
-    assert f"on odd, first departs: {label} in first." in culprit["what"]
-    assert ": error 1," in culprit["what"] and "; 1 more value departs likewise" in culprit["what"]
+    assert f"on odd, first diverges: {label} in first." in culprit["what"]
+    assert ": error 1," in culprit["what"] and "; 1 more value diverges likewise" in culprit["what"]
 
 
 def test_what_the_first_one_alone_does_to_the_output_is_its_share():
@@ -159,7 +159,7 @@ def test_each_reason_not_to_find_it_is_a_line(monkeypatch):
     device = OddDevice([("run", [X])], "aten::tanh")
     _, [line] = locate(device, Budget(1e-9))
     assert line == (
-        "run: on odd: validate.budget was exhausted before the departing operator was found"
+        "run: on odd: validate.budget was exhausted before the diverging operator was found"
     )
     outputs, [executions] = device.record(Budget())
     monkeypatch.setattr(device, "record", lambda budget: None)
@@ -172,7 +172,7 @@ def test_each_reason_not_to_find_it_is_a_line(monkeypatch):
 
     monkeypatch.setattr(device, "record", refuse)
     [line] = locate(device)[1]
-    assert line.startswith("run: on odd: the departing operator could not be found: DeviceError: ")
+    assert line.startswith("run: on odd: the diverging operator could not be found: DeviceError: ")
 
 
 def test_one_step_of_a_quantized_value_is_rounding_between_processors():
