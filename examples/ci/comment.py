@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
-MOST = 60_000  # characters; GitHub takes 65,536
+MOST = 60_000  # characters; GitHub accepts 65,536
 PAGE = 100  # comments, the maximum per request on both services
 SECONDS = 30
 
