@@ -114,8 +114,8 @@ def main(package: str, file: Path) -> None:
     """Write the `.pte` of a package."""
     sys.modules["pipeline"] = None  # type: ignore[assignment]
     sys.path[:0] = [str(HERE / "models"), str(HERE)]  # where doit's exporters find imports, too
-    # Use one thread, like the exporters: the last bits of weights that an exporter computes, such as
-    # batch norm statistics, depend on the number of threads.
+    # Use one thread, like the exporters: the last bits of weights that an exporter computes, such
+    # as batch norm statistics, depend on the number of threads.
     torch.set_num_threads(1)
     made = OWN.get(package, lower)(*export_package(package))
     file.write_bytes(made.buffer)

@@ -4,7 +4,7 @@
 
 The comment begins with a hidden marker. If the same author already has a comment with that marker,
 it is edited; otherwise a new comment is written. With NAME, each of several workspaces in one
-repository has its own comment. The script uses only the standard library and the service's variables:
+repository has its own comment. The script uses only the standard library and these variables:
 
 - GitHub: GITHUB_API_URL and GITHUB_REPOSITORY; also NUMBER, of the pull request, and GITHUB_TOKEN.
 - GitLab: CI_API_V4_URL, CI_PROJECT_ID, CI_MERGE_REQUEST_IID; also NOTES_TOKEN, an access token.
