@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-import _transformers as models  # type: ignore[import-not-found]  # it stands in models/
+import _transformers as models  # type: ignore[import-not-found]  # in models/
 import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram, export

@@ -3,8 +3,8 @@
     python examples/joint.py PACKAGE FILE
 
 It exports the programs and lowers all methods in one call, with the script that ExecuTorch ships
-for the example if there is one. It can't import the build system: what that system's sources do for
-transformers models, `exports.py` spells out.
+for the example if there is one. It can't import the build system, so `exports.py` repeats what that
+system's sources do for transformers models.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ def main(package: str, file: Path) -> None:
     """Write the `.pte` of a package."""
     sys.modules["pipeline"] = None  # type: ignore[assignment]
     sys.path[:0] = [str(HERE / "models"), str(HERE)]  # where doit's exporters find imports, too
-    # With one thread, as the exporters run: the last bits of weights that an exporter computes, as
-    # from batches for batch norms, depend on the number of threads.
+    # Use one thread, like the exporters: the last bits of weights that an exporter computes, such
+    # as batch norm statistics, depend on the number of threads.
     torch.set_num_threads(1)
     made = OWN.get(package, lower)(*export_package(package))
     file.write_bytes(made.buffer)

@@ -12,7 +12,7 @@ PAGE = HERE.parent / "docs" / "guides" / "gallery.md"
 BEGIN, END = "<!-- python -m examples --table -->\n", "<!-- end of the table -->\n"
 HEADINGS = (
     *("package", "model", "methods", "backends", "nodes delegated", "size", "max error"),
-    *("bytes of the joint call", "CPU s, built", "CPU s, joint call"),
+    *("same bytes as the joint call", "CPU s, build", "CPU s, joint call"),
 )
 
 
@@ -34,7 +34,7 @@ def _row(package: str, record: dict[str, Any]) -> tuple[str, ...]:
         f"{record['delegated_nodes']} of {record['nodes']}",
         f"{record['size'] / 1000:.1f} kB",
         f"{record['max_error']:.1e}" + ("" if record["valid"] else ", failed"),
-        "the same" if record["same_bytes"] else "other",
+        "yes" if record["same_bytes"] else "no",
         f"{record['seconds']:.0f}",
         f"{record['joint_seconds']:.0f}",
     )

@@ -1,8 +1,8 @@
 """Two methods on two tensors: the smallest multi-method program.
 
 `sub` is written as an addition with `alpha=-1`. A delegate that drops `alpha`, as XNNPACK once did
-(https://github.com/pytorch/executorch/issues/11683), then answers with the sum, and validation
-sees it at once.
+(https://github.com/pytorch/executorch/issues/11683), then returns the sum, and validation
+detects this at once.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class Sub(nn.Module):
 
 
 def export_methods() -> dict[str, tuple[ExportedProgram, nn.Module]]:
-    """`add` and `sub`, each (a, b) -> result, all float32 [2, 3]."""
+    """Export `add` and `sub`, each (a, b) -> result, all float32 [2, 3]."""
     arguments = (torch.ones(SHAPE), torch.ones(SHAPE))
     add, sub = Add(), Sub()
     return {"add": (export(add, arguments), add), "sub": (export(sub, arguments), sub)}
 
 
 def example_inputs(method: str) -> list[tuple[Tensor, Tensor]]:
-    """Ordinary values, values far apart in size, and signed zeros. The same for both methods."""
+    """Return ordinary values, values far apart in size, and signed zeros, for both methods."""
     generator = torch.Generator().manual_seed(0)
     random = torch.randn(2, *SHAPE, generator=generator)
     steps = torch.arange(6, dtype=torch.float32).reshape(SHAPE)

@@ -2,10 +2,10 @@
 RMSNorm (Zhang and Sennrich, 2019), rotary positions (Su et al., 2021), SwiGLU (Shazeer, 2020), and
 the grouped-query attention of LLaMA 2 (Ainslie et al., 2023).
 
-`prefill` reads a whole prompt at once; `decode` reads one token at a time and attends to all that
-came before through a key-value cache in mutable buffers. Its packages have one cache for both
-(`share_mutable_buffers`), which `prefill` fills for `decode`. After the same tokens both give the
-same logits.
+`prefill` reads a whole prompt at once; `decode` reads one token at a time and attends to all
+previous tokens through a key-value cache in mutable buffers. In its packages, both methods use the
+same cache (`share_mutable_buffers`), which `prefill` fills for `decode`. After the same tokens,
+both methods return the same logits.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Prefill(nn.Module):
 class Decode(nn.Module):
     """token: int64 [1, 1], position: int64 [1] -> logits after it: float32 [1, VOCABULARY].
 
-    The positions of one sequence go up from 0 without a gap; whatever the cache holds beyond
+    The positions of a sequence count up from 0 without gaps. Whatever the cache contains beyond
     `position` is masked, so a new sequence needs no reset.
     """
 
@@ -150,7 +150,7 @@ def build() -> LanguageModel:
 
 
 def export_methods() -> dict[str, tuple[ExportedProgram, nn.Module]]:
-    """`prefill`, with T dynamic from 2 to MAX_LENGTH, and `decode`."""
+    """Export `prefill`, with T dynamic from 2 to MAX_LENGTH, and `decode`."""
     model = build()
     prefill, decode = Prefill(model), Decode(model)
     length = Dim("length", min=2, max=MAX_LENGTH)
@@ -163,7 +163,7 @@ def export_methods() -> dict[str, tuple[ExportedProgram, nn.Module]]:
 
 
 def example_inputs(method: str) -> list[tuple[Tensor, ...]]:
-    """Prompts of several lengths; for `decode` the tokens of one sequence, in its order."""
+    """Return prompts of several lengths, or for `decode` the tokens of one sequence, in order."""
     if method == "prefill":
         return [(_tokens(length, seed),) for seed, length in enumerate((2, 7, 33, MAX_LENGTH))]
     tokens = _tokens(12, seed=1)

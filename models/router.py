@@ -1,11 +1,11 @@
 """Mixture of two experts that routes a whole sequence to one of them, as task-level mixtures do
 (Kudugunta et al., 2021, https://arxiv.org/abs/2110.03742), with control flow in the program.
 
-`route` picks the expert with `torch.cond`, whose branches are sub-graphs with weights of their own,
-so only one expert runs; `score` says, without control flow, how the gate decides.
+`route` picks the expert with `torch.cond`, whose branches are sub-graphs with their own weights, so
+only one expert runs. `score` returns the gate's probabilities without control flow.
 
-The experts multiply matrices with `@` rather than through `nn.Linear`: XNNPACK's partitioner keeps
-`aten.linear` whole for its delegate but never looks into branches, and lowering then ends in
+The experts multiply matrices with `@` rather than `nn.Linear`: XNNPACK's partitioner preserves
+`aten.linear` for its delegate but never looks into branches, so lowering would fail with
 "aten.linear.default was not decomposed or delegated".
 """
 
@@ -20,7 +20,7 @@ WIDTH, HIDDEN, EXPERTS, MAX_LENGTH = 64, 256, 2, 32
 
 
 class Expert(nn.Module):
-    """x: float32 [T, WIDTH] -> float32 [T, WIDTH]; weights stand as [inputs, outputs]."""
+    """x: float32 [T, WIDTH] -> float32 [T, WIDTH]; weights are [inputs, outputs]."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Router(nn.Module):
 
 
 class Route(nn.Module):
-    """x: float32 [T, WIDTH] -> float32 [T, WIDTH], from the likelier expert."""
+    """x: float32 [T, WIDTH] -> float32 [T, WIDTH], from the more likely expert."""
 
     def __init__(self, model: Router) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ def build() -> Router:
 
 
 def export_methods() -> dict[str, tuple[ExportedProgram, nn.Module]]:
-    """`route` and `score`, whose length T is dynamic, from 2 to MAX_LENGTH."""
+    """Export `route` and `score`, whose length T is dynamic, from 2 to MAX_LENGTH."""
     model = build()
     length = Dim("length", min=2, max=MAX_LENGTH)
     arguments = (torch.zeros(8, WIDTH),)
@@ -91,13 +91,13 @@ def export_methods() -> dict[str, tuple[ExportedProgram, nn.Module]]:
 
 
 def example_inputs(method: str) -> list[tuple[Tensor]]:
-    """Sequences of several lengths, of which each expert gets some. The same for both methods."""
+    """Return sequences of several lengths, some for each expert, for both methods."""
     lengths = (2, 5, 8, 17, 24, MAX_LENGTH)
     return [(_sequence(length, seed),) for seed, length in enumerate(lengths)]
 
 
 def _sequence(length: int, seed: int) -> Tensor:
-    """Vectors around a centre of their own: float32 [length, WIDTH]."""
+    """Return vectors around a random center: float32 [length, WIDTH]."""
     generator = torch.Generator().manual_seed(seed)
     centre = torch.randn(WIDTH, generator=generator)
     return centre + torch.randn(length, WIDTH, generator=generator)

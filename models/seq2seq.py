@@ -2,8 +2,8 @@
 2017, https://arxiv.org/abs/1706.03762): post-norm layers, sinusoidal positions, and one embedding
 matrix for source tokens, target tokens and the output projection (its section 3.4).
 
-`encode` runs once for a sentence; `decode` runs once for every token that is generated. Both hold
-the embedding, so a package that stores weights once is smaller than its methods apart.
+`encode` runs once per sentence; `decode` runs once per generated token. Both use the embedding, so
+a package that stores weights once is smaller than two packages with one method each.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Decode(nn.Module):
 
 
 def sinusoids(length: int, width: int) -> Tensor:
-    """Fixed positions, float32 [length, width]: sines in even columns, cosines in odd ones."""
+    """Return fixed positions, float32 [length, width]: sines in even columns, cosines in odd."""
     rates = torch.exp(torch.arange(0, width, 2) * (-math.log(10000.0) / width))
     angles = torch.arange(length).unsqueeze(1) * rates
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)
@@ -122,7 +122,7 @@ def build() -> Transformer:
 
 
 def export_methods() -> dict[str, tuple[ExportedProgram, nn.Module]]:
-    """`encode` and `decode`, whose lengths S and T are dynamic, from 2 to MAX_LENGTH."""
+    """Export `encode` and `decode`, whose lengths S and T are dynamic, from 2 to MAX_LENGTH."""
     model = build()
     encode, decode = Encode(model), Decode(model)
     source = Dim("source", min=2, max=MAX_LENGTH)
@@ -139,8 +139,8 @@ def export_methods() -> dict[str, tuple[ExportedProgram, nn.Module]]:
 
 
 def example_inputs(method: str) -> list[tuple[Tensor, ...]]:
-    """Sentences of several lengths, the shortest and the longest among them; `decode` gets the
-    memory that `encode` makes of another sentence."""
+    """Return sentences of several lengths, including the shortest and the longest; `decode` gets
+    the memory that `encode` returns for another sentence."""
     lengths = ((2, 2), (8, 12), (37, 5), (MAX_LENGTH, MAX_LENGTH))
     if method == "encode":
         return [(_sentence(source, seed),) for seed, (_, source) in enumerate(lengths)]
@@ -152,7 +152,7 @@ def example_inputs(method: str) -> list[tuple[Tensor, ...]]:
 
 
 def calibration_inputs(method: str) -> list[tuple[Tensor, ...]]:
-    """Sentences like the examples, but other ones."""
+    """Return other sentences like the examples."""
     lengths = ((6, 9), (16, 16), (24, 31), (48, 40))
     if method == "encode":
         return [(_sentence(source, 200 + seed),) for seed, (_, source) in enumerate(lengths)]

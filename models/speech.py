@@ -2,9 +2,9 @@
 convolution that halves the time axis, as Whisper's does, then blocks of half feed-forward,
 self-attention, depthwise convolution, half feed-forward.
 
-`encode` gives one vector for every second frame. `detect`, which runs all the time, gives the
-probability that someone speaks there, and leaves the same trunk after its first block. Any number
-of frames goes, within a range.
+`encode` returns one vector for every second frame. `detect`, which runs all the time, returns the
+probability that someone is speaking there, and uses only the first block of the same trunk. Both
+accept any number of frames within a range.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class FeedForward(nn.Module):
 
 
 class Convolution(nn.Module):
-    """Mixes neighbouring frames, channel by channel; x: [1, T, WIDTH]."""
+    """Mixes neighboring frames, channel by channel; x: [1, T, WIDTH]."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -119,14 +119,14 @@ class Detect(nn.Module):
 
 
 def sinusoids(length: int, width: int) -> Tensor:
-    """Fixed positions, float32 [length, width]: sines in even columns, cosines in odd ones."""
+    """Return fixed positions, float32 [length, width]: sines in even columns, cosines in odd."""
     rates = torch.exp(torch.arange(0, width, 2) * (-math.log(10000.0) / width))
     angles = torch.arange(length).unsqueeze(1) * rates
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)
 
 
 def build() -> Speech:
-    """The model with seeded weights, and batch statistics as a trained model would have them."""
+    """Return the model with seeded weights, and batch statistics like a trained model's."""
     torch.manual_seed(0)
     model = Speech()
     for module in model.modules():
@@ -137,7 +137,7 @@ def build() -> Speech:
 
 
 def export_methods() -> dict[str, tuple[ExportedProgram, nn.Module]]:
-    """`encode` and `detect`, with T dynamic from MIN_FRAMES to MAX_FRAMES."""
+    """Export `encode` and `detect`, with T dynamic from MIN_FRAMES to MAX_FRAMES."""
     model = build()
     frames = Dim("frames", min=MIN_FRAMES, max=MAX_FRAMES)
     arguments = (torch.zeros(1, MELS, 100),)
@@ -149,19 +149,19 @@ def export_methods() -> dict[str, tuple[ExportedProgram, nn.Module]]:
 
 
 def example_inputs(method: str) -> list[tuple[Tensor]]:
-    """Clips of several lengths, odd ones and both ends of the range among them, and silence."""
+    """Return clips of several lengths, including odd ones and both range limits, and silence."""
     clips = [(_clip(frames, seed),) for seed, frames in enumerate((MIN_FRAMES, 101, MAX_FRAMES))]
     return [*clips, (torch.full((1, MELS, 50), -1.0),)]
 
 
 def calibration_inputs(method: str) -> list[tuple[Tensor]]:
-    """Clips like the examples, but other ones."""
+    """Return other clips like the examples."""
     return [(_clip(frames, 100 + frames),) for frames in (40, 95, 160, 320)]
 
 
 def _clip(frames: int, seed: int) -> Tensor:
-    """Log-mel features as Whisper scales them, about -1 to 1: two formants that come and go, over
-    noise; float32 [1, MELS, frames]."""
+    """Return log-mel features in Whisper's scale, about -1 to 1: two formants that come and go
+    over noise; float32 [1, MELS, frames]."""
     generator = torch.Generator().manual_seed(seed)
     time, mel = torch.arange(frames) / 100, torch.arange(MELS).unsqueeze(1)
     level = 0.02 * torch.rand(MELS, frames, generator=generator)

@@ -2,8 +2,8 @@
 https://arxiv.org/abs/1905.02244): inverted residual blocks with squeeze-and-excitation and
 hard-swish, batch norm after each convolution.
 
-`features` gives the map that other models build on, `classify` its logits, `embed` a vector of
-length one for retrieval. The weights of the trunk are the same in all three.
+`features` returns the map that other models build on, `classify` logits, and `embed` a vector of
+length 1 for retrieval. All three use the same trunk weights.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class SqueezeExcite(nn.Module):
 
 
 class InvertedResidual(nn.Module):
-    """Widens, filters each channel by itself, narrows; adds its input where the shape allows."""
+    """Widens, filters each channel by itself, narrows; adds its input if the shape allows it."""
 
     def __init__(
         self, inputs: int, expanded: int, outputs: int, stride: int, excite: bool, hard_swish: bool
@@ -121,7 +121,7 @@ class Embed(nn.Module):
 
 
 def build() -> Vision:
-    """The model with seeded weights, and batch statistics as a trained model would have them."""
+    """Return the model with seeded weights, and batch statistics like a trained model's."""
     torch.manual_seed(0)
     model = Vision()
     for module in model.modules():
@@ -136,7 +136,7 @@ def build() -> Vision:
 
 
 def export_methods() -> dict[str, tuple[ExportedProgram, nn.Module]]:
-    """`features`, `classify` and `embed`, each of one image, float32 [1, 3, 64, 64]."""
+    """Export `features`, `classify` and `embed`, each of one image, float32 [1, 3, 64, 64]."""
     model = build()
     arguments = (torch.zeros(1, 3, SIZE, SIZE),)
     methods = {"features": Features(model), "classify": Classify(model), "embed": Embed(model)}
@@ -144,19 +144,19 @@ def export_methods() -> dict[str, tuple[ExportedProgram, nn.Module]]:
 
 
 def example_inputs(method: str) -> list[tuple[Tensor]]:
-    """Three images, and a dim one. The same for all methods."""
+    """Return three images and a dim one, for all methods."""
     return [(_image(seed),) for seed in range(3)] + [(_dim(_image(3)),)]
 
 
 def calibration_inputs(method: str) -> list[tuple[Tensor]]:
-    """Images and dim images like the examples, but other ones."""
+    """Return other images and dim images like the examples."""
     images = [_image(100 + seed) for seed in range(3)]
     return [(image,) for image in (*images, _dim(_image(103)))]
 
 
 def _image(seed: int) -> Tensor:
-    """Smooth waves and a little noise, mean 0 and deviation 1, as photographs are once normalized:
-    float32 [1, 3, 64, 64]."""
+    """Return smooth waves with a little noise, mean 0 and deviation 1, like normalized
+    photographs: float32 [1, 3, 64, 64]."""
     generator = torch.Generator().manual_seed(seed)
     grid = torch.linspace(0, 6.28, SIZE)
     across, down, phase = torch.rand(3, 3, 1, 1, generator=generator) * 4

@@ -1,12 +1,12 @@
 #!/bin/sh
 # Builds and validates all packages of a workspace, on any CI server: `sh build.sh [REVISION]`.
 #
-# Keep the folder .store between runs, also of a failed run, by whatever cache the server has: results
-# in it are named by their content and hashed when they are read, so an old or a foreign one is only
-# slower. PTE_PIPELINE_STORE_SIZE limits it, here to 2 GB: what was not used for longest is left out.
-# Publish build/ as the artifact, also of a failed run. With a REVISION, such as the branch that a
-# change goes to, what the change does to the packages is in build/diff.md; that takes the whole
-# history (`fetch-depth: 0`, `GIT_DEPTH: 0`).
+# Use the server's cache to keep the folder .store between runs, even failed ones. Results in it are
+# named by their content and hashed when they are read, so an outdated store only makes the build
+# slower. PTE_PIPELINE_STORE_SIZE limits its size, here to 2 GB, by evicting the least recently used
+# entries. Publish build/ as the artifact, even after a failed run. If you pass a REVISION, such as
+# the target branch of a change, build/diff.md shows how the change affects the packages. This
+# requires the whole history (`fetch-depth: 0`, `GIT_DEPTH: 0`).
 set -u
 PTE_PIPELINE_STORE="${PTE_PIPELINE_STORE:-$PWD/.store}"
 PTE_PIPELINE_STORE_SIZE="${PTE_PIPELINE_STORE_SIZE:-2GB}"

@@ -4,7 +4,7 @@
 
 The comment begins with a hidden marker. If the same author already has a comment with that marker,
 it is edited; otherwise a new comment is written. With NAME, each of several workspaces in one
-repository has a comment. It uses only the standard library and the variables that the service sets:
+repository has its own comment. The script uses only the standard library and these variables:
 
 - GitHub: GITHUB_API_URL and GITHUB_REPOSITORY; also NUMBER, of the pull request, and GITHUB_TOKEN.
 - GitLab: CI_API_V4_URL, CI_PROJECT_ID, CI_MERGE_REQUEST_IID; also NOTES_TOKEN, an access token.
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
-MOST = 60_000  # characters; GitHub takes 65,536
+MOST = 60_000  # characters; GitHub accepts 65,536
 PAGE = 100  # comments, the maximum per request on both services
 SECONDS = 30
 

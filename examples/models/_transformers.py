@@ -1,5 +1,5 @@
 """Small transformers models with random weights, for the sources of this gallery and for the
-oracle: made with transformers' classes alone."""
+oracle, built only from transformers' classes."""
 
 from pathlib import Path
 

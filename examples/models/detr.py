@@ -1,4 +1,4 @@
-"""DETR of transformers, object detection over a ResNet, with random weights."""
+"""DETR from transformers, object detection over a ResNet, with random weights."""
 
 import _transformers as models
 import torch

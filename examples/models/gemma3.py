@@ -1,4 +1,4 @@
-"""Gemma 3 of transformers, with random weights and layers of both kinds: local and global."""
+"""Gemma 3 from transformers, with random weights and layers of both kinds: local and global."""
 
 import _transformers as models
 

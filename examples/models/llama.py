@@ -1,4 +1,4 @@
-"""Llama of transformers, with random weights: `prefill` and `decode` over a static cache."""
+"""Llama from transformers, with random weights: `prefill` and `decode` over a static cache."""
 
 import _transformers as models
 

@@ -1,4 +1,4 @@
-"""MobileNet V2 of torchvision, by ExecuTorch's example, with random weights: one program
+"""MobileNet V2 from torchvision, as in ExecuTorch's example, with random weights: one program
 classifies, the other returns the features."""
 
 import torch

@@ -1,4 +1,4 @@
-"""Qwen3 of transformers, from a folder for `from_pretrained` that `checkpoints.py` writes."""
+"""Qwen3 from transformers, from a folder for `from_pretrained` that `checkpoints.py` writes."""
 
 import _transformers as models
 

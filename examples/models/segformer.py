@@ -1,4 +1,4 @@
-"""Segformer of transformers, semantic segmentation, with random weights."""
+"""Segformer from transformers, semantic segmentation, with random weights."""
 
 import _transformers as models
 import torch

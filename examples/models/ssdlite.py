@@ -1,5 +1,5 @@
-"""SSDlite of torchvision, with random weights: backbone and detection head. The application decodes
-and suppresses boxes: ExecuTorch has no operator for `torchvision::nms`."""
+"""SSDlite from torchvision, with random weights: backbone and detection head. The application
+decodes and suppresses boxes, since ExecuTorch has no operator for `torchvision::nms`."""
 
 import torch
 from _torchvision import settle_batch_norms, torchvision

@@ -1,4 +1,4 @@
-"""T5 of transformers, with random weights: `encoder` and `text_decoder`."""
+"""T5 from transformers, with random weights: `encoder` and `text_decoder`."""
 
 import _transformers as models
 

@@ -1,4 +1,4 @@
-"""ViT of transformers, an image classifier, with random weights."""
+"""ViT from transformers, an image classifier, with random weights."""
 
 import _transformers as models
 import torch

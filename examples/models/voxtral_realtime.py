@@ -1,5 +1,6 @@
-"""Voxtral Realtime, ExecuTorch's example, with random weights: `audio_encoder`, whose one length is
-8 times another, `text_decoder` over a cache with custom operators, and `token_embedding`."""
+"""Voxtral Realtime, ExecuTorch's example, with random weights: `audio_encoder`, with one length
+that is 8 times another, `text_decoder` over a cache with custom operators, and
+`token_embedding`."""
 
 from functools import cache
 from typing import Any

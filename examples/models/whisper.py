@@ -1,4 +1,4 @@
-"""Whisper of transformers, with random weights: `encode` of a spectrogram, and `decode` of the
+"""Whisper from transformers, with random weights: `encode` of a spectrogram, and `decode` of the
 tokens so far, whose number is dynamic."""
 
 import _torchvision  # noqa: F401

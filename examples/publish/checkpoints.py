@@ -28,7 +28,7 @@ def make_vision():
 
 
 def make_speech():
-    # Group norm, the default in the first layers, gives NaN on silence in ExecuTorch's runtime.
+    # Group norm, the default in the first layers, returns NaN on silence in ExecuTorch's runtime.
     convolutions = {"conv_dim": (8, 8), "conv_kernel": (8, 8), "conv_stride": (16, 16)}
     config = transformers.HubertConfig(
         **SIZES,

@@ -1,22 +1,23 @@
 #!/bin/sh
-# From an empty folder to a published index: three models of transformers, each for two targets.
+# From an empty folder to a published index: three transformers models, each for two targets.
 #
 #     sh publish.sh FOLDER [MODEL ...]
 #
-# FOLDER must not exist yet. A MODEL is text, vision or speech; without one, all three are built. The
-# packages go to $PUBLISH_TO, any address that `pte publish` takes, by default FOLDER/published. Needs
-# pip install 'pte-pipeline[http]' 'transformers>=5.24,<6'; nothing is downloaded, since the models
-# are tiny and have random weights. docs/guides/from-transformers-to-an-index.md explains it.
+# FOLDER must not exist yet. MODEL is text, vision or speech; by default, the script builds all
+# three. It publishes the packages to $PUBLISH_TO (FOLDER/published by default), which can be any
+# address that `pte publish` accepts. First run pip install 'pte-pipeline[http]' 'transformers>=5.24,<6'.
+# The script downloads nothing, since the models are tiny and have random weights. For an explanation,
+# see docs/guides/from-transformers-to-an-index.md.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 mkdir "$1" && cd "$1" && shift
 [ $# -gt 0 ] || set -- text vision speech
 address=${PUBLISH_TO:-file://$PWD/published}
 
-# The checkpoints, in place of `hf download ORG/MODEL --local-dir checkpoints/MODEL`
+# Write the checkpoints, instead of running `hf download ORG/MODEL --local-dir checkpoints/MODEL`.
 python "$here/checkpoints.py" checkpoints "$@"
 
-# A source for each model
+# Write a source for each model.
 mkdir models partition_configs
 cat > models/text.yaml <<'END'
 transformers: checkpoints/text
@@ -32,7 +33,7 @@ transformers: checkpoints/speech
 task: automatic-speech-recognition
 END
 
-# What all packages share, and a config for each model
+# Write the settings that all packages share, and a config for each model.
 cat > partition_configs/_targets.yaml <<'END'
 target: ${matrix.target}
 matrix:
@@ -61,12 +62,12 @@ for model in text vision speech; do
     case " $* " in *" $model "*) ;; *) rm "models/$model.yaml" "partition_configs/$model.yaml" ;; esac
 done
 
-pte init                      # dodo.py and .gitignore; the configs that are there stay
+pte init                      # writes dodo.py and .gitignore; existing configs stay
 pte                           # exports, lowers and validates all packages
-pte publish --to "$address"   # refuses a package that is stale or failed
-pte publish --to "$address"   # sends nothing: all of it is there
+pte publish --to "$address"   # rejects packages that are stale or failed
+pte publish --to "$address"   # uploads nothing, since everything is already there
 
-# A client elsewhere, which needs no workspace: a folder that a web server shows is enough
+# Fetch as a client would, without a workspace. Any web server can serve the folder.
 case $address in
     file://*)
         python -u -m http.server --bind 127.0.0.1 --directory "${address#file://}" 0 > server.log 2>&1 &

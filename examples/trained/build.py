@@ -25,7 +25,7 @@ LEAST_KEPT = 0.95  # share of answers that a package must have in common with it
 class Record:
     """The measurements of one package.
 
-    `sqnr` holds each method's worst value on its examples, in dB; `right` and `source_right` count
+    `sqnr` is each method's worst value on its examples, in dB; `right` and `source_right` count
     the right answers among the `known` ones.
     """
 

@@ -172,11 +172,11 @@ def _image_source() -> Any:
 
 
 TASKS = {
-    "image_classifier": Task("what a picture shows", _image_source, _classify_images),
+    "image_classifier": Task("class of a photograph", _image_source, _classify_images),
     "pitch_tracker": Task(
         "pitch of gliding tones, within a quarter tone", _pitch_source, _track_pitch
     ),
-    "sentence_encoder": Task("the sentence that says the same", _sentence_source, _find_paraphrase),
-    "speaker_encoder": Task("whose voice it is", _speaker_source, _recognise_speaker),
+    "sentence_encoder": Task("paraphrase of a sentence", _sentence_source, _find_paraphrase),
+    "speaker_encoder": Task("identity of a speaker", _speaker_source, _recognise_speaker),
     "voice_detector": Task("speech or not, every 32 ms", _voice_source, _detect_voice),
 }

@@ -12,7 +12,7 @@ PAGE = HERE.parents[1] / "docs" / "guides" / "gallery.md"
 BEGIN, END = "<!-- python -m examples.trained --table -->\n", "<!-- end of trained models -->\n"
 HEADINGS = (
     *("package", "verdict", "size", "nodes delegated", "worst SQNR on examples, by method"),
-    *("task", "right: source", "right: package", "answers kept"),
+    *("task", "correct: source", "correct: package", "answers kept"),
 )
 
 

@@ -30,7 +30,7 @@ PAGE = ROOT / "docs" / "guides" / "find-the-best-package.md"
 BEGIN = "<!-- python -m examples.trained.tuning --table -->\n"
 END = "<!-- end of tuned models -->\n"
 HEADINGS = (
-    *("model", "combinations", "lowerings", "of all", "best", "of an exhaustive search"),
+    *("model", "combinations", "lowerings", "share of all", "best", "best, exhaustive search"),
     *("SQNR, floor", "held out"),
 )
 PARTITIONERS: list[Any] = [["xnnpack"], [{"xnnpack": {"per_op_mode": True}}], []]

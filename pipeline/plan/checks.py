@@ -77,8 +77,8 @@ def check_methods(
     for name in methods:
         if name not in config.methods and name not in config.omitted:
             mistake = f"lacks '{name}', a method of the model"
-            remedy = "add it; `partitioners: []` is for portable operators only, "
-            remedy += f"`{name}: omit` leaves it out"
+            remedy = "add it (`partitioners: []` for portable operators only), "
+            remedy += f"or leave it out with `{name}: omit`"
             yield document.problem("methods", mistake, remedy)
 
 

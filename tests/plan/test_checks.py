@@ -20,8 +20,8 @@ def test_methods_are_those_of_the_model():
     assert problems(["encode", "embed"], ["encode", "embedd"]) == [
         "f.yaml: methods.embed: is not a method of the model; did you mean 'embedd'? "
         "known: encode, embedd",
-        "f.yaml: methods: lacks 'embedd', a method of the model; add it; "
-        "`partitioners: []` is for portable operators only, `embedd: omit` leaves it out",
+        "f.yaml: methods: lacks 'embedd', a method of the model; add it "
+        "(`partitioners: []` for portable operators only), or leave it out with `embedd: omit`",
     ]
     omitted = {"encode": {"partitioners": []}, "embedd": "omit", "embde": "omit"}
     data = {"model": "m", "methods": omitted}

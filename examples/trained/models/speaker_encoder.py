@@ -1,7 +1,7 @@
 """Resemblyzer's speaker encoder, fed a tenth of a second at a time.
 
-The weights are `pretrained.pt` of Resemblyzer 0.1.4 (Apache-2.0), and the arithmetic is that of its
-`VoiceEncoder`. The LSTM is written out as linear layers, which quantizers know, and carries its
+The weights are `pretrained.pt` of Resemblyzer 0.1.4 (Apache-2.0), and the arithmetic follows its
+`VoiceEncoder`. The LSTM is written out as linear layers, which quantizers support, and carries its
 state from call to call: a partial utterance of 1.6 s is sixteen calls of `listen`.
 """
 

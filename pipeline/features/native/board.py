@@ -285,7 +285,8 @@ class Board:
         if evictions is None:
             room = human_size(self._cache_size)
             raise self._error(
-                f"{human_size(size)} more do not fit into its cache of {room} (native_board_cache)"
+                f"its cache of {room} has no room for another {human_size(size)} "
+                "(native_board_cache)"
             )
         if evictions:
             self._run(f"rm -rf {' '.join(evictions)}", _COMMAND_SECONDS)

@@ -48,9 +48,7 @@ def run(words: Sequence[str], root: Path) -> int:
     for line in problems:
         print(one_line(f"verify: {line}"), file=sys.stderr)
     if problems:
-        print(
-            f"verify: {folder}: {plural(len(problems), 'thing')} wrong", file=sys.stderr
-        )
+        print(f"verify: {folder}: {plural(len(problems), 'problem')}", file=sys.stderr)
     return int(bool(problems))
 
 

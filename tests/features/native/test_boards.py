@@ -227,7 +227,7 @@ def test_the_cache_is_bounded_and_files_are_sent_once(serve, tmp_path):
     assert (server.folder / first).read_bytes() == packages[0].read_bytes()
     second = board.place(packages[2])
     assert {path.name for path in server.folder.glob("data-*")} == {first, second}
-    with pytest.raises(DeviceError, match=r"40.0 kB more do not fit into its cache of 100.0 kB"):
+    with pytest.raises(DeviceError, match=r"its cache of 100.0 kB has no room"):
         board.place(packages[3])
     board.close()
 

@@ -89,7 +89,7 @@ def test_a_folder_is_verified_anywhere(attested, tmp_path, capsys):
     assert said == [
         "verify: small.pte: differs from its attestation",
         "verify: more.so: is not in any attestation",
-        f"verify: {release}: 2 things wrong",
+        f"verify: {release}: 2 problems",
     ]
 
 
