@@ -12,9 +12,9 @@ FEATURE = Feature(
             "auto",
             "watch the workspace, and build what a saved file affects",
             "[package ...]",
-            more="Press Ctrl-C to stop it.",
+            more="Press Ctrl-C to stop watching.",
             examples=(
-                ("doit auto vision", "lower and validate one package on each save"),
+                ("doit auto vision", "lower and validate one package after each save"),
             ),
             run="pipeline.features.auto.watch:run",
             builds=True,
