@@ -163,9 +163,9 @@ class ArmScheme(Options):
     act_qmax: Greatest = 127
     """The maximum int8 activation."""
     weight_qmin: Least = -127
-    """The minimum quantized weight; -7 for int4."""
+    "The minimum quantized weight; use -7 for int4."
     weight_qmax: Greatest = 127
-    """The maximum quantized weight; 7 for int4."""
+    "The maximum quantized weight; use 7 for int4."
     eps: float | None = Field(None, gt=0, allow_inf_nan=False)
     """The minimum scale that observers may choose: by default 2**-16, or 2**-12 with int16
     activations."""

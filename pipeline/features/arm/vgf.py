@@ -33,8 +33,8 @@ _SPEC = "vgf.compile_spec:VgfCompileSpec"
 VgfTosaSpec = Annotated[
     TosaSpec,
     Field(
-        description="The TOSA specification to lower to: version, one or both profiles "
-        "(FP, INT), extensions."
+        description="The TOSA specification to lower to: a version, one or both profiles (FP, "
+        "INT), and extensions."
     ),
 ]
 _DEFAULT = "TOSA-1.0+FP+INT+int4+int16"

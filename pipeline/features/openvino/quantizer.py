@@ -78,9 +78,9 @@ class OpenvinoQuantize(MixedQuantize):
     """Choose scales that fit the outputs on calibration inputs."""
 
     modules: dict[ModuleName, LeftAlone] = Field({})
-    """Modules, by qualified name, whose operators stay unquantized: `none`."""
+    "Modules to leave unquantized, by qualified name, each with the value `none`."
     operators: dict[Annotated[str, OneOf("openvino_operators")], LeftAlone] = Field({})
-    """Kinds of operators that stay unquantized: `none`."""
+    "Kinds of operators to leave unquantized, each with the value `none`."
 
     @field_validator("modules", "operators")
     @classmethod

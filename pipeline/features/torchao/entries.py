@@ -51,7 +51,7 @@ class TorchaoQuantize(QuantizeConfig):
     dynamic: Literal[False] = False
     """Must be false: the scheme determines whether activations are quantized dynamically."""
     scheme: Scheme | None = None
-    """The quantization of linears; by default none."""
+    "The quantization of linear layers; by default none."
     group_size: GroupSize = 32
     """The number of weights in a channel that share a scale; 0 means all."""
     algorithm: Literal["affine", "hqq_scale_only"] = "affine"
@@ -59,7 +59,8 @@ class TorchaoQuantize(QuantizeConfig):
     embedding: EmbeddingOptions | None = None
     """The quantization of embeddings; by default none."""
     modules: dict[ModuleName, LeftAlone] = Field({})
-    """Modules, by qualified name, whose linears and embeddings stay unquantized: `none`."""
+    "Modules whose linear layers and embeddings stay unquantized, by qualified name, each with "
+    "the value `none`."
 
     @model_validator(mode="after")
     def _quantizes_something(self) -> Self:
